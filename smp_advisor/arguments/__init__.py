@@ -220,15 +220,7 @@ def require_path(path: object, call: str) -> None:
 
 
 def meant(name: str, keywords: Collection[str]) -> str:
-    """The keyword of a call that an unknown name means; empty if none is similar.
-
-    Examples
-    --------
-    >>> meant("days", {"max_days", "data", "tokens"})
-    'max_days'
-    >>> meant("sequence_lenght", {"sequence_length"})
-    'sequence_length'
-    """
+    """The keyword of a call that an unknown name means; empty if none is similar."""
     plain = name.lower().replace("-", "_")
     for option in options().values():
         names = (option.name, *option.also)

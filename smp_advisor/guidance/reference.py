@@ -15,7 +15,7 @@ from smp_advisor.errors import PlanError
 from smp_advisor.guidance.practices import Difference, Reference
 from smp_advisor.guidance.what_if import PlannedRun, evaluate, vary
 from smp_advisor.libraries import mismatches
-from smp_advisor.libraries.groups import samples_per_tensor_parallel_group, shard_degree
+from smp_advisor.libraries.groups import shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_fields, supports_tensor_parallelism
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.schema import schema
@@ -280,8 +280,8 @@ def _setting(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None: 
             changes = {field: getattr(row.plan, field) for field in names}
         case "samples per replica":
             reference, recommended = (
-                samples_per_tensor_parallel_group(row.plan),
-                samples_per_tensor_parallel_group(plan),
+                row.plan.batch_size * row.plan.batches_per_group,
+                plan.batch_size * plan.batches_per_group,
             )
             # A number that the plan's microbatches do not divide cannot be tried by itself.
             if run.job.global_batch_size is not None or reference % (plan.batches_per_group * plan.microbatches):

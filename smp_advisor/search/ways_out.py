@@ -119,8 +119,7 @@ class WaysOut:
     def __str__(self) -> str:
         return "\n".join(table_lines(self._table()))
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return f'<div class="smp-ways">{table_html(self._table())}</div>'
@@ -243,7 +242,7 @@ def decided(question: Question, places: Places, limits: Limits, progress: Progre
         return sizes
     if not any(size.fits for size in sizes.sizes):
         nearest = sizes.nearest
-        ways = None if nearest is None else ways_out(question.on(nearest.cluster), nearest.nearest_gib)
+        ways = None if nearest is None else ways_out(question.having(cluster=nearest.cluster), nearest.nearest_gib)
         changes = f"; changes that fit there: {ways.words}" if ways is not None and ways.words else ""
         raise NoPlanFitsError(f"{sizes.refusal()}{changes}{'' if ways is None else ways.enough}.", ways)
     machine, most = places.clusters[-1].instance, max(cluster.nodes for cluster in places.clusters)

@@ -17,7 +17,7 @@ from smp_advisor.costs import estimate
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
-from smp_advisor.costs.memory import memory_error_bytes, stage_bytes
+from smp_advisor.costs.memory import memory_error_squares, stage_bytes
 from smp_advisor.costs.world import World, stages
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import Layout
@@ -284,13 +284,12 @@ def test_zero_3_casts_gradients_in_its_step_and_zero_1_before() -> None:
 
 def test_what_is_predicted_decides_which_errors_count() -> None:
     by = {name: np.array([value * GIB]) for name, value in peak_gib(pure(Job(precision="bf16")), samples=8).items()}
-    shards = np.ones(1)
     allocated, reserved, total = (
-        float(memory_error_bytes(by, shards, 0.0, of=name)[0]) for name in ("allocated", "reserved", "total")
+        float(sum(memory_error_squares(by, np.ones(1), 0.0, of=name).values())[0])
+        for name in ("allocated", "reserved", "total")
     )
     assert allocated < reserved < total
-    assert total == float(memory_error_bytes(by, shards, 0.0)[0])
-    assert total**2 - reserved**2 == pytest.approx((constant("memory.error_context_gib") * GIB) ** 2)
+    assert total - reserved == pytest.approx((constant("memory.error_context_gib") * GIB) ** 2)
 
 
 BLOOM = {"model_type": "bloom", "hidden_size": 1024, "n_layer": 4, "n_head": 16, "vocab_size": 50_000}

@@ -145,7 +145,7 @@ def test_degrees_multiply_to_the_world(plan, nodes):
     assert dp * plan.pipeline_parallel_degree == cluster.gpus
     assert rdp * together == cluster.gpus
     # Every sample is processed by exactly one tensor-parallel group of one replica.
-    assert groups.global_batch_size(plan, cluster) == rdp * groups.samples_per_tensor_parallel_group(plan)
+    assert groups.global_batch_size(plan, cluster) == rdp * plan.batch_size * plan.batches_per_group
 
 
 LISTED = ["ml.g4dn.12xlarge", "ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge"]

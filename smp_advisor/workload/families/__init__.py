@@ -38,6 +38,11 @@ def shape_of(settings: Settings, **sizes: int) -> Shape:
     return shape
 
 
+def given(settings: Settings, **parts: Any) -> Model:
+    """Model of a configuration, with the names of its family."""
+    return Model(name=settings.family.label, family=settings.family.model_type, origin="given", **parts)
+
+
 def decoder_model(
     settings: Settings,
     shape: Shape,
@@ -62,10 +67,8 @@ def decoder_model(
         labels = settings.labels()
         own = width * labels + (labels if per_token else 0)
         head = Head(kind="classification", outputs=labels, parameters=own, tied=False, per_token=per_token)
-    return Model(
-        name=settings.family.label,
-        family=settings.family.model_type,
-        origin="given",
+    return given(
+        settings,
         shape=shape,
         groups=block if isinstance(block, tuple) else (BlockGroup(block=block, count=shape.layers),),
         embedding_parameters=tokens + shape.max_positions * shape.hidden + input_parameters,
@@ -83,7 +86,7 @@ _LEFT_OUT = ("_name_or_path", "auto_map", "transformers_version")
 def model_from_values(values: Mapping[str, Any], *, source: str, name: str | None = None) -> Model:
     settings = Settings(values, family(values.get("model_type"), source=source), source)
     model = build(settings)
-    portable = {key: value for key, value in settings.as_dict().items() if key not in _LEFT_OUT}
+    portable = {key: value for key, value in settings.values.items() if key not in _LEFT_OUT}
     try:
         config_json = json.dumps(portable, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
