@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs import estimate_many
+from smp_advisor.costs.wording import SAME, compared, duration, fit, fits, gib, listed, percent, plural, throughput
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.practices import Difference, Reference
 from smp_advisor.guidance.what_if import PlannedRun, evaluate, vary
@@ -19,7 +20,6 @@ from smp_advisor.libraries.groups import shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_fields, supports_tensor_parallelism
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.schema import schema
-from smp_advisor.wording import SAME, compared, duration, fit, fits, gib, listed, percent, plural, throughput
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model

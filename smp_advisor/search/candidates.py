@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.costs.evaluate import estimate, seconds_columns
+from smp_advisor.costs.wording import percent, plural
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.layout import of_own_code
@@ -25,7 +26,6 @@ from smp_advisor.libraries.version import (
 )
 from smp_advisor.search.decision import least_regret_first
 from smp_advisor.search.search import search
-from smp_advisor.wording import percent, plural
 from smp_advisor.workload.stack import AUTO
 
 if TYPE_CHECKING:

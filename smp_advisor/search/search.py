@@ -19,6 +19,7 @@ from smp_advisor.costs.evaluate import (
 )
 from smp_advisor.costs.memory import GIB, pressure_factor
 from smp_advisor.costs.uncertainty import DIVISIONS, comparison_spread, kind_names, plan_divisions
+from smp_advisor.costs.wording import plural
 from smp_advisor.costs.world import World, stack_of
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import COLUMNS
@@ -40,7 +41,6 @@ from smp_advisor.search.rank import (
     undominated_first,
 )
 from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

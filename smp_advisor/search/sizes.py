@@ -9,10 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs.uncertainty import TWO_SIDED, kind_correlation, spreads
-from smp_advisor.search.clusters import ClusterSize, Goal, Limits, best_on
-from smp_advisor.search.rank import NEAR_BEST
-from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import (
+from smp_advisor.costs.wording import (
     cost_per_million,
     gib,
     percent,
@@ -23,6 +20,9 @@ from smp_advisor.wording import (
     table_html,
     table_lines,
 )
+from smp_advisor.search.clusters import ClusterSize, Goal, Limits, best_on
+from smp_advisor.search.rank import NEAR_BEST
+from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.evaluate import fit_probability
 from smp_advisor.costs.memory import GIB
+from smp_advisor.costs.wording import batch_limit, gib, percent, plural, probability, rate, table_html, table_lines
 from smp_advisor.errors import NoPlanFitsError
 from smp_advisor.files import sentence
 from smp_advisor.libraries.library import get_library, libraries
 from smp_advisor.search.clusters import AUTO, COUNTS, ClusterSize, Places, best_on, suitable
 from smp_advisor.search.sizes import compare, time_and_cost
 from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import batch_limit, gib, percent, plural, probability, rate, table_html, table_lines
 from smp_advisor.workload.adapter import Adapter
 
 if TYPE_CHECKING:

@@ -35,6 +35,9 @@ def shape_of(settings: Settings, **sizes: int) -> Shape:
     shape = Shape(hidden=hidden, heads=heads, **{**derived, "vocab": 0, **sizes})
     if heads % shape.kv_heads:
         raise settings.error(f"{keys['kv_heads']} ({shape.kv_heads}) must divide the {heads} attention heads")
+    uses, experts = shape.experts_per_token, shape.experts
+    if uses > experts:
+        raise settings.error(f"{keys['experts_per_token']} ({uses}) must be at most the {experts} experts")
     return shape
 
 
