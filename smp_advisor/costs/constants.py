@@ -114,8 +114,8 @@ def peak_flops(instance: Instance, job: Job, *, products_of_weights: bool = Fals
     if job.precision != "fp32":
         return instance.peak_tflops * 1e12
     entry = data_file("costs", "constants")["fp32_peak_tflops"]
-    known = [entry["values"][word] for word in instance.gpu.replace("-", " ").split() if word in entry["values"]]
-    return float(known[0] if known else instance.peak_tflops * entry["fallback_share_of_half"]) * 1e12
+    peaks = [entry["values"][word] for word in instance.gpu.replace("-", " ").split() if word in entry["values"]]
+    return float(peaks[0] if peaks else instance.peak_tflops * entry["fallback_share_of_half"]) * 1e12
 
 
 def memory_bandwidth(instance: Instance) -> Floats:

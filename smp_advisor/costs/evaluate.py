@@ -350,9 +350,9 @@ def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
     }
     code = f"transformers {installed}, which the generated script installs," if installed else "its code"
     values = {"model": model, "plan": plan, "title": stack(library.stack).title, "code": code}
-    stated = [sentence("costs", key, **values) for key, applies in holds.items() if applies]
+    sentences = [sentence("costs", key, **values) for key, applies in holds.items() if applies]
     runs = "" if job.calibration is None else sentence("costs", "own_runs", count=len(job.calibration.runs))
-    return (*stated, *schema(plan.library).assumptions_of(plan), sentence("costs", "calibrated", runs=runs))
+    return (*sentences, *schema(plan.library).assumptions_of(plan), sentence("costs", "calibrated", runs=runs))
 
 
 _PRODUCTION_GPUS = 128

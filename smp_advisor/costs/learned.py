@@ -302,7 +302,7 @@ class LearnedMemory:
         squares = memory_error_squares(by_category, shards, activation_band)
         columns = np.broadcast_arrays(*(np.atleast_1d(squares[name]) for name in MEMORY_QUANTITIES))
         errors = np.sqrt(np.stack(columns, axis=1))
-        # What the runs teach of one standard deviation of each part's error, and what is left of the error.
+        # Shifts by the runs, in parts of one standard deviation of each part's error, and the remaining error.
         shifts = errors * ((self.shared * self.posterior.weights) @ self.runs)
         cross, before = self.shared * (errors / _GIB @ self.runs.T), ((errors / _GIB) ** 2).sum(axis=1)
         after = np.maximum(before - self.posterior.reduction(cross), 0.0)

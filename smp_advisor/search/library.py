@@ -185,8 +185,8 @@ def _reason(chosen: Candidate, usual: tuple[Candidate, ...], request: Request) -
         return f"An entire replica fits on one {machine.gpu_label}, so model parallelism is not required."
     if first.obstacle is None:
         gain = chosen.tokens_per_second / first.tokens_per_second - 1
-        other = get_library(first.library).title
-        return sentence("search", "faster", machine=machine, title=title, gain=percent(gain), other=other)
+        first_title = get_library(first.library).title
+        return sentence("search", "faster", machine=machine, title=title, gain=percent(gain), other=first_title)
     need = f"No entire replica fits on one {machine.gpu_label}, so the model must be divided."
     if first.obstacle != "memory" or first.replica_fits:
         need = f"{get_library(first.library).title}: {first.because}."

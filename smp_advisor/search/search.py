@@ -288,8 +288,8 @@ def _why(row: dict[str, Any], leader: dict[str, Any], objective: Objective, min_
         return f"{faster}, {techniques or times or span or 'which the cost model does not resolve.'}"
     samples = f"with {batch:,} samples per step (vs {own:,})." if batch > own else ""
     less = round(leader["headroom_gib"] - row["headroom_gib"], 1)
-    rest = f"with {less:.1f} GiB less headroom." if less > 0 else "and ranked lower by the objective."
-    return f"As fast within {100 * NEAR_BEST:.0f} %, {techniques or span or samples or rest}"
+    memory = f"with {less:.1f} GiB less headroom." if less > 0 else "and ranked lower by the objective."
+    return f"As fast within {100 * NEAR_BEST:.0f} %, {techniques or span or samples or memory}"
 
 
 def _unfit(row: dict[str, Any], min_fit_probability: float) -> str:

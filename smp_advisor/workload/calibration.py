@@ -231,8 +231,8 @@ def load_calibration(path: str | Path) -> Calibration:
 
 
 def _run(values: Any) -> MeasuredRun:
-    known = {f.name for f in fields(MeasuredRun)}
-    if not isinstance(values, dict) or not set(values) <= known or "conditions" not in values:
+    names = {f.name for f in fields(MeasuredRun)}
+    if not isinstance(values, dict) or not set(values) <= names or "conditions" not in values:
         raise CalibrationError("A run of the calibration has unknown or missing fields.")
     conditions = values["conditions"]
     if not isinstance(conditions, dict) or set(conditions) != {f.name for f in fields(Conditions)}:
