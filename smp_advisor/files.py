@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 import tomllib
+from dataclasses import fields
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -14,6 +15,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import BinaryIO
 
 SCRIPT = 500_000
@@ -50,6 +52,21 @@ def rows(package: str, file: str) -> tuple[dict[str, str], ...]:
     """Rows of a CSV file of any package, read once. Lines that start with ``#`` are comments."""
     lines = (resources.files(package) / file).read_text(encoding="utf-8").splitlines()
     return tuple(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": {"yes": True, "no": False}.__getitem__,
+    "int | None": lambda text: int(text) if text else None,
+    "float | None": lambda text: float(text) if text else None,
+}
+
+
+def columns(kind: type[Any], row: dict[str, str]) -> dict[str, Any]:
+    """Fields of a record that a row of a CSV file has, each read by the annotation of the field."""
+    return {field.name: _READERS[str(field.type)](row[field.name]) for field in fields(kind) if field.name in row}
 
 
 def read_bytes(path: Path, most: int) -> bytes:

@@ -14,15 +14,6 @@ from smp_advisor.arguments import meant
 from smp_advisor.errors import AdvisorError, ModelError
 
 P4D = "ml.p4d.24xlarge"
-UNPRICED = smpa.Cluster.custom(
-    gpu="A100",
-    usable_gpu_memory_gib=39,
-    peak_tflops=312,
-    gpus_per_node=8,
-    nodes=2,
-    intra_node_gb_per_s=600,
-    inter_node_gbps=400,
-)
 
 
 @pytest.fixture(scope="module")
@@ -104,48 +95,8 @@ def test_a_comparison_is_with_the_nearest_plan_and_names_what_is_in_the_way() ->
     assert "no plan with twice the batch fits in 32 accumulated batches" in " ".join(str(single).split())
     with pytest.raises(AdvisorError, match="advice a value of type Advice"):
         smpa.Advisor(3)  # type: ignore[arg-type]
-
-
-BAD: list[tuple[tuple, dict, str]] = [
-    (("10B", "ml.p4d.24xlrge"), {}, "ml.p4d.24xlarge"),
-    (("10B", P4D), {"instance_count": 0}, "at least 1"),
-    (("10Q", P4D), {}, "10Q"),
-    (("10B", "ml.p5.48xlarge"), {"library": "smp-v1"}, "ml.p4de.24xlarge"),
-    (("10B", "ml.p5.48xlarge"), {"library": "smp-v1"}, "use library='smp-v2'"),
-    (("10B", "ml.p5.48xlarge"), {"microbatches": 4}, "Only SMP v1 has microbatches"),
-    (("10B", P4D), {"microbatches": 4, "hybrid_shard_degree": 8}, "hybrid_shard_degree (SMP v2)"),
-    (("10B", "ml.g5.xlarge"), {"library": "smp-v1"}, "nearest"),
-    (("10B", "ml.g5.xlarge"), {}, "12 nodes"),
-    (("10B", P4D), {"global_batch_size": 7, "tensor_parallel_degree": 1, "pipeline_parallel_degree": 1}, "multiple"),
-    (("10B", P4D), {"instance_count": 16, "tensor_parallel_degree": 3}, "choose degrees"),
-    (("10B", P4D), {"sharded_data_parallel_degree": 4, "pipeline_parallel_degree": 2}, "pipeline_parallel_degree"),
-    (("10B", P4D), {"batch_size": 5, "microbatches": 2}, "microbatches"),
-    (("10B", P4D), {"sequence_lenght": 512}, "sequence_length"),
-    (("10B", P4D), {"objective": "speed"}, "throughput"),
-    (("10B", P4D), {"min_fit_probability": 95}, "0.95"),
-    (("10B", P4D), {"library": "smp-v3"}, "smp-v1"),
-    (("1B", "ml.p3.16xlarge"), {"precision": "bf16"}, "fp16"),
-    (({"not": "a config"}, P4D), {}, "model_type"),
-    (("/nowhere/config.json", P4D), {}, "config.json"),
-    (("10B", P4D), {"precision": "bf16", "shard_optimizer_state": True}, "shard_optimizer_state"),
-    (("1B", UNPRICED), {"objective": "cost"}, "price"),
-    (("1B", P4D), {"data": 5}, "must be text"),
-    (("10B", P4D), {"job": smpa.Job(), "precision": "fp32"}, "not both"),
-    (("10B", smpa.Cluster(P4D, 2)), {"instance_count": 3}, "contradicts"),
-    (("10B", P4D, 2), {}, "instance_count="),
-    ((None, P4D), {}, "a torch.nn.Module"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "keywords", "hint"), BAD, ids=[str(i) for i in range(len(BAD))])
-def test_bad_input_gets_one_sentence_that_helps(arguments: tuple, keywords: dict, hint: str) -> None:
-    with pytest.raises(AdvisorError) as caught:
-        smpa.advise(*arguments, **keywords)
-    sentence = str(caught.value)
-    assert hint in sentence
-    assert sentence.endswith((".", "?"))
-    assert "\n" not in sentence
-    assert len(sentence) < 400
+    with pytest.raises(AdvisorError, match="instance_count="):
+        smpa.advise("10B", P4D, 2)  # type: ignore[call-arg]
 
 
 COHERE = {

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smp_advisor.costs.constants import constants
-from smp_advisor.costs.evaluate import estimate, step_time_doubt
+from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.uncertainty import step_time_factors
 from smp_advisor.errors import AdvisorError
 
 from .arithmetic import errors, rate
 from .spreads import coverage
+from .timed import step_time_doubt
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

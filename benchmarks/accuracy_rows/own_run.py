@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.constants import constants
-from smp_advisor.costs.evaluate import step_time_doubt
 from smp_advisor.costs.learned import learned_seconds, time_correlations
 from smp_advisor.costs.observation import observed, predicted_step
 from smp_advisor.costs.uncertainty import narrowed, step_time_factors
@@ -22,7 +21,7 @@ from .judge import judge
 from .own_peak import peak_lines
 from .sites import Linear
 from .table import TableError, read_table
-from .timed import Timed
+from .timed import Timed, step_time_doubt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,7 +9,7 @@ import numpy as np
 
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.evaluate import fit_probability, memory_columns, seconds_columns
-from smp_advisor.costs.memory import GIB, memory_error_bytes, stage_bytes
+from smp_advisor.costs.memory import GIB, memory_error_squares, stage_bytes
 from smp_advisor.costs.world import World, stages, vocabulary_shards
 
 if TYPE_CHECKING:
@@ -56,7 +56,10 @@ def _prediction(by_category: dict[str, np.ndarray], shards: np.ndarray, activati
     terms = {name: np.ravel(values)[0] / GIB for name, values in by_category.items()}
     allocated = sum(value for name, value in terms.items() if name not in _NOT_ALLOCATED)
     reserved = allocated + terms["allocator_reserve"]
-    errors = {name: memory_error_bytes(by_category, shards, activation_band, of=name) for name in _CLASSES}
+    errors = {
+        name: np.sqrt(sum(memory_error_squares(by_category, shards, activation_band, of=name).values()))
+        for name in _CLASSES
+    }
     error = {name: float(np.ravel(value)[0]) / GIB for name, value in errors.items()}
     return MemoryPrediction(allocated, reserved, reserved + terms["context"], error, terms)
 

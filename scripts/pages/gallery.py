@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import smp_advisor as smpa
+from smp_advisor.costs.wording import (
+    degree_of_change,
+    fits,
+    plural,
+    probability,
+    run_cost,
+    run_time,
+    throughput,
+    token_rate,
+)
 from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance.choice import batch_reason, certainty
 from smp_advisor.guidance.ladder import batch_parts, ladder_text
-from smp_advisor.wording import degree_of_change, fits, plural, probability, run_cost, run_time, throughput, token_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import smp_advisor as smpa
+from smp_advisor.costs.wording import probability, step_time, throughput, utilization
 from smp_advisor.guidance.reference import reference_rows
 from smp_advisor.tools.answers import plan_words
-from smp_advisor.wording import probability, step_time, throughput, utilization
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -100,16 +100,14 @@ class Option:
                     return value
                 or_smallest = f" or '{SMALLEST}'" if self.type == "nodes" else ""
                 if isinstance(value, bool) or not isinstance(value, int) or value < self.least:
-                    raise AdvisorError(
-                        f"{title} must be a whole number of at least {self.least:,}{or_smallest}, not {shown(value)}."
-                    )
+                    least = f"{self.least:,}{or_smallest}"
+                    raise AdvisorError(f"{title} must be a whole number of at least {least}, not {shown(value)}.")
                 if value > self.most:
                     raise AdvisorError(f"{title} must be at most {self.most:,}, not {shown(value)}.")
             case "share":
                 if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-                    raise AdvisorError(
-                        f"{title} must lie between 0 and 1, for example {self.example}, not {shown(value)}."
-                    )
+                    between = f"between 0 and 1, for example {self.example}"
+                    raise AdvisorError(f"{title} must lie {between}, not {shown(value)}.")
             case "amount":
                 return amount_of(title, value, self.example, self.most if self.most != 10**9 else _MOST_AMOUNT)
             case "choice":
@@ -220,15 +218,7 @@ def require_path(path: object, call: str) -> None:
 
 
 def meant(name: str, keywords: Collection[str]) -> str:
-    """The keyword of a call that an unknown name means; empty if none is similar.
-
-    Examples
-    --------
-    >>> meant("days", {"max_days", "data", "tokens"})
-    'max_days'
-    >>> meant("sequence_lenght", {"sequence_length"})
-    'sequence_length'
-    """
+    """The keyword of a call that an unknown name means; empty if none is similar."""
     plain = name.lower().replace("-", "_")
     for option in options().values():
         names = (option.name, *option.also)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from smp_advisor.costs.wording import table_html, table_lines
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import write_text
 from smp_advisor.marks import dot, label, line, number, rect, text_width
-from smp_advisor.wording import table_html, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from smp_advisor.charts.chart import Chart
 from smp_advisor.charts.step import plan_text
 from smp_advisor.costs.uncertainty import DIVISIONS, plan_divisions
+from smp_advisor.costs.wording import number
 from smp_advisor.errors import AdvisorError
 from smp_advisor.marks import (
     dot,
@@ -28,7 +29,6 @@ from smp_advisor.marks import (
 from smp_advisor.search.clusters import Limits, suitable
 from smp_advisor.search.search import listed_plans, representatives
 from smp_advisor.search.sizes import ClusterSizes
-from smp_advisor.wording import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

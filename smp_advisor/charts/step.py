@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.charts.chart import Chart
 from smp_advisor.costs.estimate import CATEGORIES, Memory
+from smp_advisor.costs.wording import checkpointing_text, gib, seconds, step_time
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.schema import schema
 from smp_advisor.marks import frame, label, rect, short, text_width
-from smp_advisor.wording import checkpointing_text, gib, seconds, step_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

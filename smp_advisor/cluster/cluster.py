@@ -75,14 +75,6 @@ def most_similar(gpu: str, usable_gpu_memory_gib: float, peak_tflops: float) -> 
     return min(instances(), key=distance)
 
 
-def _check_figure(field: str, value: object, unit: str, *, may_be_zero: bool) -> None:
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    if math.isfinite(number) and (number > 0 or (number == 0 and may_be_zero)):
-        return
-    least = "of at least 0" if may_be_zero else "above 0"
-    raise ClusterError(f"{field} must be a number {least} ({unit}), not {value!r}.")
-
-
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Cluster:
     """`nodes` machines of one `Instance`.
@@ -99,7 +91,11 @@ class Cluster:
     def __init__(self, instance: Instance | str, nodes: int = 1) -> None:
         # A custom __init__ lets type checkers accept a name instead of an Instance.
         require_whole("The number of nodes", nodes, ClusterError, options()["instance_count"].most)
-        object.__setattr__(self, "instance", _resolve(instance))
+        machine: object = completed_instance(instance) if isinstance(instance, str) else instance
+        if not isinstance(machine, Instance):
+            takes = "an instance name such as 'ml.p4d.24xlarge' or an Instance"
+            raise ClusterError(f"A cluster takes {takes}, not {machine!r}.")
+        object.__setattr__(self, "instance", machine)
         object.__setattr__(self, "nodes", nodes)
 
     @classmethod
@@ -156,10 +152,12 @@ class Cluster:
         linked = gpus_per_node > 1
         may_be_zero = {"fp8_tflops": True, "usd_per_hour": True}
         may_be_zero |= {"intra_node_gb_per_s": not linked, "inter_node_gbps": nodes == 1}
-        for field, unit in _UNITS.items():
-            if field in required or field in figures:
-                value = required.get(field, figures.get(field))
-                _check_figure(field, value, unit, may_be_zero=may_be_zero.get(field, False))
+        for field, value in (figures | required).items():
+            if field in _UNITS:
+                number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+                least = "of at least 0" if may_be_zero.get(field) else "above 0"
+                if not math.isfinite(number) or number < 0 or (number == 0 and least == "above 0"):
+                    raise ClusterError(f"{field} must be a number {least} ({_UNITS[field]}), not {value!r}.")
         for field in ("nvlink", "efa", "gpudirect_rdma", "bf16"):
             if not isinstance(figures.get(field, True), bool):
                 raise ClusterError(f"{field} must be True or False, not {figures[field]!r}.")
@@ -181,14 +179,12 @@ class Cluster:
         figures = {"name": "custom", "usd_per_hour": None, **fallbacks, **figures}
         figures |= {field: float(value) for field, value in required.items()}
         nvlink = figures.pop("nvlink")
-        source = (
-            f"figures from the user; assumed ones from {similar.gpu} in {similar.name}" if assumed else "from the user"
-        )
+        of_similar = f"figures from the user; assumed ones from {similar.gpu} in {similar.name}"
         instance = Instance(
             gpu=gpu,
             gpus=gpus_per_node,
             intra_node="single GPU" if not linked else "NVLink" if nvlink else "PCIe",
-            source=source,
+            source=of_similar if assumed else "from the user",
             assumed=assumed,
             custom=True,
             **figures,
@@ -237,11 +233,3 @@ class Cluster:
         price = self.usd_per_hour
         parts.append("no on-demand price known" if price is None else f"{price:,.2f} USD per hour")
         return ", ".join(parts)
-
-
-def _resolve(machine: object) -> Instance:
-    if isinstance(machine, str):
-        return completed_instance(machine)
-    if isinstance(machine, Instance):
-        return machine
-    raise ClusterError(f"A cluster takes an instance name such as 'ml.p4d.24xlarge' or an Instance, not {machine!r}.")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
 from smp_advisor.errors import ClusterError, InstanceError
-from smp_advisor.files import data_file, rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from smp_advisor.files import columns, data_file, rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,23 +88,8 @@ def board_rows() -> dict[str, dict[str, str]]:
     return {row["gpu"]: row for row in rows("smp_advisor.cluster", "data/gpus.csv")}
 
 
-_YES_NO = {"yes": True, "no": False}
-_PARSERS: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float, "bool": _YES_NO.__getitem__}
-"""Reader of a column, by the annotation of its field of `Instance`."""
-
-
 _MOST_CANDIDATES = 6
 """Instances that an error lists for an incomplete name."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    id: str
-    title: str
-    date: str
-    columns: tuple[str, ...]
-    assumed: bool
-    """Unconfirmed general knowledge. Users see it as assumed."""
 
 
 @cache
@@ -115,10 +98,9 @@ def instances() -> tuple[Instance, ...]:
 
 
 @cache
-def sources() -> tuple[Source, ...]:
-    return tuple(
-        Source(**{**entry, "columns": tuple(entry["columns"])}) for entry in data_file("cluster", "sources")["source"]
-    )
+def sources() -> tuple[SimpleNamespace, ...]:
+    """Title and date of each source, its columns, and whether it is assumed: unconfirmed general knowledge."""
+    return tuple(SimpleNamespace(**entry) for entry in data_file("cluster", "sources")["source"])
 
 
 @cache
@@ -192,35 +174,22 @@ def _by_name() -> dict[str, Instance]:
 
 def _instance(row: dict[str, str]) -> Instance:
     assumed = [column for source in sources() if source.assumed for column in source.columns]
-    price = float(row["usd_per_hour"]) if row["usd_per_hour"] else None
-    if price is not None and not _YES_NO[row["price_confirmed"]]:
+    if row["usd_per_hour"] and row["price_confirmed"] == "no":
         assumed.append("usd_per_hour")
-    figures = {
-        field.name: _PARSERS[str(field.type)](row[field.name])
-        for field in fields(Instance)
-        if field.name in row and field.name != "usd_per_hour"
-    }
     return Instance(
         name=row["instance_type"],
         architecture=board_rows()[row["gpu"]]["architecture"],
         fp8_tflops=float(board_rows()[row["gpu"]]["fp8_tflops"]),
         board_watts=float(board_rows()[row["gpu"]]["board_watts"]),
-        usd_per_hour=price,
         source="; ".join(f"{source.title} ({source.date})" for source in sources()),
         assumed=tuple(assumed),
-        **figures,
+        **columns(Instance, row),
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """One GPU board with the figures of its data sheet.
-
-    Examples
-    --------
-    >>> gpu("A100-80GB").peak_tflops
-    312.0
-    """
+    """One GPU board with the figures of its data sheet."""
 
     name: str
     """Model and memory: ``A100-80GB``."""

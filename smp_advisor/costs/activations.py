@@ -34,7 +34,8 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
     split: float = saved.split_elements
     if layout.state_bytes.fused_kernels:
         half = -half  # neither the fp32 copy nor the normalized values
-        split -= block.gate_elements
+        # A fused gated activation recomputes what it would save.
+        split -= sum(matmul.gate_outputs * matmul.weights_per_token for matmul in block.matmuls)
         unfused = 0.0
     autocast = layout.state_bytes.cast_bytes > 0
     if autocast:

@@ -33,30 +33,26 @@ class Constant:
     """One standard deviation of the logarithm of a fitted value about its prior."""
 
 
-def _table() -> dict[str, dict[str, dict[str, object]]]:
-    return data_file("costs", "constants")
-
-
 @cache
 def constants() -> dict[str, Constant]:
     table: dict[str, Constant] = {}
-    for group, entries in _table().items():
+    for group, entries in data_file("costs", "constants").items():
         if group == "fp32_peak_tflops":
             continue
         for name, entry in entries.items():
             values = entry["values"] if group == "gpu" else {"": entry["value"]}
             priors = entry.get("priors", {})
-            for gpu, value in values.items():  # type: ignore[attr-defined]
-                prior = priors.get(gpu, entry.get("prior"))  # type: ignore[attr-defined]
+            for gpu, value in values.items():
+                prior = priors.get(gpu, entry.get("prior"))
                 dotted = ".".join(filter(None, (group, name, gpu)))
                 table[dotted] = Constant(
                     name=dotted,
                     value=float(value),
                     source=str(entry["source"]),
                     date=str(entry["date"]),
-                    assumed=bool(entry["assumed"]) or gpu in entry.get("assumed_for", ()),  # type: ignore[operator]
+                    assumed=bool(entry["assumed"]) or gpu in entry.get("assumed_for", ()),
                     prior=None if prior is None else float(prior),
-                    spread=float(entry.get("spread", 0.0)),  # type: ignore[arg-type]
+                    spread=float(entry.get("spread", 0.0)),
                 )
     return table
 
@@ -92,7 +88,7 @@ def has_gpu_constant(name: str, gpu: str) -> bool:
 @cache
 def _generation(name: str, gpu: str) -> str:
     generations = {entry.split(".")[2] for entry in constants() if entry.startswith(f"gpu.{name}.")}
-    same: dict[str, str] = _table()["gpu"][name].get("same", {})  # type: ignore[assignment]
+    same: dict[str, str] = data_file("costs", "constants")["gpu"][name].get("same", {})
     words = (same.get(word, word) for word in gpu.replace("-", " ").split())
     return next((word for word in words if word in generations), "other")
 
@@ -111,23 +107,15 @@ def overriding(values: Mapping[str, Floats]) -> Iterator[None]:
         _VALUES.reset(token)
 
 
-def fp32_peak_tflops(gpu: str, half_peak_tflops: float) -> float:
-    """Dense fp32 peak of a GPU in TFLOPS. A GPU that is not in the table has a sixteenth of its half-precision peak."""
-    entry = _table()["fp32_peak_tflops"]
-    values: dict[str, float] = entry["values"]  # type: ignore[assignment]
-    for token in gpu.replace("-", " ").split():
-        if token in values:
-            return values[token]
-    return half_peak_tflops * float(entry["fallback_share_of_half"])  # type: ignore[arg-type]
-
-
 def peak_flops(instance: Instance, job: Job, *, products_of_weights: bool = False) -> float:
-    """Dense peak of one GPU for the job's precision, FLOP/s."""
+    """Dense peak of one GPU for the job's precision, FLOP/s; in fp32 a sixteenth of the half peak where unknown."""
     if products_of_weights and job.fp8 and instance.fp8_tflops:
         return instance.fp8_tflops * 1e12
-    if job.precision == "fp32":
-        return fp32_peak_tflops(instance.gpu, instance.peak_tflops) * 1e12
-    return instance.peak_tflops * 1e12
+    if job.precision != "fp32":
+        return instance.peak_tflops * 1e12
+    entry = data_file("costs", "constants")["fp32_peak_tflops"]
+    peaks = [entry["values"][word] for word in instance.gpu.replace("-", " ").split() if word in entry["values"]]
+    return float(peaks[0] if peaks else instance.peak_tflops * entry["fallback_share_of_half"]) * 1e12
 
 
 def memory_bandwidth(instance: Instance) -> Floats:

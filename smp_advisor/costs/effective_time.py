@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs.world import stack_of
 from smp_advisor.files import data_file
@@ -20,27 +19,15 @@ GIB = 2**30
 _DAY_SECONDS = 86_400
 
 
-class _Figure(NamedTuple):
-    value: float
-    source: str
-    date: str
-    assumed: bool
-
-
-@cache
-def _figures() -> dict[str, _Figure]:
-    """Figures of ``data/effective_time.toml`` by dotted name."""
-    result: dict[str, _Figure] = {}
-    for name, entry in data_file("costs", "effective_time").items():
-        figures = {name: entry} if "source" in entry else {f"{name}.{key}": value for key, value in entry.items()}
-        for key, figure in figures.items():
-            if "value" in figure:
-                result[key] = _Figure(float(figure["value"]), figure["source"], figure["date"], figure["assumed"])
-    return result
+def _figure(name: str) -> dict[str, Any]:
+    """A figure of ``data/effective_time.toml`` by its dotted name; empty if there is none."""
+    group, _, key = name.partition(".")
+    entry: dict[str, Any] = data_file("costs", "effective_time")[group]
+    return entry.get(key, {}) if key else entry
 
 
 def _value(name: str) -> float:
-    return _figures()[name].value
+    return float(_figure(name)["value"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,19 +76,18 @@ class EffectiveTime:
             "restart": _duration(self.restart_seconds),
             "startup": _duration(self.startup_seconds),
         }
-        entries, figures = data_file("costs", "effective_time")["part"], _figures()
+        entries = data_file("costs", "effective_time")["part"]
         parts = []
         for name, share in self.shares:
-            behind = [figures[of] for of in entries[name].get("figures", self.checkpoint_figures)]
-            source, assumed = "; ".join(figure.source for figure in behind), any(figure.assumed for figure in behind)
+            behind = [_figure(of) for of in entries[name].get("figures", self.checkpoint_figures)]
             parts.append(
                 Overhead(
                     name=name,
                     title=entries[name]["title"],
                     share=share,
                     detail=entries[name]["detail"].format(**values),
-                    source=source,
-                    assumed=assumed,
+                    source="; ".join(figure["source"] for figure in behind),
+                    assumed=any(figure["assumed"] for figure in behind),
                 )
             )
         return tuple(parts)
@@ -179,9 +165,8 @@ def effective_time(
         # The next checkpoint starts when the last one is written.
         least = max(written, step_seconds)
         interval = max(min(best_interval_seconds(save, failing), _value("longest_interval_seconds")), least)
-    compilation = _figures().get(f"compilation_seconds.{stack_of(job, layout).name}")
-    startup = _value("container_seconds") + _value("initialization_seconds")
-    startup += 0.0 if compilation is None else compilation.value
+    compilation = float(_figure(f"compilation_seconds.{stack_of(job, layout).name}").get("value", 0.0))
+    startup = _value("container_seconds") + _value("initialization_seconds") + compilation
     restart = _value("detection_seconds") + startup + written
 
     waiting = _value("data_loading_share") if "data_loading" in counted else 0.0

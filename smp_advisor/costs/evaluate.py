@@ -23,7 +23,7 @@ from smp_advisor.costs.learned import LearnedMemory, learned_seconds
 from smp_advisor.costs.memory import (
     GIB,
     host_bytes,
-    memory_error_bytes,
+    memory_error_squares,
     needed_bytes,
     pressure_factor,
     pressure_warning,
@@ -33,7 +33,7 @@ from smp_advisor.costs.step_time import Step, step_of
 from smp_advisor.costs.transfer import targets
 from smp_advisor.costs.uncertainty import Doubt, has_runs, narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.world import World, in_flight, stack_of, stage_kinds, stages, vocabulary_shards
-from smp_advisor.elementwise import largest, smallest
+from smp_advisor.elementwise import largest, root, smallest
 from smp_advisor.files import sentence
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import layout_of_plan
@@ -117,13 +117,15 @@ def _judged(
     of = None if job.calibration is None else targets(model, cluster, job, layout)
     learned = None if job.calibration is None or of is None else LearnedMemory.of(job.calibration, of)
     if learned is None:
-        return [(stage, by, h, needed_bytes(by), memory_error_bytes(by, shards, band)) for stage, by, h in kinds]
+        errors = [root(sum(memory_error_squares(by, shards, band).values(), 0.0)) for _, by, _ in kinds]
+        return [(stage, by, h, needed_bytes(by), of) for (stage, by, h), of in zip(kinds, errors, strict=True)]
     return [(stage, *learned.of_stage(by, shards, band, h)) for stage, by, h in kinds]
 
 
 def trained(model: Model, job: Job) -> Model:
     """The model as the job trains it: with the job's adapter, if any, and the length of its decoder."""
-    model = with_decoder(model, job.decoder_share)
+    share = 1.0 if job.decoder_length is None else job.decoder_length / job.sequence_length
+    model = with_decoder(model, share)
     return model if job.adapter is None else job.adapter.applied_to(model)
 
 
@@ -181,16 +183,7 @@ def _learned(
             yield rows, *learned_seconds(job.calibration, model, cluster, job, part, step)
 
 
-def step_time_doubt(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Doubt:
-    """Shares that determine the interval of one plan's step time; `layout` has a single row."""
-    model, degree = trained(model, job), int(np.ravel(layout.pipeline_parallel_degree)[0])
-    world = World.of(model, cluster, job, layout)
-    step = step_of(model, cluster, job, layout, world, degree)
-    numbers = ({name: np.ravel(part)[0] for name, part in of.items()} for of in step)
-    return _doubt(model, cluster, layout, world, Step(*numbers))
-
-
-def _doubt(model: Model, cluster: Cluster, layout: Layout, world: World, step: Step) -> Doubt:
+def doubt_of(model: Model, cluster: Cluster, layout: Layout, world: World, step: Step) -> Doubt:
     seconds, total = step.seconds, float(sum(step.seconds.values()))
     exchanged = (
         (seconds["tensor_parallel_seconds"], world.data_parallel_degree // world.reduction_degree, world.tensor_stride),
@@ -245,7 +238,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     model = trained(model, job)
     world = World.of(model, cluster, job, layout)
     parts = step_of(model, cluster, job, layout, world, degree)
-    seconds, doubt = parts.seconds, _doubt(model, cluster, layout, world, parts)
+    seconds, doubt = parts.seconds, doubt_of(model, cluster, layout, world, parts)
     factors = step_time_factors(doubt)
     if job.calibration is not None:
         seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, parts)
@@ -357,9 +350,9 @@ def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
     }
     code = f"transformers {installed}, which the generated script installs," if installed else "its code"
     values = {"model": model, "plan": plan, "title": stack(library.stack).title, "code": code}
-    stated = [sentence("costs", key, **values) for key, applies in holds.items() if applies]
+    sentences = [sentence("costs", key, **values) for key, applies in holds.items() if applies]
     runs = "" if job.calibration is None else sentence("costs", "own_runs", count=len(job.calibration.runs))
-    return (*stated, *schema(plan.library).assumptions_of(plan), sentence("costs", "calibrated", runs=runs))
+    return (*sentences, *schema(plan.library).assumptions_of(plan), sentence("costs", "calibrated", runs=runs))
 
 
 _PRODUCTION_GPUS = 128

@@ -20,8 +20,8 @@ import numpy as np
 from smp_advisor.costs.communication import bus_bytes_per_second
 from smp_advisor.costs.memory import memory_error_squares, needed_bytes
 from smp_advisor.costs.step_time import PASSES
-from smp_advisor.costs.transfer import Targets, rule, table, targets
-from smp_advisor.costs.uncertainty import spreads
+from smp_advisor.costs.transfer import Targets, rule, targets
+from smp_advisor.costs.uncertainty import TWO_SIDED, spreads
 from smp_advisor.costs.world import World
 from smp_advisor.workload.calibration import MEMORY_QUANTITIES, TIME_QUANTITIES
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 _GIB = 2**30
 _FAR = 30.0
 """Standard deviations beyond which density and cumulative distribution of a normal error underflow."""
-_TWO_SIDED = 1.96
 _LARGEST = 3.0
 """Largest learned logarithm of a pace: a factor of 20."""
 
@@ -117,7 +116,7 @@ class _Errors:
     @classmethod
     def of_seconds(cls, of: Targets, seconds: Floats) -> _Errors:
         """Errors of steps with these seconds by quantity, shape (n, quantities)."""
-        entry = table()["time"]["spread"]
+        entry = rule("time").spread
         stacks, kinds = np.broadcast_arrays(of.texts["stack"], of.texts["kind"])
         pairs = [(str(stack), str(kind)) for stack, kind in zip(stacks, kinds, strict=True)]
         by_pair = {pair: spreads(*pair) for pair in set(pairs)}
@@ -151,7 +150,8 @@ def time_correlations(runs: Sequence[MeasuredRun]) -> Floats:
 def _mix() -> Floats:
     """Correlations between the quantities of one run."""
     common, size = rule("time").common, len(TIME_QUANTITIES)
-    return common * np.ones((size, size)) + (1 - common) * np.eye(size)
+    result: Floats = common * np.ones((size, size)) + (1 - common) * np.eye(size)
+    return result
 
 
 @lru_cache(maxsize=32)
@@ -236,7 +236,7 @@ def paces(
 
 
 def _interval(log: float, spread: float) -> tuple[float, float]:
-    return math.exp(log - _TWO_SIDED * spread), math.exp(log + _TWO_SIDED * spread)
+    return math.exp(log - TWO_SIDED * spread), math.exp(log + TWO_SIDED * spread)
 
 
 def seconds_by_quantity(model: Model, cluster: Cluster, job: Job, layout: Layout, step: Step) -> Floats:
@@ -302,7 +302,7 @@ class LearnedMemory:
         squares = memory_error_squares(by_category, shards, activation_band)
         columns = np.broadcast_arrays(*(np.atleast_1d(squares[name]) for name in MEMORY_QUANTITIES))
         errors = np.sqrt(np.stack(columns, axis=1))
-        # What the runs teach of one standard deviation of each part's error, and what is left of the error.
+        # Shifts by the runs, in parts of one standard deviation of each part's error, and the remaining error.
         shifts = errors * ((self.shared * self.posterior.weights) @ self.runs)
         cross, before = self.shared * (errors / _GIB @ self.runs.T), ((errors / _GIB) ** 2).sum(axis=1)
         after = np.maximum(before - self.posterior.reduction(cross), 0.0)
@@ -326,7 +326,8 @@ def repeat_gib(gib: float) -> float:
 def _correlations(of: Targets, runs: Targets) -> Floats:
     by = rule("memory")
     with_runs = of.correlations(runs, by)
-    return by.common * with_runs.shared + (1 - by.common) * with_runs.close
+    result: Floats = by.common * with_runs.shared + (1 - by.common) * with_runs.close
+    return result
 
 
 @lru_cache(maxsize=32)

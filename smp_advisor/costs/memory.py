@@ -15,7 +15,7 @@ from smp_advisor.costs.world import (
     state_bytes,
     trained_parameters,
 )
-from smp_advisor.elementwise import anywhere, inverted, largest, maximum, minimum, root, where
+from smp_advisor.elementwise import anywhere, inverted, largest, maximum, minimum, where
 from smp_advisor.files import sentence
 
 if TYPE_CHECKING:
@@ -197,23 +197,6 @@ def _dequantized_bytes(model: Model, layout: Layout) -> Floats:
     return state_bytes.compute_bytes * largest / layout.tensor_parallel_degree
 
 
-def memory_error_bytes(
-    by_category: dict[str, Floats],
-    shards: Floats,
-    activation_band: float,
-    *,
-    of: Literal["allocated", "reserved", "total"] = "total",
-) -> Floats:
-    """One standard deviation of the stage's prediction error, bytes, shape (n,).
-
-    Independent errors of the state, the batch-dependent memory, the allocator's reserve, the context and the division
-    of the logits over `shards` add in squares. They are calibrated on published memory rows
-    (``benchmarks/calibrate.py``): 95 % of the rows are within 1.96 standard deviations. `of` is the predicted quantity:
-    tensors only (allocated), with the allocator's reserve, or also with context and NCCL.
-    """
-    return root(sum(memory_error_squares(by_category, shards, activation_band, of=of).values(), 0.0))
-
-
 def memory_error_squares(
     by_category: dict[str, Floats],
     shards: Floats,
@@ -221,7 +204,13 @@ def memory_error_squares(
     *,
     of: Literal["allocated", "reserved", "total"] = "total",
 ) -> dict[str, Floats]:
-    """Squares of the independent parts of `memory_error_bytes` by `MEMORY_QUANTITIES`."""
+    """Squares of the independent parts of a stage's error by `MEMORY_QUANTITIES`, shape (n,): one deviation in bytes.
+
+    Errors of the state, the batch-dependent memory, the allocator's reserve, the context and the division of the logits
+    over `shards`. They are calibrated on published memory rows (``benchmarks/calibrate.py``): 95 % of the rows are
+    within 1.96 standard deviations of their sum. `of` is the predicted quantity: tensors only (allocated), with the
+    allocator's reserve, or also with context and NCCL.
+    """
     state = sum((by_category[name] for name in ("parameters", "gradients", "optimizer_state", "fp32_copies")), 0.0)
     dynamic = sum((by_category[name] for name in (*_DYNAMIC, "communication")), 0.0)
     shaped = (1 + constant("memory.dynamic_reserve")) * (by_category["activations"] + by_category["recomputation"])

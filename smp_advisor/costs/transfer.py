@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,26 +29,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """Correlations between runs that differ in one condition, which ``data/transfer.toml`` explains."""
-
-    gpu: float
-    instance: float
-    stack: float
-    family: float
-    kind: float
-    training: float
-    model: float
-    parameters_per_doubling: float
-    nodes_per_doubling: float
-    shared_per_doubling: float
-    configuration_per_doubling: float
-    another: float
-    common: float
-
-
-_CATEGORIES = ("gpu", "instance", "stack", "family", "kind", "training")
 _SAME = 0.9999
 """Correlation above which conditions are equal, but for the rounding of their figures."""
 _MEMORY = re.compile(r"\s*\d+\s*GB$")
@@ -60,16 +41,13 @@ _NAMES = {
     "kind": "kind of plan",
     "training": "training with",
 }
-
-
-def table() -> dict[str, dict[str, Any]]:
-    return data_file("costs", "transfer")
+_CATEGORIES = tuple(_NAMES)
 
 
 @cache
-def rule(of: str) -> Rule:
-    entry = table()[of]
-    return Rule(**{f.name: float(entry[f.name]) for f in fields(Rule)})
+def rule(of: str) -> SimpleNamespace:
+    """Correlations between runs that differ in one condition, which ``data/transfer.toml`` explains."""
+    return SimpleNamespace(**data_file("costs", "transfer")[of])
 
 
 class Correlations(NamedTuple):
@@ -109,7 +87,7 @@ class Targets:
             configuration=tuple(float(f"{2**value:.9g}") for value in self.configuration[0]),
         )
 
-    def correlations(self, runs: Targets, by: Rule) -> Correlations:
+    def correlations(self, runs: Targets, by: SimpleNamespace) -> Correlations:
         shared = np.ones((1, len(runs.parameters)))
         for name in _CATEGORIES:
             differs = self.texts[name][:, np.newaxis] != runs.texts[name][np.newaxis, :]

@@ -27,7 +27,8 @@ ANY = "any"
 """Entry of a kind of plan with too few published runs for figures of its own."""
 
 
-_TWO_SIDED = 1.96
+TWO_SIDED = 1.96
+"""Quantile of a 95 % interval of the normal distribution."""
 _TAIL_POWER = 3
 """Pace at which measured runs exclude the tails of published sources; scored by benchmarks/own_run.py."""
 
@@ -128,7 +129,7 @@ def narrowed(kind: str, stack: str, width: float, doubt: Doubt) -> tuple[float, 
     factors = step_time_factors(doubt)
     if width >= 1:
         return factors
-    usual = _TWO_SIDED * math.hypot(*spreads(stack, kind))
+    usual = TWO_SIDED * math.hypot(*spreads(stack, kind))
     ends = [math.log(factor) for factor in factors]
     tails = [abs(end) + (1 - width**_TAIL_POWER) * min(usual - abs(end), 0.0) for end in ends]
     return math.exp(-width * tails[0]), math.exp(width * tails[1])

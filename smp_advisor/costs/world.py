@@ -201,7 +201,7 @@ def vocabulary_shards(model: Model, layout: Layout) -> Floats:
     """Number of GPUs that share embedding, head and logits, shape (n,).
 
     This is the tensor-parallel degree if it divides the vocabulary, else 1: tensor parallelism skips modules whose
-    sizes it does not divide. The division of the head is not documented; `memory_error_bytes` includes this doubt.
+    sizes it does not divide. The division of the head is not documented; `memory_error_squares` includes this doubt.
     """
     vocabulary = max(model.shape.vocab, 1)
     degree = layout.tensor_parallel_degree
@@ -298,16 +298,13 @@ def _frozen_bytes(local: LocalParameters, layout: Layout, world: World) -> Float
     return where(layout.shard_level >= 3, total / world.shards, total)
 
 
-def _expert_shards(layout: Layout, world: World) -> Floats:
-    """Shards of an expert's state. Expert parallelism already divides the experts over part of the group."""
-    within = maximum(world.shards / layout.expert_parallel_degree, 1)
-    return where(layout.shard_level > 0, where(layout.experts_beside_shards, world.shards, within), 1.0)
-
-
 def owned_parameters(local: LocalParameters, layout: Layout, world: World) -> Floats:
     """Parameters with optimizer state on one GPU, shape (n,); replicated modules are not divided further."""
     trained = trained_parameters(local, layout)
-    return (trained.split + trained.replicated) / world.shards + trained.experts / _expert_shards(layout, world)
+    # Expert parallelism already divides the experts over part of the group.
+    within = maximum(world.shards / layout.expert_parallel_degree, 1)
+    of_expert = where(layout.shard_level > 0, where(layout.experts_beside_shards, world.shards, within), 1.0)
+    return (trained.split + trained.replicated) / world.shards + trained.experts / of_expert
 
 
 def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[str, Floats]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.costs.wording import fit, gib
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.estimators.readback import ReadBack
 from smp_advisor.findings.report import Report
 from smp_advisor.libraries.schema import schema
-from smp_advisor.wording import fit, gib
 
 if TYPE_CHECKING:
     from smp_advisor.advice.live import LiveAdvice

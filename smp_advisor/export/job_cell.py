@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.cluster.containers import image_at, patched_pytorch, table_date
+from smp_advisor.costs.wording import number, parameters_text, plural, probability
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import architecture_of
 from smp_advisor.export.launch import Launch, ScriptCheck, launch
@@ -18,7 +19,6 @@ from smp_advisor.export.script_trl import trainer_note
 from smp_advisor.export.sdk_calls import estimator_values, trainer_values
 from smp_advisor.export.template import Comment, comment, comment_lines, render, text_literal
 from smp_advisor.libraries.version import facts, images
-from smp_advisor.wording import number, parameters_text, plural, probability
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster

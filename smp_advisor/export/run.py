@@ -10,6 +10,7 @@ import numpy as np
 
 from smp_advisor.costs.effective_time import EffectiveTime, effective_time, writing_nodes
 from smp_advisor.costs.evaluate import estimate, trained
+from smp_advisor.costs.wording import percent, probability
 from smp_advisor.errors import ExportError, PlanError
 from smp_advisor.export.architectures import architecture_of
 from smp_advisor.export.options import FileSystem
@@ -18,7 +19,6 @@ from smp_advisor.files import data_file
 from smp_advisor.job_rules import MAX_RUN_SECONDS
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import layout_of_plan
-from smp_advisor.wording import percent, probability
 from smp_advisor.workload.job import OVERHEADS
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import peak_flops
+from smp_advisor.costs.wording import parameters_text
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import Architecture, configuration
 from smp_advisor.export.template import Comment, comment, comment_lines
 from smp_advisor.files import data_file
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.version import image
-from smp_advisor.wording import parameters_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

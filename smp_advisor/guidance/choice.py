@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance.conclusion import Argument, Conclusion, speed_of, used
-from smp_advisor.guidance.what_if import PlannedRun, WhatIf, vary
-from smp_advisor.libraries.library import get_library, plan_fields
-from smp_advisor.libraries.schema import schema
-from smp_advisor.search.candidates import fp16_reason
-from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, batch_policy, policy
-from smp_advisor.wording import (
+from smp_advisor.costs.wording import (
     adapter_text,
     batch_limit,
     compared,
@@ -25,6 +19,12 @@ from smp_advisor.wording import (
     sample_unit,
     utilization,
 )
+from smp_advisor.guidance.conclusion import Argument, Conclusion, speed_of, used
+from smp_advisor.guidance.what_if import PlannedRun, WhatIf, vary
+from smp_advisor.libraries.library import get_library, plan_fields
+from smp_advisor.libraries.schema import schema
+from smp_advisor.search.candidates import fp16_reason
+from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, batch_policy, kept_share, policy
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.job import OPTIMIZERS
@@ -98,7 +98,7 @@ def why_this_plan(best: SearchResult, probability: float) -> str:
     if best.objective == "cost":
         return fit
     merit = {"headroom": "leaves the most memory free", "simplicity": "uses the fewest techniques"}[best.objective]
-    least = policy().share_of(best.objective)
+    least = kept_share(best.objective)
     cost = 1 - best.scores.tokens_per_second[0] / best.scores.tokens_per_second.max()
     price = f" It costs {percent(cost)} of speed against the fastest." if cost >= 0.005 else ""
     return f"{fit} Of the plans with at least {percent(least)} of the best speed, this one {merit}.{price}"

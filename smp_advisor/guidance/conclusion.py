@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from smp_advisor.costs.wording import SAME, compared, fit, fits, gib, percent, step_time, throughput
 from smp_advisor.guidance.practices import subset_tip
 from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN
-from smp_advisor.wording import SAME, compared, fit, fits, gib, percent, step_time, throughput
 
 if TYPE_CHECKING:
     from collections.abc import Callable

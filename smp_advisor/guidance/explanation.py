@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.costs.wording import compared, duration, first_sentence, fit, fits, listed, percent, plural, step_time
 from smp_advisor.guidance import memory, statements
 from smp_advisor.guidance.choice import accumulation, microbatches
 from smp_advisor.guidance.conclusion import (
@@ -21,7 +22,6 @@ from smp_advisor.guidance.ladder import technique_fields
 from smp_advisor.guidance.practices import Step, order, practice, subset_tip
 from smp_advisor.guidance.what_if import PlannedRun, WhatIf, evaluate_best, vary, without
 from smp_advisor.libraries.library import supported_families, supports_tensor_parallelism
-from smp_advisor.wording import compared, duration, first_sentence, fit, fits, listed, percent, plural, step_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -8,14 +8,7 @@ from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance.conclusion import brief_change
-from smp_advisor.guidance.practices import order, practice
-from smp_advisor.guidance.what_if import WhatIf, evaluate, evaluate_best, vary, without
-from smp_advisor.libraries.controls import fields_of, shardable_gpus
-from smp_advisor.libraries.groups import divisors, shard_degree
-from smp_advisor.libraries.library import get_library, plan_fields
-from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import (
+from smp_advisor.costs.wording import (
     SAME,
     checkpointing_text,
     degree_of_change,
@@ -26,6 +19,13 @@ from smp_advisor.wording import (
     step_time,
     table_lines,
 )
+from smp_advisor.guidance.conclusion import brief_change
+from smp_advisor.guidance.practices import order, practice
+from smp_advisor.guidance.what_if import WhatIf, evaluate, evaluate_best, vary, without
+from smp_advisor.libraries.controls import fields_of, shardable_gpus
+from smp_advisor.libraries.groups import divisors, shard_degree
+from smp_advisor.libraries.library import get_library, plan_fields
+from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.costs.wording import VISIBLE_GIB, compared, fit, fits, gib, plural
 from smp_advisor.guidance.conclusion import (
     Argument,
     Conclusion,
@@ -23,7 +24,6 @@ from smp_advisor.libraries.layout import layout_of
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.space import checkpointing_strategies
-from smp_advisor.wording import VISIBLE_GIB, compared, fit, fits, gib, plural
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import sources
+from smp_advisor.costs.wording import fit, fits, gib, plural
 from smp_advisor.guidance.what_if import evaluate, vary
 from smp_advisor.libraries import image
 from smp_advisor.libraries.groups import reduced_data_parallel_degree, shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, supports_tensor_parallelism
 from smp_advisor.libraries.schema import Condition
 from smp_advisor.libraries.version import release, supported_instances
-from smp_advisor.wording import fit, fits, gib, plural
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smp_advisor.costs.wording import plural, table_html
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree, shard_degree
 from smp_advisor.libraries.library import plan_fields
 from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import plural, table_html
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs import estimate_many
+from smp_advisor.costs.wording import SAME, compared, duration, fit, fits, gib, listed, percent, plural, throughput
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.practices import Difference, Reference
 from smp_advisor.guidance.what_if import PlannedRun, evaluate, vary
 from smp_advisor.libraries import mismatches
-from smp_advisor.libraries.groups import samples_per_tensor_parallel_group, shard_degree
+from smp_advisor.libraries.groups import shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_fields, supports_tensor_parallelism
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.schema import schema
-from smp_advisor.wording import SAME, compared, duration, fit, fits, gib, listed, percent, plural, throughput
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
@@ -280,8 +280,8 @@ def _setting(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None: 
             changes = {field: getattr(row.plan, field) for field in names}
         case "samples per replica":
             reference, recommended = (
-                samples_per_tensor_parallel_group(row.plan),
-                samples_per_tensor_parallel_group(plan),
+                row.plan.batch_size * row.plan.batches_per_group,
+                plan.batch_size * plan.batches_per_group,
             )
             # A number that the plan's microbatches do not divide cannot be tried by itself.
             if run.job.global_batch_size is not None or reference % (plan.batches_per_group * plan.microbatches):

@@ -10,21 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from smp_advisor.arguments import require_types
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs.estimate import CATEGORIES
-from smp_advisor.errors import PlanError
-from smp_advisor.guidance.choice import batch_reason, certainty, low_utilisation
-from smp_advisor.guidance.explanation import explain
-from smp_advisor.guidance.ladder import climb, ladder_text, unused_lines, unused_techniques
-from smp_advisor.guidance.practices import order, pitfalls
-from smp_advisor.guidance.rank_map import rank_map
-from smp_advisor.guidance.reference import nearest_reference
-from smp_advisor.guidance.what_if import PlannedRun
-from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
-from smp_advisor.libraries.library import get_library, plan_fields
-from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.schema import schema
-from smp_advisor.libraries.validation import check_against
-from smp_advisor.search.search import listed_plans
-from smp_advisor.wording import (
+from smp_advisor.costs.wording import (
     compute,
     cost_per_million,
     gib,
@@ -41,6 +27,20 @@ from smp_advisor.wording import (
     token_rate,
     utilization,
 )
+from smp_advisor.errors import PlanError
+from smp_advisor.guidance.choice import batch_reason, certainty, low_utilisation
+from smp_advisor.guidance.explanation import explain
+from smp_advisor.guidance.ladder import climb, ladder_text, unused_lines, unused_techniques
+from smp_advisor.guidance.practices import order, pitfalls
+from smp_advisor.guidance.rank_map import rank_map
+from smp_advisor.guidance.reference import nearest_reference
+from smp_advisor.guidance.what_if import PlannedRun
+from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
+from smp_advisor.libraries.library import get_library, plan_fields
+from smp_advisor.libraries.plan import Plan
+from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.validation import check_against
+from smp_advisor.search.search import listed_plans
 from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:

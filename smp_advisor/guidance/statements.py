@@ -6,12 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.guidance.conclusion import Argument, Conclusion, not_possible, not_used, statement, used
-from smp_advisor.guidance.what_if import WhatIf, vary
-from smp_advisor.libraries.smp_v2 import SMDDP_INSTANCES
-from smp_advisor.libraries.training_compiler import nearest_tested
-from smp_advisor.libraries.version import facts, image, instance_family, suggested_instances
-from smp_advisor.wording import (
+from smp_advisor.costs.wording import (
     cost_per_million,
     fit,
     fits,
@@ -23,6 +18,11 @@ from smp_advisor.wording import (
     throughput,
     usd,
 )
+from smp_advisor.guidance.conclusion import Argument, Conclusion, not_possible, not_used, statement, used
+from smp_advisor.guidance.what_if import WhatIf, vary
+from smp_advisor.libraries.smp_v2 import SMDDP_INSTANCES
+from smp_advisor.libraries.training_compiler import nearest_tested
+from smp_advisor.libraries.version import facts, image, instance_family, suggested_instances
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.costs import estimate_many
+from smp_advisor.costs.wording import fits, plural
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.controls import completed_settings, dependent_settings, fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.library import get_library, plan_fields
-from smp_advisor.wording import fits, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -231,10 +231,6 @@ class Situation:
     job: Job
 
     @property
-    def shardable_gpus(self) -> int:
-        return shardable_gpus(self.plan, self.fields, self.cluster.gpus)
-
-    @property
     def samples_limit(self) -> int:
         """Maximum samples per replica and step, over all accumulation steps, within the job's limit of tokens."""
         copies = max(batches_per_forward_pass(self.plan, self.fields, self.cluster.gpus), 1)
@@ -245,11 +241,12 @@ def positions(situation: Situation) -> dict[str, list[Setting]]:
     """Values of each control of the library; none for the schedule of a pipeline that the plan does not have."""
     record = get_library(situation.plan.library)
     result: dict[str, list[Setting]] = {}
+    gpus = shardable_gpus(situation.plan, situation.fields, situation.cluster.gpus)
     for name in record.controls:
         if name in SCHEDULE and situation.fields.get("pipeline_parallel_degree") == 1:
             result[name] = []
             continue
-        values = record.control_codec.positions(name, situation.shardable_gpus)
+        values = record.control_codec.positions(name, gpus)
         result[name] = list(_field_positions(name, situation) if values is None else values)
     return result
 
@@ -264,7 +261,7 @@ def _field_positions(name: str, situation: Situation) -> Iterable[Setting]:  # n
         case "pipeline_parallel_degree" | "partitions":
             return pipeline_degrees(model, cluster, fields.get("tensor_parallel_degree", 1), {})
         case "hybrid_shard_degree":
-            return divisors(situation.shardable_gpus)
+            return divisors(shardable_gpus(plan, fields, cluster.gpus))
         case "microbatches":
             return divisors(fields["batch_size"])
         case "active_microbatches":

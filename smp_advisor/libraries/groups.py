@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import PlanError
+from smp_advisor.files import sentence
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -35,10 +36,8 @@ def data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
         nodes = math.lcm(per_replica, cluster.gpus_per_node) // cluster.gpus_per_node
         degrees = {name: getattr(plan, name) for name in plan.BATCH_DEGREES}
         product = f"{' x '.join(map(str, degrees.values()))} = {per_replica}" if len(degrees) > 1 else f"{per_replica}"
-        raise PlanError(
-            f"The cluster's {cluster.gpus} GPUs are not a multiple of {' x '.join(degrees)}"
-            f" ({product}): choose degrees whose product divides {cluster.gpus}, or a multiple of {nodes} nodes."
-        )
+        values = {"names": " x ".join(degrees), "product": product, "nodes": nodes}
+        raise PlanError(sentence("libraries", "no_multiple", cluster=cluster, **values))
     return cluster.gpus // plan.pipeline_parallel_degree
 
 
@@ -60,7 +59,3 @@ def shard_degree(plan: Plan, cluster: Cluster) -> int:
 def global_batch_size(plan: Plan, cluster: Cluster) -> int:
     """Samples per optimizer step over the full cluster."""
     return replicas(plan, cluster) * plan.batch_size * plan.gradient_accumulation_steps
-
-
-def samples_per_tensor_parallel_group(plan: Plan) -> int:
-    return plan.batch_size * plan.batches_per_group

@@ -116,6 +116,8 @@ class Plan:
 
     BATCH_DEGREES: ClassVar[tuple[str, ...]] = ()
     """Fields whose product is the number of GPUs that process one batch together."""
+    REPLICA_FIELD: ClassVar[str] = "ddp"
+    """Field that turns replicas of the model on."""
     PIPELINE_FIELD: ClassVar[str] = "pipeline_parallel_degree"
     """Field with the number of pipeline stages."""
 
@@ -250,7 +252,7 @@ class Plan:
         written = {name: int(value) if isinstance(value, bool) else value for name, value in values.items()}
         if "activation_checkpointing" in written:
             written["activation_checkpointing"] = self.activation_checkpointing or "none"
-        return written
+        return written | {"precision": self.precision}
 
     def _changed(self, names: Iterable[str]) -> dict[str, Any]:
         """Values of fields that differ from their default, by type as well: the library distinguishes 1 and True."""

@@ -126,13 +126,9 @@ class Parameter:
     default: Any = None
     """Default of the library; None if it is computed (`default_rule`) or if there is none."""
     default_rule: str = ""
-    documented_default: Any = None
-    """Default in the documentation, if it differs."""
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
-    internal_choices: tuple[str, ...] = ()
-    """Values accepted by the library that are not for users."""
     script_choices: tuple[str, ...] = ()
     """Values accepted by the library and refused by the SageMaker SDK: only ``smp.init`` in the script passes them."""
     nullable: bool = False
@@ -140,7 +136,6 @@ class Parameter:
     since_exact: bool = True
     """False if `since` is only the earliest version in which it has been seen."""
     until: str | None = None
-    until_exact: bool = True
     alias_of: str | None = None
     """Newer name of the same parameter."""
     deprecated: str | None = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smp_advisor.errors import PlanError
+from smp_advisor.files import sentence
 from smp_advisor.libraries.groups import divisors
 from smp_advisor.libraries.layout import PlanColumns, checkpoint_code, decoded, encoded, layout_of_columns
 from smp_advisor.libraries.library import (
@@ -230,10 +231,7 @@ class Space:
         for size, block in blocks:
             rows += size
             if rows > _MOST_PLANS:
-                raise PlanError(
-                    f"The search has more than {_MOST_PLANS:,} plans: set a global batch, pin settings or lower"
-                    f" max_tokens_per_step ({job.max_tokens_per_step:,})."
-                )
+                raise PlanError(sentence("libraries", "too_many_plans", most=_MOST_PLANS, job=job))
             parts.append((size, block))
         columns = {field: _column([(size, block[field]) for size, block in parts]) for field in fields}
         plans = PlanColumns.of_fields(get_library(name).plan, rows, {**shared, **columns})

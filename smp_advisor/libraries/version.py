@@ -15,7 +15,7 @@ from smp_advisor.files import rows, sentence, table
 from smp_advisor.libraries.library import get_library, libraries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from smp_advisor.cluster.table import Instance
 
@@ -53,26 +53,21 @@ def facts(library: str) -> dict[str, Any]:
 @cache
 def images(library: str) -> tuple[Image, ...]:
     data = facts(library)
-    if "version" not in data:
-        first = release(data["first"])
-        homes = data.get("repositories") or [data["repository"]]
-        rows = [row for home in homes for row in containers_of(home) if release(row.framework_version) >= first]
-        return tuple(_image_of(row, library=library, version=row.framework_version) for row in rows)
-    repository = data.get("repository", "pytorch-training")
-    return tuple(_image(library, repository, entry) for entry in data["version"])
+    homes = data.get("repositories") or [data.get("repository", "pytorch-training")]
+    plain = [(home, row.framework_version) for home in homes for row in containers_of(home) if "version" not in data]
+    of_plain = [
+        {"repository": home, "framework_version": version, "version": version}
+        for home, version in plain
+        if release(version) >= release(data["first"])
+    ]
+    return tuple(_image(library, homes[0], **entry) for entry in data.get("version", of_plain))
 
 
-def _image(library: str, repository: str, entry: Mapping[str, Any]) -> Image:
-    own = dict(entry)
-    repository, framework = own.pop("repository", repository), own.pop("framework_version")
+def _image(library: str, home: str, *, framework_version: str, py_version: str = "", **own: Any) -> Image:
     # A library of the user may name an image that is not in the table.
-    python = own.pop("py_version", None)
-    chosen = container(repository, framework) if python is None else unlisted(repository, framework, python)
-    return _image_of(chosen, library=library, **own)
-
-
-def _image_of(row: Container, **own: Any) -> Image:
-    return Image(**{field.name: getattr(row, field.name) for field in fields(Container)}, **own)
+    names = own.pop("repository", home), framework_version
+    row = unlisted(*names, py_version) if py_version else container(*names)
+    return Image(**{field.name: getattr(row, field.name) for field in fields(Container)}, library=library, **own)
 
 
 @cache
@@ -98,14 +93,7 @@ def driving_versions(library: str, instance: Instance) -> tuple[str, ...]:
 
 
 def version_on(library: str, version: str, instance: Instance) -> str:
-    """Version of a plan, or, for the default version, the newest one whose container has code for the instance's GPU.
-
-    Examples
-    --------
-    >>> from smp_advisor.cluster import instance
-    >>> [version_on("ddp", "2.13.0", instance(name)) for name in ("ml.p5.48xlarge", "ml.p3.16xlarge")]
-    ['2.13.0', '2.8.0']
-    """
+    """Version of a plan, or, for the default one, the newest whose container has code for the instance's GPU."""
     driving = () if instance.custom else driving_versions(library, instance)
     return driving[-1] if driving and version == default_version(library) and version not in driving else version
 

@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.advice.live.settings import dollars
 from smp_advisor.charts.step import memory_interval
-from smp_advisor.guidance.choice import certainty_in_short
-from smp_advisor.libraries.schema import schema
-from smp_advisor.search.rank import NEAR_BEST
-from smp_advisor.wording import (
+from smp_advisor.costs.wording import (
     adapter_text,
     between,
     cost_per_million,
@@ -27,6 +24,9 @@ from smp_advisor.wording import (
     token_rate,
     utilization,
 )
+from smp_advisor.guidance.choice import certainty_in_short
+from smp_advisor.libraries.schema import schema
+from smp_advisor.search.rank import NEAR_BEST
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:

@@ -21,13 +21,13 @@ from smp_advisor.advice.live.settings import (
 )
 from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, memory_interval, profile_of, stage_groups, time_labels
 from smp_advisor.costs.estimate import CATEGORIES
+from smp_advisor.costs.wording import adapter_text, batch_limit, listed, overhead_notes, sentences
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.figures import decisive, figures, fit, headlines, likelihood, memory, preferred, step_range
 from smp_advisor.notebook.workload_fields import OBJECTIVES, workload_fields
-from smp_advisor.wording import adapter_text, batch_limit, listed, overhead_notes, sentences
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.job import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO, stack

@@ -15,11 +15,11 @@ from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.learned import paces
 from smp_advisor.costs.observation import observed, predicted_step
 from smp_advisor.costs.transfer import differences, targets
+from smp_advisor.costs.wording import Shown, plural, probability, step_time, table_html
 from smp_advisor.errors import AdvisorError, CalibrationError
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import plan_fields
 from smp_advisor.libraries.validation import mismatches
-from smp_advisor.wording import Shown, plural, probability, step_time, table_html
 from smp_advisor.workload.calibration import Calibration
 from smp_advisor.workload.model import Model
 from smp_advisor.workload.settings import families

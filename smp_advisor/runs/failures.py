@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.costs.wording import Shown, plural
 from smp_advisor.errors import CalibrationError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.runs.readers import ASCII_LOWER, Log, Pattern
-from smp_advisor.wording import Shown, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.observation import observed
+from smp_advisor.costs.wording import step_time
 from smp_advisor.errors import CalibrationError
 from smp_advisor.files import ends, read_ends
 from smp_advisor.libraries.groups import global_batch_size
@@ -27,7 +28,6 @@ from smp_advisor.runs.readers import (
     read_trainer_state,
 )
 from smp_advisor.runs.steps import log_of_text, typical
-from smp_advisor.wording import step_time
 from smp_advisor.workload.calibration import Calibration
 
 if TYPE_CHECKING:

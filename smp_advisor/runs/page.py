@@ -9,9 +9,9 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.wording import between, gib, number, percent, plural, seconds, step_time, table_html, table_lines
 from smp_advisor.marks import label, linear, log_ticks, logarithmic, short
 from smp_advisor.marks import number as pixels
-from smp_advisor.wording import between, gib, number, percent, plural, seconds, step_time, table_html, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

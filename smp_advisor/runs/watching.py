@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.costs.wording import Shown, plural, seconds
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.measure import PREFERRED, PROCESSOR, step_seconds_of
@@ -28,7 +29,6 @@ from smp_advisor.runs.readers import Log, Sample
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, TrainingJob
 from smp_advisor.runs.steps import Steps, Typical, typical
 from smp_advisor.runs.worth import Offer, offer_of
-from smp_advisor.wording import Shown, plural, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

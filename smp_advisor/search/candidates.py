@@ -5,9 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.costs.evaluate import estimate, seconds_columns
+from smp_advisor.costs.wording import percent, plural
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.layout import of_own_code
@@ -24,7 +26,6 @@ from smp_advisor.libraries.version import (
 )
 from smp_advisor.search.decision import least_regret_first
 from smp_advisor.search.search import search
-from smp_advisor.wording import percent, plural
 from smp_advisor.workload.stack import AUTO
 
 if TYPE_CHECKING:
@@ -46,28 +47,10 @@ _UNLIMITED = 10**15
 Obstacle = Literal["setting", "job", "framework", "instance", "memory"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LibraryPolicy:
-    """Library for each case, which ``data/library_choice.toml`` explains."""
-
-    tensorflow: str
-    order: tuple[str, ...]
-    order_of_adapters: tuple[str, ...]
-    gain: float
-    smallest_instance: str
-    current: str
-    archived: str
-    compiled: str
-    before_pytorch_2: tuple[str, ...]
-    any_pytorch: tuple[str, ...]
-    status: Mapping[str, str]
-
-
 @cache
-def library_policy() -> LibraryPolicy:
-    lists = ("order", "order_of_adapters", "before_pytorch_2", "any_pytorch")
-    values = data_file("search", "library_choice")
-    return LibraryPolicy(**values | {name: tuple(values[name]) for name in lists})
+def library_policy() -> SimpleNamespace:
+    """Library for each case, which ``data/library_choice.toml`` explains."""
+    return SimpleNamespace(**data_file("search", "library_choice"))
 
 
 def titled(library: str) -> str:
@@ -171,7 +154,8 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
         tokens_per_second=float(result.scores.tokens_per_second[0]),
         samples=round(float(result.scores.tokens_per_step[0]) / tokens),
         precision=job.precision,
-        scripted=has_script(library, request),
+        scripted=request.own_script
+        or not unscripted_adapter(library, request.job, request.model, request.cluster.instance),
         fastest_divided=float("inf") if get_library(library).divides_model else _fastest_divided(request, job, result),
         optimizer_seconds=float(parts["optimizer_seconds"][0]) / float(result.scores.tokens_per_step[0]),
     )
@@ -188,23 +172,15 @@ def _fastest_divided(request: Request, job: Job, result: SearchResult) -> float:
     return value.tokens_per_second / (1 - value.time.data_parallel_seconds / value.time.total_seconds)
 
 
-def has_script(library: str, request: Request) -> bool:
-    return request.own_script or not unscripted_adapter(library, request.job, request.model, request.cluster.instance)
-
-
 def _too_large(library: str, request: Request, job: Job) -> Candidate:
     """A library without a plan that fits, with the cause: the model itself, the batch or the fixed settings."""
     divides, fitting = get_library(library).divides_model, False
     # Whether the model fits with one sample on each GPU and without the fixed settings.
     single = replace(job, global_batch_size=request.cluster.gpus, max_tokens_per_step=_UNLIMITED)
     version = {name: value for name, value in pins_for(library, request).items() if name == "version"}
-    terms: dict[str, Any] = {
-        "library": library,
-        "min_fit_probability": request.min_fit_probability,
-        "pins": version,
-    }
+    terms: dict[str, Any] = {"min_fit_probability": request.min_fit_probability, "pins": version}
     with suppress(AdvisorError):
-        fitting = len(search(request.model, request.cluster, single, **terms).ranked) > 0
+        fitting = len(search(request.model, request.cluster, single, library=library, **terms).ranked) > 0
     if not fitting and divides:
         because = f"no plan fits with a probability of {percent(request.min_fit_probability)}"
     elif not fitting:

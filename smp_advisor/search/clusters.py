@@ -231,9 +231,6 @@ class Question:
     objective: Objective = "throughput"
     """Rank of the plans of one cluster."""
 
-    def on(self, cluster: Cluster) -> Question:
-        return self.having(cluster=cluster)
-
     def having(self, **changes: Any) -> Question:
         return replace(self, request=replace(self.request, **changes))
 
@@ -243,7 +240,7 @@ class Question:
 
 def best_on(question: Question, cluster: Cluster) -> ClusterSize:
     """The best plan on a cluster, of the library that the policy prefers there."""
-    here = question.on(cluster)
+    here = question.having(cluster=cluster)
     if question.library != AUTO:
         return _searched(here.request, question.library, question.objective)
     try:

@@ -192,7 +192,7 @@ def _batch_choice(
     half, twice = (
         _speed_with(model, job, result, size, min_fit_probability, pins)
         if own or size > cap
-        else _best_ratio(result, size)
+        else _best_ratio(result, size, result)
         for size in (tokens / 2, tokens * 2)
     )
     return BatchChoice(
@@ -207,13 +207,12 @@ def _batch_choice(
     )
 
 
-def _best_ratio(result: SearchResult, tokens: float, techniques: int | None = None, speed: float = 0.0) -> float | None:
+def _best_ratio(result: SearchResult, tokens: float, chosen: SearchResult) -> float | None:
     """Speed of the best plan of a batch, with no more techniques than the chosen plan, over its speed."""
-    scores = result.scores
-    most = int(scores.techniques[0]) if techniques is None else techniques
-    rows = (scores.tokens_per_step == tokens) & (scores.techniques <= most)
+    scores, own = result.scores, chosen.scores
+    rows = (scores.tokens_per_step == tokens) & (scores.techniques <= own.techniques[0])
     best = scores.tokens_per_second[rows].max(initial=0.0)
-    return float(best / (speed or scores.tokens_per_second[0])) if best else None
+    return float(best / own.tokens_per_second[0]) if best else None
 
 
 def _speed_with(
@@ -237,4 +236,4 @@ def _speed_with(
         pins=pins,
         library=result.space.library,
     )
-    return _best_ratio(result_with, tokens, int(result.scores.techniques[0]), float(result.scores.tokens_per_second[0]))
+    return _best_ratio(result_with, tokens, result)

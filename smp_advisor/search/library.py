@@ -8,13 +8,13 @@ from math import isinf
 from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.costs.wording import listed, number, percent, sample_unit
 from smp_advisor.errors import InstanceError, PlanError
 from smp_advisor.files import sentence
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.training_compiler import nearest_tested
 from smp_advisor.libraries.version import default_version, images, release, require_supported_instance
 from smp_advisor.search.candidates import Candidate, Request, candidate, library_policy, obstacle, pins_for, titled
-from smp_advisor.wording import listed, number, percent, sample_unit
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
@@ -185,8 +185,8 @@ def _reason(chosen: Candidate, usual: tuple[Candidate, ...], request: Request) -
         return f"An entire replica fits on one {machine.gpu_label}, so model parallelism is not required."
     if first.obstacle is None:
         gain = chosen.tokens_per_second / first.tokens_per_second - 1
-        other = get_library(first.library).title
-        return sentence("search", "faster", machine=machine, title=title, gain=percent(gain), other=other)
+        first_title = get_library(first.library).title
+        return sentence("search", "faster", machine=machine, title=title, gain=percent(gain), other=first_title)
     need = f"No entire replica fits on one {machine.gpu_label}, so the model must be divided."
     if first.obstacle != "memory" or first.replica_fits:
         need = f"{get_library(first.library).title}: {first.because}."

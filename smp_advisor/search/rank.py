@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -21,31 +22,15 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 
-@dataclass(frozen=True, kw_only=True)
-class Policy:
-    """Thresholds of the choice, which ``data/policy.toml`` explains."""
-
-    near_best: float
-    technique_gain: float
-    offloading_techniques: int
-    node_gain: float
-    resolution_probability: float
-    first_microbatches: tuple[int, ...]
-    most_microbatches_per_stage: int
-    most_accumulated: int
-    headroom_share: float
-    simplicity_share: float
-    equal_regret: float
-
-    def share_of(self, objective: str) -> float:
-        """Share of the best throughput that an objective does not give up."""
-        return {"headroom": self.headroom_share, "simplicity": self.simplicity_share}.get(objective, 0.0)
-
-
 @cache
-def policy() -> Policy:
-    entry = data_file("search", "policy")["choice"]
-    return Policy(**{**entry, "first_microbatches": tuple(entry["first_microbatches"])})
+def policy() -> SimpleNamespace:
+    """Thresholds of the choice, which ``data/policy.toml`` explains."""
+    return SimpleNamespace(**data_file("search", "policy")["choice"])
+
+
+def kept_share(objective: str) -> float:
+    """Share of the best throughput that an objective does not give up."""
+    return float(getattr(policy(), f"{objective}_share", 0.0))
 
 
 def published_for(library: str, parameters: int) -> tuple[str, str]:
@@ -284,33 +269,19 @@ def communication_span(world: World, layout: Layout) -> NDArray[np.int64]:
 def order(scores: Scores, objective: Objective, resolution: Resolution | None = None) -> NDArray[np.intp]:
     """Rows from best to worst; deterministic (ties keep the order of enumeration).
 
-    ``throughput`` and ``cost``: every plan here fits, so memory does not count. Two plans are distinguishable if one is
-    faster by more than 3 % and the resolution of the cost model for the pair. Each doubling of the batch above or
-    below its target must gain speed (``data/batch.toml``).
-
-    1. The fewest techniques come first. Each further one must gain 5 %, distinguishably, over the best plan without it.
-    2. Of the plans with this number of techniques, those of the family that is published for the regime come first,
-       if the best of them is not distinguishable from the best.
-    3. Context parallelism over more nodes must gain 5 %, and so must any communication.
-    4. Of those, plans within 3 % of the best come first: by the smallest communication span (inside a node before
-       across nodes, a small group before a large one), the batch nearest to its floor if it is below, else the
-       smallest, the fewest microbatches (in a pipeline 2 or 4) and the most headroom.
-
-    ``headroom`` looks at the plans with 90 % of the best speed that leave the most memory free within 3 %,
-    ``simplicity`` at those half as fast with the fewest techniques; of these the same rules choose. Sources and
-    thresholds: ``data/policy.toml``.
+    The rules and their sources are in docs/explanation/selection.md, the thresholds in ``data/policy.toml``.
     """
     value = scores.tokens_per_second * scores.worth
     eligible, merit = np.ones(len(value), dtype=np.bool_), -value
     if objective in ("headroom", "simplicity"):
-        eligible = value >= policy().share_of(objective) * value.max()
+        eligible = value >= kept_share(objective) * value.max()
         merit = -scores.headroom if objective == "headroom" else scores.techniques.astype(np.float64)
         best = merit[eligible].min()
         eligible &= merit <= best + (NEAR_BEST * abs(best) if objective == "headroom" else 0)
     rows, near = np.flatnonzero(eligible), np.zeros(len(value), dtype=np.bool_)
     near[rows] = _equal(value[rows], scores.take(rows), None if resolution is None else resolution.take(rows))
     of_equals = [np.where(near, preference, 0) for preference in _preferences(scores)]
-    slow = value < policy().share_of(objective) * value.max()
+    slow = value < kept_share(objective) * value.max()
     return np.lexsort((-value, np.where(near, 0, merit), *reversed(of_equals), ~near, ~eligible, slow))
 
 

@@ -19,6 +19,7 @@ from smp_advisor.costs.evaluate import (
 )
 from smp_advisor.costs.memory import GIB, pressure_factor
 from smp_advisor.costs.uncertainty import DIVISIONS, comparison_spread, kind_names, plan_divisions
+from smp_advisor.costs.wording import plural
 from smp_advisor.costs.world import World, stack_of
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import COLUMNS
@@ -275,22 +276,20 @@ def _why(row: dict[str, Any], leader: dict[str, Any], objective: Objective, min_
     ratio = row["tokens_per_second"] / leader["tokens_per_second"]
     if ratio < 1 - NEAR_BEST:
         return f"{100 * (1 - ratio):.0f} % slower."
-    more = row["techniques"] - leader["techniques"]
+    more, (wide, usual) = row["techniques"] - leader["techniques"], (of["communication_gpus"] for of in (row, leader))
+    techniques = f"with {plural(more, 'more technique')}." if more > 0 else ""
+    span = f"with communication groups of {wide:,} GPUs (vs {usual:,})." if wide > usual else ""
+    batch, own = row["global_batch_size"], leader["global_batch_size"]
     if ratio > 1 + NEAR_BEST:
         faster = f"{100 * (ratio - 1):.0f} % faster"
         if objective in ("headroom", "simplicity"):
             return f"{faster}, ranked lower by the objective."
-        if more > 0:
-            return f"{faster}, with {more} more technique{'s' if more > 1 else ''}."
-        if row["global_batch_size"] > leader["global_batch_size"]:
-            return f"{faster}, with {row['global_batch_size'] / leader['global_batch_size']:.3g} times the batch."
-        spans = row["communication_gpus"], leader["communication_gpus"]
-        if spans[0] > spans[1]:
-            return f"{faster}, with communication groups of {spans[0]:,} GPUs (vs {spans[1]:,})."
-        return f"{faster}, which the cost model does not resolve."
-    if more > 0:
-        return f"As fast within {100 * NEAR_BEST:.0f} %, with {more} more technique{'s' if more > 1 else ''}."
-    return f"As fast within {100 * NEAR_BEST:.0f} %, {_lesser(row, leader)}."
+        times = f"with {batch / own:.3g} times the batch." if batch > own else ""
+        return f"{faster}, {techniques or times or span or 'which the cost model does not resolve.'}"
+    samples = f"with {batch:,} samples per step (vs {own:,})." if batch > own else ""
+    less = round(leader["headroom_gib"] - row["headroom_gib"], 1)
+    memory = f"with {less:.1f} GiB less headroom." if less > 0 else "and ranked lower by the objective."
+    return f"As fast within {100 * NEAR_BEST:.0f} %, {techniques or span or samples or memory}"
 
 
 def _unfit(row: dict[str, Any], min_fit_probability: float) -> str:
@@ -300,15 +299,3 @@ def _unfit(row: dict[str, Any], min_fit_probability: float) -> str:
         chance, required = 100 * row["fit_probability"], 100 * min_fit_probability
         return f"Fits by the point estimate, but with a probability of {chance:.1f} % only ({required:.0f} % required)."
     return "Its offloaded activations do not fit in host memory."
-
-
-def _lesser(row: dict[str, Any], leader: dict[str, Any]) -> str:
-    """The first preference in which a plan of equal speed comes after the recommended one."""
-    spans = row["communication_gpus"], leader["communication_gpus"]
-    if spans[0] > spans[1]:
-        return f"with communication groups of {spans[0]:,} GPUs (vs {spans[1]:,})"
-    batches = row["global_batch_size"], leader["global_batch_size"]
-    if batches[0] > batches[1]:
-        return f"with {batches[0]:,} samples per step (vs {batches[1]:,})"
-    less = round(leader["headroom_gib"] - row["headroom_gib"], 1)
-    return f"with {less:.1f} GiB less headroom" if less > 0 else "and ranked lower by the objective"

@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.costs.uncertainty import kind_correlation, spreads
-from smp_advisor.search.clusters import ClusterSize, Goal, Limits, best_on
-from smp_advisor.search.rank import NEAR_BEST
-from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import (
+from smp_advisor.costs.uncertainty import TWO_SIDED, kind_correlation, spreads
+from smp_advisor.costs.wording import (
     cost_per_million,
     gib,
     percent,
@@ -23,6 +20,9 @@ from smp_advisor.wording import (
     table_html,
     table_lines,
 )
+from smp_advisor.search.clusters import ClusterSize, Goal, Limits, best_on
+from smp_advisor.search.rank import NEAR_BEST
+from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,8 +39,6 @@ Progress = Callable[[float, float, str], Any]
 
 _WORTH = 0.5
 """Least share of the speed of the first nodes that further nodes must add to be before the knee."""
-_TWO_SIDED = 1.96
-"""Quantile of a 95 % interval of the normal distribution."""
 _SHOWN = 24
 """Most rows of the text and the HTML; the DataFrame has all."""
 _COLUMNS = ("cluster", "library", "time (95 %)", "cost (95 %)", "memory per GPU", "")
@@ -64,7 +62,7 @@ def saving(cheaper: ClusterSize, dearer: ClusterSize) -> tuple[float, float, flo
     if cheaper.cluster.instance.name != dearer.cluster.instance.name or cheaper.kind != dearer.kind:
         first, second = (spreads(size.stack, size.kind)[0] for size in (cheaper, dearer))
         variance = first**2 + second**2 - 2 * kind_correlation() * first * second + variance
-    ratio, wide = cheaper.usd / dearer.usd, math.exp(_TWO_SIDED * math.sqrt(variance))
+    ratio, wide = cheaper.usd / dearer.usd, math.exp(TWO_SIDED * math.sqrt(variance))
     return 1 - ratio, 1 - ratio * wide, 1 - ratio / wide
 
 
@@ -357,8 +355,7 @@ class ClusterSizes:
     def __str__(self) -> str:
         return "\n".join([*self.lines(), "", *self.rows()])
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<li>{escape(line)}</li>" for line in self.lines())

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.evaluate import fit_probability
 from smp_advisor.costs.memory import GIB
+from smp_advisor.costs.wording import batch_limit, gib, percent, plural, probability, rate, table_html, table_lines
 from smp_advisor.errors import NoPlanFitsError
 from smp_advisor.files import sentence
 from smp_advisor.libraries.library import get_library, libraries
 from smp_advisor.search.clusters import AUTO, COUNTS, ClusterSize, Places, best_on, suitable
 from smp_advisor.search.sizes import compare, time_and_cost
 from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import batch_limit, gib, percent, plural, probability, rate, table_html, table_lines
 from smp_advisor.workload.adapter import Adapter
 
 if TYPE_CHECKING:
@@ -119,8 +119,7 @@ class WaysOut:
     def __str__(self) -> str:
         return "\n".join(table_lines(self._table()))
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return f'<div class="smp-ways">{table_html(self._table())}</div>'
@@ -243,7 +242,7 @@ def decided(question: Question, places: Places, limits: Limits, progress: Progre
         return sizes
     if not any(size.fits for size in sizes.sizes):
         nearest = sizes.nearest
-        ways = None if nearest is None else ways_out(question.on(nearest.cluster), nearest.nearest_gib)
+        ways = None if nearest is None else ways_out(question.having(cluster=nearest.cluster), nearest.nearest_gib)
         changes = f"; changes that fit there: {ways.words}" if ways is not None and ways.words else ""
         raise NoPlanFitsError(f"{sizes.refusal()}{changes}{'' if ways is None else ways.enough}.", ways)
     machine, most = places.clusters[-1].instance, max(cluster.nodes for cluster in places.clusters)

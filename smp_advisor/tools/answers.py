@@ -9,10 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs.estimate import CATEGORIES
-from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.choice import certainty
-from smp_advisor.libraries.library import get_library, plan_defaults
-from smp_advisor.wording import (
+from smp_advisor.costs.wording import (
     amount,
     between,
     cost_per_million,
@@ -31,6 +28,9 @@ from smp_advisor.wording import (
     unit,
     utilization,
 )
+from smp_advisor.errors import AdvisorError
+from smp_advisor.guidance.choice import certainty
+from smp_advisor.libraries.library import get_library, plan_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,6 +18,8 @@ from smp_advisor.arguments import options_of
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import instances
 from smp_advisor.costs.evaluate import estimate as evaluate
+from smp_advisor.costs.wording import fits as is_fitting
+from smp_advisor.costs.wording import percent, plural
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.estimators import check_estimator
 from smp_advisor.estimators import watch as attach
@@ -52,8 +54,6 @@ from smp_advisor.tools.answers import (
     sizes_data,
     unknown_failure,
 )
-from smp_advisor.wording import fits as is_fitting
-from smp_advisor.wording import percent, plural
 from smp_advisor.workload.calibration import Calibration
 
 if TYPE_CHECKING:

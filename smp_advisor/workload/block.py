@@ -190,11 +190,6 @@ class Block:
     """Trained products that an adapter adds: two for every adapted one."""
 
     @property
-    def gate_elements(self) -> int:
-        """Elements per token that a fused gated activation recomputes instead of saving."""
-        return sum(matmul.gate_outputs * matmul.weights_per_token for matmul in self.matmuls)
-
-    @property
     def expert_parameters(self) -> int:
         return sum(m.inputs * m.outputs * m.experts for m in self.matmuls if m.experts > 1)
 

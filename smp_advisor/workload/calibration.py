@@ -192,10 +192,6 @@ def _require_numbers(name: str, values: object, count: int, *, least: float = 0.
         _require_number(name, value, least=least)
 
 
-CONDITION_FIELDS = tuple(f.name for f in fields(Conditions))
-RUN_FIELDS = tuple(f.name for f in fields(MeasuredRun))
-
-
 _FORMAT = "smp-advisor-calibration"
 _VERSION = 1
 
@@ -235,10 +231,11 @@ def load_calibration(path: str | Path) -> Calibration:
 
 
 def _run(values: Any) -> MeasuredRun:
-    if not isinstance(values, dict) or not set(values) <= set(RUN_FIELDS) or "conditions" not in values:
+    names = {f.name for f in fields(MeasuredRun)}
+    if not isinstance(values, dict) or not set(values) <= names or "conditions" not in values:
         raise CalibrationError("A run of the calibration has unknown or missing fields.")
     conditions = values["conditions"]
-    if not isinstance(conditions, dict) or set(conditions) != set(CONDITION_FIELDS):
+    if not isinstance(conditions, dict) or set(conditions) != {f.name for f in fields(Conditions)}:
         raise CalibrationError("The conditions of a run of the calibration have unknown or missing fields.")
     return MeasuredRun(**{**_frozen(values), "conditions": Conditions(**_frozen(conditions))})
 

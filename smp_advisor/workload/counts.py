@@ -20,9 +20,8 @@ def parse_count(count: float | str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 2 * _MAXIMUM:
         raise ModelError(f"A parameter count must be {_FORMS}, not {shown(count)}.")
     if not 1 <= round(value) <= _MAXIMUM:
-        raise ModelError(
-            f"A parameter count must be between 1 and {format_count(_MAXIMUM)}: {_FORMS}, not {shown(count)}."
-        )
+        limits = f"between 1 and {format_count(_MAXIMUM)}"
+        raise ModelError(f"A parameter count must be {limits}: {_FORMS}, not {shown(count)}.")
     return round(value)
 
 

@@ -53,8 +53,8 @@ def model_from_name(text: str) -> Model:
     require_types({"name": (text, str)}, "from_name")
     if not is_model_name(text):
         by_key = {key: entry.name for key, entry in _models().items()}
-        keys = difflib.get_close_matches(_key(text), by_key, n=len(by_key), cutoff=0.0)
-        names = list(dict.fromkeys(by_key[key] for key in keys))[:3]
+        closest = difflib.get_close_matches(_key(text), by_key, n=len(by_key), cutoff=0.0)
+        names = list(dict.fromkeys(by_key[key] for key in closest))[:3]
         near = ", ".join(name.lower().replace(" ", "-") for name in names)
         raise ModelError(sentence("workload", "unknown_name", name=text[:_LONGEST], near=near))
     entry = _models()[_key(text)]

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ModelError
-from smp_advisor.files import rows, sentence
+from smp_advisor.files import columns, rows, sentence
 from smp_advisor.workload.counts import check_sizes, format_count, parse_count
 from smp_advisor.workload.families import model_from_shape
 from smp_advisor.workload.settings import families
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 _TOLERANCE = 0.03
-_COUNTS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "positions", "parameters")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,14 +51,7 @@ class PublishedShape:
 @cache
 def published_shapes() -> tuple[PublishedShape, ...]:
     return tuple(
-        PublishedShape(
-            name=row["name"],
-            series=row["series"],
-            family=row["family"],
-            tied=row["tied"] == "yes",
-            source=row["source"],
-            **{column: int(row[column]) for column in _COUNTS},
-        )
+        PublishedShape(**columns(PublishedShape, row))
         for row in rows("smp_advisor.workload", "data/published_shapes.csv")
     )
 

@@ -43,7 +43,6 @@ _WEIGHTLESS_WIDTH = 256
 _ROUTERS = {"gate", "router", "shared_expert_gate"}
 """Names of the product that chooses a token's experts in the code of models."""
 
-_METHOD_TEXT = {"real steps": "extrapolated from real steps"}
 _BANDS = {"exact": 0.0, "high": 0.05, "low": 0.25}
 """Assumed relative error of activation memory, by a profile's confidence."""
 
@@ -78,11 +77,10 @@ def _note(values: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
     missing = f"; FLOPs and times exclude {', '.join(uncounted[:3])}, which have no FLOP formula" if uncounted else ""
     sample = "" if values.get("scales", True) else "; a sample is one call with the inputs"
     eager = "" if values.get("fusible_attention", True) else values.get("attention_reason", "")
-    return (
-        f"measured on your model; {format_count(values['parameter_count'])} parameters counted, activations "
-        f"{_METHOD_TEXT.get(saved['method'], saved['method'])} (confidence {saved['confidence']}) with "
-        f"{values['attention']} attention in {precision}{f' ({eager})' if eager else ''}{missing}{sample}"
-    )
+    values = {**values, "precision": f"{precision} ({eager})" if eager else precision}
+    method = saved["method"].replace("real steps", "extrapolated from real steps")
+    count = format_count(values["parameter_count"])
+    return sentence("workload", "measured", count=count, method=method, saved=saved, profile=values) + missing + sample
 
 
 def _formula_model(values: Mapping[str, Any]) -> Model | None:

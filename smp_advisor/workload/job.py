@@ -260,11 +260,6 @@ class Job:
             raise JobError(f"The optimizer {self.optimizer!r} has no paged form: use {paged}.")
 
     @property
-    def decoder_share(self) -> float:
-        """Tokens of an encoder-decoder's decoder per token of its encoder."""
-        return 1.0 if self.decoder_length is None else self.decoder_length / self.sequence_length
-
-    @property
     def moment_bytes(self) -> float:
         """Bytes of optimizer state per parameter."""
         return OPTIMIZERS[self.optimizer].moment_bytes(2.0 if self.state_precision == "16-bit" else 4.0)

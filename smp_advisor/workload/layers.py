@@ -7,7 +7,7 @@ from functools import cache
 from typing import Literal
 
 from smp_advisor.errors import ModelError
-from smp_advisor.files import rows
+from smp_advisor.files import columns, rows
 from smp_advisor.workload.block import ENCODER_KEYS, Attention, Kernels, Matmul, Part
 
 
@@ -34,7 +34,7 @@ class Activation:
 @cache
 def _activations() -> dict[str, Activation]:
     return {
-        row["name"]: Activation(name=row["name"], **{key: int(value) for key, value in row.items() if key != "name"})
+        row["name"]: Activation(**columns(Activation, row))
         for row in rows("smp_advisor.workload", "data/activations.csv")
     }
 

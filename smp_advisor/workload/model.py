@@ -300,7 +300,7 @@ class Model:
         shape = self.shape
         family = families().get(self.family)
         parts = [f"{family.label if family else self.family} shape", f"{self.layer_count} layers"]
-        if self.has_width:
+        if self.fixed_sequence_length != 1:  # of a module traced per sample, the hidden size is that of a sample
             parts.append(f"hidden {shape.hidden}")
         if self.attends:
             heads = f"{shape.heads} head{'s' if shape.heads > 1 else ''}"
@@ -316,11 +316,6 @@ class Model:
     def reads_tokens(self) -> bool:
         """Whether a sample is a sequence of tokens. An image is not, although its patches are tokens to the blocks."""
         return self.fixed_sequence_length is None
-
-    @property
-    def has_width(self) -> bool:
-        """Whether the shape's hidden size is a width. For a module traced per sample it is the size of a sample."""
-        return self.fixed_sequence_length != 1
 
     @property
     def attends(self) -> bool:

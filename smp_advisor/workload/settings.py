@@ -88,31 +88,28 @@ _MAXIMUM_LAYERS = 10_000
 class Settings:
     """A configuration's values, with its family's defaults filled in."""
 
-    __slots__ = ("_values", "family", "source")
+    __slots__ = ("family", "source", "values")
 
     def __init__(self, values: Mapping[str, Any], family: Family, source: str) -> None:
         by_key = dict(values)
         for alias, key in family.aliases.items():
             if alias in by_key and key not in by_key:
                 by_key[key] = by_key.pop(alias)
-        self._values: dict[str, Any] = {**family.defaults, **by_key}
+        self.values: dict[str, Any] = {**family.defaults, **by_key}
         self.family = family
         self.source = source
 
-    def as_dict(self) -> dict[str, Any]:
-        return dict(self._values)
-
     def value(self, key: str) -> Any:
         """Unchecked value of a key, or None."""
-        return self._values.get(key)
+        return self.values.get(key)
 
     def is_set(self, key: str) -> bool:
         """Whether the key has a value other than null."""
-        return self._values.get(key) is not None
+        return self.values.get(key) is not None
 
     def size(self, key: str, *, default: int | None = None, least: int = 1, most: int = _MAXIMUM_SIZE) -> int:
         """Whole number of at least `least`. `default` replaces a null or missing value."""
-        value = self._values.get(key)
+        value = self.values.get(key)
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -125,21 +122,21 @@ class Settings:
         return self.size(key, default=default, most=_MAXIMUM_LAYERS)
 
     def flag(self, key: str) -> bool:
-        value = self._values.get(key)
+        value = self.values.get(key)
         if not isinstance(value, bool):
             raise self.error(f"{key} must be true or false, not {value!r:.80}")
         return value
 
     def rate(self, key: str) -> float:
         """Share between 0 and 1, such as a dropout probability."""
-        value = self._values.get(key)
+        value = self.values.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise self.error(f"{key} must be between 0 and 1, not {value!r:.80}")
         return float(value)
 
     def activation(self, key: str, name: str | None = None) -> Activation:
         try:
-            return activation(name or self._values.get(key))
+            return activation(name or self.values.get(key))
         except ModelError as error:
             raise self.error(f"{key}: {error}".removesuffix(".")) from None
 
@@ -157,7 +154,7 @@ class Settings:
 
     def labels(self) -> int:
         """Classes of a classification head. The default of transformers is two."""
-        names = self._values.get("id2label")
+        names = self.values.get("id2label")
         if isinstance(names, dict) and names:
             return len(names)
         return self.size("num_labels", default=2)

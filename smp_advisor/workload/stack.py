@@ -88,7 +88,7 @@ def stacks() -> Mapping[str, Stack]:
     )
 
 
-def stack(name: str) -> Stack:
+def stack(name: object) -> Stack:
     if not isinstance(name, str) or name not in stacks():
         raise JobError(f"stack must be one of {', '.join([AUTO, *stacks()])}, not {name!r}.")
     return stacks()[name]

@@ -14,30 +14,7 @@ from benchmarks.published_plans import Judgment, judge, read_plan
 from benchmarks.recipes import compare, main, read_recipes
 from smp_advisor.libraries import violations
 
-RECIPE = """
-trainer: {devices: 8, num_nodes: 2, precision: bf16}
-use_smp_model: True
-model:
-  model_type: llama_v3
-  train_batch_size: 1
-  tensor_model_parallel_degree: 1
-  expert_model_parallel_degree: 1
-  context_parallel_degree: 1
-  activation_checkpointing: True
-  delayed_param: True
-  offload_activations: False
-  shard_degree: 16
-  fp8: True
-  max_context_width: 8192
-  num_hidden_layers: 32
-  hidden_size: 4096
-  num_attention_heads: 32
-  intermediate_size: 14336
-  vocab_size: 128256
-  num_key_value_heads: 8
-  do_finetune: False
-  peft: {peft_type: null}
-"""
+RECIPE = (Path(__file__).parent / "data" / "recipe.yaml").read_text("utf-8")
 
 
 @pytest.fixture

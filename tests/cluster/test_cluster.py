@@ -13,7 +13,6 @@ import pytest
 from smp_advisor.cluster import Cluster, Instance, gpu, gpus, instance, instances
 from smp_advisor.cluster.containers import container, containers, image_at, patched_pytorch, repositories
 from smp_advisor.cluster.table import completed_instance, sagemaker_names, sources, table_date
-from smp_advisor.errors import AdvisorError, ClusterError, InstanceError
 from smp_advisor.libraries.version import default_of, driving_versions
 
 
@@ -58,20 +57,6 @@ def test_the_beginning_of_a_name_is_completed(text, name):
     assert Cluster(text).instance.name == name
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("ml.trn1.32xlarge", "AWS Trainium is not covered"),
-        ("trn2", "AWS Trainium is not covered"),
-        ("ml.inf2.48xlarge", "AWS Inferentia is not covered"),
-        ("ml.m5.xlarge", "without GPUs is not covered"),
-    ],
-)
-def test_other_accelerators_are_refused_by_name(name, words):
-    with pytest.raises(InstanceError, match=words):
-        Cluster(name)
-
-
 def test_sources_cover_every_column_once():
     columns = [column for source in sources() for column in source.columns]
     assert len(columns) == len(set(columns))
@@ -83,22 +68,6 @@ def test_sources_cover_every_column_once():
 def test_every_instance_is_there_once():
     names = [machine.name for machine in instances()]
     assert len(names) == len(set(names)) == 49
-
-    assert instances() is instances()
-
-
-def test_an_incomplete_or_unknown_name_is_answered_with_candidates():
-    with pytest.raises(InstanceError, match=r"'p5' is not complete: choose one of ml.p5.4xlarge, ml.p5.48xlarge\."):
-        completed_instance("p5")
-    with pytest.raises(InstanceError, match=r"ml.g5.xlarge, .* and 2 more\."):
-        completed_instance("g5")
-
-    with pytest.raises(InstanceError) as refusal:
-        instance("ml.p4d.24xlage")
-    assert str(refusal.value).startswith("Unknown instance type 'ml.p4d.24xlage': the most similar are ml.p4d.24xlarge")
-    assert isinstance(refusal.value, AdvisorError)
-    with pytest.raises(InstanceError, match="supported are, for example"):
-        instance("???")
 
 
 HARDWARE = {
@@ -124,12 +93,6 @@ def test_totals_and_rates_of_p4d():
     )
 
 
-@pytest.mark.parametrize("nodes", [0, -1, True, 2.0, "2", None])
-def test_nodes_must_be_a_whole_number_of_at_least_one(nodes):
-    with pytest.raises(ClusterError, match=r"whole number of at least 1, not .*\.$"):
-        Cluster("ml.p4d.24xlarge", nodes)
-
-
 def test_names_prices_and_what_is_no_instance():
     cluster = Cluster("ml.p5e.48xlarge", 2)
     assert cluster.usd_per_hour is None
@@ -139,15 +102,12 @@ def test_names_prices_and_what_is_no_instance():
     assert hash(Cluster("p4d.24xlarge")) == hash(Cluster("ml.p4d.24xlarge", 1))
     assert dataclasses.replace(Cluster("p4d.24xlarge"), nodes=3).gpus == 24
 
-    with pytest.raises(ClusterError, match="not 8"):
-        Cluster(8)
-    with pytest.raises(InstanceError, match="most similar"):
-        Cluster("ml.p4d.32xlarge")
-
 
 def test_custom_takes_the_given_figures_and_lists_the_others_as_assumed():
     machine = Cluster.custom(**HARDWARE, hbm_gb_per_s=2000.0).instance
     assert machine.custom
+    assert machine.nvlink
+    assert not Cluster.custom(**HARDWARE | {"intra_node_gb_per_s": 64.0}).instance.nvlink
     assert (machine.gpus, machine.usable_gpu_memory_gib, machine.hbm_gb_per_s) == (4, 79.0, 2000.0)
     assert (machine.host_memory_gib, machine.vcpus) == (1152 / 2, 96 // 2)  # half a p4de node
     assert "hbm_gb_per_s" not in machine.assumed
@@ -158,13 +118,6 @@ def test_custom_takes_the_given_figures_and_lists_the_others_as_assumed():
     assert Cluster.custom(**HARDWARE, usd_per_hour=10.0).usd_per_hour == 20.0
 
 
-@pytest.mark.parametrize(("gb_per_s", "nvlink"), [(600.0, True), (64.0, False)])
-def test_the_kind_of_link_is_assumed_from_its_bandwidth(gb_per_s, nvlink):
-    machine = Cluster.custom(**(HARDWARE | {"intra_node_gb_per_s": gb_per_s})).instance
-    assert machine.nvlink is nvlink
-    assert "intra_node" in machine.assumed
-
-
 @pytest.mark.parametrize(
     ("gpu", "memory", "tflops", "similar"),
     [("NVIDIA H100 NVL", 93.0, 835.0, "H100"), ("T4", 14.5, 65.0, "T4"), ("RTX 6000 Ada", 47.0, 364.0, "L40S")],
@@ -172,31 +125,6 @@ def test_the_kind_of_link_is_assumed_from_its_bandwidth(gb_per_s, nvlink):
 def test_what_is_missing_comes_from_the_nearest_gpu(gpu, memory, tflops, similar):
     figures = HARDWARE | {"gpu": gpu, "usable_gpu_memory_gib": memory, "peak_tflops": tflops}
     assert similar in Cluster.custom(**figures).instance.source
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"gpu": ""}, "gpu must be the name of the GPU"),
-        ({"gpus_per_node": 0}, "gpus_per_node must be a whole number"),
-        ({"gpus_per_node": True}, "gpus_per_node must be a whole number"),
-        ({"nodes": 0}, "number of nodes"),
-        ({"usable_gpu_memory_gib": 0}, "above 0 .GiB., not 0"),
-        ({"usable_gpu_memory_gib": 90, "gpu_memory_gib": 80}, "cannot exceed gpu_memory_gib"),
-        ({"peak_tflops": "312"}, "peak_tflops must be a number"),
-        ({"peak_tflops": float("nan")}, "peak_tflops must be a number"),
-        ({"peak_tflops": None}, "peak_tflops must be a number"),
-        ({"intra_node_gb_per_s": 0}, "intra_node_gb_per_s must be a number above 0"),
-        ({"inter_node_gbps": 0}, "inter_node_gbps must be a number above 0"),
-        ({"inter_node_gbps": float("inf")}, "inter_node_gbps must be a number"),
-        ({"usd_per_hour": -1}, "usd_per_hour must be a number of at least 0"),
-        ({"vcpus": 1.5}, "vcpus must be a whole number"),
-        ({"nvlink": "yes"}, "nvlink must be True or False"),
-    ],
-)
-def test_nonsense_is_refused(change, words):
-    with pytest.raises(ClusterError, match=words):
-        Cluster.custom(**(HARDWARE | change))
 
 
 @pytest.mark.parametrize(
@@ -212,14 +140,6 @@ def test_nonsense_is_refused(change, words):
 )
 def test_a_board_is_found_by_its_name(name, board):
     assert gpu(name).name == board
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"), [("A100", "A100-80GB"), ("H100-81GB", "H100-80GB"), ("abacus", "supported are")]
-)
-def test_a_name_that_no_board_or_more_than_one_has_is_refused(name, hint):
-    with pytest.raises(ClusterError, match=hint):
-        gpu(name)
 
 
 def test_every_board_of_an_instance_has_the_figures_of_the_instance():

@@ -12,6 +12,7 @@ from hypothesis import given
 import smp_advisor as smpa
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
+from smp_advisor.costs.wording import SAME, fits
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.ladder import COLUMNS, _decision, climb, ladder_html, reasons_of, unused_techniques
@@ -19,7 +20,6 @@ from smp_advisor.guidance.what_if import vary
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import divisors
 from smp_advisor.search.rank import NEAR_BEST
-from smp_advisor.wording import SAME, fits
 from smp_advisor.workload import Job
 from tests.guidance import runs
 from tests.guidance.runs import any_run, model, planned_run

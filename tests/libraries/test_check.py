@@ -15,83 +15,10 @@ from smp_advisor.libraries.controls import completed_settings, dependent_setting
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.workload import Model
 from smp_advisor.workload.adapter import Adapter
-from smp_advisor.workload.block import Block, SavedActivations
-from smp_advisor.workload.model import BlockGroup, Head, Shape
 
-BLOCK = Block(
-    kind="decoder",
-    hidden=96,
-    parameters=10,
-    replicated_parameters=0,
-    matmuls=(),
-    attentions=(),
-    saved=SavedActivations(split_elements=0, replicated_elements=0),
-)
-MODEL = Model(
-    name="toy",
-    family="llama",
-    origin="given",
-    shape=Shape(layers=6, hidden=96, heads=12, kv_heads=2, ffn=384, vocab=100),
-    groups=(BlockGroup(block=BLOCK, count=6),),
-    embedding_parameters=0,
-    token_embedding_parameters=0,
-    final_parameters=0,
-    head=Head(kind="language-model", outputs=100, parameters=0, tied=True),
-)
+MODEL = Model.from_shape(family="llama", layers=6, hidden=96, heads=12, kv_heads=2, ffn=384, vocab=100)
 P4D = Cluster("ml.p4d.24xlarge", 2)
 JOB = Job(sequence_length=512, precision="fp32")
-
-# Each row: the plan, where and what it is for, words of the sentence, and what makes it suit.
-UNSUITED = [
-    ({"pipeline_parallel_degree": 3}, {}, "16 GPUs are not a multiple", {"pipeline_parallel_degree": 2}),
-    ({"ddp": False}, {}, "hold 16 replicas", {"ddp": True}),
-    (
-        {"sharded_data_parallel_degree": 12},
-        {},
-        "must divide the data-parallel degree, which is 16 on 16 GPUs: set it to 16",
-        {"sharded_data_parallel_degree": 8},
-    ),
-    (
-        {"sharded_data_parallel_degree": 16, "tensor_parallel_degree": 2},
-        {},
-        "reduced data-parallel degree, which is 8",
-        {"sharded_data_parallel_degree": 8},
-    ),
-    (
-        {"tensor_parallel_degree": 8},
-        {"model": MODEL},
-        "attention heads (12), else the library leaves those layers undivided: set it to 6",
-        {"tensor_parallel_degree": 4},
-    ),
-    (
-        {"pipeline_parallel_degree": 8},
-        {"model": MODEL},
-        "exceed the model's 6 blocks",
-        {"pipeline_parallel_degree": 4},
-    ),
-    ({"fp16": True}, {"job": JOB}, "trains in fp32 and the plan in fp16", {"fp16": False}),
-    (
-        {"batch_size": 3},
-        {"job": Job(global_batch_size=32, precision="fp32")},
-        "global batch is 48 samples (batch_size 3 x 16) and the job requires 32: set batch_size to 2",
-        {"batch_size": 2},
-    ),
-    (
-        {"tensor_parallel_degree": 4, "prescaled_batch": True},
-        {"model": MODEL, "job": Job(sequence_length=510, precision="fp32")},
-        "sequence length (510) must be a multiple of tensor_parallel_degree (4): use 508 tokens",
-        {"prescaled_batch": False},
-    ),
-]
-
-
-@pytest.mark.parametrize(("fields", "where", "words", "change"), UNSUITED)
-def test_unsuited_in_one_sentence_and_suited_once_it_is_heeded(fields, where, words, change):
-    with pytest.raises(PlanError) as refusal:
-        check_against(Plan(**fields), P4D, **where)
-    assert words in str(refusal.value)
-    assert str(refusal.value).endswith(".")
-    check_against(Plan(**(fields | change)), P4D, **where)
 
 
 def test_key_value_heads_may_divide_the_degree_or_be_divided_by_it():

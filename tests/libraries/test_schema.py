@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from smp_advisor.errors import PlanError
@@ -100,65 +103,7 @@ def test_an_unknown_version_and_faulty_values_are_refused():
         schema("deepspeed")
 
 
-# One setting away from being accepted, each: rule that refuses, parameters, script settings, version, change.
-FIRING = {
-    "alias-partitions": ({"partitions": 2, "pipeline_parallel_degree": 4}, {}, "1.15.0", {"partitions": 4}),
-    "tensor-needs-ddp": ({"tensor_parallel_degree": 2}, {}, "1.15.0", {"ddp": True}),
-    "optimizer-sharding-needs-ddp": ({"shard_optimizer_state": True}, {}, "1.15.0", {"ddp": True}),
-    "sharding-needs-ddp": ({"sharded_data_parallel_degree": 2}, {}, "1.15.0", {"ddp": True}),
-    "ddp-excludes-horovod": ({"ddp": True, "horovod": True}, {}, "1.15.0", {"horovod": False}),
-    "port-needs-ddp": ({"ddp_port": 1}, {}, "1.15.0", {"ddp": True}),
-    "backend-needs-ddp": ({"ddp_dist_backend": "nccl"}, {}, "1.15.0", {"ddp": True}),
-    "backend-auto": ({"ddp": True, "ddp_dist_backend": "auto"}, {}, "1.12.1", {"ddp_dist_backend": "nccl"}),
-    "prescaled-needs-speed": ({"prescaled_batch": True, "optimize": "memory"}, {}, "1.6.0", {"optimize": "speed"}),
-    "bf16-excludes-fp16": (
-        {"bf16": True, "fp16_params": True, "sharded_data_parallel_degree": 2, "ddp": True},
-        {},
-        "1.11.0",
-        {"fp16_params": False},
-    ),
-    "bf16-needs-sharding": ({"bf16": True, "ddp": True}, {}, "1.11.0", {"sharded_data_parallel_degree": 8}),
-    "sharding-excludes-optimizer-sharding": (
-        {"sharded_data_parallel_degree": 2, "shard_optimizer_state": True, "ddp": True},
-        {},
-        "1.15.0",
-        {"shard_optimizer_state": False},
-    ),
-    "sharding-excludes-pipeline": (
-        {"sharded_data_parallel_degree": 2, "partitions": 2, "ddp": True},
-        {},
-        "1.15.0",
-        {"partitions": 1},
-    ),
-    "sharding-excludes-tensor": (
-        {"sharded_data_parallel_degree": 2, "tensor_parallel_degree": 2, "ddp": True},
-        {},
-        "1.14.0",
-        {"tensor_parallel_degree": 1},
-    ),
-    "active-at-most-microbatches": ({"active_microbatches": 2}, {}, "1.4.0", {"microbatches": 2}),
-    "simple-runs-all-microbatches": (
-        {"pipeline": "simple", "microbatches": 4},
-        {},
-        "1.4.0",
-        {"active_microbatches": 4},
-    ),
-    "manual-partition-needs-default": ({"auto_partition": False}, {}, "1.4.0", {"default_partition": 0}),
-    "default-partition-exists": ({"partitions": 2, "default_partition": 2}, {}, "1.4.0", {"partitions": 3}),
-    "fp32-accumulation-needs-fp16": ({"_fp32_grad_accumulation": True}, {}, "1.15.0", {"fp16": True}),
-    "offload-needs-checkpointing": (
-        {"offload_activations": True},
-        {"batch_size": 1, "activation_checkpointing": False},
-        "1.15.0",
-        {"offload_activations": False},
-    ),
-    "batch-divisible": (
-        {"microbatches": 4},
-        {"batch_size": 6, "activation_checkpointing": False},
-        "1.15.0",
-        {"microbatches": 3},
-    ),
-}
+FIRING = tomllib.loads(Path(__file__).with_name("rules.toml").read_text("utf-8"))
 
 
 def test_every_rule_is_tried():
@@ -167,7 +112,7 @@ def test_every_rule_is_tried():
 
 @pytest.mark.parametrize("rule", FIRING)
 def test_a_rule_fires_and_a_near_identical_dictionary_passes(rule):
-    parameters, settings, version, change = FIRING[rule]
-    settings = settings or None
-    assert [one.rule for one in violations(parameters, version=version, settings=settings)] == [rule]
-    assert list(violations(parameters | change, version=version, settings=settings)) == []
+    entry = FIRING[rule]
+    where = {"version": entry["version"], "settings": entry.get("settings")}
+    assert [one.rule for one in violations(entry["parameters"], **where)] == [rule]
+    assert list(violations(entry["parameters"] | entry["instead"], **where)) == []

@@ -55,24 +55,15 @@ SMP = {"torch_distributed": {"enabled": True}, "smdistributed": {"modelparallel"
 
 
 @pytest.mark.parametrize(
-    "found", [one for one in images("smp-v2") if one.version != "2.0.0"], ids=lambda one: one.version
+    ("library", "found"),
+    [
+        pytest.param(library, found, id=f"{library} {found.version}")
+        for library in ("smp-v2", "training-compiler")
+        for found in images(library)
+        if (library, found.version) != ("smp-v2", "2.0.0")
+    ],
 )
-def test_every_image_of_smp_v2_is_the_one_the_sdk_names(fw_utils, found):
-    from sagemaker import image_uris
-
-    uri = image_uris.get_training_image_uri(
-        "us-west-2",
-        framework="pytorch",
-        framework_version=found.framework_version,
-        py_version=found.py_version,
-        instance_type="ml.p4d.24xlarge",
-        distribution=SMP,
-    )
-    assert uri == f"{found.account}.dkr.ecr.us-west-2.amazonaws.com/{found.repository}:{found.tag}"
-
-
-@pytest.mark.parametrize("found", images("training-compiler"), ids=lambda one: one.version)
-def test_every_image_of_training_compiler_is_the_one_the_sdk_names(fw_utils, found):
+def test_every_image_of_its_own_is_the_one_the_sdk_names(fw_utils, library, found):
     from sagemaker import image_uris
     from sagemaker.huggingface import TrainingCompilerConfig
 
@@ -83,8 +74,8 @@ def test_every_image_of_training_compiler_is_the_one_the_sdk_names(fw_utils, fou
         framework_version=found.transformers_version if face else found.framework_version,
         pytorch_version=found.framework_version if face else None,
         py_version=found.py_version,
-        instance_type="ml.p3.2xlarge",
-        compiler_config=TrainingCompilerConfig(),
+        instance_type="ml.p4d.24xlarge" if library == "smp-v2" else "ml.p3.2xlarge",
+        **{"distribution": SMP} if library == "smp-v2" else {"compiler_config": TrainingCompilerConfig()},
     )
     assert uri == f"{found.account}.dkr.ecr.us-west-2.amazonaws.com/{found.repository}:{found.tag}"
 

@@ -8,7 +8,7 @@ import pytest
 
 from smp_advisor import advise
 from smp_advisor.cluster import Cluster
-from smp_advisor.errors import AdvisorError, ExportError, NoPlanFitsError
+from smp_advisor.errors import ExportError, NoPlanFitsError
 from smp_advisor.libraries.version import image
 from smp_advisor.search.candidates import Candidate, Request, titled
 from smp_advisor.search.library import _compared, choose_library, framework_of
@@ -109,11 +109,6 @@ def test_a_setting_of_version_1_selects_it(setting):
 def test_settings_and_instances_select_a_library():
     advice = advise("13B", "ml.p4d.24xlarge", instance_count=2, family="gpt2", tensor_parallel_degree=2)
     assert advice.plan.library == "smp-v1"
-    with pytest.raises(AdvisorError, match=r"on ml\.g6\.xlarge, use library='ddp' or 'fsdp'"):
-        advise("gpt-neo-2.7b", "ml.g6.xlarge", instance_count=2, framework="pytorch 1.13")
-    with pytest.raises(AdvisorError, match="No library has tensor_parallel_degree here: leave it out"):
-        advise("13B", "ml.g5.48xlarge", instance_count=2, family="gpt2", tensor_parallel_degree=2)
-
     advice = advise("7B", "ml.g5.48xlarge", sequence_length=1024)
     assert advice.plan.library == "smp-v2"
     assert "check that a job starts" in advice.library_because
@@ -127,28 +122,8 @@ def test_a_bare_count_is_llamas_shape():
     assert given.model.family == "gpt2"
 
 
-def test_what_a_library_lacks_is_refused():
-    with pytest.raises(AdvisorError, match="SMP v2 has no setting 'microbatches'; SMP v1"):
-        advise("7B", "ml.p4d.24xlarge", library="smp-v2", microbatches=4)
-    with pytest.raises(AdvisorError, match=r"library must be 'auto' or one of smp-v1, .*fsdp, not 'smp-v3'"):
-        advise("7B", "ml.p4d.24xlarge", library="smp-v3")
-    with pytest.raises(AdvisorError, match="framework goes with library='auto'"):
-        advise("7B", "ml.p4d.24xlarge", library="smp-v2", framework="pytorch")
-    with pytest.raises(AdvisorError, match="framework must be"):
-        advise("7B", "ml.p4d.24xlarge", library="auto", framework="jax")
-    with pytest.raises(AdvisorError, match="Training Compiler cannot use"):
-        advise("124M", "ml.p5.48xlarge", library="training-compiler")
-
-    fp8 = {"precision": "bf16", "fp8": True, "sequence_length": 1024}
-    for library in ("fsdp", "ddp", "smp-v1"):
-        with pytest.raises(AdvisorError, match="documents no fp8 products"):
-            advise("1B", "ml.p4d.24xlarge", library=library, **fp8)
+def test_fp8_selects_a_library_and_a_small_model_needs_none():
     assert chosen_for(GPT2, Cluster("ml.p5.48xlarge"), Job(precision="bf16", fp8=True)).library == "smp-v2"
-
-    with pytest.raises(AdvisorError, match="changes that fit: library='smp-v2'"):
-        advise("70B", "ml.p4d.24xlarge", instance_count=16, library="ddp", sequence_length=512)
-    with pytest.raises(AdvisorError, match=r"None of .* nodes would be enough"):  # no degree divides a layer
-        advise("13B", "ml.g5.8xlarge", sequence_length=32_768)
     assert advise("350M", "ml.g5.xlarge", sequence_length=512).plan.library == "ddp"  # one GPU divides nothing
 
 
@@ -176,14 +151,10 @@ def test_frameworks_decide_containers_and_attention():
     chosen = chosen_for(model, Cluster("ml.p4d.24xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
     assert chosen.library == "smp-v1"
     assert "archived" in chosen.because
-    with pytest.raises(AdvisorError, match="has no code for sm_90"):
-        chosen_for(model, Cluster("ml.p5.48xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
 
     old = advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="1.13.1")
     assert old.job.attention == "eager"
     assert advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="2.3.0").job.attention == "fused"
-    with pytest.raises(AdvisorError, match=r"DDP has no version '9\.9\.9'"):
-        advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="9.9.9")
 
     request = {"sequence_length": 1024, "framework": "pytorch 1.13"}
     advice = advise("gpt2-xl", "ml.p4d.24xlarge", **request)

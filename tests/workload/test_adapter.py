@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor import Job, stacks
-from smp_advisor.errors import JobError, ModelError
 from smp_advisor.libraries.library import get_library, libraries
 from smp_advisor.workload import Adapter, Model
 
@@ -68,36 +67,6 @@ def test_bytes_of_a_frozen_weight():
     assert double.base_bytes_per_parameter == pytest.approx((4 + 0.127) / 8, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"rank": 0}, "rank"),
-        ({"rank": True}, "rank"),
-        ({"targets": "q_proj"}, "targets"),
-        ({"base_bits": 5}, "base_bits"),
-        ({"double_quantization": True}, "base_bits=4"),
-        ({"dropout": 0.1}, "True or False"),
-    ],
-)
-def test_a_wrong_adapter_is_named(settings, message):
-    with pytest.raises(JobError, match=message):
-        Adapter(**settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"adapter": "lora"}, "Adapter"),
-        ({"adapter": Adapter(base_bits=4), "precision": "fp32"}, "16 bits"),
-        ({"fp8": True, "precision": "fp16"}, "bf16"),
-        ({"optimizer": "adamw"}, "adam-8bit"),
-    ],
-)
-def test_a_job_refuses_what_does_not_go_together(settings, message):
-    with pytest.raises(JobError, match=message):
-        Job(**settings)
-
-
 GPT2_XL = Model.from_shape(layers=48, hidden=1600, heads=25, vocab=50257, max_positions=1024)
 
 
@@ -151,39 +120,6 @@ def test_blocks_of_other_forms():
 
     assert Model.from_config({"model_type": "mistral"}).groups[0].block.attentions[0].window == 4096
     assert Model.from_config({"model_type": "llama"}).groups[0].block.attentions[0].window is None
-
-
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"layers": 2, "hidden": 10, "heads": 3}, "must be a multiple of the 3 attention heads"),
-        ({"layers": 0, "hidden": 8, "heads": 2}, "layers must be a whole number"),
-        ({"layers": 2, "hidden": 8.0, "heads": 2}, "hidden must be a whole number"),
-        ({"layers": 2, "hidden": 8, "heads": 2, "kv_heads": 1}, "no kv_heads; the fields of its shape are layers"),
-        ({"layers": 2, "hidden": 8, "heads": 4, "kv_heads": 3, "family": "llama"}, "must divide the 4 attention heads"),
-        ({"layers": 2, "hidden": 8, "heads": 2, "family": "gtp"}, "supported are gpt2, gptj"),
-        ({"layers": 2, "hidden": 8, "heads": 2, "tied": "yes"}, "tie_word_embeddings must be true or false"),
-        ({"layers": 20_000, "hidden": 8, "heads": 2}, "at most 10,000"),
-    ],
-)
-def test_a_shape_that_cannot_be_is_refused(keywords, message):
-    with pytest.raises(ModelError, match=message):
-        Model.from_shape(**keywords)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"stack": "hf-eager", "attention": "fused"}, "contradicts attention='fused'"),
-        ({"stack": "hf-flash-2", "attention": "eager"}, "contradicts attention='eager'"),
-        ({"stack": "jax"}, "stack must be one of auto, hf-eager"),
-        ({"stack": None}, "stack must be"),
-    ],
-)
-def test_a_contradiction_is_one_sentence(settings: dict[str, str], words: str) -> None:
-    with pytest.raises(JobError, match=words) as error:
-        Job(**settings)  # type: ignore[arg-type]
-    assert str(error.value).count(". ") == 0
 
 
 def test_stacks_have_sources_attention_and_libraries() -> None:

@@ -70,69 +70,10 @@ def test_configurations_of_images_and_rebuilt_models():
     assert Model.from_config(values).parameter_count == Model.from_config(config).parameter_count
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("not json", "is not a JSON file"),
-        ("[1, 2]", "contains no JSON object"),
-        ("[" * 100_000, "is not a JSON file"),
-        ("{}", "model_type is missing: add one such as"),
-        ('{"tokenizer_class": "GPT2Tokenizer"}', "describes a tokenizer; pass the config.json next to it"),
-        (
-            '{"model_type": "mamba"}',
-            "names the model type 'mamba', which has no formulas: pass it to smp_advisor.advise or profile",
-        ),
-        ('{"model_type": ["gpt2"]}', "supported are gpt2"),
-        ('{"model_type": "gpt2", "n_layer": -1}', "n_layer must be a whole number of at least 1, not -1"),
-        ('{"model_type": "gpt2", "n_embd": 768.5}', "n_embd must be a whole number"),
-        ('{"model_type": "gpt2", "n_embd": true}', "n_embd must be a whole number"),
-        ('{"model_type": "gpt2", "n_embd": 1e30}', "n_embd must be a whole number"),
-        ('{"model_type": "gpt2", "n_head": 5}', "the hidden size 768 must be a multiple of the 5 attention heads"),
-        ('{"model_type": "gpt2", "resid_pdrop": NaN}', "resid_pdrop must be between 0 and 1"),
-        ('{"model_type": "gpt2", "note": NaN}', "cannot be written as JSON"),
-        ('{"model_type": "gpt2", "activation_function": "gleu"}', "function 'gleu'; supported are gelu"),
-        ('{"model_type": "gpt2", "tie_word_embeddings": 1}', "tie_word_embeddings must be true or false"),
-        ('{"model_type": "gpt2", "add_cross_attention": true}', "add_cross_attention must be false"),
-        ('{"model_type": "llama", "num_key_value_heads": 5}', r"num_key_value_heads \(5\) must divide the 32"),
-        ('{"model_type": "mixtral", "num_experts_per_tok": 9}', "must be at most the 8 experts"),
-        ('{"model_type": "gpt_neo", "num_layers": 3}', "attention_types must describe each of the 3 layers"),
-        ('{"model_type": "gpt_neo", "attention_types": 3}', "attention_types must describe"),
-        ('{"model_type": "t5", "feed_forward_proj": "double-relu"}', "such as 'relu' or 'gated-gelu'"),
-        ('{"model_type": "t5", "feed_forward_proj": "gated-gleu"}', "Unknown activation function 'gleu'"),
-        ('{"model_type": "vit", "patch_size": 500}', "patch_size must be at most image_size"),
-        ('{"model_type": "vit", "image_size": [1, 2, 3]}', "image_size must be a whole number or a pair"),
-    ],
-)
-def test_what_is_no_model_configuration_is_refused_in_one_sentence(tmp_path, content, message):
-    file = tmp_path / "config.json"
-    file.write_text(content)
-    with pytest.raises(ModelError, match=message) as caught:
-        Model.from_config(file)
-    assert str(file) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ("gpt2", "the name of a published model"),
-        (b"gpt2", "not bytes"),
-        ([], "not list"),
-        (None, "not NoneType"),
-        ("a\0b", "cannot be read"),
-        ({"model_type": "gpt2", "odd": object()}, "cannot be written as JSON"),
-    ],
-)
-def test_anything_else_is_refused_with_a_remedy(tmp_path, monkeypatch, config, message):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelError, match=message):
-        Model.from_config(config)
-
-
 def test_a_file_that_is_no_text_or_far_too_large_is_refused(tmp_path):
     file = tmp_path / "pytorch_model.bin"
     file.write_bytes(b"\x80\x02\x8a")
-    with pytest.raises(ModelError, match="cannot be read"):
+    with pytest.raises(ModelError, match=r"pytorch_model.bin.* cannot be read"):
         Model.from_config(file)
     with file.open("wb") as handle:
         handle.truncate(2**30)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smp_advisor import advise
 from smp_advisor.arguments import amount_of
-from smp_advisor.errors import AdvisorError, ModelError
+from smp_advisor.errors import ModelError
 from smp_advisor.files import rows
 from smp_advisor.workload import Model, format_count, parse_count
 from smp_advisor.workload import from_count as inference
@@ -72,24 +72,6 @@ def test_configurations_by_name_have_the_count_of_their_model_card(name, billion
     assert Model.from_name(name).parameter_count / 1e9 == pytest.approx(billions, rel=0.006)
 
 
-@pytest.mark.parametrize(
-    ("text", "suggestion"), [("llama-3-71b", "llama-3-70b"), ("gtp2", "gpt-2"), ("zzzz", "a parameter count")]
-)
-def test_an_unknown_name_gets_the_most_similar_ones(text, suggestion):
-    with pytest.raises(ModelError, match=rf"no model called '{text}': .*{suggestion}"):
-        Model.from_name(text)
-
-
-def test_a_path_and_other_shapes_are_no_name(tmp_path):
-    with pytest.raises(ModelError, match="cannot be read"):
-        advise(str(tmp_path / "gpt2" / "config.json"), "ml.p4d.24xlarge")
-    with pytest.raises(ModelError, match="no model called 'somebody/model'"):
-        advise("somebody/model", "ml.p4d.24xlarge")
-
-    with pytest.raises(ModelError.__mro__[1], match="vocab can only be given with a parameter count"):
-        advise("gpt2-xl", "ml.p4d.24xlarge", vocab=50_304)
-
-
 @given(st.text(max_size=300))
 def test_any_text_is_a_name_or_one_sentence(text):
     if is_model_name(text):
@@ -111,16 +93,6 @@ def test_reads_what_people_write(written, count):
     assert parse_count(written) == count
 
 
-@pytest.mark.parametrize(
-    "written",
-    ["10Q", "", "-3B", "nan", "inf", "B", "1.5.2B", "ten", "1e99", 0, -1, float("nan"), float("inf"), True, None, [10]],
-)
-def test_says_what_would_work_instead(written):
-    with pytest.raises(ModelError, match=r"'10B'.*not ") as caught:
-        parse_count(written)
-    assert str(caught.value).endswith(f"{written!r}.")
-
-
 @given(st.integers(1, 10**15))
 def test_what_is_shown_reads_back_as_nearly_the_same_count(count):
     assert parse_count(format_count(count)) == pytest.approx(count, rel=5e-3)
@@ -139,12 +111,6 @@ def test_shows_three_digits(count, shown):
 )
 def test_amounts_are_read_as_people_write_them(written, amount):
     assert amount_of("tokens", written) == amount
-
-
-@pytest.mark.parametrize("wrong", ["", "many", "-3", -3, 0, "0", True, None, float("nan"), float("inf"), "1e99", [3]])
-def test_what_is_no_amount_is_refused_with_its_name(wrong):
-    with pytest.raises(AdvisorError, match="max_days must be a positive number, for example 30, not"):
-        amount_of("max_days", wrong, "30")
 
 
 @pytest.mark.parametrize(
@@ -206,8 +172,6 @@ def test_an_inferred_gpt_has_the_activation_function_of_its_family_or_the_reques
     assert json.loads(model.config_json)["activation_function"] == "gelu_new"
     assert model.groups[0].block.saved.unfused_split_elements == 3 * model.shape.ffn
     assert Model.from_parameters(count, activation="gelu").groups[0].block.saved.unfused_split_elements == 0
-    with pytest.raises(ModelError, match="Unknown activation function 'gelu_old'"):
-        Model.from_parameters(count, activation="gelu_old")
 
 
 def test_shapes_of_a_count():
@@ -228,23 +192,3 @@ def test_shapes_of_a_count():
     assert model.summary == (
         "GPT-2 shape, 48 layers, hidden 4096, 32 heads, vocabulary 50,304; 9.88 B parameters (inferred from 10 B)"
     )
-
-    with pytest.raises(ModelError, match="The family 'bloom' has no activation; the fields of its shape are layers"):
-        Model.from_shape(family="bloom", layers=2, hidden=64, heads=2, activation="gelu")
-
-
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"count": "10M"}, "pass another vocab or hidden"),
-        ({"count": "10B", "family": "bert"}, "gpt2 and llama"),
-        ({"count": "10B", "family": "gtp2"}, "supported are gpt2"),
-        ({"count": "10B", "layers": 0}, "layers must be a whole number"),
-        ({"count": "10B", "hidden": 64}, "pass another vocab or hidden"),
-        ({"count": "10B", "heads": 5000}, "pass a multiple as hidden"),
-        ({"count": "10B", "vocab": 5e4}, "vocab must be a whole number"),
-    ],
-)
-def test_what_cannot_be_inferred_is_refused_with_a_remedy(keywords, message):
-    with pytest.raises(ModelError, match=message):
-        Model.from_parameters(**keywords)

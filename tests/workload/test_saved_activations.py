@@ -1,5 +1,7 @@
 """The blocks' saved activations against what autograd keeps of transformers' own layers."""
 
+import tomllib
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -15,23 +17,8 @@ torch = Deferred("torch")
 transformers = Deferred("transformers")
 saved_bytes = Deferred("tests.workload.saved_trace", "saved_bytes")
 
-WIDE = {"hidden_size": 512, "num_attention_heads": 8}
-GATED = WIDE | {"intermediate_size": 1792, "num_key_value_heads": 2, "vocab_size": 1000, "pad_token_id": 0}
-LATENT = WIDE | {
-    "intermediate_size": 1792,
-    "num_key_value_heads": 8,
-    "moe_intermediate_size": 512,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "n_shared_experts": 1,
-    "q_lora_rank": 192,
-    "kv_lora_rank": 128,
-    "qk_nope_head_dim": 64,
-    "qk_rope_head_dim": 32,
-    "v_head_dim": 96,  # FakeTensor traces no fused attention with values of another width than keys
-    "vocab_size": 1000,
-    "pad_token_id": 0,
-}
+CONFIGURATIONS = tomllib.loads(Path(__file__).with_name("configurations.toml").read_text("utf-8"))
+CASES, SHAPES, PRODUCTS = (CONFIGURATIONS[name] for name in ("saved", "shapes", "products"))
 BATCH = 2
 
 
@@ -43,64 +30,14 @@ def text_pair(length, share=1.0):
     return text(length) | {"decoder_input_ids": torch.zeros(BATCH, int(share * length), dtype=torch.long)}
 
 
-LLAMA = WIDE | {"intermediate_size": 1792, "num_key_value_heads": 2}
-DENSE = WIDE | {"intermediate_size": 2048}
-GPT2 = {"n_embd": 512, "n_head": 8}
-T5 = {"d_model": 512, "num_heads": 8}
-HEADS = GATED | {"head_dim": 64}
-EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
-CASES = {
-    "GPT-2": ("GPT2Model", GPT2 | {"activation_function": "gelu"}),
-    "GPT-2 with gelu_new": ("GPT2Model", GPT2),
-    "GPT-2 without dropout": ("GPT2Model", GPT2 | {"resid_pdrop": 0.0, "attn_pdrop": 0.0}),
-    "Llama": ("LlamaModel", LLAMA),
-    "Mistral": ("MistralModel", LLAMA),
-    "GPT-NeoX": ("GPTNeoXModel", DENSE | {"hidden_dropout": 0.1}),
-    "GPT-NeoX in sequence": ("GPTNeoXModel", DENSE | {"use_parallel_residual": False}),
-    "BERT": ("BertModel", DENSE),
-    "RoBERTa": ("RobertaModel", DENSE),
-    "OPT": ("OPTModel", WIDE | {"ffn_dim": 2048, "word_embed_proj_dim": 512}),
-    "Falcon 7B": ("FalconModel", WIDE),
-    "Falcon 40B": ("FalconModel", WIDE | {"num_kv_heads": 2, "new_decoder_architecture": True}),
-    "T5 encoder": ("T5EncoderModel", T5 | {"d_ff": 2048}),
-    "T5 1.1 encoder": ("T5EncoderModel", T5 | {"d_ff": 1024, "feed_forward_proj": "gated-gelu"}),
-    "Mixtral": ("MixtralModel", LLAMA),
-    "Qwen2": ("Qwen2Model", GATED),
-    "Qwen3": ("Qwen3Model", HEADS),
-    "Qwen2 MoE": (
-        "Qwen2MoeModel",
-        GATED
-        | {"num_experts": 4, "num_experts_per_tok": 2}
-        | {"moe_intermediate_size": 896, "shared_expert_intermediate_size": 1024},
-    ),
-    "Qwen3 MoE": ("Qwen3MoeModel", HEADS | EXPERTS | {"moe_intermediate_size": 896}),
-    "Gemma": ("GemmaModel", HEADS),
-    "Gemma 2": ("Gemma2Model", HEADS),
-    "Gemma 3": ("Gemma3TextModel", HEADS),
-    "Phi-3": ("Phi3Model", GATED),
-    "OLMo": ("OlmoModel", GATED),
-    "OLMo 2": ("Olmo2Model", GATED),
-    "OLMo 3": ("Olmo3Model", GATED),
-    "Llama 4 without experts": (
-        "Llama4TextModel",
-        HEADS | {"moe_layers": [], "intermediate_size_mlp": 1792, "num_local_experts": 2},
-    ),
-    "Llama 4 with one expert": ("Llama4TextModel", HEADS | {"num_local_experts": 1, "num_experts_per_tok": 1}),
-    "DeepSeek V2 dense": ("DeepseekV2Model", LATENT | {"first_k_dense_replace": 8}),
-    "DeepSeek V2": ("DeepseekV2Model", LATENT | {"q_lora_rank": None}),
-    "DeepSeek V3": ("DeepseekV3Model", LATENT | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 0}),
-    "gpt-oss": ("GptOssModel", HEADS | EXPERTS | {"intermediate_size": 896}),
-    "BLOOM": ("BloomModel", {"hidden_size": 512, "n_head": 8, "hidden_dropout": 0.1}),
-    "GPT-J": ("GPTJModel", GPT2 | {"rotary_dim": 32}),
-    "Llama with dropout": ("LlamaModel", LLAMA | {"attention_dropout": 0.1}),
-}
 # Their scores grow with the square of the length and fall out of the comparison.
 ONLY_EAGER = {"Gemma 2", "gpt-oss", "BLOOM", "GPT-J"}
 
 
 def builder(name, *, attention=""):
     """Class of a case, and its configuration by the number of layers."""
-    class_name, keywords = CASES[name]
+    class_name, shape, own = CASES[name]
+    keywords = {key: None if value == "None" else value for key, value in (SHAPES.get(shape, {}) | own).items()}
     cls = getattr(transformers, class_name)
     depth = {"GPT2": "n_layer", "GPTJ": "n_layer", "Bloom": "n_layer", "T5Enc": "num_layers"}
     key = next((key for start, key in depth.items() if class_name.startswith(start)), "num_hidden_layers")
@@ -216,13 +153,13 @@ def test_a_t5_decoder_block_keeps_what_autograd_keeps(share):
 def test_a_vit_block_keeps_what_autograd_keeps():
     def build(layers):
         return transformers.ViTModel(
-            transformers.ViTConfig(**WIDE, intermediate_size=2048, num_hidden_layers=layers, hidden_dropout_prob=0.1)
+            transformers.ViTConfig(**SHAPES["DENSE"], num_hidden_layers=layers, hidden_dropout_prob=0.1)
         )
 
     def image(_):
         return {"pixel_values": torch.zeros(BATCH, 3, 224, 224, dtype=torch.bfloat16)}
 
-    config = transformers.ViTConfig(**WIDE, intermediate_size=2048, hidden_dropout_prob=0.1)
+    config = transformers.ViTConfig(**SHAPES["DENSE"], hidden_dropout_prob=0.1)
     model = Model.from_config(config)
     one, two = (saved_bytes(lambda of=layers: build(of), image, [0], torch.bfloat16) for layers in (1, 2))
     measured = (two[0] - one[0]) / BATCH / model.fixed_sequence_length
@@ -251,37 +188,12 @@ def test_eager_attention_keeps_of_a_score_what_autograd_keeps(name, dtype):
 
 
 LENGTH = 32
-SMALL = {
-    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 160, "vocab_size": 100,
-    "pad_token_id": 0,
-}  # fmt: skip
-EXPERTS_CONFIG = {"num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
-LATENT_CONFIG = {
-    "num_key_value_heads": 4, "moe_intermediate_size": 48, "n_routed_experts": 4, "num_experts_per_tok": 2,
-    "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
-}  # fmt: skip
-FLOPS_CASES = {
-    "Llama": {},
-    "Mixtral": {"num_local_experts": 4},
-    "Qwen2": {},
-    "Qwen3": {"head_dim": 32},
-    "Qwen3Moe": EXPERTS_CONFIG,
-    "Gemma2": {"head_dim": 16},
-    "Gemma3Text": {"head_dim": 16},
-    "Phi3": {},
-    "Olmo": {},
-    "Olmo2": {},
-    "GptOss": {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "Llama4Text": {"head_dim": 16, "moe_layers": [], "intermediate_size_mlp": 160},
-    "DeepseekV2": LATENT_CONFIG,
-    "DeepseekV3": LATENT_CONFIG | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 0},
-}
 
 
-def flops(prefix, keywords, layers):
+def flops(prefix, layers):
     from torch.utils.flop_counter import FlopCounterMode
 
-    settings = SMALL | keywords | {"num_hidden_layers": layers}
+    settings = PRODUCTS["smallest"] | PRODUCTS["of"][prefix] | {"num_hidden_layers": layers}
     config = getattr(transformers, f"{prefix}Config")(**settings, attn_implementation="eager")
     config._experts_implementation = "eager"
     torch.manual_seed(0)
@@ -293,10 +205,11 @@ def flops(prefix, keywords, layers):
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("prefix", FLOPS_CASES)
+@pytest.mark.parametrize("prefix", PRODUCTS["of"])
 def test_a_block_has_the_products_that_pytorch_counts(prefix):
-    counted = (flops(prefix, FLOPS_CASES[prefix], 2) - flops(prefix, FLOPS_CASES[prefix], 1)) / LENGTH
-    config = getattr(transformers, f"{prefix}Config")(**SMALL | FLOPS_CASES[prefix] | {"num_hidden_layers": 1})
+    counted = (flops(prefix, 2) - flops(prefix, 1)) / LENGTH
+    settings = PRODUCTS["smallest"] | PRODUCTS["of"][prefix] | {"num_hidden_layers": 1}
+    config = getattr(transformers, f"{prefix}Config")(**settings)
     block = Model.from_config(config).groups[0].block
     scores = sum(4 * LENGTH * each.heads * each.head_dim for each in block.attentions)
     assert sum(product.flops_per_token for product in block.matmuls) + scores == pytest.approx(counted, rel=0.005)

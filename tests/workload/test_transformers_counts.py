@@ -1,7 +1,9 @@
 """Parameter counts against the models that transformers builds."""
 
 import json
+import tomllib
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -32,73 +34,17 @@ def count_of(class_name, config_class, values):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-WIDE = {"hidden_size": 4096, "num_attention_heads": 64}
-CASES = [
-    ("GPT2", {}, "LMHeadModel ForSequenceClassification ForTokenClassification Model"),
-    ("GPT2", {"n_embd": 1600, "n_layer": 48, "n_head": 25}, "LMHeadModel"),
-    ("GPT2", {"n_inner": 1000, "tie_word_embeddings": False}, "LMHeadModel"),
-    ("GPTJ", {}, "ForCausalLM ForSequenceClassification Model"),
-    ("GPTJ", {"tie_word_embeddings": True}, "ForCausalLM"),
-    ("GPTNeo", {}, "ForCausalLM ForSequenceClassification ForTokenClassification Model"),
-    ("GPTNeoX", {}, "ForCausalLM ForSequenceClassification ForTokenClassification Model"),
-    ("GPTNeoX", {"attention_bias": False, "tie_word_embeddings": True}, "ForCausalLM"),
-    ("Llama", {}, "ForCausalLM ForSequenceClassification ForTokenClassification Model"),
-    ("Llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 96}, "ForCausalLM"),
-    ("Mistral", {}, "ForCausalLM ForSequenceClassification"),
-    ("Mixtral", {}, "ForCausalLM ForTokenClassification"),
-    ("Bert", {}, "ForMaskedLM LMHeadModel ForSequenceClassification ForTokenClassification ForPreTraining Model"),
-    ("Bert", {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}, "ForMaskedLM"),
-    ("Bert", {"tie_word_embeddings": False}, "ForMaskedLM ForPreTraining"),
-    ("Roberta", {}, "ForMaskedLM ForSequenceClassification ForTokenClassification Model"),
-    ("T5", {}, "ForConditionalGeneration Model EncoderModel"),
-    ("T5", {"feed_forward_proj": "gated-gelu", "num_decoder_layers": 3}, "ForConditionalGeneration"),
-    ("ViT", {}, "ForImageClassification Model"),
-    ("ViT", {"patch_size": 14, "qkv_bias": False, "num_labels": 1000}, "ForImageClassification"),
-    ("Falcon", {}, "ForCausalLM ForSequenceClassification ForTokenClassification Model"),
-    ("Falcon", WIDE | {"num_kv_heads": 8, "new_decoder_architecture": True}, "ForCausalLM"),
-    ("Falcon", WIDE | {"parallel_attn": False, "multi_query": False, "bias": True, "alibi": True}, "ForCausalLM"),
-    ("OPT", {}, "ForCausalLM ForSequenceClassification Model"),
-    (
-        "OPT",
-        {"hidden_size": 1024, "num_attention_heads": 16, "word_embed_proj_dim": 512, "do_layer_norm_before": False},
-        "ForCausalLM ForSequenceClassification",
-    ),
-    ("OPT", {"enable_bias": False, "layer_norm_elementwise_affine": False}, "ForCausalLM"),
-    ("Bloom", {"hidden_size": 1024, "n_layer": 24, "n_head": 16}, "ForCausalLM ForTokenClassification Model"),
-    ("Qwen2", {}, "ForCausalLM ForSequenceClassification ForTokenClassification Model"),
-    ("Qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 2}, "ForCausalLM"),
-    ("Qwen3", {}, "ForCausalLM ForSequenceClassification Model"),
-    ("Qwen3", {"attention_bias": True, "num_key_value_heads": 4}, "ForCausalLM"),
-    ("Qwen2Moe", {}, "ForCausalLM ForSequenceClassification"),
-    ("Qwen2Moe", {"decoder_sparse_step": 2, "qkv_bias": False}, "ForCausalLM"),
-    ("Qwen3Moe", {}, "ForCausalLM ForTokenClassification"),
-    ("Qwen3Moe", {"mlp_only_layers": [1, 3], "head_dim": 32, "num_local_experts": 16}, "ForCausalLM"),
-    ("Gemma", {}, "ForCausalLM ForSequenceClassification"),
-    ("Gemma2", {}, "ForCausalLM ForSequenceClassification Model"),
-    ("Gemma3Text", {}, "ForCausalLM Model"),
-    ("Phi3", {}, "ForCausalLM ForSequenceClassification Model"),
-    ("Phi3", {"num_key_value_heads": 8, "tie_word_embeddings": True}, "ForCausalLM"),
-    ("Olmo", {}, "ForCausalLM Model"),
-    ("Olmo", {"attention_bias": True, "clip_qkv": 8.0}, "ForCausalLM"),
-    ("Olmo2", {}, "ForCausalLM Model"),
-    ("Olmo2", {"num_key_value_heads": 8, "attention_bias": True}, "ForCausalLM"),
-    ("Olmo3", {}, "ForCausalLM"),
-    ("GptOss", {}, "ForCausalLM Model"),
-    ("GptOss", {"attention_bias": False, "num_local_experts": 6}, "ForCausalLM"),
-    ("Llama4Text", {}, "ForCausalLM Model"),
-    ("Llama4Text", {"interleave_moe_layer_step": 2, "use_qk_norm": False}, "ForCausalLM"),
-    ("DeepseekV2", {"num_experts_per_tok": 6, "first_k_dense_replace": 1}, "ForCausalLM Model"),
-    ("DeepseekV2", {"num_experts_per_tok": 6, "q_lora_rank": None, "attention_bias": True}, "ForCausalLM"),
-    ("DeepseekV3", {}, "ForCausalLM ForSequenceClassification"),
-]
+CONFIGURATIONS = tomllib.loads(Path(__file__).with_name("configurations.toml").read_text("utf-8"))
+
 CLASSES = {"Llama4TextForCausalLM": "Llama4ForCausalLM", "Gemma3TextForCausalLM": "Gemma3ForCausalLM"}
 
 
 @pytest.mark.parametrize(
     ("prefix", "keywords", "suffix"),
-    [(prefix, keywords, suffix) for prefix, keywords, suffixes in CASES for suffix in suffixes.split()],
+    [(prefix, given, suffix) for prefix, given, suffixes in CONFIGURATIONS["counted"] for suffix in suffixes.split()],
 )
 def test_object_and_plain_values_count_what_transformers_builds(prefix, keywords, suffix):
+    keywords = {name: None if value == "None" else value for name, value in keywords.items()}
     class_name, config_class = CLASSES.get(prefix + suffix, prefix + suffix), getattr(transformers, prefix + "Config")
     if prefix != "GPTNeo":  # which lists the kinds of its layers
         keywords = {config_class.attribute_map.get("num_hidden_layers", "num_hidden_layers"): 5} | keywords

@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.advice.live.control_state import summarized
 from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of, sign
-from smp_advisor.guidance.reference import shown
-from smp_advisor.libraries.controls import fields_of
-from smp_advisor.libraries.library import get_library
-from smp_advisor.libraries.schema import schema
-from smp_advisor.wording import (
+from smp_advisor.costs.wording import (
     SAME,
     fit,
     gib,
@@ -27,6 +23,10 @@ from smp_advisor.wording import (
     throughput,
     token_rate,
 )
+from smp_advisor.guidance.reference import shown
+from smp_advisor.libraries.controls import fields_of
+from smp_advisor.libraries.library import get_library
+from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

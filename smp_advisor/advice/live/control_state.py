@@ -26,10 +26,10 @@ from smp_advisor.advice.live.settings import (
 from smp_advisor.arguments import amount_of
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs import estimate
+from smp_advisor.costs.wording import adapter_text, listed
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.validation import check_against
-from smp_advisor.wording import adapter_text, listed
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 

@@ -24,11 +24,11 @@ from smp_advisor.advice.live.settings import (
     with_job,
 )
 from smp_advisor.costs import estimate, estimate_many
+from smp_advisor.costs.wording import fits, listed
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.controls import SCHEDULE, Situation, positions
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
-from smp_advisor.wording import fits, listed
 from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:

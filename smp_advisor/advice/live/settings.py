@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs import estimate
+from smp_advisor.costs.wording import checkpointing_text
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries.controls import completed_settings, dependent_settings, fields_of, with_prescaled_batch
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
-from smp_advisor.wording import checkpointing_text
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.stack import AUTO, stack, stacks, training_settings
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs import estimate, estimate_many
+from smp_advisor.costs.wording import fit as fit_words
+from smp_advisor.costs.wording import fits, gib, percent
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.library import get_library, plan_fields
-from smp_advisor.wording import fit as fit_words
-from smp_advisor.wording import fits, gib, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -82,8 +82,6 @@ def _or_default(plans: PlanColumns, name: str) -> Floats:
 
 
 def cluster_mismatches(plan: Plan, cluster: Cluster, replicas: int) -> Iterator[str]:
-    if not plan.ddp and replicas > 1:
-        yield sentence("libraries", "no_replicas", switch="ddp", cluster=cluster, replicas=replicas)
     shards = plan.sharded_data_parallel_degree
     if replicas % shards:
         # Ranks of a tensor-parallel group have different slices, so only replicas share shards.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.errors import PlanError
+from smp_advisor.files import sentence
 from smp_advisor.libraries.groups import divisors
 from smp_advisor.libraries.library import ControlCodec, plan_defaults
 from smp_advisor.libraries.plan import Checkpointing, Plan
@@ -126,25 +127,13 @@ class SmpV1Plan(Plan):
             written["pipeline"] = self.pipeline
         return written | self._changed(_WHERE_CHANGED)
 
-    @property
-    def hyperparameters(self) -> dict[str, Any]:
-        """The script's settings: batch size, checkpointing strategy, precision."""
-        return {
-            "batch_size": self.batch_size,
-            "activation_checkpointing": self.activation_checkpointing or "none",
-            "precision": self.precision,
-        }
-
     @classmethod
     def from_reading(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """Like `Plan.from_reading`; ddp is off by default, and precision is a flag of the library."""
         flagged = "fp16" if settings.get("fp16") else "bf16" if settings.get("bf16") else "fp32"
         precision = settings.pop("precision", flagged)
         if precision != flagged:
-            raise PlanError(
-                f"The script's precision is {precision!r} and that of the library's parameters is {flagged!r}: set"
-                " fp16 or bf16 in the parameters to match the script."
-            )
+            raise PlanError(sentence("libraries", "two_precisions", precision=precision, flagged=flagged))
         offloads = settings.get("offload_activations", False)
         missing = {
             "ddp": False,

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.elementwise import where
-from smp_advisor.files import sentence
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.library import Library
 from smp_advisor.libraries.plan import Plan
@@ -30,6 +29,7 @@ class SmpV1TensorFlowPlan(Plan):
     SCRIPT_SETTINGS = ("batch_size", "precision")
     BATCH_DEGREES = ("partitions",)
     PIPELINE_FIELD = "partitions"
+    REPLICA_FIELD = "horovod"
 
     library: str = "smp-v1-tensorflow"
     version: str = "1.4.0"
@@ -81,11 +81,6 @@ def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
     )
 
 
-def cluster_mismatches(plan: Plan, cluster: Cluster, replicas: int) -> Iterator[str]:
-    if not plan.ddp and replicas > 1:
-        yield sentence("libraries", "no_replicas", switch="horovod", cluster=cluster, replicas=replicas)
-
-
 _FIELDS = ("partitions", "microbatches", "pipeline", "horovod", "batch_size")
 """Fields that the search varies. Other pinned fields are passed to the plan."""
 
@@ -123,7 +118,6 @@ LIBRARY = Library(
     layout=layout,
     stack="tensorflow",
     space=space,
-    cluster_mismatches=cluster_mismatches,
     framework="tensorflow",
     launcher="mpi",
     default_precision="fp32",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from smp_advisor.files import rows, table
+from smp_advisor.files import columns, rows, table
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.library import Library
 from smp_advisor.libraries.plan import Plan
@@ -61,16 +61,7 @@ class TestedModel:
 @cache
 def all_tested_models() -> tuple[TestedModel, ...]:
     """Every row that has both batch sizes."""
-    texts = ("framework", "version", "model", "instance_type", "precision")
-    return tuple(
-        TestedModel(
-            **{name: row[name] for name in texts},
-            sequence_length=int(row["sequence_length"]) if row["sequence_length"] else None,
-            native_batch_size=int(row["native_batch_size"]),
-            compiled_batch_size=int(row["compiled_batch_size"]),
-        )
-        for row in rows(__name__, "tested_models.csv")
-    )
+    return tuple(TestedModel(**columns(TestedModel, row)) for row in rows(__name__, "tested_models.csv"))
 
 
 def nearest_tested(model: Model, instance: Instance, sequence_length: int, version: str) -> TestedModel | None:

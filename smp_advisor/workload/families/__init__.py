@@ -35,7 +35,15 @@ def shape_of(settings: Settings, **sizes: int) -> Shape:
     shape = Shape(hidden=hidden, heads=heads, **{**derived, "vocab": 0, **sizes})
     if heads % shape.kv_heads:
         raise settings.error(f"{keys['kv_heads']} ({shape.kv_heads}) must divide the {heads} attention heads")
+    uses, experts = shape.experts_per_token, shape.experts
+    if uses > experts:
+        raise settings.error(f"{keys['experts_per_token']} ({uses}) must be at most the {experts} experts")
     return shape
+
+
+def given(settings: Settings, **parts: Any) -> Model:
+    """Model of a configuration, with the names of its family."""
+    return Model(name=settings.family.label, family=settings.family.model_type, origin="given", **parts)
 
 
 def decoder_model(
@@ -62,10 +70,8 @@ def decoder_model(
         labels = settings.labels()
         own = width * labels + (labels if per_token else 0)
         head = Head(kind="classification", outputs=labels, parameters=own, tied=False, per_token=per_token)
-    return Model(
-        name=settings.family.label,
-        family=settings.family.model_type,
-        origin="given",
+    return given(
+        settings,
         shape=shape,
         groups=block if isinstance(block, tuple) else (BlockGroup(block=block, count=shape.layers),),
         embedding_parameters=tokens + shape.max_positions * shape.hidden + input_parameters,
@@ -83,7 +89,7 @@ _LEFT_OUT = ("_name_or_path", "auto_map", "transformers_version")
 def model_from_values(values: Mapping[str, Any], *, source: str, name: str | None = None) -> Model:
     settings = Settings(values, family(values.get("model_type"), source=source), source)
     model = build(settings)
-    portable = {key: value for key, value in settings.as_dict().items() if key not in _LEFT_OUT}
+    portable = {key: value for key, value in settings.values.items() if key not in _LEFT_OUT}
     try:
         config_json = json.dumps(portable, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -61,10 +61,6 @@ class _Layer:
 
 def build_decoders(settings: Settings) -> Model:
     traits, shape = _Traits(**settings.family.traits), shape_of(settings)
-    if shape.experts_per_token > shape.experts:
-        raise settings.error(
-            f"experts per token ({shape.experts_per_token}) must be at most the {shape.experts} experts"
-        )
     layers = [_layer(settings, traits, index) for index in range(shape.layers)]
     blocks = {layer: _block(settings, traits, shape, layer) for layer in dict.fromkeys(layers)}
     model = decoder_model(
@@ -206,8 +202,6 @@ def _shared_expert(hidden: int, ffn: int, function: Activation, *, gate: bool) -
 def build_deepseek(settings: Settings) -> Model:
     shape = shape_of(settings)
     hidden, function = shape.hidden, settings.activation("hidden_act")
-    if shape.experts_per_token > shape.experts:
-        raise settings.error(f"num_experts_per_tok ({shape.experts_per_token}) must be at most {shape.experts}")
     attend = _latent_attention(settings, hidden, shape.heads)
     dense = (gated_feed_forward(hidden, settings.size("intermediate_size"), function),)
     shared = settings.size("n_shared_experts", default=0, least=0) * shape.ffn

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.workload.block import DECODER, assemble
-from smp_advisor.workload.families import shape_of
+from smp_advisor.workload.families import given, shape_of
 from smp_advisor.workload.layers import attention, feed_forward, gated_feed_forward, norm, residual
-from smp_advisor.workload.model import BlockGroup, Head, Model
+from smp_advisor.workload.model import BlockGroup, Head
 from smp_advisor.workload.settings import head_task
 
 if TYPE_CHECKING:
     from smp_advisor.workload.block import Block, Part
+    from smp_advisor.workload.model import Model
     from smp_advisor.workload.settings import Settings, Task
 
 
@@ -44,10 +45,8 @@ def build_bert(settings: Settings) -> Model:
     pooled = task in {"pretraining", "none"} or (task == "sequence-classification" and not roberta)
     tables = (vocab + shape.max_positions + settings.size("type_vocab_size", least=0)) * width
     projection = width * hidden + hidden if width != hidden else 0
-    return Model(
-        name=settings.family.label,
-        family=settings.family.model_type,
-        origin="given",
+    return given(
+        settings,
         shape=shape,
         groups=(BlockGroup(block=block, count=shape.layers),),
         embedding_parameters=tables + 2 * width + projection,
@@ -131,10 +130,8 @@ def build_vit(settings: Settings) -> Model:
     task, note = head_task(settings, "image-classification", "none")
     labels = settings.labels() if task == "image-classification" else 0
     pooler = 0 if labels else hidden * settings.size("pooler_output_size", default=hidden)
-    return Model(
-        name=settings.family.label,
-        family=settings.family.model_type,
-        origin="given",
+    return given(
+        settings,
         shape=shape,
         groups=(BlockGroup(block=block, count=shape.layers),),
         embedding_parameters=projection + (patches + 2) * hidden,
@@ -176,18 +173,14 @@ def build_t5(settings: Settings) -> Model:
     # The first block of each stack owns the table of position biases for all blocks of the stack.
     biases = settings.size("relative_attention_num_buckets") * heads
     task, note = head_task(settings, "language-model", "none")
-    if task == "none":
-        head = Head(kind="none", outputs=0, parameters=0, tied=False)
-    else:
+    head = Head(kind="none", outputs=0, parameters=0, tied=False)
+    if task != "none":
         tied = settings.flag("tie_word_embeddings")
         own = 0 if tied else vocab * hidden
         head = Head(kind="language-model", outputs=vocab, parameters=own, tied=tied, loss_in_fp32=False)
-    if head.kind != "none" and not head.tied:
-        note = "output weights counted separately from the embedding, as in the published checkpoints"
-    return Model(
-        name=settings.family.label,
-        family=settings.family.model_type,
-        origin="given",
+        note = note if tied else "output weights counted separately from the embedding, as in the published checkpoints"
+    return given(
+        settings,
         shape=shape_of(settings, layers=encoder_layers + decoder_layers),
         groups=tuple(groups),
         embedding_parameters=vocab * hidden + biases * stacks,

@@ -184,9 +184,8 @@ def fit(estimate: Estimate, min_fit_probability: float) -> str:
     if estimate.headroom_gib < 0 and estimate.fit_probability < min_fit_probability:
         return f"does not fit: {over}"
     if not estimate.host_memory_fits:
-        return (
-            f"does not fit: a node has less than the required {gib(estimate.host_memory_gib_per_node)} of host memory"
-        )
+        required = gib(estimate.host_memory_gib_per_node)
+        return f"does not fit: a node has less than the required {required} of host memory"
     if estimate.headroom_gib >= 0 and estimate.fit_probability >= min_fit_probability:
         return f"fits with {gib(estimate.headroom_gib)} to spare"
     required = probability(min_fit_probability)
