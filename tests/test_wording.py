@@ -98,7 +98,7 @@ def test_every_figure_has_its_range(advice):
         assert without_range(note[ends.end() :]) == []
     assert without_range(tiles["Price"][1]) == []
 
-    text = unescape(re.sub(r"<[^>]+>", " ", Advisor(advice)._html()))
+    text = unescape(re.sub(r"<[^>]+>", " ", Advisor(advice)._repr_mimebundle_()[0]["text/html"]))
     for _, value, unit, rate, low_to_high in shown["recommended"]["costs"]["headline"]:
         below = rate or low_to_high  # the price of an hour is known
         assert re.search(rf"{re.escape(value)}\s+{unit}\s+{re.escape(below)}", text.replace("$ ", "$"))

@@ -40,8 +40,8 @@ from smp_advisor.guidance.choice import (
 from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.model_changes import model_changes
 from smp_advisor.guidance.practices import pitfalls
+from smp_advisor.guidance.recommended import PlannedRun
 from smp_advisor.guidance.reference import nearest_reference
-from smp_advisor.guidance.what_if import PlannedRun
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.validation import check_against, unscripted_adapter
 from smp_advisor.libraries.version import require_supported_instance

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.practices import Decision
-    from smp_advisor.guidance.what_if import Estimates, PlannedRun, Plans, WhatIf
+    from smp_advisor.guidance.recommended import Estimates, PlannedRun, Plans, WhatIf
     from smp_advisor.libraries.plan import Plan
 
 _MUCH = -1 / 3

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.conclusion import brief_change
 from smp_advisor.guidance.practices import order, practice
-from smp_advisor.guidance.what_if import WhatIf, evaluate, evaluate_best, vary, without
+from smp_advisor.guidance.recommended import WhatIf, evaluate, evaluate_best, vary, without
 from smp_advisor.libraries.controls import fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.library import get_library, plan_fields
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.practices import Step
-    from smp_advisor.guidance.what_if import PlannedRun
+    from smp_advisor.guidance.recommended import PlannedRun
     from smp_advisor.libraries.plan import Plan
 
 _OFF: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.practices import Difference, Reference
-from smp_advisor.guidance.what_if import PlannedRun, evaluate, vary
+from smp_advisor.guidance.recommended import PlannedRun, evaluate, vary
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.groups import samples_per_tensor_parallel_group, shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_fields, supports_tensor_parallelism

@@ -16,8 +16,8 @@ from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.ladder import climb, ladder_text, unused_lines, unused_techniques
 from smp_advisor.guidance.practices import order, pitfalls
 from smp_advisor.guidance.rank_map import rank_map
+from smp_advisor.guidance.recommended import PlannedRun
 from smp_advisor.guidance.reference import nearest_reference
-from smp_advisor.guidance.what_if import PlannedRun
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.plan import Plan

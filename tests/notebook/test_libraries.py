@@ -40,7 +40,7 @@ def test_the_recommendation_goes_to_the_view(advice):
     assert len(told["names"]) == len(told["rows"]) == len(told["recommended"]["configuration"])
     assert (told["reference"] is None) == (advice.plan.library != "smp-v2")
     assert any(fact["label"] == "Library" for fact in told["facts"])
-    html = Advisor(advice)._html()
+    html = Advisor(advice)._repr_mimebundle_()[0]["text/html"]
     assert schema(advice.plan.library).name in html
     assert ("Nearest AWS reference" in html) == (told["reference"] is not None)
 

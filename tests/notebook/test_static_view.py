@@ -25,7 +25,7 @@ def tree(html: str) -> ET.Element:
 
 def test_the_page_has_it_all_fetches_nothing_and_draws_bars_as_text(pipeline_advice):
     """Pages without trust in their content remove drawings, and leave text."""
-    html = Advisor(pipeline_advice)._html()
+    html = Advisor(pipeline_advice)._repr_mimebundle_()[0]["text/html"]
     root = tree(html)
     text = "".join(root.itertext())
     for expected in (
@@ -46,7 +46,7 @@ def test_the_page_has_it_all_fetches_nothing_and_draws_bars_as_text(pipeline_adv
 
 
 def test_amounts_are_no_formulas():
-    root = tree(Advisor(make_advice(tokens=300e9))._html())
+    root = tree(Advisor(make_advice(tokens=300e9))._repr_mimebundle_()[0]["text/html"])
     assert "".join(root.itertext()).count("$") >= 2
     texts = [text for element in root.iter() for text in (element.text, element.tail) if text and "$" in text]
     assert set(texts) == {"$"}  # a page typesets what is between two of them in one text
