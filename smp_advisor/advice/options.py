@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.calibration import Calibration
     from smp_advisor.workload.job import Loss, OptimizerName, OptimizerStep, Overheads, StatePrecision, Training
 
-
-if TYPE_CHECKING:
     Function = TypeVar("Function", bound=Callable[..., Any])
 
 

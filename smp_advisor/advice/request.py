@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
 
-
-if TYPE_CHECKING:
     Progress = Callable[[float, float, str], None]
+
 
 _TRACERS = ("torch", "transformers")
 

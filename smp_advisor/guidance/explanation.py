@@ -245,10 +245,7 @@ ARGUMENTS: dict[str, Argument] = {
 
 
 def explain(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple[Step, ...]:
-    """Explain for each of the library's best practices, in order, whether the plan uses it and why.
-
-    Of some techniques if they are listed.
-    """
+    """Explain for each of the library's best practices, in order, whether the plan uses it and why."""
     library, estimate = run.plan.library, run.estimate
     arguments = {
         name: ARGUMENTS[practice(name, library).argument]

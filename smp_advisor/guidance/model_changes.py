@@ -33,14 +33,7 @@ _LABELS = {
 
 
 def adjusted_sizes(model: Model, *, pretrained: bool = False) -> dict[str, int]:
-    """Sizes of the shape to change, with their new values; empty if there is nothing to change.
-
-    Examples
-    --------
-    >>> from smp_advisor.workload import Model
-    >>> adjusted_sizes(Model.from_name("gpt2"))
-    {'vocab': 50304}
-    """
+    """Sizes of the shape to change, with their new values; empty if there is nothing to change."""
     rules, shape = data_file("guidance", "model_changes"), model.shape
     sizes = {"vocab": -(-shape.vocab // rules["vocabulary"]) * rules["vocabulary"]}
     if not pretrained:

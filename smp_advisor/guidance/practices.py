@@ -141,11 +141,7 @@ _SHARDING = ("optimizer_state_sharding", "sharding")
 
 
 def downsizing(run: PlannedRun) -> Pitfall | None:
-    """Warn if a plan that fits would not fit on half of the nodes, because its state is sharded over them.
-
-    Each replica keeps its batch, so that only the sharding changes. None without sharding, on a single node, for a plan
-    that does not fit, and if half of the nodes is enough.
-    """
+    """Warn if a plan that fits would not fit on half of the nodes, because its state is sharded over them."""
     plan, cluster, required = run.plan, run.cluster, run.min_fit_probability
     sharded = plan.shard_optimizer_state or shard_degree(plan, cluster) > 1
     if not sharded or cluster.nodes < 2 or not run.fits:

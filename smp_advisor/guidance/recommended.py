@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-
-if TYPE_CHECKING:
     Key = TypeVar("Key")
+
+    Plans = Mapping[str, "WhatIf"]
+    Estimates = Mapping[str, Estimate]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +96,6 @@ class WhatIf:
     def with_aside(self, *moved: str) -> WhatIf:
         """The same with further settings that had to change."""
         return replace(self, moved=(*self.moved, *moved))
-
-
-if TYPE_CHECKING:
-    Plans = Mapping[str, WhatIf]
-    Estimates = Mapping[str, Estimate]
 
 
 def vary(run: PlannedRun, *, cluster: Cluster | None = None, keep_global_batch: bool = True, **changes: Any) -> WhatIf:

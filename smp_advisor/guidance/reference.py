@@ -59,13 +59,7 @@ class ReferenceRow:
 
 @cache
 def reference_rows(library: str = DEFAULT_LIBRARY) -> tuple[ReferenceRow, ...]:
-    """The rows of a library's best-practices page, smallest first; empty for libraries without published rows.
-
-    Examples
-    --------
-    >>> [row.plan.tensor_parallel_degree for row in reference_rows()]
-    [4, 8, 8]
-    """
+    """The rows of a library's best-practices page, smallest first; empty for libraries without published rows."""
     record = get_library(library)
     if not (files(record.package) / _FILE).is_file():
         return ()
@@ -249,6 +243,8 @@ def _setting(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None: 
 
     plan, record = run.plan, get_library(run.plan.library)
     changes: dict[str, Any] = {}
+    reference: Any
+    recommended: Any
     match name:
         case "model":
             before, after = format_count(row.model.parameter_count), format_count(run.model.parameter_count)

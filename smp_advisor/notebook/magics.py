@@ -228,10 +228,6 @@ def _cluster(arguments: Namespace) -> Cluster | Instance | None:
     return completed_instance(arguments.instance) if count is None else Cluster(arguments.instance, count)
 
 
-# mypy: allow-untyped-calls
-# IPython does not annotate the functions called here.
-
-
 def option_words(magic: Any, typed: str) -> list[str]:
     """Words that can come next: values of the preceding option, or options that are not used yet."""
     words = typed.split()

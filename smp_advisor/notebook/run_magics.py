@@ -237,10 +237,6 @@ def _written(cell: str, name: str, source_dir: str | None) -> Path:
     return folder
 
 
-# mypy: allow-untyped-calls, allow-untyped-decorators
-# IPython does not annotate the decorators that make a magic.
-
-
 _shown: WeakKeyDictionary[Run, list[Any]] = WeakKeyDictionary()
 """Displays of each run that is being watched."""
 

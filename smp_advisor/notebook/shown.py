@@ -169,10 +169,6 @@ def _is_value(cell: str, magic: str) -> bool:
     return ast.unparse(call.func).endswith("run_line_magic") and isinstance(name, ast.Constant) and name.value == magic
 
 
-# mypy: allow-untyped-calls
-# IPython does not annotate the functions called here.
-
-
 _ANY = "any"
 
 

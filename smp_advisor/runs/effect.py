@@ -198,11 +198,7 @@ class Probe(Shown):
 
 
 def best_probe(*where: *Where, scalable: bool = True, min_fit_probability: float = 0.95) -> Probe:
-    """The probe with the most narrowing per dollar among those that narrow the interval nearly as much as any.
-
-    `where` is the model, cluster, job and plan. `scalable` is whether the model of the probe may have fewer layers: the
-    generated script builds it.
-    """
+    """The probe with the most narrowing per dollar among those that narrow the interval nearly as much as any."""
     probes = list(candidates(*where, scalable=scalable, min_fit_probability=min_fit_probability))
     if not probes:
         raise CalibrationError(

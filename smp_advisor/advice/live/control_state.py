@@ -116,10 +116,7 @@ def summarized(before: ControlState, after: ControlState, moved: str = "") -> Co
 def describe(
     rows: Sequence[str], texts: Sequence[Sequence[str]], before: Estimate, after: Estimate, *, moved: str
 ) -> str:
-    """A change in a sentence: the moved setting, those that follow, memory, speed and fit; empty without one.
-
-    `texts` are the settings before and after, in the order of `rows`.
-    """
+    """A change in a sentence: the moved setting, those that follow, memory, speed and fit; empty without one."""
     changes = {
         row: f"{was or 'none'} → {now or 'none'}" for row, was, now in zip(rows, *texts, strict=True) if was != now
     }

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
 
+    _Candidate = tuple[tuple[str, ...], Settings]  # names of the changed settings, and all settings
+
 
 _DOUBLINGS = 12
 """Beyond them, memory does not depend on the batch."""
@@ -49,10 +51,7 @@ _BEYOND = 2
 
 
 def sizes_beyond(advice: Advice, settings: Settings, sizes: Sequence[int]) -> list[int]:
-    """Batch sizes above `sizes`, in halves of a doubling, up to the second that does not fit.
-
-    None if two of `sizes` do not fit, if the job fixes the global batch, or if the settings cannot be combined.
-    """
+    """Batch sizes above `sizes`, in halves of a doubling, up to the second that does not fit."""
     if not sizes or advice.job.global_batch_size is not None:
         return []
     unit, largest = int(settings.get("microbatches", 1)), sizes[-1]
@@ -74,10 +73,7 @@ def sizes_beyond(advice: Advice, settings: Settings, sizes: Sequence[int]) -> li
 
 
 def largest_that_fits(advice: Advice, settings: Settings, sizes: Sequence[int]) -> list[int]:
-    """The largest batch size between two of `sizes` that fits with the required probability, if it is none of them.
-
-    None if the job fixes the global batch, if all or none of `sizes` fit, or if the settings cannot be combined.
-    """
+    """The largest batch size between two of `sizes` that fits with the required probability, if it is none of them."""
     if not sizes or advice.job.global_batch_size is not None:
         return []
     unit = int(settings.get("microbatches", 1))
@@ -262,9 +258,6 @@ def _control(library: str, name: str, values: Iterable[Setting], current: Settin
         help=" ".join([*(parameter.doc for parameter in described if parameter), names]),
     )
 
-
-if TYPE_CHECKING:
-    _Candidate = tuple[tuple[str, ...], Settings]  # names of the changed settings, and all settings
 
 _MOST = 3
 _FOLLOWERS = frozenset({"active_microbatches", "pipeline"})
