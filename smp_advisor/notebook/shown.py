@@ -16,7 +16,7 @@ from IPython.core.error import UsageError
 from IPython.core.getipython import get_ipython
 from IPython.core.magic_arguments import argument
 from IPython.display import display
-from IPython.utils.process import arg_split
+from IPython.utils.process import arg_split  # type: ignore[attr-defined]  # re-exported for each platform
 
 from smp_advisor.advice.options import request_options, specification
 from smp_advisor.arguments import SMALLEST, meant, options

@@ -70,17 +70,7 @@ ACT = """
 
 
 class Monkey:
-    """Acts on a page, and compares what everybody shows.
-
-    Parameters
-    ----------
-    host
-        A page that shows the advice.
-    make
-        Makes new advice, for a kernel that restarted.
-    seed
-        Of the actions.
-    """
+    """Acts on a page, and compares what everybody shows."""
 
     def __init__(self, host: Host, make: Callable[[], LiveAdvice], seed: int) -> None:
         self._host, self._make = host, make

@@ -42,15 +42,7 @@ KINDS_OF_MESSAGES = ("move", "export", "act", "search", "cancel", "panel", "chec
 
 
 class NotebookPoints(Values):
-    """Calls of the magics and messages of a page.
-
-    Parameters
-    ----------
-    random
-        Source of the values.
-    shell
-        A shell with the extension.
-    """
+    """Calls of the magics and messages of a page."""
 
     def __init__(self, random: Random, shell: InteractiveShell) -> None:
         super().__init__(random)
