@@ -6,7 +6,7 @@ import ast
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
-from smp_advisor.arguments import options, options_of
+from smp_advisor.arguments import Option, options, options_of
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import libraries
 from smp_advisor.libraries.plan import PlanSettings
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from smp_advisor.arguments import Option
     from smp_advisor.workload.calibration import Calibration
     from smp_advisor.workload.job import Loss, OptimizerName, OptimizerStep, Overheads, StatePrecision, Training
 

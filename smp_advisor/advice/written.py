@@ -16,7 +16,7 @@ from smp_advisor import files
 from smp_advisor._version import __version__
 from smp_advisor.advice import Advice
 from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.control_state import Entry
+from smp_advisor.advice.live.control_state import ControlState, Entry
 from smp_advisor.advice.live.live_advice import SNAPSHOTS, LiveAdvice
 from smp_advisor.advice.live.settings import settings_of
 from smp_advisor.advice.storage import PLAN, PUBLIC, TYPE, from_plain, plain
@@ -32,8 +32,6 @@ from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-    from smp_advisor.advice.live.control_state import ControlState
 
 
 FORMAT = "smp-advisor"

@@ -27,7 +27,7 @@ from smp_advisor.wording import (
 )
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.counts import format_count
-from smp_advisor.workload.job import OPTIMIZERS
+from smp_advisor.workload.job import OPTIMIZERS, Job
 from smp_advisor.workload.stack import stack, training_settings
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.recommended import Estimates, Plans
     from smp_advisor.search.decision import BatchChoice, Decision
     from smp_advisor.search.search import SearchResult
-    from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
 

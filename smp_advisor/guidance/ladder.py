@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.conclusion import brief_change
-from smp_advisor.guidance.practices import order, practice
-from smp_advisor.guidance.recommended import WhatIf, evaluate, evaluate_best, vary, without
+from smp_advisor.guidance.practices import Step, order, practice
+from smp_advisor.guidance.recommended import PlannedRun, WhatIf, evaluate, evaluate_best, vary, without
 from smp_advisor.libraries.controls import fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.library import get_library, plan_fields
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.practices import Step
-    from smp_advisor.guidance.recommended import PlannedRun
     from smp_advisor.libraries.plan import Plan
 
 _OFF: dict[str, dict[str, Any]] = {

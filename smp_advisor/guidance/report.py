@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from smp_advisor.arguments import require_types
 from smp_advisor.costs import estimate as estimate_plan
-from smp_advisor.costs.estimate import CATEGORIES
+from smp_advisor.costs.estimate import CATEGORIES, Estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.choice import batch_reason, certainty, low_utilisation
 from smp_advisor.guidance.explanation import explain
-from smp_advisor.guidance.ladder import climb, ladder_text, unused_lines, unused_techniques
-from smp_advisor.guidance.practices import order, pitfalls
+from smp_advisor.guidance.ladder import Ladder, climb, ladder_text, unused_lines, unused_techniques
+from smp_advisor.guidance.practices import Reference, order, pitfalls
 from smp_advisor.guidance.rank_map import rank_map
-from smp_advisor.guidance.recommended import PlannedRun
+from smp_advisor.guidance.recommended import PlannedRun, Recommended
 from smp_advisor.guidance.reference import nearest_reference
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
 from smp_advisor.libraries.library import get_library, plan_fields
@@ -46,10 +46,6 @@ from smp_advisor.workload.stack import training_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.ladder import Ladder
-    from smp_advisor.guidance.practices import Reference
-    from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 

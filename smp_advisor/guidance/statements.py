@@ -9,7 +9,7 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.guidance.conclusion import Argument, Conclusion, not_possible, not_used, statement, used
 from smp_advisor.guidance.recommended import WhatIf, vary
 from smp_advisor.libraries.smp_v2 import SMDDP_INSTANCES
-from smp_advisor.libraries.training_compiler import nearest_tested
+from smp_advisor.libraries.training_compiler import TestedModel, nearest_tested
 from smp_advisor.libraries.version import facts, image, instance_family, suggested_instances
 from smp_advisor.wording import (
     cost_per_million,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.practices import Decision
     from smp_advisor.guidance.recommended import Estimates, PlannedRun, Plans
-    from smp_advisor.libraries.training_compiler import TestedModel
 
 
 def _precision(run: PlannedRun) -> Conclusion:

@@ -9,14 +9,14 @@ from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.control_state import changed
+from smp_advisor.advice.live import LiveAdvice, control_state
+from smp_advisor.advice.live.control_state import ControlState, changed
 from smp_advisor.advice.live.settings import dollars, require_name, require_settings, with_labels
 from smp_advisor.arguments import amount_of, options
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, instances
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
-from smp_advisor.libraries.library import get_library, libraries
+from smp_advisor.libraries.library import Settings, get_library, libraries
 from smp_advisor.notebook.figures import headlines, memory
 from smp_advisor.search.clusters import ANY, AUTO
 from smp_advisor.search.sizes import time_and_cost
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from smp_advisor.advice import Advice
-    from smp_advisor.advice.live import LiveAdvice
-    from smp_advisor.advice.live.control_state import ControlState
-    from smp_advisor.libraries.library import Settings
     from smp_advisor.search.ways_out import WayOut, WaysOut
 
 

@@ -13,7 +13,7 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.predictive import step_time_draws
 from smp_advisor.errors import CalibrationError
 from smp_advisor.libraries.library import get_library
-from smp_advisor.runs.effect import MEASURED_STEPS, best_probe, full_probe
+from smp_advisor.runs.effect import MEASURED_STEPS, Probe, best_probe, full_probe
 from smp_advisor.search.decision import leading_plans
 from smp_advisor.wording import Shown, between, fits, number
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.runs.effect import Probe
 
     Floats = NDArray[np.float64]
 

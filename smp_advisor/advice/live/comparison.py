@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from smp_advisor.advice.live.control_state import summarized
+from smp_advisor.advice.live.control_state import Entry, summarized
 from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of, sign
 from smp_advisor.guidance.reference import shown
 from smp_advisor.libraries.controls import fields_of
@@ -31,7 +31,6 @@ from smp_advisor.wording import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from smp_advisor.advice.live.control_state import Entry
     from smp_advisor.costs.estimate import Estimate
 
 

@@ -27,7 +27,7 @@ from smp_advisor.arguments import amount_of
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.libraries.library import get_library, plan_fields
+from smp_advisor.libraries.library import Setting, Settings, get_library, plan_fields
 from smp_advisor.libraries.validation import check_against
 from smp_advisor.wording import adapter_text, listed
 from smp_advisor.workload.adapter import Adapter
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
 
 

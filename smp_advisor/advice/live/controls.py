@@ -26,7 +26,7 @@ from smp_advisor.advice.live.settings import (
 from smp_advisor.costs import estimate, estimate_many
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.controls import SCHEDULE, Situation, positions
-from smp_advisor.libraries.library import get_library
+from smp_advisor.libraries.library import Setting, Settings, get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import fits, listed
 from smp_advisor.workload.stack import training_settings
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
 
     _Candidate = tuple[tuple[str, ...], Settings]  # names of the changed settings, and all settings
