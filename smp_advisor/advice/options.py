@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from smp_advisor.arguments import Option, options, options_of
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.library import libraries
+from smp_advisor.libraries import libraries, schema
 from smp_advisor.libraries.plan import PlanSettings
-from smp_advisor.libraries.schema import schema
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.stack import training_settings
 

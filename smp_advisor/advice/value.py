@@ -25,13 +25,11 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.runs import Probe, Summary
-    from smp_advisor.runs.failures import Failure
+    from smp_advisor.runs import Failure, Probe, Summary
     from smp_advisor.runs.start import Terms
     from smp_advisor.runs.watching import Run
     from smp_advisor.runs.worth import Worth
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
+    from smp_advisor.workload import Job, Model
 
 
 _LESS = 0.95

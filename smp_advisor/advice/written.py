@@ -26,9 +26,8 @@ from smp_advisor.errors import AdvisorError, ExportError, ModelError, StorageErr
 from smp_advisor.files import has_too_many_values
 from smp_advisor.guidance.report import sections
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.workload import Job, Model
 from smp_advisor.workload.from_config import is_model_name
-from smp_advisor.workload.job import Job
-from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -25,8 +25,7 @@ from smp_advisor.wording import (
     sample_unit,
     utilization,
 )
-from smp_advisor.workload.adapter import Adapter
-from smp_advisor.workload.counts import format_count
+from smp_advisor.workload import Adapter, Model, format_count
 from smp_advisor.workload.job import OPTIMIZERS, Job
 from smp_advisor.workload.stack import stack, training_settings
 
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.recommended import Estimates, Plans
     from smp_advisor.search.decision import BatchChoice, Decision
     from smp_advisor.search.search import SearchResult
-    from smp_advisor.workload.model import Model
 
 
 _CLEAR = 0.75

@@ -18,10 +18,9 @@ from smp_advisor.guidance.conclusion import (
     why_used,
 )
 from smp_advisor.guidance.recommended import PlannedRun, WhatIf, vary, without
+from smp_advisor.libraries import get_library, schema
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.layout import layout_of
-from smp_advisor.libraries.library import get_library
-from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.space import checkpointing_strategies
 from smp_advisor.wording import VISIBLE_GIB, compared, fit, fits, gib, plural
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.guidance.recommended import PlannedRun
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
+    from smp_advisor.workload import Job, Model
 
 _LABELS = {
     "vocab": "vocabulary",

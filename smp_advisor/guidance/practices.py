@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import sources
 from smp_advisor.guidance.recommended import PlannedRun, evaluate, vary
-from smp_advisor.libraries import image
+from smp_advisor.libraries import Plan, image
 from smp_advisor.libraries.groups import reduced_data_parallel_degree, shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, supports_tensor_parallelism
 from smp_advisor.libraries.schema import Condition
@@ -19,9 +19,7 @@ from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.libraries.plan import Plan
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
+    from smp_advisor.workload import Job, Model
 
 
 Decision = Literal["used", "not used", "not possible"]

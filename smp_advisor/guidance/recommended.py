@@ -6,13 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from smp_advisor.costs import estimate_many
+from smp_advisor.costs import Estimate, estimate_many
 from smp_advisor.errors import PlanError
-from smp_advisor.libraries import mismatches
+from smp_advisor.libraries import Plan, mismatches
 from smp_advisor.libraries.controls import completed_settings, dependent_settings, fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.library import get_library, plan_fields
-from smp_advisor.libraries.plan import Plan
 from smp_advisor.wording import fits, plural
 
 if TYPE_CHECKING:
@@ -21,16 +20,13 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.cluster.table import Instance
-    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.guidance.practices import Pitfall, Reference, Step
     from smp_advisor.search.clusters import Question
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.search import SearchResult
     from smp_advisor.search.sizes import ClusterSizes, Progress
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
+    from smp_advisor.workload import Job, Model
 
     Key = TypeVar("Key")
 

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.cluster.table import Instance
+    from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.scripts import Report
     from smp_advisor.search.sizes import ClusterSizes

@@ -13,16 +13,14 @@ from smp_advisor.advice.live import LiveAdvice, control_state
 from smp_advisor.advice.live.control_state import ControlState, changed
 from smp_advisor.advice.live.settings import dollars, require_name, require_settings, with_labels
 from smp_advisor.arguments import amount_of, options
-from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.cluster.table import Instance, instances
+from smp_advisor.cluster import Cluster, Instance, instances
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.libraries.library import Settings, get_library, libraries
 from smp_advisor.notebook.figures import headlines, memory
 from smp_advisor.search.clusters import ANY, AUTO
 from smp_advisor.search.sizes import time_and_cost
-from smp_advisor.workload.counts import format_count
+from smp_advisor.workload import Job, format_count
 from smp_advisor.workload.from_config import model_names
-from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

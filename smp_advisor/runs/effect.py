@@ -20,8 +20,7 @@ from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import plan_fields
 from smp_advisor.libraries.validation import mismatches
 from smp_advisor.wording import Shown, plural, probability, step_time, table_html
-from smp_advisor.workload.calibration import Calibration
-from smp_advisor.workload.model import Model
+from smp_advisor.workload import Calibration, Job, Model
 from smp_advisor.workload.settings import families
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.workload.job import Job
 
     Where = tuple[Model, Cluster, Job, Plan]
 

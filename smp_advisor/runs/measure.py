@@ -33,8 +33,7 @@ from smp_advisor.workload.calibration import Calibration, MeasuredRun, MemoryKin
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
+    from smp_advisor.workload import Job, Model
 
 
 _FIRST_BYTES = 2**20

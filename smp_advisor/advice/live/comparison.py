@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from smp_advisor.advice.live.control_state import Entry, summarized
 from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of, sign
 from smp_advisor.guidance.reference import shown
+from smp_advisor.libraries import get_library, schema
 from smp_advisor.libraries.controls import fields_of
-from smp_advisor.libraries.library import get_library
-from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import (
     SAME,
     fit,

@@ -25,19 +25,17 @@ from smp_advisor.advice.live.settings import (
 )
 from smp_advisor.arguments import amount_of
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.costs import estimate
+from smp_advisor.costs import Estimate, estimate
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries.library import Setting, Settings, get_library, plan_fields
 from smp_advisor.libraries.validation import check_against
 from smp_advisor.wording import adapter_text, listed
-from smp_advisor.workload.adapter import Adapter
-from smp_advisor.workload.job import Job
+from smp_advisor.workload import Adapter, Job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from smp_advisor.advice import Advice
-    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
 
 

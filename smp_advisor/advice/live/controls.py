@@ -23,7 +23,7 @@ from smp_advisor.advice.live.settings import (
     value_text,
     with_job,
 )
-from smp_advisor.costs import estimate, estimate_many
+from smp_advisor.costs import Estimate, estimate, estimate_many
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.controls import SCHEDULE, Situation, positions
 from smp_advisor.libraries.library import Setting, Settings, get_library
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from smp_advisor.advice import Advice
-    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
 
     _Candidate = tuple[tuple[str, ...], Settings]  # names of the changed settings, and all settings
