@@ -199,10 +199,10 @@ def climb(run: PlannedRun, steps: tuple[Step, ...]) -> Ladder:
     if batch_parts(run.plan):  # the batch of each replica at once
         field = "microbatches" if run.plan.microbatches > 1 else "gradient_accumulation_steps"
         at_once: dict[str, Any] = {field: 1}
-        whole = vary(run, **at_once)
-        for estimate in evaluate(run.model, {field: whole}).values():
-            because = f"{brief_change(run, estimate)}{whole.aside}."
-            unused.insert(0, _changed(run, "batch", ("the batch at once",) * 2, whole.plan, estimate, because))
+        undivided = vary(run, **at_once)
+        for estimate in evaluate(run.model, {field: undivided}).values():
+            because = f"{brief_change(run, estimate)}{undivided.aside}."
+            unused.insert(0, _changed(run, "batch", ("the batch at once",) * 2, undivided.plan, estimate, because))
     for step in steps:
         # Not the instance, for example: techniques that change memory or time of a plan.
         impossible = step.decision == "not possible" and step.technique not in {"instance", "collectives", "support"}

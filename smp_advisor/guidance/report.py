@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from smp_advisor.arguments import require_types
-from smp_advisor.costs import CATEGORIES, Estimate
+from smp_advisor.costs import Estimate
 from smp_advisor.costs import estimate as estimate_plan
+from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.choice import batch_reason, certainty, low_utilisation
 from smp_advisor.guidance.explanation import explain

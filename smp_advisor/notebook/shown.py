@@ -1,4 +1,4 @@
-"""What magics read and show: lines with options of the table, progress, results, and the advice displayed last."""
+"""Input and output of magics: lines with options of the table, progress, results, and the advice displayed last."""
 
 from __future__ import annotations
 

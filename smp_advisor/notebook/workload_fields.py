@@ -300,7 +300,7 @@ class Searching:
                 # A way out that no field shows: the kernel has its values.
                 way = content.get("way")
                 changes |= self._ways[way] if isinstance(way, int) and 0 <= way < len(self._ways) else {}
-                kept = None
+                plan = None
                 if isinstance(fit := content.get("fit"), int):
                     controls = self._advice.controls
                     settings = require_settings(content.get("settings"), controls.advice.plan.library)
@@ -309,7 +309,7 @@ class Searching:
                     if not 0 <= fit < len(offers):
                         raise AdvisorError("The settings have changed: choose again.")  # noqa: TRY301 (answered below)
                     changes |= offers[fit]["changes"]
-                    kept = offers[fit]["plan"]
+                    plan = offers[fit]["plan"]
             except AdvisorError as error:
                 self._answer(identity, error)
                 return
@@ -326,9 +326,9 @@ class Searching:
                         self._answer(identity, result)
                     else:
                         state = None
-                        if kept is not None and kept.library == result.plan.library:
+                        if plan is not None and plan.library == result.plan.library:
                             with suppress(AdvisorError):  # the new recommendation has no such plan
-                                state = control_state.adopt(control_state.recommended(result), kept)
+                                state = control_state.adopt(control_state.recommended(result), plan)
                         summary = search.summary(result if state is None else state.advice)
                         self._advice.renew(result, summary, state=state, pins=search.pins)
                         self._answer(identity, None)
