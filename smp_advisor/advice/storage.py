@@ -113,7 +113,7 @@ def _names() -> dict[str, Any]:
 @cache
 def types_of(kind: type) -> dict[str, Any]:
     """Types of the fields of a kind."""
-    hints = typing.get_type_hints(kind, localns=_names())
+    hints = typing.get_type_hints(kind, localns=_names() | vars(import_module(kind.__module__)))
     own = _OWN_FORM if kind.__name__ == ADVICE else set()
     return {name: Any if name in own else hints[name] for name in field_names(kind)}
 
