@@ -141,7 +141,7 @@ def __dir__() -> list[str]:
 def load_ipython_extension(ipython: "InteractiveShell") -> None:
     """``%load_ext smp_advisor``: register the magics."""
     with uninterrupted():
-        from smp_advisor.notebook.extension import load
+        from smp_advisor.notebook.magics import load
 
         _register_display(ipython)
         load(ipython)
@@ -149,7 +149,7 @@ def load_ipython_extension(ipython: "InteractiveShell") -> None:
 
 def unload_ipython_extension(ipython: "InteractiveShell") -> None:
     """``%unload_ext smp_advisor``."""
-    from smp_advisor.notebook.extension import unload
+    from smp_advisor.notebook.magics import unload
 
     unload(ipython)
 

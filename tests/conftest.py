@@ -245,3 +245,15 @@ def fast(clock: Callable[[], float]) -> float:
 def root() -> Path:
     """The top folder of the repository."""
     return Path(__file__).parents[1]
+
+
+@pytest.fixture
+def shell():
+    """A shell of a terminal with the extension loaded."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    made = InteractiveShell.instance()
+    made.run_line_magic("load_ext", "smp_advisor")
+    yield made
+    made.run_line_magic("unload_ext", "smp_advisor")
+    InteractiveShell.clear_instance()

@@ -9,8 +9,7 @@ from inspect import cleandoc
 from typing import TYPE_CHECKING
 
 from smp_advisor.command.__main__ import parser as advisor_parser
-from smp_advisor.notebook.extension import MAGICS
-from smp_advisor.notebook.magics import AdvisorMagics
+from smp_advisor.notebook.magics import MAGICS, AdvisorMagics
 from smp_advisor.notebook.run_magics import ProfileMagics, RunMagics
 from smp_advisor.scripts.command.options import _parser as check_parser
 

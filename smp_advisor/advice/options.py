@@ -6,11 +6,10 @@ import ast
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
-from smp_advisor.arguments import options, options_of
+from smp_advisor.arguments import Option, options, options_of
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.library import libraries
+from smp_advisor.libraries import libraries, schema
 from smp_advisor.libraries.plan import PlanSettings
-from smp_advisor.libraries.schema import schema
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.stack import training_settings
 
@@ -18,12 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from smp_advisor.arguments import Option
     from smp_advisor.workload.calibration import Calibration
     from smp_advisor.workload.job import Loss, OptimizerName, OptimizerStep, Overheads, StatePrecision, Training
 
-
-if TYPE_CHECKING:
     Function = TypeVar("Function", bound=Callable[..., Any])
 
 

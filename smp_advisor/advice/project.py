@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import amount_of, meant, options
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.cluster.table import completed_instance, gpu
+from smp_advisor.cluster.table import Instance, completed_instance, gpu
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import CONFIGURATION, read_text
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from smp_advisor.cluster.table import Instance
     from smp_advisor.costs.estimate import Estimate
 
 

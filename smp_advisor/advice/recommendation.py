@@ -40,11 +40,10 @@ from smp_advisor.guidance.choice import (
 from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.model_changes import model_changes
 from smp_advisor.guidance.practices import pitfalls
+from smp_advisor.guidance.recommended import PlannedRun
 from smp_advisor.guidance.reference import nearest_reference
-from smp_advisor.guidance.what_if import PlannedRun
-from smp_advisor.libraries.library import get_library
+from smp_advisor.libraries import get_library, require_supported_instance
 from smp_advisor.libraries.validation import check_against, unscripted_adapter
-from smp_advisor.libraries.version import require_supported_instance
 from smp_advisor.search.candidates import Request, job_for, library_policy, pins_for, search_in_bf16_if_possible
 from smp_advisor.search.clusters import Limits, Question, places_of
 from smp_advisor.search.decision import decide
@@ -58,8 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Unpack
 
-    from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.cluster.table import Instance
+    from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.scripts.following import ScriptStack
     from smp_advisor.search.rank import Objective
     from smp_advisor.search.sizes import Progress

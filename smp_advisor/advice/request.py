@@ -15,20 +15,17 @@ from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.validation import fault_of, unsupported_settings
 from smp_advisor.search.rank import batch_policy
-from smp_advisor.workload.calibration import load_calibration
+from smp_advisor.workload import Job, Model, load_calibration
 from smp_advisor.workload.counts import is_count
 from smp_advisor.workload.from_config import config_values, is_path, title_of
-from smp_advisor.workload.job import Job
-from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
 
-
-if TYPE_CHECKING:
     Progress = Callable[[float, float, str], None]
+
 
 _TRACERS = ("torch", "transformers")
 

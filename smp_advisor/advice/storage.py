@@ -101,33 +101,19 @@ ADVICE, RESULT = "Advice", "result"
 _OWN_FORM = {RESULT, "request", "call"}
 """Fields of advice with a form of their own: the listed plans, and the calls that repeat it."""
 
-_ALIASES = {
-    "Checkpointing": "libraries.plan",
-    "Goal": "search.clusters",
-    "MemoryKind": "workload.calibration",
-    "Objective": "search.rank",
-    "OptimizerName": "workload.job",
-    "Plan": "libraries.plan",
-    "Precision": "workload.job",
-    "SearchResult": "search.search",
-}
-"""Names in annotations that only type checkers import, with their modules."""
 
-
-class _Names(dict[str, Any]):
-    """Names of a module, and those of its annotations that only type checkers import."""
-
-    def __missing__(self, name: str) -> Any:
-        for place in (typing, collections.abc, functools):
-            if hasattr(place, name):
-                return getattr(place, name)
-        return kinds().get(name) or getattr(import_module(f"smp_advisor.{_ALIASES[name]}"), name)
+@cache
+def _names() -> dict[str, Any]:
+    """Names in annotations, some of which only type checkers import."""
+    homes = (import_module(f"smp_advisor.{home}") for home in (*_HOMES, "libraries.plan", "search.search"))
+    modules = (typing, collections.abc, functools, *homes)
+    return {name: value for module in modules for name, value in vars(module).items()}
 
 
 @cache
 def types_of(kind: type) -> dict[str, Any]:
     """Types of the fields of a kind."""
-    hints = typing.get_type_hints(kind, localns=_Names(vars(import_module(kind.__module__))))
+    hints = typing.get_type_hints(kind, localns=_names() | vars(import_module(kind.__module__)))
     own = _OWN_FORM if kind.__name__ == ADVICE else set()
     return {name: Any if name in own else hints[name] for name in field_names(kind)}
 

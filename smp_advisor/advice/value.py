@@ -11,7 +11,7 @@ from smp_advisor.advice.options import JobOptionSettings, completes
 from smp_advisor.arguments import brief
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import NoPlanFitsError, RunError
-from smp_advisor.guidance.rank_map import rank_map
+from smp_advisor.guidance.rank_map import RankTable, rank_map
 from smp_advisor.guidance.recommended import Recommended
 from smp_advisor.guidance.report import ladder_of, plan_of, report
 
@@ -24,15 +24,12 @@ if TYPE_CHECKING:
     from smp_advisor.charts.chart import Chart
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.guidance.ladder import Ladder
-    from smp_advisor.guidance.rank_map import RankTable
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.runs import Probe, Summary
-    from smp_advisor.runs.failures import Failure
+    from smp_advisor.runs import Failure, Probe, Summary
     from smp_advisor.runs.start import Terms
     from smp_advisor.runs.watching import Run
     from smp_advisor.runs.worth import Worth
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
+    from smp_advisor.workload import Job, Model
 
 
 _LESS = 0.95

@@ -16,7 +16,7 @@ from smp_advisor import files
 from smp_advisor._version import __version__
 from smp_advisor.advice import Advice
 from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.control_state import Entry
+from smp_advisor.advice.live.control_state import ControlState, Entry
 from smp_advisor.advice.live.live_advice import SNAPSHOTS, LiveAdvice
 from smp_advisor.advice.live.settings import settings_of
 from smp_advisor.advice.storage import PLAN, PUBLIC, TYPE, from_plain, plain
@@ -26,14 +26,11 @@ from smp_advisor.errors import AdvisorError, ExportError, ModelError, StorageErr
 from smp_advisor.files import has_too_many_values
 from smp_advisor.guidance.report import sections
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.workload import Job, Model
 from smp_advisor.workload.from_config import is_model_name
-from smp_advisor.workload.job import Job
-from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-    from smp_advisor.advice.live.control_state import ControlState
 
 
 FORMAT = "smp-advisor"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.arguments import require_types
 from smp_advisor.charts.plans import alternatives_chart, clusters_chart
 from smp_advisor.charts.step import memory_chart, modules_chart, time_chart
+from smp_advisor.costs import Estimate
 from smp_advisor.costs import estimate as estimated
 from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance.report import plan_of
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from smp_advisor.charts.chart import Chart
-    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
 

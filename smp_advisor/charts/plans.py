@@ -26,8 +26,8 @@ from smp_advisor.marks import (
     text_width,
     ticks,
 )
-from smp_advisor.search.clusters import Limits, suitable
-from smp_advisor.search.search import listed_plans, representatives
+from smp_advisor.search.clusters import ClusterSize, Limits, suitable
+from smp_advisor.search.search import SearchResult, listed_plans, representatives
 from smp_advisor.search.sizes import ClusterSizes
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.search.clusters import ClusterSize
-    from smp_advisor.search.search import SearchResult
 
 
 class Axis(NamedTuple):

@@ -7,7 +7,7 @@ from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.charts.chart import Chart
-from smp_advisor.costs.estimate import CATEGORIES, Memory
+from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory
 from smp_advisor.costs.wording import checkpointing_text, gib, seconds, step_time
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library, plan_fields
@@ -17,7 +17,6 @@ from smp_advisor.marks import frame, label, rect, short, text_width
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from smp_advisor.costs.estimate import Estimate, StageMemory
     from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.result import Profile

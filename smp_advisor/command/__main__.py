@@ -52,15 +52,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def settings_of(words: Sequence[str]) -> dict[str, Any]:
-    """Settings of words such as ``--sequence-length 512 --fp8 --precision=bf16``, by their Python names.
-
-    A number, ``true``, ``false`` and ``none`` are read as such. An option without a value is true.
-
-    Examples
-    --------
-    >>> settings_of(["--sequence-length", "512", "--fp8", "--tokens=300B"])
-    {'sequence_length': 512, 'fp8': True, 'tokens': '300B'}
-    """
+    """Settings of words such as ``--sequence-length 512 --fp8 --precision=bf16``, by their Python names."""
     settings: dict[str, Any] = {}
     name = ""
     for word in words:

@@ -20,14 +20,13 @@ from smp_advisor.costs.wording import (
     utilization,
 )
 from smp_advisor.guidance.conclusion import Argument, Conclusion, speed_of, used
-from smp_advisor.guidance.what_if import PlannedRun, WhatIf, vary
+from smp_advisor.guidance.recommended import PlannedRun, WhatIf, vary
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search.candidates import fp16_reason
 from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, batch_policy, kept_share, policy
-from smp_advisor.workload.adapter import Adapter
-from smp_advisor.workload.counts import format_count
-from smp_advisor.workload.job import OPTIMIZERS
+from smp_advisor.workload import Adapter, Model, format_count
+from smp_advisor.workload.job import OPTIMIZERS, Job
 from smp_advisor.workload.stack import stack, training_settings
 
 if TYPE_CHECKING:
@@ -35,11 +34,9 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.what_if import Estimates, Plans
+    from smp_advisor.guidance.recommended import Estimates, Plans
     from smp_advisor.search.decision import BatchChoice, Decision
     from smp_advisor.search.search import SearchResult
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
 
 
 _CLEAR = 0.75

@@ -6,15 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from smp_advisor.costs.wording import SAME, compared, fit, fits, gib, percent, step_time, throughput
-from smp_advisor.guidance.practices import subset_tip
+from smp_advisor.guidance.practices import Decision, subset_tip
 from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.practices import Decision
-    from smp_advisor.guidance.what_if import Estimates, PlannedRun, Plans, WhatIf
+    from smp_advisor.guidance.recommended import Estimates, PlannedRun, Plans, WhatIf
     from smp_advisor.libraries.plan import Plan
 
 _MUCH = -1 / 3

@@ -20,13 +20,13 @@ from smp_advisor.guidance.conclusion import (
 )
 from smp_advisor.guidance.ladder import technique_fields
 from smp_advisor.guidance.practices import Step, order, practice, subset_tip
-from smp_advisor.guidance.what_if import PlannedRun, WhatIf, evaluate_best, vary, without
+from smp_advisor.guidance.recommended import PlannedRun, WhatIf, evaluate_best, vary, without
 from smp_advisor.libraries.library import supported_families, supports_tensor_parallelism
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from smp_advisor.guidance.what_if import Estimates, Plans
+    from smp_advisor.guidance.recommended import Estimates, Plans
 
 
 _DOMINATED = 0.4
@@ -245,10 +245,7 @@ ARGUMENTS: dict[str, Argument] = {
 
 
 def explain(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple[Step, ...]:
-    """Explain for each of the library's best practices, in order, whether the plan uses it and why.
-
-    Of some techniques if they are listed.
-    """
+    """Explain for each of the library's best practices, in order, whether the plan uses it and why."""
     library, estimate = run.plan.library, run.estimate
     arguments = {
         name: ARGUMENTS[practice(name, library).argument]

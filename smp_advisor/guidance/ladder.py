@@ -20,8 +20,8 @@ from smp_advisor.costs.wording import (
     table_lines,
 )
 from smp_advisor.guidance.conclusion import brief_change
-from smp_advisor.guidance.practices import order, practice
-from smp_advisor.guidance.what_if import WhatIf, evaluate, evaluate_best, vary, without
+from smp_advisor.guidance.practices import Step, order, practice
+from smp_advisor.guidance.recommended import PlannedRun, WhatIf, evaluate, evaluate_best, vary, without
 from smp_advisor.libraries.controls import fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.library import get_library, plan_fields
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.practices import Step
-    from smp_advisor.guidance.what_if import PlannedRun
     from smp_advisor.libraries.plan import Plan
 
 _OFF: dict[str, dict[str, Any]] = {
@@ -201,10 +199,10 @@ def climb(run: PlannedRun, steps: tuple[Step, ...]) -> Ladder:
     if batch_parts(run.plan):  # the batch of each replica at once
         field = "microbatches" if run.plan.microbatches > 1 else "gradient_accumulation_steps"
         at_once: dict[str, Any] = {field: 1}
-        whole = vary(run, **at_once)
-        for estimate in evaluate(run.model, {field: whole}).values():
-            because = f"{brief_change(run, estimate)}{whole.aside}."
-            unused.insert(0, _changed(run, "batch", ("the batch at once",) * 2, whole.plan, estimate, because))
+        undivided = vary(run, **at_once)
+        for estimate in evaluate(run.model, {field: undivided}).values():
+            because = f"{brief_change(run, estimate)}{undivided.aside}."
+            unused.insert(0, _changed(run, "batch", ("the batch at once",) * 2, undivided.plan, estimate, because))
     for step in steps:
         # Not the instance, for example: techniques that change memory or time of a plan.
         impossible = step.decision == "not possible" and step.technique not in {"instance", "collectives", "support"}

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.guidance.what_if import PlannedRun
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
+    from smp_advisor.guidance.recommended import PlannedRun
+    from smp_advisor.workload import Job, Model
 
 _LABELS = {
     "vocab": "vocabulary",
@@ -33,14 +32,7 @@ _LABELS = {
 
 
 def adjusted_sizes(model: Model, *, pretrained: bool = False) -> dict[str, int]:
-    """Sizes of the shape to change, with their new values; empty if there is nothing to change.
-
-    Examples
-    --------
-    >>> from smp_advisor.workload import Model
-    >>> adjusted_sizes(Model.from_name("gpt2"))
-    {'vocab': 50304}
-    """
+    """Sizes of the shape to change, with their new values; empty if there is nothing to change."""
     rules, shape = data_file("guidance", "model_changes"), model.shape
     sizes = {"vocab": -(-shape.vocab // rules["vocabulary"]) * rules["vocabulary"]}
     if not pretrained:

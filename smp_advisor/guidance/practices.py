@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import sources
 from smp_advisor.costs.wording import fit, fits, gib, plural
-from smp_advisor.guidance.what_if import evaluate, vary
-from smp_advisor.libraries import image
+from smp_advisor.guidance.recommended import PlannedRun, evaluate, vary
+from smp_advisor.libraries import Plan, image
 from smp_advisor.libraries.groups import reduced_data_parallel_degree, shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, supports_tensor_parallelism
 from smp_advisor.libraries.schema import Condition
@@ -19,10 +19,7 @@ from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.what_if import PlannedRun
-    from smp_advisor.libraries.plan import Plan
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
+    from smp_advisor.workload import Job, Model
 
 
 Decision = Literal["used", "not used", "not possible"]
@@ -141,11 +138,7 @@ _SHARDING = ("optimizer_state_sharding", "sharding")
 
 
 def downsizing(run: PlannedRun) -> Pitfall | None:
-    """Warn if a plan that fits would not fit on half of the nodes, because its state is sharded over them.
-
-    Each replica keeps its batch, so that only the sharding changes. None without sharding, on a single node, for a plan
-    that does not fit, and if half of the nodes is enough.
-    """
+    """Warn if a plan that fits would not fit on half of the nodes, because its state is sharded over them."""
     plan, cluster, required = run.plan, run.cluster, run.min_fit_probability
     sharded = plan.shard_optimizer_state or shard_degree(plan, cluster) > 1
     if not sharded or cluster.nodes < 2 or not run.fits:

@@ -37,10 +37,7 @@ COLUMNS = ("rank", "node", "gpu", "stage", "tensor_slice", "context_slice", "exp
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RankTable:
-    """Contents of every GPU, as columns of shape (GPUs,), in the order of ranks.
-
-    ``print(table)``, a table in notebooks, and `frame`.
-    """
+    """Contents of every GPU, as columns of shape (GPUs,), in the order of ranks."""
 
     placement: str
     """Order of the letters D, P and T."""

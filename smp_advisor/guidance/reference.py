@@ -6,27 +6,19 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.costs import Estimate, estimate_many
 from smp_advisor.costs import estimate as estimate_plan
-from smp_advisor.costs import estimate_many
 from smp_advisor.costs.wording import SAME, compared, duration, fit, fits, gib, listed, percent, plural, throughput
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.practices import Difference, Reference
-from smp_advisor.guidance.what_if import PlannedRun, evaluate, vary
-from smp_advisor.libraries import mismatches
+from smp_advisor.guidance.recommended import PlannedRun, evaluate, vary
+from smp_advisor.libraries import Plan, mismatches, schema
 from smp_advisor.libraries.groups import shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_fields, supports_tensor_parallelism
-from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.schema import schema
-from smp_advisor.workload.counts import format_count
-from smp_advisor.workload.job import Job
-from smp_advisor.workload.model import Model
-
-if TYPE_CHECKING:
-    from smp_advisor.costs.estimate import Estimate
-
+from smp_advisor.workload import Job, Model, format_count
 
 _FILE = "aws_reference.toml"
 
@@ -59,13 +51,7 @@ class ReferenceRow:
 
 @cache
 def reference_rows(library: str = DEFAULT_LIBRARY) -> tuple[ReferenceRow, ...]:
-    """The rows of a library's best-practices page, smallest first; empty for libraries without published rows.
-
-    Examples
-    --------
-    >>> [row.plan.tensor_parallel_degree for row in reference_rows()]
-    [4, 8, 8]
-    """
+    """The rows of a library's best-practices page, smallest first; empty for libraries without published rows."""
     record = get_library(library)
     if not (files(record.package) / _FILE).is_file():
         return ()
@@ -249,6 +235,8 @@ def _setting(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None: 
 
     plan, record = run.plan, get_library(run.plan.library)
     changes: dict[str, Any] = {}
+    reference: Any
+    recommended: Any
     match name:
         case "model":
             before, after = format_count(row.model.parameter_count), format_count(run.model.parameter_count)

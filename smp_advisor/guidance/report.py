@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from smp_advisor.arguments import require_types
+from smp_advisor.costs import Estimate
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.costs.wording import (
@@ -30,28 +31,21 @@ from smp_advisor.costs.wording import (
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.choice import batch_reason, certainty, low_utilisation
 from smp_advisor.guidance.explanation import explain
-from smp_advisor.guidance.ladder import climb, ladder_text, unused_lines, unused_techniques
-from smp_advisor.guidance.practices import order, pitfalls
+from smp_advisor.guidance.ladder import Ladder, climb, ladder_text, unused_lines, unused_techniques
+from smp_advisor.guidance.practices import Reference, order, pitfalls
 from smp_advisor.guidance.rank_map import rank_map
+from smp_advisor.guidance.recommended import PlannedRun, Recommended
 from smp_advisor.guidance.reference import nearest_reference
-from smp_advisor.guidance.what_if import PlannedRun
+from smp_advisor.libraries import Plan, check_against, schema
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
 from smp_advisor.libraries.library import get_library, plan_fields
-from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.schema import schema
-from smp_advisor.libraries.validation import check_against
 from smp_advisor.search.search import listed_plans
 from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.ladder import Ladder
-    from smp_advisor.guidance.practices import Reference
-    from smp_advisor.guidance.recommended import Recommended
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
+    from smp_advisor.workload import Job, Model
 
     Of = TypeVar("Of", bound=Recommended)
 

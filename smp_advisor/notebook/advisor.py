@@ -15,7 +15,7 @@ from smp_advisor.advice.live.settings import require_name, require_settings, wit
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.checks import checked, fixed, pasted
-from smp_advisor.notebook.display import SavedOutputs, show, static_html
+from smp_advisor.notebook.display import Fallback, Handshake, SavedOutputs, show, static_html
 from smp_advisor.notebook.panels import PanelRequests, perform, session_steps
 from smp_advisor.notebook.view_state import control_dicts, look_ahead, recommendation, snapshot_of
 from smp_advisor.notebook.workload_fields import Searching
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.notebook.display import Fallback, Handshake
 
 
 VIEW_MIME = "application/vnd.smp-advisor.view+json"

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.advice import Advice
-    from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.cluster.table import Instance
+    from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.estimators import EstimatorReport
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.scripts import FileFix

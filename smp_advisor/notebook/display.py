@@ -268,10 +268,7 @@ class NothingFits:
 
 
 def show(advisor: Advisor) -> None:
-    """Display an advisor, which becomes that of the magics.
-
-    If no view of it responds within seconds, the fallback view replaces it.
-    """
+    """Display an advisor, which becomes that of the magics."""
     data, metadata = advisor._repr_mimebundle_()
     shell = get_ipython()
     set_displayed_last(shell, advisor)

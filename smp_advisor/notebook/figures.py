@@ -140,9 +140,9 @@ def headlines(model: Model, estimate: Estimate) -> list[Headline]:
     if model.reads_tokens:
         value, ends, unit = estimate.tokens_per_second, estimate.tokens_per_second_range, "tokens/s"
     speed = Headline(_about(ends), _short(value), unit, "", f"{_short(ends[0])} to {_short(ends[1])}")
-    if (ends_ := estimate.days_range) is not None and estimate.days is not None:
+    if (of_run := estimate.days_range) is not None and estimate.days is not None:
         unit, scale = ("days", 1) if estimate.days >= 1 else ("hours", 24)
-        time = Headline(_about(ends_), number(scale * estimate.days), unit, "", between(ends_, scale))
+        time = Headline(_about(of_run), number(scale * estimate.days), unit, "", between(of_run, scale))
     else:
         text, unit = seconds(estimate.step_seconds).split(" ", 1)
         ends, scale = estimate.step_seconds_range, 1000 if unit == "ms" else 1

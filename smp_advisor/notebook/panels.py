@@ -9,7 +9,7 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.live import control_state
+from smp_advisor.advice.live import LiveAdvice, control_state
 from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.advice.live.settings import require_settings, with_labels
 from smp_advisor.advice.options import named_values
@@ -26,7 +26,6 @@ from smp_advisor.notebook.workload_fields import ways_to_fit
 from smp_advisor.runs.sources import LocalFolder
 
 if TYPE_CHECKING:
-    from smp_advisor.advice.live import LiveAdvice
     from smp_advisor.advice.live.comparison import Comparison
     from smp_advisor.advice.live.control_state import ControlState, Entry
     from smp_advisor.runs.watching import Run

@@ -237,10 +237,6 @@ def _written(cell: str, name: str, source_dir: str | None) -> Path:
     return folder
 
 
-# mypy: allow-untyped-calls, allow-untyped-decorators
-# IPython does not annotate the decorators that make a magic.
-
-
 _shown: WeakKeyDictionary[Run, list[Any]] = WeakKeyDictionary()
 """Displays of each run that is being watched."""
 
@@ -383,13 +379,13 @@ class RunMagics(Magics):
             run = watch(name.strip("'\""))
             run.wait(lambda run: print(run.headline, flush=True))  # noqa: T201
             advice = advice.calibrate(run, plan=None if run.advice else advisor.plan, accept=arguments.accept)
-        run = None
+        log: Any = None
         if arguments.log is not None:  # the notebook's variable of that name, else the path
             word = arguments.log.strip("'\"")
-            run = self.shell.user_ns[word] if word in self.shell.user_ns else Path(word)
-        has_run = run is not None or any(value for name, value in figures.items() if name != "peak_kind")
+            log = self.shell.user_ns[word] if word in self.shell.user_ns else Path(word)
+        has_run = log is not None or any(value for name, value in figures.items() if name != "peak_kind")
         if has_run or not (arguments.load or arguments.job):
-            advice = advice.calibrate(run, plan=advisor.plan, probe=arguments.probe, accept=arguments.accept, **figures)
+            advice = advice.calibrate(log, plan=advisor.plan, probe=arguments.probe, accept=arguments.accept, **figures)
         elif not arguments.job:
             advice = advice.again()
         calibration = advice.job.calibration

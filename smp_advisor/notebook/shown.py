@@ -1,4 +1,4 @@
-"""What magics read and show: lines with options of the table, progress, results, and the advice displayed last."""
+"""Input and output of magics: lines with options of the table, progress, results, and the advice displayed last."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from IPython.core.error import UsageError
 from IPython.core.getipython import get_ipython
 from IPython.core.magic_arguments import argument
 from IPython.display import display
-from IPython.utils.process import arg_split
+from IPython.utils.process import arg_split  # type: ignore[attr-defined]  # re-exported for each platform
 
 from smp_advisor.advice.options import request_options, specification
 from smp_advisor.arguments import SMALLEST, meant, options
@@ -167,10 +167,6 @@ def _is_value(cell: str, magic: str) -> bool:
     call = body[-1].value
     name = call.args[0] if call.args else None
     return ast.unparse(call.func).endswith("run_line_magic") and isinstance(name, ast.Constant) and name.value == magic
-
-
-# mypy: allow-untyped-calls
-# IPython does not annotate the functions called here.
 
 
 _ANY = "any"

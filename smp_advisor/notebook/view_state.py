@@ -20,11 +20,11 @@ from smp_advisor.advice.live.settings import (
     with_labels,
 )
 from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, memory_interval, profile_of, stage_groups, time_labels
-from smp_advisor.costs.estimate import CATEGORIES
+from smp_advisor.costs.estimate import CATEGORIES, Estimate
 from smp_advisor.costs.wording import adapter_text, batch_limit, listed, overhead_notes, sentences
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import data_file
-from smp_advisor.libraries.library import get_library, libraries, plan_fields
+from smp_advisor.libraries.library import Settings, get_library, libraries, plan_fields
 from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.figures import decisive, figures, fit, headlines, likelihood, memory, preferred, step_range
 from smp_advisor.notebook.workload_fields import OBJECTIVES, workload_fields
@@ -35,8 +35,6 @@ from smp_advisor.workload.stack import AUTO, stack
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.advice.live.control_state import ControlState
-    from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.libraries.library import Settings
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.model import Model
 

@@ -9,28 +9,23 @@ from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.control_state import changed
+from smp_advisor.advice.live import LiveAdvice, control_state
+from smp_advisor.advice.live.control_state import ControlState, changed
 from smp_advisor.advice.live.settings import dollars, require_name, require_settings, with_labels
 from smp_advisor.arguments import amount_of, options
-from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.cluster.table import Instance, instances
+from smp_advisor.cluster import Cluster, Instance, instances
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
-from smp_advisor.libraries.library import get_library, libraries
+from smp_advisor.libraries.library import Settings, get_library, libraries
 from smp_advisor.notebook.figures import headlines, memory
 from smp_advisor.search.clusters import ANY, AUTO
 from smp_advisor.search.sizes import time_and_cost
-from smp_advisor.workload.counts import format_count
+from smp_advisor.workload import Job, format_count
 from smp_advisor.workload.from_config import model_names
-from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from smp_advisor.advice import Advice
-    from smp_advisor.advice.live import LiveAdvice
-    from smp_advisor.advice.live.control_state import ControlState
-    from smp_advisor.libraries.library import Settings
     from smp_advisor.search.ways_out import WayOut, WaysOut
 
 
@@ -305,7 +300,7 @@ class Searching:
                 # A way out that no field shows: the kernel has its values.
                 way = content.get("way")
                 changes |= self._ways[way] if isinstance(way, int) and 0 <= way < len(self._ways) else {}
-                kept = None
+                plan = None
                 if isinstance(fit := content.get("fit"), int):
                     controls = self._advice.controls
                     settings = require_settings(content.get("settings"), controls.advice.plan.library)
@@ -314,7 +309,7 @@ class Searching:
                     if not 0 <= fit < len(offers):
                         raise AdvisorError("The settings have changed: choose again.")  # noqa: TRY301 (answered below)
                     changes |= offers[fit]["changes"]
-                    kept = offers[fit]["plan"]
+                    plan = offers[fit]["plan"]
             except AdvisorError as error:
                 self._answer(identity, error)
                 return
@@ -331,9 +326,9 @@ class Searching:
                         self._answer(identity, result)
                     else:
                         state = None
-                        if kept is not None and kept.library == result.plan.library:
+                        if plan is not None and plan.library == result.plan.library:
                             with suppress(AdvisorError):  # the new recommendation has no such plan
-                                state = control_state.adopt(control_state.recommended(result), kept)
+                                state = control_state.adopt(control_state.recommended(result), plan)
                         summary = search.summary(result if state is None else state.advice)
                         self._advice.renew(result, summary, state=state, pins=search.pins)
                         self._answer(identity, None)

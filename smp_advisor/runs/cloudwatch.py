@@ -56,10 +56,7 @@ def _queries(name: str, groups: list[dict[str, Any]], statistics: dict[str, str]
 
 
 def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[str, Any]:
-    """Status, new lines of the log, and the GPUs of each host, with at most four requests.
-
-    A run of several jobs is followed from one to the next, with the name of the present job in the state.
-    """
+    """Status, new lines of the log, and the GPUs of each host, with at most four requests."""
     sagemaker = boto3.client("sagemaker", config=config)
     name = state.get("job", name)
     job = sagemaker.describe_training_job(TrainingJobName=name)

@@ -20,8 +20,7 @@ from smp_advisor.errors import AdvisorError, CalibrationError
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import plan_fields
 from smp_advisor.libraries.validation import mismatches
-from smp_advisor.workload.calibration import Calibration
-from smp_advisor.workload.model import Model
+from smp_advisor.workload import Calibration, Job, Model
 from smp_advisor.workload.settings import families
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.workload.job import Job
 
     Where = tuple[Model, Cluster, Job, Plan]
 
@@ -198,11 +196,7 @@ class Probe(Shown):
 
 
 def best_probe(*where: *Where, scalable: bool = True, min_fit_probability: float = 0.95) -> Probe:
-    """The probe with the most narrowing per dollar among those that narrow the interval nearly as much as any.
-
-    `where` is the model, cluster, job and plan. `scalable` is whether the model of the probe may have fewer layers: the
-    generated script builds it.
-    """
+    """The probe with the most narrowing per dollar among those that narrow the interval nearly as much as any."""
     probes = list(candidates(*where, scalable=scalable, min_fit_probability=min_fit_probability))
     if not probes:
         raise CalibrationError(

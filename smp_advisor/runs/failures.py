@@ -202,10 +202,10 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
     memory = _figures(message) if first.kind.name == "gpu_memory" else {}
     kind = _kinds()[_memory_kind(memory)] if memory else first.kind
     slots = {**first.groups, **{name: f"{gib:.2f}" for name, gib in memory.items()}}
-    others: dict[str, set[int]] = {}
+    consequences: dict[str, set[int]] = {}
     for hit in sorted(hits, key=lambda hit: hit.row):
         if hit.kind.depth >= _SYMPTOM and hit.kind.name != first.kind.name and hit.row != first.row:
-            others.setdefault(hit.kind.title, set()).add(hit.row)
+            consequences.setdefault(hit.kind.title, set()).add(hit.row)
     rank = _RANK.search(lines[first.row].translate(ASCII_LOWER))
     return Failure(
         kind=kind.name,
@@ -215,7 +215,7 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
         evidence=_evidence(lines[first.row], first),
         line=rows[first.row][0],
         rank=None if rank is None else int(next(filter(None, rank.groups()))),
-        consequences=tuple(f"{title} ({plural(len(numbers), 'line')})" for title, numbers in others.items()),
+        consequences=tuple(f"{title} ({plural(len(numbers), 'line')})" for title, numbers in consequences.items()),
         memory_gib=memory,
         plan=plan,
         source=kind.source,

@@ -28,14 +28,12 @@ from smp_advisor.runs.readers import (
     read_trainer_state,
 )
 from smp_advisor.runs.steps import log_of_text, typical
-from smp_advisor.workload.calibration import Calibration
+from smp_advisor.workload.calibration import Calibration, MeasuredRun, MemoryKind
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.workload.calibration import MeasuredRun, MemoryKind
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
+    from smp_advisor.workload import Job, Model
 
 
 _FIRST_BYTES = 2**20

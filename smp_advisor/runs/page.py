@@ -263,11 +263,7 @@ def causes_of(
     restarts: int = 0,
     memory_share: float | None = None,
 ) -> tuple[Cause, ...]:
-    """Causes of the difference between the measured and the predicted step time, and of steps that were not counted.
-
-    `busy` is the utilization of the GPUs by host, 0 to 1, empty without metrics; `restarts` are those that SageMaker
-    reports; `memory_share` is the peak over the memory of the GPU.
-    """
+    """Causes of the difference between the measured and the predicted step time, and of steps that were not counted."""
     estimate = advice.estimate
     low, high = estimate.step_seconds_range
     causes = list(_not_counted(usual, restarts))

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.files import has_too_many_values
 from smp_advisor.profiling.local_run import losses_in
-from smp_advisor.runs.readers import Log, read_json_lines, read_text, read_trainer_state
+from smp_advisor.runs.readers import Log, Sample, read_json_lines, read_text, read_trainer_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from smp_advisor.runs.readers import Sample
 
 _SETTLED = 1.1
 """A leading step that is slower than this factor of the median is warm-up."""

@@ -26,7 +26,7 @@ from smp_advisor.runs.page import (
     page_of,
 )
 from smp_advisor.runs.readers import Log, Sample
-from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, TrainingJob
+from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, Source, TrainingJob
 from smp_advisor.runs.steps import Steps, Typical, typical
 from smp_advisor.runs.worth import Offer, offer_of
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.recommended import Recommended
-    from smp_advisor.runs.sources import Source
 
 STEADY_STEPS = 20
 """Regular steps after which a run calibrates its own prediction."""

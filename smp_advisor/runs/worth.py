@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.random  # numpy itself imports it at its first use, where an interrupt can break it
 
-from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs import Estimate, estimate
 from smp_advisor.costs.predictive import step_time_draws
 from smp_advisor.costs.wording import Shown, between, fits, number
 from smp_advisor.errors import CalibrationError
 from smp_advisor.libraries.library import get_library
-from smp_advisor.runs.effect import MEASURED_STEPS, best_probe, full_probe
+from smp_advisor.runs.effect import MEASURED_STEPS, Probe, best_probe, full_probe
 from smp_advisor.search.decision import leading_plans
 
 if TYPE_CHECKING:
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.runs.effect import Probe
 
     Floats = NDArray[np.float64]
 

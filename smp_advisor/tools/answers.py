@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.costs.estimate import CATEGORIES
+from smp_advisor.costs.estimate import CATEGORIES, Estimate
 from smp_advisor.costs.wording import (
     amount,
     between,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from smp_advisor.advice import Advice
-    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.estimators.report import EstimatorReport
     from smp_advisor.findings.report import Report
     from smp_advisor.libraries.plan import Plan

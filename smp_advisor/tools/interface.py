@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.options import RANK, keywords_of
 from smp_advisor.advice.request import sort_settings
-from smp_advisor.arguments import is_path, meant, options_of
+from smp_advisor.arguments import Option, is_path, meant, options_of
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.library import libraries
@@ -21,7 +21,6 @@ from smp_advisor.tools.verbs import VERBS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from smp_advisor.arguments import Option
     from smp_advisor.tools.answers import Answer
 
 

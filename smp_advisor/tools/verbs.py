@@ -15,8 +15,7 @@ from smp_advisor.advice.recommendation import advise as recommend
 from smp_advisor.advice.request import job_of, read_model, sort_settings, suited
 from smp_advisor.advice.written import load, write_text
 from smp_advisor.arguments import options_of
-from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.cluster.table import instances
+from smp_advisor.cluster import Cluster, instances
 from smp_advisor.costs.evaluate import estimate as evaluate
 from smp_advisor.costs.wording import fits as is_fitting
 from smp_advisor.costs.wording import percent, plural

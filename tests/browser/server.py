@@ -75,13 +75,7 @@ def write_notebook(path: Path, *cells: str) -> None:
 
 @contextlib.contextmanager
 def serve(app: str, root: Path, folder: Path, *, python: str = sys.executable) -> Iterator[Server]:
-    """Run ``jupyter lab`` or ``jupyter notebook`` with the front end built in `root`.
-
-    Parameters
-    ----------
-    python
-        Python of the server. Kernels have that of the tests.
-    """
+    """Run ``jupyter lab`` or ``jupyter notebook`` with the front end built in `root`."""
     work, port = folder / "work", free_port()
     work.mkdir(parents=True)
     command = [

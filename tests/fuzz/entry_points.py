@@ -35,13 +35,7 @@ ADVISE = ("framework", "objective", "min_fit_probability", "script", "data", "in
 
 
 class EntryPoints(Values):
-    """Calls of the public functions and methods with values of `values.VALUES`.
-
-    Parameters
-    ----------
-    random
-        Source of the values.
-    """
+    """Calls of the public functions and methods with values of `values.VALUES`."""
 
     def __init__(self, random: Random) -> None:
         super().__init__(random)

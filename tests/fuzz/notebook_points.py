@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import smp_advisor as smpa
 from smp_advisor.notebook.cells import KINDS
-from smp_advisor.notebook.extension import MAGICS
+from smp_advisor.notebook.magics import MAGICS
 from smp_advisor.notebook.panels import PANELS
 from smp_advisor.notebook.workload_fields import workload_fields
 
@@ -42,15 +42,7 @@ KINDS_OF_MESSAGES = ("move", "export", "act", "search", "cancel", "panel", "chec
 
 
 class NotebookPoints(Values):
-    """Calls of the magics and messages of a page.
-
-    Parameters
-    ----------
-    random
-        Source of the values.
-    shell
-        A shell with the extension.
-    """
+    """Calls of the magics and messages of a page."""
 
     def __init__(self, random: Random, shell: InteractiveShell) -> None:
         super().__init__(random)

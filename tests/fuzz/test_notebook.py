@@ -8,7 +8,6 @@ from random import Random
 
 import pytest
 from IPython.core.error import UsageError
-from IPython.core.interactiveshell import InteractiveShell
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook import Advisor
@@ -24,17 +23,13 @@ EVERY = 100
 
 
 @pytest.fixture
-def shell(monkeypatch, tmp_path):
-    """A shell with the extension, in a folder with hostile files."""
+def shell(monkeypatch, tmp_path, shell):
+    """A shell in a folder with hostile files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "zero.py").symlink_to("/dev/zero")
     (tmp_path / "loop.json").symlink_to("loop.json")
     os.mkfifo(tmp_path / "pipe.py")
-    made = InteractiveShell.instance()
-    made.run_line_magic("load_ext", "smp_advisor")
-    yield made
-    made.run_line_magic("unload_ext", "smp_advisor")
-    InteractiveShell.clear_instance()
+    return shell
 
 
 @pytest.mark.slow

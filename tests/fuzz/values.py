@@ -42,13 +42,7 @@ TEXTS = (
 
 
 class Values:
-    """Draws of values.
-
-    Parameters
-    ----------
-    random
-        Source of the draws.
-    """
+    """Draws of values."""
 
     def __init__(self, random: Random) -> None:
         self.random = random

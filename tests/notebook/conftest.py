@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 
 from smp_advisor.notebook import Advisor
 
@@ -18,16 +17,6 @@ def advice():
 def pipeline_advice():
     """With a pipeline and several microbatches."""
     return make_advice(PIPELINE)
-
-
-@pytest.fixture
-def shell():
-    """A shell of a terminal with the extension loaded."""
-    made = InteractiveShell.instance()
-    made.run_line_magic("load_ext", "smp_advisor")
-    yield made
-    made.run_line_magic("unload_ext", "smp_advisor")
-    InteractiveShell.clear_instance()
 
 
 @pytest.fixture

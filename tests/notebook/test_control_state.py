@@ -86,7 +86,7 @@ def test_another_kind_of_code_moves_the_estimate_and_comes_back(advice):
 
 
 def test_the_control_of_the_code_has_a_tooltip_and_the_exported_script_first(advice):
-    (code,) = (control for control in controls(advice, settings_of(advice.plan)) if control.name == "stack")
+    code = by_name(advice)["stack"]
     assert (code.kind, code.values[0]) == ("select", "auto")
     assert "tensorflow" not in code.values
     assert code.texts[0] == "exported script (inferred): SMP v1 script"
@@ -102,11 +102,7 @@ def test_what_cannot_be_combined_is_refused_in_one_sentence_and_loses_nothing(pi
     assert after.settings["sharding"] == "sharded_8"
     with pytest.raises(PlanError, match="exclude each other"):
         control_state.require(after)
-
-
-def test_a_refused_setting_can_be_put_right_by_another_control(pipeline_advice):
-    refused = control_state.move(control_state.recommended(pipeline_advice), "sharding", "sharded_8")
-    mended = control_state.move(refused, "pipeline_parallel_degree", 1)
+    mended = control_state.move(after, "pipeline_parallel_degree", 1)  # another control puts it right
     assert mended.problem == ""
     assert mended.plan.sharded_data_parallel_degree == 16  # all of them, as before
 
@@ -135,11 +131,6 @@ def test_shards_over_some_gpus_are_still_made_fewer_only(advice):
     gone = control_state.move(start, "tensor_parallel_degree", 16)
     assert gone.settings["sharding"] == "sharded_8"
     assert control_state.move(gone, "tensor_parallel_degree", 8).settings["sharding"] == "sharded_16"
-
-
-def test_an_unknown_control_is_named(advice):
-    with pytest.raises(PlanError, match="no control 'batch'"):
-        control_state.move(control_state.recommended(advice), "batch", 1)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +188,7 @@ def test_settings_of_the_training_script_are_controls_of_the_libraries_that_have
 
 
 def by_name(advice):
-    return {control.name: control for control in controls(advice, settings_of(advice.plan))}
+    return {control.name: control for control in controls(advice, settings_of(advice.plan, advice.job))}
 
 
 def test_each_control_has_a_position_for_what_is_set(advice, pipeline_advice):
@@ -208,24 +199,16 @@ def test_each_control_has_a_position_for_what_is_set(advice, pipeline_advice):
             assert len(control.values) == len(set(control.values)) == len(control.texts)
 
 
-def test_degrees_divide_the_cluster_and_the_heads(advice):
-    found = by_name(advice)
+def test_values_divide_what_they_are_of_and_a_schedule_needs_a_pipeline(advice, pipeline_advice):
+    found, piped = by_name(advice), by_name(pipeline_advice)
     assert found["tensor_parallel_degree"].values == (1, 2, 4, 8, 16, 32)
     assert all(32 % degree == 0 for degree in found["pipeline_parallel_degree"].values)
     assert max(found["pipeline_parallel_degree"].values) <= advice.model.layer_count
-
-
-def test_microbatches_divide_the_batch_and_batches_are_their_multiples(pipeline_advice):
-    found = by_name(pipeline_advice)
-    assert found["microbatches"].values == (1, 2, 4, 8, 16)
-    assert all(size % 4 == 0 for size in found["batch_size"].values)
-
-
-def test_the_schedule_has_one_value_without_a_pipeline(advice, pipeline_advice):
+    assert piped["microbatches"].values == (1, 2, 4, 8, 16)
+    assert all(size % 4 == 0 for size in piped["batch_size"].values)
     for name in ("active_microbatches", "pipeline"):
-        control = by_name(advice)[name]
-        assert (len(control.values), control.fixed_because) == (1, "Only with pipeline stages.")
-    assert by_name(pipeline_advice)["active_microbatches"].values == (1, 2, 3, 4)
+        assert (len(found[name].values), found[name].fixed_because) == (1, "Only with pipeline stages.")
+    assert piped["active_microbatches"].values == (1, 2, 3, 4)
 
 
 SHARDED = Plan(sharded_data_parallel_degree=8, bf16=True, batch_size=16, activation_checkpointing="each")
@@ -294,8 +277,9 @@ def test_a_step_in_the_backward_pass_is_possible_once_nothing_accumulates():
 
 def test_the_batch_reaches_sizes_that_do_not_fit():
     advice = make_advice(max_tokens_per_step=512 * 32 * 24)
-    (batch,) = (c for c in controls(advice, settings_of(advice.plan, advice.job)) if c.name == "batch_size")
-    fitting = [control_state.move(control_state.recommended(advice), c, v).estimate.fits for c, v in _all(batch)]
+    batch = by_name(advice)["batch_size"]
+    start = control_state.recommended(advice)
+    fitting = [control_state.move(start, "batch_size", size).estimate.fits for size in batch.values]
     assert max(batch.values) > 24
     assert fitting == sorted(fitting, reverse=True)
     assert fitting.count(False) == 2
@@ -303,7 +287,7 @@ def test_the_batch_reaches_sizes_that_do_not_fit():
 
 def test_the_batch_has_a_position_for_the_largest_that_fits():
     advice = make_advice()
-    (batch,) = (c for c in controls(advice, settings_of(advice.plan, advice.job)) if c.name == "batch_size")
+    batch = by_name(advice)["batch_size"]
 
     def likely(size):
         moved = control_state.move(control_state.recommended(advice), "batch_size", size)
@@ -315,17 +299,13 @@ def test_the_batch_has_a_position_for_the_largest_that_fits():
     assert list(batch.values) == sorted(set(batch.values))
 
 
-def _all(control):
-    return [(control.name, value) for value in control.values]
-
-
 def test_a_single_value_has_its_reason():
     advice = make_advice(global_batch_size=640)
-    (batch,) = (c for c in controls(advice, settings_of(advice.plan, advice.job)) if c.name == "batch_size")
+    batch = by_name(advice)["batch_size"]
     assert batch.values == (20,)
     assert batch.fixed_because == "The job requires a global batch of 640 samples, which decides the batch size."
     dense = advise("1B", "ml.p4d.24xlarge", library="smp-v2", family="llama", sequence_length=512)
-    (expert,) = (c for c in controls(dense, settings_of(dense.plan, dense.job)) if c.name == "expert_parallel_degree")
+    expert = by_name(dense)["expert_parallel_degree"]
     assert expert.fixed_because == "SMP v2 has expert parallelism for the families mixtral only, not for llama."
 
 
@@ -353,5 +333,5 @@ def test_the_precision_moves_plan_and_job_and_comes_back(sharded, advice):
 
 def test_precisions_that_the_gpu_lacks_are_not_offered():
     advice = advise("350M", "ml.p3.16xlarge", library="ddp", sequence_length=512)
-    (precision,) = (c for c in controls(advice, settings_of(advice.plan, advice.job)) if c.name == "precision")
+    precision = by_name(advice)["precision"]
     assert set(precision.values) == {"fp16", "fp32"}

@@ -12,7 +12,7 @@ import smp_advisor.profiling
 import smp_advisor.profiling.local_run
 from smp_advisor.errors import ProfileError
 from smp_advisor.notebook import Advisor
-from smp_advisor.notebook.extension import MAGICS
+from smp_advisor.notebook.magics import MAGICS
 from smp_advisor.notebook.shown import set_displayed_last
 from smp_advisor.profiling.local_run import LocalRun
 from smp_advisor.workload import Adapter

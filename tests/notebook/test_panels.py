@@ -223,17 +223,14 @@ def test_junk_is_a_sentence(small):
 
 
 def test_a_cell_with_an_estimator_is_checked_as_one_and_not_run(shell):
+    shell.user_ns["pieces"] = 4  # of another cell
+    named = cells.V1.replace('"microbatches": 4', '"microbatches": pieces')
+    assert shell.run_cell_magic("smp_check", "", named).plan.microbatches == 4
     report = shell.run_cell_magic("smp_check", "", BROKEN)
     assert isinstance(report, EstimatorReport)
     assert [(one.id, one.line) for one in report] == [("EST501", 15)]  # with the magic's own line
     assert report.corrected == cells.V1
     assert "estimator" not in shell.user_ns
-
-
-def test_names_of_other_cells_are_known(shell):
-    shell.user_ns["pieces"] = 4
-    cell = cells.V1.replace('"microbatches": 4', '"microbatches": pieces')
-    assert shell.run_cell_magic("smp_check", "", cell).plan.microbatches == 4
 
 
 def test_recipes_and_requests_are_checked_by_their_path(shell, tmp_path):
@@ -250,9 +247,6 @@ def test_a_recipe_is_checked_on_the_instance_of_the_line(shell, tmp_path):
     assert shell.run_line_magic("smp_check", f"{path} -i p5.48xlarge -n 8").cluster.nodes == 8
     with pytest.raises(UsageError, match="add --instance"):
         shell.run_line_magic("smp_check", f"{path} -n 8")
-
-
-def test_what_is_said_to_be_an_estimator_and_is_none_is_an_error(shell):
     with pytest.raises(UsageError, match="does not configure a training job"):
         shell.run_cell_magic("smp_check", "--estimator", "x = 1\n")
 

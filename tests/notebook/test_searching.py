@@ -156,7 +156,6 @@ def test_a_canceled_search_changes_nothing_and_ends_at_its_next_step():
             steps.append(step)
 
     task = SearchTask(run, steps.append, results.append)
-    task.start()
     reached.wait()
     task.cancel()
     go.set()
@@ -166,10 +165,9 @@ def test_a_canceled_search_changes_nothing_and_ends_at_its_next_step():
 
 def test_progress_has_the_time_left():
     reports, done = [], Event()
-    task = SearchTask(
+    SearchTask(
         lambda report: [report(part, 4, f"{part} nodes") for part in (0, 2, 4)], reports.append, lambda _: done.set()
     )
-    task.start()
     done.wait()
     assert reports[0] == {"done": 0, "total": 4, "text": "0 nodes", "seconds_left": None}
     assert reports[-1]["seconds_left"] == 0

@@ -1,4 +1,4 @@
-"""The picture that a saved notebook keeps, and the figures it shares with the view."""
+"""The picture that a saved notebook keeps, its figures, and the advice for every library with controls of its own."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from smp_advisor import advise
+from smp_advisor.advice.live import control_state
+from smp_advisor.advice.live.settings import plan_of, require_settings, settings_of
 from smp_advisor.charts.step import stage_groups
 from smp_advisor.costs import estimate
+from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.advisor import Advisor
 from smp_advisor.notebook.figures import figures, fit, likelihood
 from smp_advisor.notebook.figures import memory as needed
-from smp_advisor.notebook.view_state import recommendation
+from smp_advisor.notebook.view_state import explanation, recommendation
 
 from .advice import PIPELINE, make_advice
 
@@ -25,7 +28,7 @@ def tree(html: str) -> ET.Element:
 
 def test_the_page_has_it_all_fetches_nothing_and_draws_bars_as_text(pipeline_advice):
     """Pages without trust in their content remove drawings, and leave text."""
-    html = Advisor(pipeline_advice)._html()
+    html = Advisor(pipeline_advice)._repr_mimebundle_()[0]["text/html"]
     root = tree(html)
     text = "".join(root.itertext())
     for expected in (
@@ -46,7 +49,7 @@ def test_the_page_has_it_all_fetches_nothing_and_draws_bars_as_text(pipeline_adv
 
 
 def test_amounts_are_no_formulas():
-    root = tree(Advisor(make_advice(tokens=300e9))._html())
+    root = tree(Advisor(make_advice(tokens=300e9))._repr_mimebundle_()[0]["text/html"])
     assert "".join(root.itertext()).count("$") >= 2
     texts = [text for element in root.iter() for text in (element.text, element.tail) if text and "$" in text]
     assert set(texts) == {"$"}  # a page typesets what is between two of them in one text
@@ -117,3 +120,48 @@ def test_the_verdict_has_three_states(advice):
     assert fit(over, 0.0) == "over"
     assert needed(over).startswith(f"{over.needed_gib:,.1f} of ")
     assert likelihood(doubtful, 0.95) == "90.0 % likely, 95 % required"
+
+
+ASKED = {
+    "smp-v2": {"model": "7B", "family": "llama", "sequence_length": 1024},
+    "fsdp": {"model": "7B", "sequence_length": 1024},
+    "ddp": {"model": "350M", "sequence_length": 512},
+    "training-compiler": {"model": "124M", "sequence_length": 512},
+    "smp-v1-tensorflow": {"model": "1.3B", "sequence_length": 512},
+}
+
+
+@pytest.fixture(scope="module", params=ASKED)
+def of_library(request):
+    asked = dict(ASKED[request.param])
+    return advise(asked.pop("model"), "ml.p4d.24xlarge", library=request.param, max_tokens_per_step=100_000, **asked)
+
+
+def test_settings_make_the_plan_again(of_library):
+    settings = settings_of(of_library.plan)
+    assert plan_of(of_library, settings) == of_library.plan
+    assert require_settings(settings, of_library.plan.library) == settings
+    moved = {**settings, "batch_size": settings["batch_size"] * 2}
+    assert plan_of(of_library, moved).batch_size == moved["batch_size"]
+    assert settings_of(plan_of(of_library, moved)) == moved
+
+
+def test_the_recommendation_goes_to_the_view(of_library):
+    told = {**recommendation(of_library), **explanation(of_library)}
+    assert len(told["names"]) == len(told["rows"]) == len(told["recommended"]["configuration"])
+    assert (told["reference"] is None) == (of_library.plan.library != "smp-v2")
+    assert any(fact["label"] == "Library" for fact in told["facts"])
+    html = Advisor(of_library)._repr_mimebundle_()[0]["text/html"]
+    assert schema(of_library.plan.library).name in html
+    assert ("Nearest AWS reference" in html) == (told["reference"] is not None)
+
+
+def test_offloading_and_checkpointing_follow_each_other():
+    advice = advise("7B", "ml.p4d.24xlarge", library="smp-v2", family="llama", sequence_length=1024)
+    bench = control_state.recommended(advice)
+    on = control_state.move(bench, "offload_activations", True)
+    assert on.settings["activation_checkpointing"] == "each"
+    assert on.plan.sm_activation_offloading is True
+    off = control_state.move(on, "activation_checkpointing", "none")
+    assert off.settings["offload_activations"] is False
+    assert off.plan.sm_activation_offloading is False

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from IPython.core.error import UsageError
-from IPython.core.interactiveshell import InteractiveShell
 
 import smp_advisor as smpa
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
@@ -201,15 +200,11 @@ def test_figures_are_checked(advice):
 
 
 @pytest.fixture
-def shell(advice, capsys):
+def shell(shell, advice, capsys):
     """A shell in which the advice is displayed."""
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "smp_advisor")
     set_displayed_last(shell, Advisor(advice))
     capsys.readouterr()
-    yield shell
-    shell.run_line_magic("unload_ext", "smp_advisor")
-    InteractiveShell.clear_instance()
+    return shell
 
 
 def test_a_log_is_read_shown_saved_and_loaded(shell, advice, tmp_path, capsys):

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from botocore.stub import Stubber
-from IPython.core.interactiveshell import InteractiveShell
 
 import smp_advisor as smpa
 from smp_advisor.errors import CalibrationError, RunError
@@ -160,11 +159,9 @@ def test_a_new_process_finds_the_prediction_of_any_model_in_its_job(
     assert "in the environment of the job" in shown
 
 
-def test_inserted_probes_change_the_choice(account, tmp_path, monkeypatch, capsys):
+def test_inserted_probes_change_the_choice(account, tmp_path, monkeypatch, capsys, shell):
     monkeypatch.chdir(tmp_path)
     advice = smpa.advise("13B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", tokens="100B")
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "smp_advisor")
     set_displayed_last(shell, Advisor(advice))
     _, *probes, learn = cells(advice, advice.plan, "worth", "v2")
     for number, probe in enumerate(advice.worth_measuring().probes):
@@ -179,7 +176,6 @@ def test_inserted_probes_change_the_choice(account, tmp_path, monkeypatch, capsy
     assert len(learned.job.calibration.runs) == 2
     assert learned.plan != advice.plan
     assert "per step (predicted" in capsys.readouterr().out
-    InteractiveShell.clear_instance()
 
 
 @pytest.mark.parametrize(

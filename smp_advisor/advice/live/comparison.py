@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from smp_advisor.advice.live.control_state import summarized
+from smp_advisor.advice.live.control_state import Entry, summarized
 from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of, sign
 from smp_advisor.costs.wording import (
     SAME,
@@ -24,14 +24,12 @@ from smp_advisor.costs.wording import (
     token_rate,
 )
 from smp_advisor.guidance.reference import shown
+from smp_advisor.libraries import get_library, schema
 from smp_advisor.libraries.controls import fields_of
-from smp_advisor.libraries.library import get_library
-from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from smp_advisor.advice.live.control_state import Entry
     from smp_advisor.costs.estimate import Estimate
 
 

@@ -25,20 +25,17 @@ from smp_advisor.advice.live.settings import (
 )
 from smp_advisor.arguments import amount_of
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.costs import estimate
+from smp_advisor.costs import Estimate, estimate
 from smp_advisor.costs.wording import adapter_text, listed
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.libraries.library import get_library, plan_fields
+from smp_advisor.libraries.library import Setting, Settings, get_library, plan_fields
 from smp_advisor.libraries.validation import check_against
-from smp_advisor.workload.adapter import Adapter
-from smp_advisor.workload.job import Job
+from smp_advisor.workload import Adapter, Job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from smp_advisor.advice import Advice
-    from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
 
 
@@ -116,10 +113,7 @@ def summarized(before: ControlState, after: ControlState, moved: str = "") -> Co
 def describe(
     rows: Sequence[str], texts: Sequence[Sequence[str]], before: Estimate, after: Estimate, *, moved: str
 ) -> str:
-    """A change in a sentence: the moved setting, those that follow, memory, speed and fit; empty without one.
-
-    `texts` are the settings before and after, in the order of `rows`.
-    """
+    """A change in a sentence: the moved setting, those that follow, memory, speed and fit; empty without one."""
     changes = {
         row: f"{was or 'none'} → {now or 'none'}" for row, was, now in zip(rows, *texts, strict=True) if was != now
     }

@@ -23,11 +23,11 @@ from smp_advisor.advice.live.settings import (
     value_text,
     with_job,
 )
-from smp_advisor.costs import estimate, estimate_many
+from smp_advisor.costs import Estimate, estimate, estimate_many
 from smp_advisor.costs.wording import fits, listed
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.controls import SCHEDULE, Situation, positions
-from smp_advisor.libraries.library import get_library
+from smp_advisor.libraries.library import Setting, Settings, get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.workload.stack import training_settings
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from smp_advisor.advice import Advice
-    from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
+
+    _Candidate = tuple[tuple[str, ...], Settings]  # names of the changed settings, and all settings
 
 
 _DOUBLINGS = 12
@@ -49,10 +49,7 @@ _BEYOND = 2
 
 
 def sizes_beyond(advice: Advice, settings: Settings, sizes: Sequence[int]) -> list[int]:
-    """Batch sizes above `sizes`, in halves of a doubling, up to the second that does not fit.
-
-    None if two of `sizes` do not fit, if the job fixes the global batch, or if the settings cannot be combined.
-    """
+    """Batch sizes above `sizes`, in halves of a doubling, up to the second that does not fit."""
     if not sizes or advice.job.global_batch_size is not None:
         return []
     unit, largest = int(settings.get("microbatches", 1)), sizes[-1]
@@ -74,10 +71,7 @@ def sizes_beyond(advice: Advice, settings: Settings, sizes: Sequence[int]) -> li
 
 
 def largest_that_fits(advice: Advice, settings: Settings, sizes: Sequence[int]) -> list[int]:
-    """The largest batch size between two of `sizes` that fits with the required probability, if it is none of them.
-
-    None if the job fixes the global batch, if all or none of `sizes` fit, or if the settings cannot be combined.
-    """
+    """The largest batch size between two of `sizes` that fits with the required probability, if it is none of them."""
     if not sizes or advice.job.global_batch_size is not None:
         return []
     unit = int(settings.get("microbatches", 1))
@@ -262,9 +256,6 @@ def _control(library: str, name: str, values: Iterable[Setting], current: Settin
         help=" ".join([*(parameter.doc for parameter in described if parameter), names]),
     )
 
-
-if TYPE_CHECKING:
-    _Candidate = tuple[tuple[str, ...], Settings]  # names of the changed settings, and all settings
 
 _MOST = 3
 _FOLLOWERS = frozenset({"active_microbatches", "pipeline"})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.advice import Advice
 from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.comparison import Comparison, compare
-from smp_advisor.advice.live.control_state import Entry, History, SearchAgain, pins_of
+from smp_advisor.advice.live.control_state import ControlState, Entry, History, SearchAgain, pins_of
 from smp_advisor.advice.live.settings import require_name, with_labels
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError, PlanError
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
 
-    from smp_advisor.advice.live.control_state import ControlState
     from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan

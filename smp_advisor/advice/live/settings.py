@@ -12,7 +12,7 @@ from smp_advisor.costs.wording import checkpointing_text
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries.controls import completed_settings, dependent_settings, fields_of, with_prescaled_batch
 from smp_advisor.libraries.groups import global_batch_size
-from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, Setting, Settings, get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.stack import AUTO, stack, stacks, training_settings
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.advice import Advice
-    from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
 
 STACK = "stack"
