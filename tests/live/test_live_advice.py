@@ -136,6 +136,8 @@ def test_two_plans_are_compared_with_the_price_of_the_difference(advice, value):
     )
     with pytest.raises(AdvisorError, match="Two plans"):
         advice.compare("small", "small", "small")
+    with pytest.raises(AdvisorError, match="not None"):
+        advice.compare(None)  # e.g. the plan of a report that could read none
 
 
 def test_the_reasons_are_those_of_the_plan_on_screen(advice, value):

@@ -10,6 +10,7 @@ from smp_advisor.advice.live.control_state import Entry, summarized
 from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of, sign
 from smp_advisor.costs.wording import (
     SAME,
+    Shown,
     fit,
     gib,
     number,
@@ -50,7 +51,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(Shown):
     """Two plans next to each other. `str` and a notebook show it as a table."""
 
     names: tuple[str, str]

@@ -417,6 +417,10 @@ class LiveAdvice(Advice):
         with self.turn:
             if len(plans) > 2:
                 raise AdvisorError(f"Two plans can be compared, not {len(plans)}.")
+            if None in plans:
+                raise AdvisorError(
+                    "compare() requires a plan, the name of a snapshot or the row of an alternative, not None."
+                )
             first, second = [*(plans or (RECOMMENDED,)), ON_SCREEN][:2]
             return self.compare_at(self._controls, first, second)
 
