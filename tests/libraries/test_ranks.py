@@ -11,11 +11,11 @@ from smp_advisor.cluster import Cluster, instances
 from smp_advisor.costs.world import World
 from smp_advisor.errors import InstanceError, PlanError
 from smp_advisor.guidance.rank_map import GROUPS, PLACEMENTS, RankTable, rank_map
-from smp_advisor.libraries import Plan, nearest_supported, require_supported_instance, supported_instances
+from smp_advisor.libraries import Plan, groups, nearest_supported, require_supported_instance, supported_instances
 from smp_advisor.libraries.groups import data_parallel_degree, global_batch_size, reduced_data_parallel_degree
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.workload import Job, Model
-from tests.libraries.plans import valid_plans, valid_plans_of
+from tests.libraries.plans import valid_plans
 from tests.libraries.test_check import HARDWARE
 
 P4D = "ml.p4d.24xlarge"
@@ -62,20 +62,41 @@ def test_placements() -> None:
 
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[Plan, Cluster]:
+    cluster = Cluster(P4D, draw(st.sampled_from([1, 2, 3, 16])))
     library = draw(st.sampled_from(["smp-v1", "smp-v1-tensorflow", "smp-v2", "fsdp", "ddp"]))
-    plan = draw(valid_plans() if library == "smp-v1" else valid_plans_of(library))
-    cluster = Cluster(P4D, draw(st.sampled_from([2, 6, 16])))
-    together = plan.pipeline_parallel_degree * plan.tensor_parallel_degree * plan.context_parallel_degree
-    assume(cluster.gpus % together == 0)
-    assume(cluster.gpus % (plan.tensor_parallel_degree * plan.pipeline_parallel_degree * shards_of(plan, cluster)) == 0)
-    return plan, cluster
-
-
-def shards_of(plan: Plan, cluster: Cluster) -> int:
+    degree = st.sampled_from([1, 2, 4, 8])
     try:
-        return plan.shard_degree(cluster)
+        match library:
+            case "smp-v1":
+                shards = draw(st.sampled_from([1, 1, 2, 8]))
+                plan = Plan(
+                    tensor_parallel_degree=draw(degree),
+                    pipeline_parallel_degree=1 if shards > 1 else draw(degree),
+                    sharded_data_parallel_degree=shards,
+                    shard_optimizer_state=shards == 1 and draw(st.booleans()),
+                    placement_strategy=draw(st.sampled_from(["cluster", "spread"])),
+                    microbatches=8,
+                    batch_size=8,
+                    fp16=True,
+                )
+            case "smp-v1-tensorflow":
+                plan = Plan(library=library, partitions=draw(degree), microbatches=8, batch_size=8)
+            case "smp-v2":
+                plan = Plan(
+                    library=library,
+                    tensor_parallel_degree=draw(degree),
+                    context_parallel_degree=draw(st.sampled_from([1, 2])),
+                    hybrid_shard_degree=draw(degree),
+                )
+            case _:
+                plan = Plan(library=library)
+        reduced_data_parallel_degree(plan, cluster)
     except PlanError:
-        return cluster.gpus + 1
+        assume(False)
+    assume(
+        cluster.gpus % (plan.tensor_parallel_degree * plan.pipeline_parallel_degree * plan.shard_degree(cluster)) == 0
+    )
+    return plan, cluster
 
 
 @given(plans(), st.sampled_from([None, *PLACEMENTS]))
@@ -97,9 +118,6 @@ def test_every_group_holds_what_it_is_defined_by(chosen: tuple[Plan, Cluster], p
         assert sorted(rank for member in members_of(ranks, name) for rank in member) == list(range(cluster.gpus))
     batches = int(ranks.replica.max()) + 1
     assert global_batch_size(plan, cluster) == batches * plan.batches_per_group * plan.batch_size
-    assert data_parallel_degree(plan, cluster) * plan.pipeline_parallel_degree == cluster.gpus
-    together = plan.pipeline_parallel_degree * plan.tensor_parallel_degree * plan.context_parallel_degree
-    assert reduced_data_parallel_degree(plan, cluster) * together == cluster.gpus
 
 
 @given(plans())
@@ -116,6 +134,18 @@ def test_the_cost_model_has_the_same_distances(chosen: tuple[Plan, Cluster]) -> 
         members = ranks.members(name, 0)
         if len(members) > 1:
             assert members[1] - members[0] == np.asarray(stride).flat[0]
+
+
+@given(valid_plans(), st.integers(1, 64))
+def test_degrees_multiply_to_the_world(plan, nodes):
+    cluster = Cluster("ml.p4d.24xlarge", nodes)
+    together = plan.pipeline_parallel_degree * plan.tensor_parallel_degree * plan.context_parallel_degree
+    assume(cluster.gpus % together == 0)
+    dp, rdp = groups.data_parallel_degree(plan, cluster), groups.reduced_data_parallel_degree(plan, cluster)
+    assert dp * plan.pipeline_parallel_degree == cluster.gpus
+    assert rdp * together == cluster.gpus
+    # Every sample is processed by exactly one tensor-parallel group of one replica.
+    assert groups.global_batch_size(plan, cluster) == rdp * plan.batch_size * plan.batches_per_group
 
 
 LISTED = ["ml.g4dn.12xlarge", "ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge"]

@@ -57,6 +57,41 @@ class CustomGradient(Tower):
         return Doubled.apply(layer(hidden))
 
 
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x, mask, extra):
+        return (self.layer(x) * mask + extra[0][1]["bias"]).sum()
+
+
+class Masked(nn.Module):
+    """A loss over the positions whose label is positive."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(100, 16)
+        self.head = nn.Linear(16, 100)
+
+    def forward(self, x, y):
+        positive = y > 40
+        return nn.functional.cross_entropy(self.head(self.embedding(x)[positive]), y[positive])
+
+
+class Holder(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x, y):
+        return self.inner(x, y)
+
+
+class BurningError(Exception):
+    pass
+
+
 class Broken(Tower):
     def through(self, layer, hidden):  # noqa: ARG002
-        raise RuntimeError("the cluster is on fire")
+        raise BurningError("the cluster is on fire")

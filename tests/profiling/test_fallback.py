@@ -7,17 +7,18 @@ import pytest
 import smp_advisor
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.result import Profile
-from tests.deferred import Deferred
-from tests.profiling.shared import net, plain_profile, profiled
+from tests.deferred import Deferred, deferred
+from tests.profiling.shared import plain_profile, profiled
 
 pytestmark = pytest.mark.torch
 
 torch = Deferred("torch")
 PlainGPT = Deferred("tests.profiling.plain_models", "PlainGPT")
 
-nn = Deferred("torch.nn")
-models = Deferred("tests.profiling.models_hard_to_trace")
-Tower = Deferred("tests.profiling.models_hard_to_trace", "Tower")
+Broken, Holder, Masked = deferred("tests.profiling.models_hard_to_trace", "Broken", "Holder", "Masked")
+ByIndex, ByNumPy, ByValue, CustomGradient, Odd, Tower = deferred(
+    "tests.profiling.models_hard_to_trace", "ByIndex", "ByNumPy", "ByValue", "CustomGradient", "Odd", "Tower"
+)
 
 
 def traced(model, **settings):
@@ -29,13 +30,13 @@ def methods(profile):
 
 
 def test_custom_gradients_are_traced():
-    profile = traced(models.CustomGradient())
+    profile = traced(CustomGradient())
     assert methods(profile)["FLOPs"] == ("traced", "exact")
     assert len(profile.blocks) == 4
 
 
 def test_a_forward_that_counts_its_layers_is_traced_whole():
-    profile = traced(models.ByIndex())
+    profile = traced(ByIndex())
     assert methods(profile)["saved bytes"] == ("traced", "exact")
     tower = traced(Tower())
     assert profile.saved_bytes == tower.saved_bytes
@@ -43,14 +44,14 @@ def test_a_forward_that_counts_its_layers_is_traced_whole():
 
 
 def test_a_test_on_values_takes_the_larger_of_both_answers_and_says_so():
-    profile = traced(models.ByValue())
+    profile = traced(ByValue())
     assert methods(profile)["saved bytes"] == ("traced", "low")
     assert profile.forward_flops(1, 128) == traced(Tower()).forward_flops(1, 128)
     assert any("depends on a tensor's values (models_hard_to_trace.py" in warning for warning in profile.warnings)
 
 
 def test_work_in_numpy_is_measured_by_real_steps():
-    profile, tower = traced(models.ByNumPy(), precision="fp16"), traced(Tower(), precision="fp16")
+    profile, tower = traced(ByNumPy(), precision="fp16"), traced(Tower(), precision="fp16")
     assert methods(profile)["FLOPs"] == ("real steps", "high")
     assert profile.forward_flops == tower.forward_flops
     assert profile.sequence == 128
@@ -58,11 +59,7 @@ def test_work_in_numpy_is_measured_by_real_steps():
 
 
 def test_shapes_that_depend_on_values_are_measured_with_low_confidence():
-    def forward(self, x, y):
-        positive = y > 40
-        return nn.functional.cross_entropy(self.head(self.embedding(x)[positive]), y[positive])
-
-    profile = traced(net(forward, embedding=nn.Embedding(100, 16), head=nn.Linear(16, 100)))
+    profile = traced(Masked())
     assert methods(profile)["saved bytes"] == ("real steps", "low")
     assert 0 < profile.forward_flops(2, 128) <= 2 * 2 * 128 * 16 * 100
 
@@ -71,13 +68,14 @@ def test_shapes_that_depend_on_values_are_measured_with_low_confidence():
 def test_wrappers_are_looked_through(place):
     model, plain = PlainGPT(layers=6), plain_profile()
     assert methods(plain)["saved bytes"] == ("traced", "exact")
-    held = {"DataParallel": nn.DataParallel, "inside": lambda of: net(lambda self, x, y: self.inner(x, y), inner=of)}
-    wrapped = held[place](torch.compile(model) if place == "inside" else model)
+    wrapped = {"DataParallel": torch.nn.DataParallel, "inside": lambda module: Holder(torch.compile(module))}[place](
+        model
+    )
     profile = traced(wrapped, sequence=256)
     assert profile.forward_flops == plain.forward_flops
     assert profile.saved_bytes == plain.saved_bytes
     assert len(profile.blocks) == 6
-    assert profile.name == ("Net" if place == "inside" else "PlainGPT")
+    assert profile.name == ("Holder" if place == "inside" else "PlainGPT")
 
 
 def test_sparse_embeddings_are_traced():
@@ -88,7 +86,7 @@ def test_sparse_embeddings_are_traced():
 
 def test_an_error_of_the_model_is_no_hint_to_pass_inputs():
     with pytest.raises(ProfileError, match="the cluster is on fire") as caught:
-        traced(models.Broken())
+        traced(Broken())
     assert "inputs=" not in str(caught.value)
 
 
@@ -100,14 +98,10 @@ def test_a_module_that_cannot_be_trained_is_refused_with_what_to_supply():
 
 
 def test_odd_inputs_are_asked_for_and_taken():
-    def forward(self, x, mask, extra):
-        return (self.layer(x) * mask + extra[0][1]["bias"]).sum()
-
-    odd = net(forward, layer=nn.Linear(8, 8))
-    with pytest.raises(ProfileError, match=r"can't be inferred from a layer: Net.forward takes"):
-        smp_advisor.profile(odd)  # the first of several failures
+    with pytest.raises(ProfileError, match=r"can't be inferred from a layer: Odd.forward takes"):
+        smp_advisor.profile(Odd())  # the first of several failures
     inputs = {"x": torch.zeros(2, 8), "mask": torch.zeros(2, 8), "extra": [(None, {"bias": torch.zeros(2, 8)})]}
-    profile = smp_advisor.profile(odd, stages=("trace",), inputs=inputs, precision="fp32")
+    profile = smp_advisor.profile(Odd(), stages=("trace",), inputs=inputs, precision="fp32")
     assert profile.forward_flops(1, 1) == 2 * 2 * 8 * 8
     assert profile.inputs.endswith("(supplied)")
 
