@@ -121,13 +121,6 @@ def _measured() -> Mapping[tuple[str, int, bool, str], tuple[float, ...]]:
     }
 
 
-def _at_length(rates: tuple[float, ...], length: int) -> float:
-    """Rate at a length. Below the shortest measured one, it falls with the square root of the length."""
-    shortest = min(length / _LENGTHS[0], 1.0)
-    rate = float(np.interp(np.log2(max(length, 1)), np.log2(_LENGTHS), rates))
-    return rate * math.sqrt(shortest)
-
-
 @cache
 def _relative(kernel: str, head_dim: int, *, causal: bool, of: str, length: int) -> float:
     """Rate relative to the kernel's reference, interpolated in the logarithms of width and length."""
@@ -141,7 +134,9 @@ def _relative(kernel: str, head_dim: int, *, causal: bool, of: str, length: int)
         masked, full = (_relative(kernel, head_dim, causal=mask, of="forward", length=length) for mask in (True, False))
         return unmasked * masked / full
     widths = sorted(width for name, width, mask, which in table if (name, mask, which) == (kernel, causal, of))
-    rates = [_at_length(table[kernel, width, causal, of], length) for width in widths]
+    # Below the shortest measured length, the rate falls with the square root of the length.
+    short, at = math.sqrt(min(length / _LENGTHS[0], 1.0)), np.log2(max(length, 1))
+    rates = [float(np.interp(at, np.log2(_LENGTHS), table[kernel, width, causal, of])) * short for width in widths]
     return float(np.interp(np.log2(max(head_dim, 1)), np.log2(widths), rates)) / reference
 
 
@@ -183,7 +178,12 @@ def _seconds(
 ) -> AttentionSeconds:
     if job.attention != "eager" and attention.fusible:
         return _fused(attention, layout, world, instance, job, stack)
-    products = _score_products(attention, layout, world, instance, job)
+    rows = attention.query_share * world.sequence_length / layout.context_parallel_degree
+    keys, width = float(attention.keys_per_query(world.sequence_length)), float(attention.head_dim)
+    copies = attention.heads / layout.tensor_parallel_degree * world.microbatch_samples
+    # Queries with keys, and scores with values.
+    products = product_seconds(rows, keys, width, copies, instance, job, world.bytes_per_element)
+    products = products + product_seconds(rows, width, keys, copies, instance, job, world.bytes_per_element)
     divided = layout.tensor_parallel_degree > 1
     if not anywhere(divided):
         return _stored(attention, layout, world, instance, stack.eager, products)
@@ -234,29 +234,6 @@ def _fused(
     return AttentionSeconds(forward, 2.5 * backward, _LAUNCHES["fused"])
 
 
-def _score_passes(attention: Attention, kernels: str) -> float:
-    """How often the scores are read or written in a forward pass, in elements of the training dtype.
-
-    The products write and read them. Fused, scale, mask and softmax read and write them once. As separate operations,
-    scale and mask do so, too, and a softmax in fp32 writes 4 bytes and casts them back.
-    """
-    dropout = 2.5 if attention.dropout else 0.0
-    if kernels == "fused-softmax":
-        return 4 + dropout
-    return 2 + 2 + 2 + (6 if attention.scores_in_fp32 else 2) + dropout
-
-
-def _score_products(attention: Attention, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
-    """Seconds of the products of queries with keys and of scores with values."""
-    rows = attention.query_share * world.sequence_length / layout.context_parallel_degree
-    keys = float(attention.keys_per_query(world.sequence_length))
-    width = float(attention.head_dim)
-    copies = attention.heads / layout.tensor_parallel_degree * world.microbatch_samples
-    return product_seconds(rows, keys, width, copies, instance, job, world.bytes_per_element) + product_seconds(
-        rows, width, keys, copies, instance, job, world.bytes_per_element
-    )
-
-
 def _stored(
     attention: Attention, layout: Layout, world: World, instance: Instance, kernels: str, products: Floats
 ) -> AttentionSeconds:
@@ -265,7 +242,11 @@ def _stored(
     keys = attention.keys_per_query(world.sequence_length)
     queries = attention.query_share * world.microbatch_tokens
     scores = heads * queries * keys * world.bytes_per_element
-    moved = constant("time.score_passes") * _score_passes(attention, kernels) * scores
+    # The products write and read the scores. Fused, scale, mask and softmax read and write them once; as separate
+    # operations, scale and mask do so, too, and a softmax in fp32 writes 4 bytes and casts them back.
+    passes = 4.0 if kernels == "fused-softmax" else 2 + 2 + 2 + (6 if attention.scores_in_fp32 else 2)
+    passes += 2.5 if attention.dropout else 0.0
+    moved = constant("time.score_passes") * passes * scores
     if kernels == "separate":
         # Queries, keys and values of every head are copied for the product, and the heads are joined after it.
         moved = moved + 8 * heads * attention.head_dim * queries * world.bytes_per_element

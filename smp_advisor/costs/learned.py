@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 _GIB = 2**30
+_DENSITY = math.sqrt(2 / math.pi)
 _FAR = 30.0
 """Standard deviations beyond which density and cumulative distribution of a normal error underflow."""
 _LARGEST = 3.0
@@ -81,18 +82,12 @@ def update(prior: Floats, measured: Floats, variance: Floats, censored: NDArray[
         z = (prior[row] @ weights - measured[row]) / spread
         slope, curvature = -z, 1.0
         if censored[row]:
-            slope = _hazard(z)
+            # The normal density divided by the cumulative distribution, at z.
+            slope = -z - 1 / z if z < -_FAR else _DENSITY * math.exp(-z * z / 2) / math.erfc(-z / math.sqrt(2))
             curvature = slope * (z + slope)
         weights = weights + slope / spread * direction
         information = information + curvature / spread**2 * np.outer(direction, direction)
     return Posterior(weights, information)
-
-
-def _hazard(z: float) -> float:
-    """Normal density divided by the cumulative distribution, at z."""
-    if z < -_FAR:
-        return -z - 1 / z
-    return math.sqrt(2 / math.pi) * math.exp(-z * z / 2) / math.erfc(-z / math.sqrt(2))
 
 
 _COMPUTE, _IN_NODE, _ACROSS, _HOST = range(len(TIME_QUANTITIES))
@@ -246,11 +241,7 @@ def seconds_by_quantity(model: Model, cluster: Cluster, job: Job, layout: Layout
 
 
 def _by_part_and_quantity(cluster: Cluster, world: World, step: Step) -> dict[str, Floats]:
-    """Seconds of each part by `TIME_QUANTITIES`, shape (n, quantities).
-
-    Communication has the quantity of its slowest link. Seconds in which the GPU waits for the host are the host's, in
-    whichever part they are.
-    """
+    """Seconds of each part by `TIME_QUANTITIES`, shape (n, quantities): of the slowest link, and waits of the host."""
     tensor = world.data_parallel_degree // world.reduction_degree
     groups = {
         "tensor_parallel_seconds": (tensor, world.tensor_stride),

@@ -33,12 +33,7 @@ GIB = 2**30
 def stage_bytes(
     model: Model, layout: Layout, world: World, stage: Stage, saved: tuple[Floats, ...]
 ) -> dict[str, Floats]:
-    """Peak bytes per GPU of one stage by category, arrays of shape (n,).
-
-    The categories add up. With the library's persistent buckets, the peak is parameters + optimizer + gradients +
-    activations + logits, not a maximum over phases. The optimizer's step runs without activations; its category is the
-    memory that it needs in excess of them.
-    """
+    """Peak bytes per GPU of one stage by category, which add up, shape (n,); the optimizer's step is the excess."""
     local = local_parameters(model, layout, stage)
     result = state_bytes(local, layout, world) | activation_bytes(model, layout, world, stage, saved)
     result["parameters"] = result["parameters"] + _fp8_copy_bytes(layout, world, stage, local)

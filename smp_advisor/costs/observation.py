@@ -41,11 +41,7 @@ def observed(
     source: str = "figures of the user",
     notes: tuple[str, ...] = (),
 ) -> MeasuredRun:
-    """A run of one plan, whose layout has numbers or columns of one row.
-
-    `step_error` is one standard deviation of the logarithm of the mean of the measured steps, `memory_gib` the measured
-    peak of the GPU with the highest one, or what a run that ran out of memory needed at least.
-    """
+    """A run of one plan; `memory_gib` is the highest peak of a GPU, or what a run that ran out of memory needed."""
     job, model = replace(job, calibration=None), trained(model, job)
     by_quantity = seconds_by_quantity(model, cluster, job, layout, predicted_step(model, cluster, job, layout))[0]
     run: dict[str, object] = {}

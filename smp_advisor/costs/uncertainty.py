@@ -122,9 +122,7 @@ def spreads(stack: str, kind: str) -> tuple[float, float]:
 def narrowed(kind: str, stack: str, width: float, doubt: Doubt) -> tuple[float, float]:
     """`step_time_factors` after measured runs, for a relative `width` of the posterior distribution.
 
-    Without any information (a width of 1) it is the interval of published runs, whose tails are those of sources that
-    differ in an unknown way. A measured run of one's own excludes such a source, so the interval approaches that of a
-    normal distribution with the spreads between and within sources.
+    A measured run of one's own excludes a source that differs in an unknown way, so the interval approaches the normal.
     """
     factors = step_time_factors(doubt)
     if width >= 1:
@@ -156,11 +154,7 @@ def constant_draws() -> dict[str, NDArray[np.float64]]:
 
 
 def comparison_spread(stack: str, kind: str, to_kind: str, widths: tuple[float, float] = (1.0, 1.0)) -> float:
-    """Doubt about a comparison: one standard deviation of the logarithm of the quotient of two step times.
-
-    The plans run the same code on one cluster. Errors of plans of one kind are nearly equal and cancel. Those of two
-    kinds are correlated (`kind_correlation`), and the remainder does not cancel.
-    """
+    """One standard deviation of the logarithm of the quotient of two step times on one cluster (`kind_correlation`)."""
     if kind == to_kind:
         return 0.0
     first, second = (width * spreads(stack, of)[0] for width, of in zip(widths, (kind, to_kind), strict=True))

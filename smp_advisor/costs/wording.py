@@ -74,10 +74,7 @@ def table_lines(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> l
 def table_html(
     rows: Sequence[Sequence[str]], *, caption: str = "", right: Collection[int] = (), notes: Sequence[str] = ()
 ) -> str:
-    """A table with titles of columns in its first row and titles of rows in its first column, with every cell escaped.
-
-    A row of one text is the title of those below it. `notes` are tooltips of the rows.
-    """
+    """An escaped table with titles in its first row and column; a row of one text is the title of those below it."""
     styles = [f"padding:2px 14px 2px 0;text-align:{'right' if n in right else 'left'}" for n in range(len(rows[0]))]
     columns = zip(rows[0], styles, strict=True)
     head = (f'<th scope="col" style="{style}">{escape(text)}</th>' if text else "<td></td>" for text, style in columns)
@@ -309,10 +306,7 @@ def run_cost(estimate: Estimate) -> str:
 
 
 def compared(current: Estimate, alternative: Estimate) -> str:
-    """Predicate of an alternative plan against the current one: memory, and step time or throughput.
-
-    Step times are compared if both plans process the same global batch, throughputs otherwise.
-    """
+    """Predicate of an alternative plan against the current one: memory, and step time if they have the same batch."""
     needed, reference = gib(alternative.needed_gib), gib(current.needed_gib)
     memory = f"the same {reference} per GPU" if needed == reference else f"{needed} per GPU (vs {reference})"
     if current.global_batch_size == alternative.global_batch_size:

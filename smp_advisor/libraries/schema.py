@@ -158,10 +158,7 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schema:
-    """Parameters, settings and rules of one library.
-
-    A search makes many thousand plans of one version, so values that depend on the version alone are cached.
-    """
+    """Parameters, settings and rules of one library; cached by version, of which a search makes thousands of plans."""
 
     library: str
     name: str

@@ -325,10 +325,7 @@ def undocumented_settings(library: str, job: Job) -> tuple[str, ...]:
 
 
 def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance, *, only: bool = False) -> str:
-    """Why the generated script does not train a job's adapter in a library, as a sentence; empty if it does.
-
-    `only`: the adapter fits in no other library, so that none is a remedy.
-    """
+    """Why the generated script does not train a job's adapter in a library; `only` if it fits in no other one."""
     own, adapter = get_library(library), job.adapter
     if adapter is None:
         return ""

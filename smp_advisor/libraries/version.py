@@ -170,7 +170,9 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
     if unconfirmed(library, machine):
         return f"{reason}: check that a job starts before relying on it."
     near = nearest_supported(library, machine)
-    *earlier, last = [f"{name!r}" for name in _libraries_on(machine, get_library(library).framework)] or [""]
+    same = (record for record in libraries() if record.framework == get_library(library).framework)
+    others = [one.name for one in same if not one.compiles and machine in supported_instances(one.name)]
+    *earlier, last = [f"{name!r}" for name in others] or [""]
     choices = f"{', '.join(earlier)} or {last}" if earlier else last
     way_out = f"; on {machine.name}, use library={choices}" if last else ""
     raise InstanceError(sentence("libraries", "nearest_instance", reason=reason, near=near, way_out=way_out))
@@ -213,15 +215,6 @@ def without_container(library: str, machine: Instance) -> str:
 def unconfirmed(library: str, machine: Instance) -> bool:
     """Whether a library's image supports an instance that no list of AWS names."""
     return any(gpu in machine.gpu.split() for gpu in facts(library)["instances"].get("unconfirmed_gpus", ()))
-
-
-def _libraries_on(machine: Instance, framework: str) -> tuple[str, ...]:
-    """Libraries of a framework with the instance on a list, or without a list."""
-    return tuple(
-        record.name
-        for record in libraries()
-        if record.framework == framework and not record.compiles and machine in supported_instances(record.name)
-    )
 
 
 def nearest_supported(library: str, machine: Instance) -> Instance:

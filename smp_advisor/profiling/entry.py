@@ -122,7 +122,8 @@ def profile(
     if attention not in {None, "fused", "eager"}:
         raise ProfileError(f"attention must be fused or eager, not {attention!r}.")
     choice: dict[str, Any] = {
-        "requested": attention or _attention_of(job),
+        # The default depends on the library; the job or its code may determine it.
+        "requested": attention or (job.attention if job.stack != AUTO or "attention" not in job.defaulted() else None),
         "library": library if plan is None else plan.library,
         "library_version": "" if plan is None else plan.version,
     }
@@ -221,11 +222,6 @@ class _Stages:
             for stage, error in self.failures.items()
         )
         return dataclasses.replace(profile, failures=failures)
-
-
-def _attention_of(job: Job) -> str | None:
-    """Attention that the job or its code determines; None for the default, which depends on the library."""
-    return job.attention if job.stack != AUTO or "attention" not in job.defaulted() else None
 
 
 def _job(job: Job | None, settings: dict[str, Any]) -> Job:

@@ -70,7 +70,10 @@ def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repea
             _profile(points, model.get_submodule(stack.paths[i]), path, stack.paths[i])
             for i, path in zip(remaining_children(stack, repeats), truncated_paths(stack, repeats), strict=True)
         ]
-        _merge_equal(profiles, stack)
+        # Blocks of later repeats are equal to those of the second one; the first may differ.
+        for i in range(stack.prefix + 2 * stack.period, len(profiles)):
+            earlier = profiles[i - stack.period]
+            profiles[i] = earlier if _renamed(profiles[i], earlier.name) == earlier else profiles[i]
         sources = source_children(stack, repeats)
         blocks += [profiles[i] for i in sources]
         for i, profile in enumerate(profiles):
@@ -203,14 +206,6 @@ def _unreached(
             part = part.rpartition(".")[0]
         parts[part] = parts.get(part, 0) + size
     return tuple(sorted(parts.items(), key=lambda row: -row[1]))
-
-
-def _merge_equal(profiles: list[BlockProfile], stack: Stack) -> None:
-    """Replace blocks of later repeats by equal ones of the second repeat; the first repeat may differ."""
-    for i in range(stack.prefix + 2 * stack.period, len(profiles)):
-        earlier = profiles[i - stack.period]
-        if _renamed(profiles[i], earlier.name) == earlier:
-            profiles[i] = earlier
 
 
 def _renamed(block: BlockProfile, path: str) -> BlockProfile:

@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 
 def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings, *, failed: int = 0) -> Profile:
-    """Profile by the first method that works: a trace, one with assumed values, or else real steps.
-
-    Without the first `failed` methods, which do not work in another precision, either.
-    """
+    """Profile by the first method that works, without the first `failed` ones, which fail in any precision."""
     attempts: list[tuple[str, BaseException]] = []
     methods: tuple[tuple[str, Callable[[ProfiledModel, Settings], Profile]], ...] = (
         ("trace", _traced),

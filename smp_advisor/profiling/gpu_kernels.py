@@ -51,9 +51,10 @@ def gpu_kernels(
         enable_gqa: bool = False,  # noqa: ARG001, FBT001, FBT002
     ) -> Tensor:
         on_attention(query, key, value, is_causal, dropout_p)
-        if attention == "fused":
+        if attention == "fused" and torch.is_autocast_enabled("cpu"):
             # Autocast runs attention in 16 bits, but does not apply to the kernels called below.
-            query, key, value = (_as_autocast(tensor) for tensor in (query, key, value))
+            low = torch.get_autocast_dtype("cpu")
+            query, key, value = (of.to(low) if of.is_floating_point() else of for of in (query, key, value))
         kernel = _fused if attention == "fused" and query.ndim == 4 else _eager
         scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
         return kernel(_Call(query, key, value, attn_mask, dropout_p, is_causal, scale))
@@ -93,13 +94,6 @@ def _softmax(scores: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype
     if form == "fp32":
         return _SOFTMAX(scores.float(), dim).type_as(scores)
     return _SOFTMAX(scores, dim)
-
-
-def _as_autocast(tensor: Tensor) -> Tensor:
-    """Convert the tensor to autocast's dtype if autocast is enabled."""
-    if not torch.is_autocast_enabled("cpu") or not tensor.is_floating_point():
-        return tensor
-    return tensor.to(torch.get_autocast_dtype("cpu"))
 
 
 def _on_fake(tensor: Tensor) -> bool:
@@ -270,7 +264,8 @@ def cuda_autocast_rules() -> Iterator[None]:
             warnings.simplefilter("ignore")  # overriding a CPU rule is intended
             for names, rule in ((_IN_FP32, _in_fp32), (_WITH_FP32_RESULT, _with_fp32_result)):
                 for name in names:
-                    operator = _operator(name)
+                    packet, _, overload = name.partition(".")
+                    operator = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
                     if operator is not None:
                         _override(library, name, rule(operator))
         yield
@@ -283,11 +278,6 @@ def _override(library: Any, name: str, rule: Callable[..., Any]) -> None:
         library.impl(name, rule, "AutocastCPU", allow_override=True)
     except TypeError:  # before PyTorch 2.8 there was no such argument
         library.impl(name, rule, "AutocastCPU")
-
-
-def _operator(name: str) -> Any:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
 
 
 def _without_autocast() -> Any:

@@ -84,10 +84,7 @@ _BATCH, _LENGTH = 7919, 7907
 
 
 def line_to_write(model: nn.Module, tensors: Mapping[str, Tensor] | None = None, *, guessed: Any = None) -> str:
-    """Arguments of the forward method, and the line that passes them.
-
-    `tensors` have `_BATCH` samples. Of `guessed` inputs, which the module refused, the types are used.
-    """
+    """Arguments of the forward method, and the line that passes them; of refused `guessed` inputs only the types."""
     if guessed is not None and isinstance(inputs := guessed.make(_BATCH, _LENGTH), Mapping):
         types = {name: tensor.dtype for name, tensor in inputs.items() if isinstance(tensor, Tensor)}
         tensors = {name: _empty(_BATCH, _LENGTH, dtype=kind) for name, kind in types.items()}

@@ -30,10 +30,7 @@ _EDGES = frozenset({"edge_index", "edges"})
 
 
 def example_inputs(model: nn.Module, supplied: Any = None, *, resized: bool = True) -> ExampleInputs:
-    """Inputs as supplied; otherwise of the configuration, or by the first layer that reads each argument.
-
-    Supplied tensors of one sample stand for any batch if they are `resized`.
-    """
+    """Inputs as supplied, for any batch if `resized`; otherwise of the configuration, or of the first layers."""
     if supplied is not None:
         return _supplied(model, supplied, resized=resized)
     return inferred_inputs(model)
@@ -182,10 +179,7 @@ def _repeated(value: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def filled(inputs: Any, vocab: int, *, seed: int = 0) -> Any:
-    """Real values for inputs on the meta device: token ids below `vocab`, normal numbers, masks of ones.
-
-    Supplied values are unchanged, except ids of at least `vocab`, which a scaled copy does not have.
-    """
+    """Real values for inputs on the meta device, and supplied ones unchanged, except ids of at least `vocab`."""
     generator = torch.Generator().manual_seed(seed)
 
     def fill(value: Any) -> Any:

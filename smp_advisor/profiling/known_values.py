@@ -242,15 +242,14 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if key is not None and func._overloadpacket in _OF_KERNELS and _is_on_cpu(args, kwargs):
             with in_kernel_invocation_manager(self):
                 result = func(*args, **kwargs)
-            result = tree_map_only(Tensor, self._faked, result)
+            result = tree_map_only(
+                Tensor, lambda of: of if isinstance(of, FakeTensor) else FakeTensor(self, of, _CPU), result
+            )
         else:
             result = super().__torch_dispatch__(func, types, args, kwargs)
         if key is not None and func not in _OF_THE_MODE:
             self.replay.add(key, func, args, kwargs, result)
         return result
-
-    def _faked(self, tensor: Tensor) -> Tensor:
-        return tensor if isinstance(tensor, FakeTensor) else FakeTensor(self, tensor, _CPU)
 
     def with_values(self, tensor: Tensor) -> Tensor:
         """Fake tensor with the values of a real one."""

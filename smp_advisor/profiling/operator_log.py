@@ -49,11 +49,7 @@ class OperatorMeasure:
 
 
 class OperatorLog:
-    """Operators of one step that run a kernel; views and allocations are ignored.
-
-    An operator of the backward pass belongs to the module that created its node of the graph in the forward pass, by
-    the node's sequence number.
-    """
+    """Operators of one step that run a kernel, of the backward pass by the module that created their graph node."""
 
     def __init__(self, model: nn.Module) -> None:
         self.measures: dict[OperatorKey, OperatorMeasure] = {}

@@ -193,10 +193,7 @@ _STATES = ("hidden_state", "attention", "past_key", "cache", "mems", "states", "
 
 
 def loss_of(output: Any) -> Tensor:
-    """Loss returned by a model, or the mean of its differentiable outputs if it returns no loss.
-
-    Of an output of transformers, states, attentions and caches after the first tensor do not count.
-    """
+    """Loss of a model, or the mean of its differentiable outputs; of transformers, states and caches do not count."""
     loss = _loss(output)
     if isinstance(loss, Tensor):
         return loss if loss.ndim == 0 else loss.mean()

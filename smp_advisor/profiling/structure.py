@@ -174,11 +174,7 @@ def parameter_total(modules: Iterator[nn.Module] | Sequence[nn.Module]) -> int:
 
 
 def callable_parts(model: nn.Module, path: str) -> tuple[str, ...]:
-    """Paths of the modules that run as the block at a path.
-
-    They are the block itself, or the parts of a ``ModuleList`` or ``ModuleDict``, which has no forward method: a model
-    that iterates over ``ModuleList([attention, feed_forward])`` calls both.
-    """
+    """Paths of the modules that run as the block at a path: itself, or the parts of a list without forward method."""
     module = model.get_submodule(path)
     if type(module).forward is not nn.Module.forward:
         return (path,)
@@ -283,10 +279,7 @@ def truncated_paths(stack: Stack, repeats: int) -> tuple[str, ...]:
 
 
 def source_children(stack: Stack, repeats: int) -> tuple[int, ...]:
-    """For every child of the full stack, the index of the child of the truncated stack that represents it.
-
-    The last remaining repeat represents all removed ones: like theirs, its input comes from an equal block.
-    """
+    """For every child of a stack, the index of its representative: the last repeat that remains, for removed ones."""
     body = min(repeats, stack.repeats) * stack.period
     cut = (stack.repeats - min(repeats, stack.repeats)) * stack.period
     head = stack.prefix + body
@@ -302,10 +295,7 @@ _COUNTS_BLOCKS = re.compile(r"layer|block|depth")
 
 @contextlib.contextmanager
 def truncated(model: nn.Module, stacks: Sequence[Stack], repeats: int = 2) -> Iterator[None]:
-    """Truncate each stack of the model to `repeats` periods inside the block; restore it afterwards.
-
-    Attributes of the module that has the stack follow: the number of its blocks, and lists with one entry per block.
-    """
+    """Truncate each stack to `repeats` periods inside the block, with the numbers and lists that follow its blocks."""
     originals: list[tuple[dict[str, Any], dict[str, Any]]] = []
     try:
         for stack in stacks:

@@ -17,12 +17,7 @@ TOLERANCE = 0.05
 
 
 def verdicts(profile: Profile) -> tuple[str, ...]:
-    """One sentence for each finding; empty if no stage found anything.
-
-    These are parts that the inputs did not reach, a stage that failed, a copy that does not train, a local run that
-    fails, a rehearsal that disagrees with one process, and FLOPs of low confidence. That of saved bytes widens the
-    estimate of memory.
-    """
+    """One sentence for each finding; empty if no stage found anything."""
     parts = ", ".join(f"{path or 'the module'} ({format_count(size)})" for path, size in profile.unreached[:5])
     idle = [f"The inputs did not reach parameters of {parts}: their costs are missing."] if parts else []
     titles = ((profile.scaled, "Scaled copy"), (profile.rehearsal, "Rehearsal"), (profile.local, "Local run"))
@@ -115,22 +110,15 @@ def report(profile: Profile, most_lines: int | None = _MOST_LINES) -> list[tuple
     stages = [stage.summary for stage in _stages(profile)]
     if stages:
         lines.append(("Ran here", " ".join(stages)))
-    last = [("Next", f'smpa.advise(profile, "ml.p4d.24xlarge"). Not measured: {_not_measured(profile)}')]
+    missing = "times and memory of a GPU"
+    missing += ', training steps (stages=["copy"])' if profile.scaled is None else ""
+    missing += ", the plan on several processes (plan=advice.plan)" if profile.rehearsal is None else ""
+    last = [("Next", f'smpa.advise(profile, "ml.p4d.24xlarge"). Not measured: {missing}')]
     warnings = [row for row in _notes(profile) if row[1].partition(": ")[2] not in stages]  # which are above
     room = len(warnings) if most_lines is None else max(1, most_lines - len(lines) - 1)
     if len(warnings) > room:
         warnings[room - 1 :] = [("Warnings", f"{len(warnings) - room + 1} more in profile.details()")]
     return [*lines, *warnings, *(last if profile.is_traced else [])]
-
-
-def _not_measured(profile: Profile) -> str:
-    """Figures that no stage has measured, with the argument that does where this machine can."""
-    parts = ["times and memory of a GPU"]
-    if profile.scaled is None:
-        parts.append('training steps (stages=["copy"])')
-    if profile.rehearsal is None:
-        parts.append("the plan on several processes (plan=advice.plan)")
-    return ", ".join(parts)
 
 
 def _trust(profile: Profile) -> str:

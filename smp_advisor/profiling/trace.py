@@ -109,11 +109,7 @@ def _autocast_ratios(profiled: ProfiledModel, settings: Settings, profile: Profi
 
 
 def assumed_values(profiled: ProfiledModel, settings: Settings) -> tuple[Assumptions, bool]:
-    """Values of the conditions of the forward pass with which it does most work, and whether they make a difference.
-
-    Checks have the values that pass. The others are true or false, whichever has more FLOPs at the smallest size: a
-    single value may skip layers.
-    """
+    """Values of the conditions with which the forward pass does most work, and whether they make a difference."""
     with quiet():
         tracer = _Tracer(profiled, settings)
         checks = checks_of(tracer.forward)

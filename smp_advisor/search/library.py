@@ -39,12 +39,7 @@ class LibraryChoice:
 
 
 def choose_library(request: Request, framework: str | None = None) -> LibraryChoice:
-    """Choose the library for a run by the policy in ``library_choice.toml``.
-
-    It is the first of those that can train the model with a plan that fits; a later one replaces it only for the
-    policy's gain, or if it is about as fast and only its images have patches. Those without a script for the job, and
-    SMP v1, which is archived, come last. `framework` is that of the training script (``"pytorch 1.13"``).
-    """
+    """Choose the library for a run by ``library_choice.toml``; `framework` is the script's (``"pytorch 1.13"``)."""
     name, _ = framework_of(framework)
     policy = library_policy()
     if name == "tensorflow":
@@ -119,7 +114,11 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
         for entry in fitting[1:] if request.cluster.gpus > 1 else ():
             if min(entry.tokens_per_second, fitting[0].fastest_divided) >= chosen.tokens_per_second * (1 + policy.gain):
                 chosen = entry
-        patched = _patched(chosen, fitting, request)
+        # The fastest that AWS patches, if only the chosen one lacks patches and is not noticeably faster.
+        rivals = [entry for entry in fitting if _patched_versions(entry.library, request)]
+        fastest = max(rivals, key=lambda entry: entry.tokens_per_second, default=chosen)
+        near = fastest.tokens_per_second * (1 + _RESOLVED) > chosen.tokens_per_second
+        patched = fastest if near and chosen not in rivals else chosen
         reason = _reason(patched, usual, request)
         if patched is not chosen:
             title = get_library(chosen.library).title
@@ -136,14 +135,6 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
         for entry in (*dividing, *(entry for entry in usual if entry.obstacle == "memory")):
             return entry, _reason(entry, usual, request)
     raise _no_library(archived, request)
-
-
-def _patched(chosen: Candidate, fitting: list[Candidate], request: Request) -> Candidate:
-    """The candidate, or the fastest that AWS patches, if only the former lacks patches and is not noticeably faster."""
-    rivals = [entry for entry in fitting if _patched_versions(entry.library, request)]
-    fastest = max(rivals, key=lambda entry: entry.tokens_per_second, default=chosen)
-    near = fastest.tokens_per_second * (1 + _RESOLVED) > chosen.tokens_per_second
-    return fastest if near and chosen not in rivals else chosen
 
 
 def _patched_versions(library: str, request: Request) -> list[str]:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
@@ -92,10 +92,7 @@ def kind_of_training(model: Model, job: Job) -> Kind:
 
 
 def batch_policy(model: Model, job: Job, gpus: int = 1) -> BatchPolicy:
-    """Policy of a model and a job; the cap of texts is at least 2^22 tokens, a sample per replica of many GPUs.
-
-    A sample that is a call with the supplied inputs is the batch of a GPU, by the user's own choice.
-    """
+    """Policy of a model and a job; the cap of texts is at least 2^22 tokens, a sample per replica of many GPUs."""
     table, kind = data_file("search", "batch"), kind_of_training(model, job)
     entries = [table[kind]] if isinstance(table[kind], dict) else table[kind]
     size, family, length = model.parameter_count, model.family.lower(), model.sequence_length(job.sequence_length)
@@ -244,10 +241,8 @@ def combinations(layout: Layout) -> NDArray[np.int64]:
 def communication_span(world: World, layout: Layout) -> NDArray[np.int64]:
     """GPUs over which the widest group extends that exchanges activations or parameters, shape (n,).
 
-    Groups of tensor, pipeline, context and expert parallelism, and those that share parameters (level 3). The reduction
-    of gradients, which every plan has, does not count, and neither does the state that levels 1 and 2 share, which
-    travels once per step. A group of one GPU extends over 1. Groups that do not fill nodes evenly, such as 10 GPUs of
-    nodes with 8, count as the nodes that several of them fill together: they share links.
+    What travels once per step, gradients and the state that levels 1 and 2 share, does not count. Groups that do not
+    fill nodes evenly, such as 10 GPUs of nodes with 8, count as the nodes that several of them fill together.
     """
     shards = np.where(layout.shard_level == _SHARES_PARAMETERS, world.shards, 1)
     experts = layout.expert_parallel_degree
@@ -280,21 +275,13 @@ def order(scores: Scores, objective: Objective, resolution: Resolution | None = 
         eligible &= merit <= best + (NEAR_BEST * abs(best) if objective == "headroom" else 0)
     rows, near = np.flatnonzero(eligible), np.zeros(len(value), dtype=np.bool_)
     near[rows] = _equal(value[rows], scores.take(rows), None if resolution is None else resolution.take(rows))
-    of_equals = [np.where(near, preference, 0) for preference in _preferences(scores)]
+    few = scores.pipelined & np.isin(scores.microbatches, policy().first_microbatches)
+    microbatches = np.where(few, 0, scores.microbatches)
+    headroom = -np.round(scores.headroom, 3)  # values that differ in the last bits only are equal
+    preferences = (scores.span, scores.doublings_missing, scores.tokens_per_step, microbatches, headroom)
+    of_equals = [np.where(near, preference, 0) for preference in preferences]
     slow = value < kept_share(objective) * value.max()
     return np.lexsort((-value, np.where(near, 0, merit), *reversed(of_equals), ~near, ~eligible, slow))
-
-
-def _preferences(scores: Scores) -> list[NDArray[Any]]:
-    """Values that rank equal plans, first to last: smaller is better."""
-    return [
-        scores.span,
-        scores.doublings_missing,
-        scores.tokens_per_step,
-        np.where(scores.pipelined & np.isin(scores.microbatches, policy().first_microbatches), 0, scores.microbatches),
-        # Rounded, so that values that differ in the last bits only are equal.
-        -np.round(scores.headroom, 3),
-    ]
 
 
 def _equal(value: Floats, scores: Scores, resolution: Resolution | None) -> NDArray[np.bool_]:

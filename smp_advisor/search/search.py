@@ -270,7 +270,13 @@ def _speed(value: Estimate | None) -> dict[str, float | None]:
 
 def _why(row: dict[str, Any], leader: dict[str, Any], objective: Objective, min_fit_probability: float) -> str:
     if row["tokens_per_second"] is None:
-        return _unfit(row, min_fit_probability)
+        if row["headroom_gib"] < 0:
+            return f"Does not fit: {-row['headroom_gib']:.1f} GiB over the available memory with the smallest batch."
+        chance, least = row["fit_probability"], min_fit_probability
+        if chance < least:
+            only = f"with a probability of {100 * chance:.1f} % only ({100 * least:.0f} % required)"
+            return f"Fits by the point estimate, but {only}."
+        return "Its offloaded activations do not fit in host memory."
     if row is leader:
         return "Recommended."
     ratio = row["tokens_per_second"] / leader["tokens_per_second"]
@@ -290,12 +296,3 @@ def _why(row: dict[str, Any], leader: dict[str, Any], objective: Objective, min_
     less = round(leader["headroom_gib"] - row["headroom_gib"], 1)
     memory = f"with {less:.1f} GiB less headroom." if less > 0 else "and ranked lower by the objective."
     return f"As fast within {100 * NEAR_BEST:.0f} %, {techniques or span or samples or memory}"
-
-
-def _unfit(row: dict[str, Any], min_fit_probability: float) -> str:
-    if row["headroom_gib"] < 0:
-        return f"Does not fit: {-row['headroom_gib']:.1f} GiB over the available memory with the smallest batch."
-    if row["fit_probability"] < min_fit_probability:
-        chance, required = 100 * row["fit_probability"], 100 * min_fit_probability
-        return f"Fits by the point estimate, but with a probability of {chance:.1f} % only ({required:.0f} % required)."
-    return "Its offloaded activations do not fit in host memory."

@@ -52,9 +52,8 @@ _GOALS = {
 def saving(cheaper: ClusterSize, dearer: ClusterSize) -> tuple[float, float, float] | None:
     """Share of the cost that a cluster saves over another, and the ends of its 95 % interval; None without prices.
 
-    Errors of the step time are log-normal. On one instance type the error of the script and the machine cancels, and
-    that of each run remains (`spreads`). Between two types, or one node and several, the errors of the kinds of plan
-    are correlated (`kind_correlation`), and the remainder does not cancel.
+    On one instance type the error of the script and the machine cancels, and that of each run remains (`spreads`).
+    Between two types, or one node and several, the errors are correlated (`kind_correlation`) and cancel in part.
     """
     if cheaper.usd is None or dearer.usd is None:
         return None
@@ -88,9 +87,8 @@ def choose(
 ) -> ClusterSize | None:
     """The best cluster for a goal among those that fit within the limits; None if there is none.
 
-    ``smallest``: the lowest price per hour. ``fastest``: the highest throughput. ``cheapest``: the lowest cost of the
-    run; the requested cluster stays unless the 95 % interval of the saving is above zero. Clusters whose entire
-    interval is within the limits come first. Values within 3 % are equal: then the lower price per hour wins.
+    Clusters whose entire interval is within the limits come first. Values within 3 % are equal: then the lower price
+    per hour wins. The requested cluster stays unless the 95 % interval of the saving is above zero.
     """
 
     def per_hour(size: ClusterSize) -> float:

@@ -171,11 +171,7 @@ def _widths_by_module_name(adapter: Adapter, product: Matmul) -> tuple[list[int]
 
 
 def _adapted(adapter: Adapter, block: Block) -> Block:
-    """The block with frozen weights and a trained adapter.
-
-    Frozen weights have no gradient, so their inputs are not saved. The inputs of adapted products are saved: once for
-    all products that read the same tensor, or with dropout as one copy per pair.
-    """
+    """The block with frozen weights, whose inputs are not saved, and a trained adapter, whose inputs are."""
     saved, pairs = block.saved, _pairs(adapter, block)
     # A quantized product is a separate autograd function. It saves its input although no weight needs it, and casts the
     # input to its compute type: published QLoRA runs save every input twice, LoRA runs save none.

@@ -357,10 +357,7 @@ class _Measured:
         cast: float = 0.0,
         pairs: float = 0.0,
     ) -> Block:
-        """A part that tensor parallelism does not divide.
-
-        `cast`: further bytes that it saves under autocast. `pairs`: bytes for each pair of samples.
-        """
+        """A part that tensor parallelism does not divide; `cast` are further bytes that it saves under autocast."""
         elements = max(0.0, saved / self.element)
         products = len(matmuls)
         kernels = Kernels(
@@ -400,8 +397,10 @@ class _Measured:
         attentions = self.measured_scores(self._attentions(kind), kind)
         if not matmuls:
             matmuls = _square_products([(kind["parameters"], self.per_token(kind["forward_flops"]))])
-        if attentions:
-            matmuls = _with_output_projection(matmuls, kind["hidden"])
+        square = [place for place, one in enumerate(matmuls) if one.inputs == one.outputs == kind["hidden"]]
+        if attentions and square:  # next to an attention, the last one is the output projection, split by rows
+            last = square[-1]
+            matmuls = (*matmuls[:last], dataclasses.replace(matmuls[last], split="row"), *matmuls[last + 1 :])
         if not self.power:
             matmuls += self._attention_products(kind)
         elements = max(0.0, self.saved_per_token(kind, attentions) / self.element)
@@ -519,12 +518,3 @@ def _square_products(layers: Sequence[tuple[int, float]]) -> tuple[Matmul, ...]:
             rows = flops / (2 * side * side)
             products.append(Matmul(name="layer", inputs=side, outputs=side, rows_per_token=rows))
     return tuple(products)
-
-
-def _with_output_projection(matmuls: tuple[Matmul, ...], hidden: int) -> tuple[Matmul, ...]:
-    """Split the last square product by rows: next to an attention, it is the output projection."""
-    square = [place for place, matmul in enumerate(matmuls) if matmul.inputs == matmul.outputs == hidden]
-    if not square:
-        return matmuls
-    last = square[-1]
-    return (*matmuls[:last], dataclasses.replace(matmuls[last], split="row"), *matmuls[last + 1 :])

@@ -141,20 +141,20 @@ def test_neither_a_measurement_nor_what_explains_a_row_changes_its_prediction(tm
 # --- mapping ----------------------------------------------------------------------------------------------------------
 
 
-def test_degrees_and_sharding():
+def test_degrees_sharding_and_hardware():
     layout = run_of(row(vpp=3, tp=4, dp=2, shard_degree=2)).layout
     found = {name: getattr(layout, name)[0] for name in ("tensor_parallel_degree", "virtual_stages", "shard_level")}
     assert found == {"tensor_parallel_degree": 4, "virtual_stages": 3, "shard_level": 1}
     assert layout.shard_degree[0] == 0  # the whole group
     assert run_of(row(shard_degree=2)).layout.shard_degree[0] == 2
-
-
-def test_missing_degrees_follow_from_the_others():
-    run = run_of(row(gpus=2160, gpus_per_node=8, nodes=270, dp=15, tp="", pp="", global_batch=2430, layers=90,
-                     micro_batch="", num_microbatches=""))  # fmt: skip
-    layout = run.layout
+    # Missing degrees follow from the others.
+    empty = dict.fromkeys(("tp", "pp", "micro_batch", "num_microbatches"), "")
+    layout = run_of(row(gpus=2160, gpus_per_node=8, nodes=270, dp=15, global_batch=2430, layers=90, **empty)).layout
     assert (layout.tensor_parallel_degree[0], layout.pipeline_parallel_degree[0]) == (8, 18)
     assert (layout.microbatches[0], layout.batch_samples[0]) == (162, 162)
+    machine = run_of(row(gpu="L4-24GB", intra_node="pcie", inter_node_gbps=100)).cluster
+    assert (machine.nodes, machine.gpus_per_node, machine.instance.nvlink) == (2, 8, False)
+    assert machine.instance.inter_node_gbps == 100
 
 
 @pytest.mark.parametrize("name", ["Qwen3-30B-A3B", "Qwen3 30B A3B", "qwen3_30b_a3b (HyperPod)"])
@@ -173,12 +173,6 @@ def test_a_sparse_model_with_unknown_experts_is_skipped_and_counted(tmp_path, na
     judged = score(tmp_path, [TIMED | {"model": name, "params_b": "40"}, TIMED | {"model": "Distill of deepseek"}])
     assert judged.skipped["step_time_a100_h100"] == {"mixture of experts with unknown experts": 1}
     assert len(judged.scored["step_time_a100_h100"]) == 1
-
-
-def test_hardware():
-    machine = run_of(row(gpu="L4-24GB", intra_node="pcie", inter_node_gbps=100)).cluster
-    assert (machine.nodes, machine.gpus_per_node, machine.instance.nvlink) == (2, 8, False)
-    assert machine.instance.inter_node_gbps == 100
 
 
 @pytest.mark.parametrize(
@@ -239,19 +233,15 @@ def test_models_by_shape_count_and_name():
     assert mistral.parameter_count == pytest.approx(7.24e9, rel=0.01)
 
 
-def test_experts_follow_from_the_number_of_parameters():
+def test_experts_follow_from_the_number_of_parameters_and_alberts_blocks_share_their_weights():
     shape = {
         "family": "moe", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 32000,
         "tied_embeddings": 0, "model": "a mixture",
     }  # fmt: skip
     assert model_of(row(**shape, params_b=46.7)).shape.experts == 8
     assert model_of(row(**shape, params_b=7.24)).shape.experts == 1
-
-
-def test_albert_s_blocks_share_their_weights():
-    albert = model_of(
-        Row({"model": "albert-base-v2", "layers": "12", "hidden": "768", "heads": "12", "vocab": "30000"})
-    )
+    columns = {"model": "albert-base-v2", "layers": "12", "hidden": "768", "heads": "12", "vocab": "30000"}
+    albert = model_of(Row(columns))
     assert albert.layer_count == 12
     assert albert.parameter_count == pytest.approx(11.7e6, rel=0.05)  # as its card says
 
@@ -267,12 +257,8 @@ def test_known_good_rows():
     assert (layout.batch_samples[0], layout.shard_level[0], layout.checkpoint_layers[0]) == (40, 1, 1)
     unscaled = known_good_run(Row(aws | {"prescaled_batch": "False"})).layout
     assert unscaled.batch_samples[0] == 160
-    sharded = known_good_run(
-        Row(
-            aws
-            | {"smp_version": "2", "shard_optimizer_state": "", "sharded_data_parallel_degree": "32", "peft": "lora"}
-        )
-    )
+    version_2 = {"smp_version": "2", "shard_optimizer_state": "", "sharded_data_parallel_degree": "32"}
+    sharded = known_good_run(Row(aws | version_2 | {"peft": "lora"}))
     assert (sharded.layout.shard_level[0], sharded.job.adapter.rank) == (3, 16)
     with pytest.raises(SkippedError, match="sequence length"):
         known_good_run(Row(aws | {"seq": ""}))
@@ -390,14 +376,8 @@ def test_the_page_starts_with_sources_left_out_and_the_readme_has_its_lines(tmp_
         "before\n<!-- accuracy, written by benchmarks/accuracy.py -->\nold\n<!-- end of accuracy -->\nafter\n"
     )
     assert main([*paths, "--page", str(page), "--readme", str(readme)]) == 0
-    text = page.read_text()
-    titles = (
-        "publications left",
-        "users' code on AWS, not",
-        "source left",
-        "users' code on AWS, public",
-        "A100 and",
-    )
+    text, aws = page.read_text(), "users' code on AWS"
+    titles = ("publications left", f"{aws}, not", "source left", f"{aws}, public", "A100 and")
     places = [text.index(f"| Step time, {title}") for title in titles]
     assert places == sorted(places)
     assert "| Step time, source left out of the fit, public settings | 6 |" in text

@@ -45,17 +45,13 @@ def test_draws_are_around_the_committed_constants_and_the_same_at_every_call():
 def test_all_draws_at_once_are_one_draw_after_another(plans):
     model, cluster, job = Model.from_parameters(1e9), Cluster("ml.p4d.24xlarge", 2), Job(precision="fp16")
     layout = layout_of(plans, job, cluster)
-    with overriding(_columns()):
+    with overriding({name: draws[:, np.newaxis] for name, draws in constant_draws().items()}):
         together = sum(seconds_columns(model, cluster, job, layout, (64,)).values())
     assert together.shape == (64, len(plans))
     for number in (0, 1, 40, 63):
         with overriding({name: float(draws[number]) for name, draws in constant_draws().items()}):
             alone = sum(seconds_columns(model, cluster, job, layout).values())
         assert together[number] == pytest.approx(alone, rel=1e-14)  # Python 3.12 and later add numbers more exactly
-
-
-def _columns():
-    return {name: draws[:, np.newaxis] for name, draws in constant_draws().items()}
 
 
 def test_another_thread_does_not_see_overridden_constants():

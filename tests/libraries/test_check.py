@@ -16,8 +16,8 @@ from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.workload import Model
 from smp_advisor.workload.adapter import Adapter
 
+NODES = Cluster("ml.p4d.24xlarge", 2)
 MODEL = Model.from_shape(family="llama", layers=6, hidden=96, heads=12, kv_heads=2, ffn=384, vocab=100)
-P4D = Cluster("ml.p4d.24xlarge", 2)
 JOB = Job(sequence_length=512, precision="fp32")
 
 
@@ -47,11 +47,11 @@ def test_sentences_of_mismatches():
     check_against(plan, Cluster("ml.p4d.24xlarge", 1))
 
     job = Job(global_batch_size=100, precision="fp32")
-    (sentence,) = mismatches(Plan(), P4D, job=job)
+    (sentence,) = mismatches(Plan(), NODES, job=job)
     assert sentence.endswith("and the job requires 100: request a multiple of 16, for example 96.")
 
     plan = Plan(tensor_parallel_degree=8, pipeline_parallel_degree=2, fp16=True)
-    assert len(list(mismatches(plan, P4D, MODEL, JOB))) == 2
+    assert len(list(mismatches(plan, NODES, MODEL, JOB))) == 2
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,6 @@ def test_smp_v2_only_shards_the_model_of_an_adapter(fields, words):
     assert [words in sentence for sentence in sentences] == [True] * bool(words)
 
 
-NODES = Cluster("ml.p4d.24xlarge", 2)
 GPT = Model.from_shape(family="gpt2", layers=12, hidden=1024, heads=16, vocab=50304, max_positions=2048)
 LLAMA = Model.from_shape(family="llama", layers=12, hidden=1024, heads=16, vocab=32000, max_positions=2048)
 STARTS = {
@@ -127,19 +126,12 @@ def test_a_change_stands_and_what_follows_makes_a_plan_with_the_same_global_batc
         assert global_batch_size(result, NODES) == total
 
 
-@pytest.mark.parametrize("degree", [2, 4, 8, 16])
-def test_shards_over_all_gpus_stay_over_all(degree):
-    after = change(STARTS["smp-v2"], tensor_parallel_degree=degree)
-    assert after.settings["hybrid_shard_degree"] == 16 // degree
-
-
-def test_a_batch_that_the_job_fixes_and_the_replicas_do_not_divide_is_an_obstacle():
+def test_shards_over_all_gpus_stay_over_all_and_a_fixed_batch_that_replicas_do_not_divide_is_an_obstacle():
+    for degree in (2, 4, 8, 16):
+        assert change(STARTS["smp-v2"], tensor_parallel_degree=degree).settings["hybrid_shard_degree"] == 16 // degree
     job = Job(sequence_length=1024, global_batch_size=24)
     after = change(STARTS["smp-v1"], job, 24, tensor_parallel_degree=1)
     assert "24 samples cannot be divided by 16 replicas" in after.obstacle
-
-
-# A prescaled batch needs a sequence that the tensor parallel degree divides: 1,020 is no multiple of 8.
 
 
 def test_a_sequence_that_the_degree_does_not_divide_is_planned_without_a_prescaled_batch():

@@ -35,22 +35,6 @@ def test_the_sdk_would_fail_without_the_older_name_beside_default_partition(fw_u
         fw_utils.validate_mp_config(parameters)
 
 
-@pytest.mark.parametrize("version", versions("smp-v1"))
-def test_every_image_resolves(fw_utils, version):
-    from sagemaker import image_uris
-
-    found = image("smp-v1", version)
-    uri = image_uris.retrieve(
-        "pytorch",
-        "us-west-2",
-        version=found.framework_version,
-        py_version=found.py_version,
-        instance_type="ml.p4d.24xlarge",
-        image_scope="training",
-    )
-    assert uri.endswith(f"pytorch-training:{found.framework_version}-gpu-{found.py_version}")
-
-
 SMP = {"torch_distributed": {"enabled": True}, "smdistributed": {"modelparallel": {"enabled": True}}}
 
 
@@ -80,11 +64,12 @@ def test_every_image_of_its_own_is_the_one_the_sdk_names(fw_utils, library, foun
     assert uri == f"{found.account}.dkr.ecr.us-west-2.amazonaws.com/{found.repository}:{found.tag}"
 
 
-@pytest.mark.parametrize("library", ["ddp", "smp-v1-tensorflow"])
+@pytest.mark.parametrize("library", ["smp-v1", "ddp", "smp-v1-tensorflow"])
 def test_every_image_of_the_plain_containers_resolves(fw_utils, library):
     from sagemaker import image_uris
 
-    for found in images(library):
+    older = [image(library, version) for version in versions(library)] if library == "smp-v1" else images(library)
+    for found in older:
         if found.sdk_2 is None:
             continue  # version 3 has it
         uri = image_uris.retrieve(

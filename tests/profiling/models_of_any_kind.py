@@ -4,18 +4,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
+from tests.profiling.shared import net
 
-class Recurrent(nn.Module):
-    def __init__(self, kind="LSTM", layers=2, width=32, **settings):
-        super().__init__()
-        self.embedding = nn.Embedding(100, 16)
-        self.layers = getattr(nn, kind)(16, width, num_layers=layers, **settings)
-        outputs = settings.get("proj_size", width) * (2 if settings.get("bidirectional") else 1)
-        self.head = nn.Linear(outputs, 100)
 
+def recurrent(kind, outputs, **settings):
     def forward(self, x, y):
         hidden, _ = self.layers(self.embedding(x))
         return F.cross_entropy(self.head(hidden).flatten(0, 1), y.flatten())
+
+    layers = getattr(nn, kind)(16, 32, num_layers=2, **settings)
+    return net(forward, embedding=nn.Embedding(100, 16), layers=layers, head=nn.Linear(outputs, 100))
 
 
 @torch.library.custom_op("smp_advisor_tests::opaque_product", mutates_args=())
@@ -33,26 +31,17 @@ opaque_product.register_autograd(
 )
 
 
-class OpaqueBlock(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.inner = nn.Linear(width, width)
-        self.weight = nn.Parameter(torch.randn(width, width))
-
-    def forward(self, x):
-        return x + opaque_product(self.inner(x), self.weight)
-
-
-class Opaque(nn.Module):
+def opaque():
     """Blocks whose main product is an operator of another package."""
 
-    def __init__(self, layers=4, width=16):
-        super().__init__()
-        self.embedding = nn.Embedding(64, width)
-        self.layers = nn.Sequential(*(OpaqueBlock(width) for _ in range(layers)))
+    def block(self, x):
+        return x + opaque_product(self.inner(x), self.weight)
 
-    def forward(self, x):
-        return self.layers(self.embedding(x)).float().mean()
+    blocks = (net(block, inner=nn.Linear(16, 16), weight=nn.Parameter(torch.randn(16, 16))) for _ in range(4))
+    return net(
+        lambda self, x: self.layers(self.embedding(x)).float().mean(),
+        embedding=nn.Embedding(64, 16), layers=nn.Sequential(*blocks),
+    )  # fmt: skip
 
 
 class Attention(nn.Module):
@@ -127,27 +116,18 @@ class Unused(NestedViT):
         return self.head(x.mean(1))
 
 
-class Mixed(nn.Module):
+def mixed():
     """Computes positions in fp32, so that it fails with 16-bit parameters, but not with autocast."""
-
-    def __init__(self, width=32):
-        super().__init__()
-        self.embedding = nn.Embedding(64, width)
-        self.head = nn.Linear(width, 64)
 
     def forward(self, tokens):
         positions = torch.arange(tokens.shape[1], dtype=torch.float32)[:, None] / 100
         return self.head(self.embedding(tokens) + positions)
 
+    return net(forward, embedding=nn.Embedding(64, 32), head=nn.Linear(32, 64))
 
-class FixedDepth(nn.Module):
+
+def fixed_depth():
     """Calls its layers by number, as often as an attribute has it."""
-
-    def __init__(self, layers=6, width=32):
-        super().__init__()
-        self.depth = layers
-        self.embedding = nn.Embedding(64, width)
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers))
 
     def forward(self, tokens):
         x = self.embedding(tokens)
@@ -155,22 +135,19 @@ class FixedDepth(nn.Module):
             x = x + self.layers[i](x)
         return x
 
+    layers = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(6))
+    return net(forward, depth=6, embedding=nn.Embedding(64, 32), layers=layers)
 
-class Numbered(nn.Module):
+
+def numbered():
     """Blocks as numbered attributes, which the forward pass names."""
-
-    def __init__(self, blocks=4):
-        super().__init__()
-        self.table = nn.Embedding(64, 32)
-        self.blocks = blocks
-        for i in range(blocks):
-            self.add_module(
-                f"block_{i}", nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
-            )
-        self.head = nn.Linear(32, 64)
 
     def forward(self, tokens):
         x = self.table(tokens)
-        for i in range(self.blocks):
+        for i in range(4):
             x = x + getattr(self, f"block_{i}")(x)
         return self.head(x)
+
+    blocks = (nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(4))
+    named = {f"block_{i}": block for i, block in enumerate(blocks)}
+    return net(forward, table=nn.Embedding(64, 32), **named, head=nn.Linear(32, 64))

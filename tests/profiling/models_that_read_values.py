@@ -5,10 +5,11 @@ from torch import nn
 
 
 class Layers(nn.Module):
-    def __init__(self, width=16, layers=3):
+    def __init__(self):
         super().__init__()
-        self.input = nn.Linear(width, width)
-        self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(layers)])
+        self.input = nn.Linear(16, 16)
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+        self.register_buffer("calls", torch.tensor(0))
 
     def run(self, x):
         for layer in self.layers:
@@ -22,17 +23,12 @@ class Checked(Layers):
     def forward(self, x):
         assert x.isfinite().all(), "x has values that are not numbers"
         if x.max() > 1e6:
-            message = "values are too large"
-            raise ValueError(message)
+            raise ValueError("values are too large")
         return self.run(self.input(x))
 
 
 class Counted(Layers):
     """Draws new features after a number of steps, which a buffer counts."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("calls", torch.tensor(0))
 
     def forward(self, x):
         if self.training and self.calls >= 1000:

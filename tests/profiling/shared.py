@@ -28,15 +28,8 @@ def confidence(profile, figure):
 
 
 def net(forward, **parts):
-    """A module with these parts, whose forward method calls a function of the module and the inputs."""
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            for name, part in parts.items():
-                setattr(self, name, part)
-
-        def forward(self, *inputs):
-            return forward(self, *inputs)
-
-    return Net()
+    """A module with these parts, whose forward method is a function of the module and the inputs."""
+    module = type("Net", (nn.Module,), {"forward": forward})()
+    for name, part in parts.items():
+        setattr(module, name, part)
+    return module

@@ -14,10 +14,7 @@ PlainGPT, PlainGPTOfOneSize, Scanning, Unrolled = deferred(
     "tests.profiling.plain_models", "PlainGPT", "PlainGPTOfOneSize", "Scanning", "Unrolled"
 )
 stacks = Deferred("smp_advisor.profiling.structure", "stacks")
-FixedDepth, JoinedViT, Mixed, NestedViT, Numbered, Opaque, Recurrent, Unused = deferred(
-    "tests.profiling.models_of_any_kind",
-    *("FixedDepth", "JoinedViT", "Mixed", "NestedViT", "Numbered", "Opaque", "Recurrent", "Unused"),
-)
+models = Deferred("tests.profiling.models_of_any_kind")
 
 
 def images(batch):
@@ -39,7 +36,7 @@ LAYERS = [
     [*((*layer, "bf16") for layer in LAYERS), (*LAYERS[1], "amp"), (*LAYERS[4], "fp32")],
 )
 def test_recurrent_layers_count_the_products_of_their_formulas(kind, settings, products, outputs, precision):
-    profile = profiled(Recurrent(kind, **settings), precision=precision)
+    profile = profiled(models.recurrent(kind, outputs, **settings), precision=precision)
     per_token = 2 * sum(rows * columns for rows, columns in products) + 2 * outputs * 100
     assert profile.forward_flops(2, 64) == 2 * 64 * per_token
     assert profile.backward_flops(2, 64) == 2 * profile.forward_flops(2, 64)
@@ -48,7 +45,7 @@ def test_recurrent_layers_count_the_products_of_their_formulas(kind, settings, p
 
 
 def test_an_operator_without_a_formula_is_named_and_lowers_the_confidence():
-    profile = profiled(Opaque())
+    profile = profiled(models.opaque())
     assert profile.uncounted == ("smp_advisor_tests.opaque_product",)
     assert confidence(profile, "FLOPs") == "low"
     assert confidence(profile, "saved bytes") == "exact"
@@ -74,7 +71,9 @@ def test_a_failure_of_the_only_requested_stage_is_raised():
 
 
 def test_blocks_in_nested_lists_are_the_parts_that_ran():
-    nested, joined = (profiled(build(depth=4), inputs=images, checkpointing=True) for build in (NestedViT, JoinedViT))
+    nested, joined = (
+        profiled(build(depth=4), inputs=images, checkpointing=True) for build in (models.NestedViT, models.JoinedViT)
+    )
     assert [block.kind for block in nested.blocks] == 4 * ["Attention + FeedForward"]
     assert nested.blocks[3].name == "layers.1"  # the first of its kind
     assert nested.timeline
@@ -86,7 +85,7 @@ def test_blocks_in_nested_lists_are_the_parts_that_ran():
 
 
 def test_registered_blocks_that_never_run_leave_the_trace_of_the_full_model():
-    profile = profiled(Unused(), inputs=images)
+    profile = profiled(models.Unused(), inputs=images)
     assert not profile.blocks
     assert confidence(profile, "FLOPs") == "exact"
     assert profile.forward_flops(1, 1) == 2 * (16 * 64 * 3 * 64 + 6 * 16 * 64 * 64 + 64 * 10)
@@ -114,24 +113,24 @@ def test_the_figures_are_returned_when_there_are_too_many_operations_for_checks(
 
 
 def test_a_model_that_fails_in_16_bits_is_traced_with_autocast():
-    profile = profiled(Mixed(), precision="fp16")
+    profile = profiled(models.mixed(), precision="fp16")
     assert profile.precision == "amp"
     assert "fails in fp16: RuntimeError:" in " ".join(profile.warnings)
     assert confidence(profile, "FLOPs") == "exact"
 
 
 def test_copies_of_modules_with_a_fixed_depth_and_of_mixed_types_train():
-    copy = smp_advisor.profile(FixedDepth(), stages=("copy",), sequence_length=64).scaled
+    copy = smp_advisor.profile(models.fixed_depth(), stages=("copy",), sequence_length=64).scaled
     assert copy.ok
     assert [(reduction.full, reduction.copy) for reduction in copy.reductions] == [(6, 2)]
-    copy = smp_advisor.profile(Mixed(), stages=("copy",), sequence_length=64).scaled
+    copy = smp_advisor.profile(models.mixed(), stages=("copy",), sequence_length=64).scaled
     assert copy.ok
     assert copy.notes[0].startswith("The copy fails in FSDP's mixed precision: ")
     assert copy.notes[0].endswith("It was trained with mixed precision by torch.autocast.")
 
 
 def test_a_container_that_is_registered_twice_is_one_stack():
-    model = FixedDepth()
+    model = models.fixed_depth()
     model.same = model.layers
     assert [stack.path for stack in stacks(model)] == ["layers"]
 
@@ -161,7 +160,7 @@ def test_wrong_arguments_are_refused_before_a_process_starts(arguments, reason, 
 
 
 def test_numbered_attributes_are_blocks():
-    profile = profiled(Numbered(), checkpointing=True)
+    profile = profiled(models.numbered(), checkpointing=True)
     assert [block.name for block in profile.blocks] == ["block_0", "block_1", "block_2", "block_3"]
     assert len({(block.parameters, block.saved_bytes, block.forward_flops) for block in profile.blocks}) == 1
     assert profile.checkpointed_bytes(2, 64) < profile.saved_bytes(2, 64)

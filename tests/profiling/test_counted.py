@@ -6,7 +6,6 @@ import ast
 import importlib
 import json
 import time
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -76,18 +75,6 @@ def test_a_fit_holds_at_sizes_that_were_not_fitted(table, batch, sequence):
     fitted = Polynomial.fit({(b, s): value(table, b, s) for b in (2, 3) for s in (64, 128, 256)})
     assert fitted(batch, sequence) == value(table, batch, sequence)
     assert Polynomial.from_list(fitted.as_list()) == fitted
-
-
-@given(tables, tables, st.integers(-9, 9))
-def test_sums_and_multiples(left, right, factor):
-    first, second = (Polynomial(tuple(tuple(map(Fraction, row)) for row in table)) for table in (left, right))
-    assert (first + second * factor)(5, 77) == value(left, 5, 77) + factor * value(right, 5, 77)
-    assert (first - first)(5, 77) == 0
-
-
-def test_an_incomplete_grid_is_refused():
-    with pytest.raises(ValueError, match="every combination"):
-        Polynomial.fit({(1, 1): 1, (2, 2): 2})
 
 
 @pytest.mark.torch

@@ -13,7 +13,6 @@ from tests.profiling.shared import net, profiled
 pytestmark = pytest.mark.torch
 
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
-forms = Deferred("tests.profiling.modules_with_batches")
 loss_of = Deferred("smp_advisor.profiling.step", "loss_of")
 make_copy = Deferred("smp_advisor.profiling.scaled.build", "make_copy")
 idle_layers = Deferred("smp_advisor.profiling.scaled.build", "idle_layers")
@@ -25,13 +24,37 @@ torch = Deferred("torch")
 
 
 def test_a_loop_over_two_lists_keeps_all_layers_of_the_copy_in_use():
+    def forward(self, x):
+        for dilated, mixed in zip(self.dilated, self.mixed, strict=False):
+            x = mixed(dilated(x))
+        return x
+
+    # Only the second list repeats equal layers.
+    dilated = nn.ModuleList(nn.Conv1d(8, 8, 2, dilation=2**i) for i in range(4))
+    zipped = net(forward, dilated=dilated, mixed=nn.ModuleList(nn.Conv1d(8, 8, 1) for _ in range(4)))
     with ExitStack() as stack:
-        copy = make_copy(read_model(forms.Zipped()), stack, memory_bytes=2**30, dtype=torch.float32)
+        copy = make_copy(read_model(zipped), stack, memory_bytes=2**30, dtype=torch.float32)
         assert not idle_layers(copy.model, example_inputs(copy.model))
 
 
 def test_labels_of_a_copy_are_below_its_number_of_classes():
-    assert valid_ids(forms.Sentiment()) == 2
+    def forward(self, batch):
+        return nn.functional.cross_entropy(self.out(self.embed(batch.text)[:, -1]), batch.label)
+
+    assert valid_ids(net(forward, embed=nn.Embedding(500, 8), out=nn.Linear(8, 2))) == 2
+
+
+def minimal_gpt(width=48, vocab=512, positions=256):
+    """Positions in a parameter, whose number is an attribute; only logits returned."""
+
+    def forward(self, idx):
+        assert idx.shape[1] <= self.block_size, "Cannot forward, model block size is exhausted."
+        return self.head(self.words(idx) + self.positions[:, : idx.shape[1], :])
+
+    return net(
+        forward, words=nn.Embedding(vocab, width), positions=nn.Parameter(torch.zeros(1, positions, width)),
+        head=nn.Linear(width, vocab, bias=False), block_size=positions,
+    )  # fmt: skip
 
 
 def test_every_result_of_an_output_of_transformers_is_trained_and_no_state():
@@ -44,7 +67,7 @@ def test_every_result_of_an_output_of_transformers_is_trained_and_no_state():
 
 
 def test_a_table_of_positions_limits_the_tokens():
-    assert example_inputs(forms.MinimalGPT()).longest == 256
+    assert example_inputs(minimal_gpt()).longest == 256
 
 
 def test_supplied_inputs_are_never_resized():
@@ -72,7 +95,7 @@ def test_two_batches_and_functions_show_the_batch():
     assert two.make(10, 1)[1] == 3
     tokens = example_inputs(model, lambda batch, sequence: torch.zeros(batch, sequence, 8))
     assert (tokens.scales, tokens.has_sequence) == (True, True)
-    assert example_inputs(forms.MinimalGPT(), lambda b, s: torch.zeros(b, s, dtype=torch.long)).longest == 256
+    assert example_inputs(minimal_gpt(), lambda b, s: torch.zeros(b, s, dtype=torch.long)).longest == 256
     rows = example_inputs(model, lambda batch: (torch.zeros(batch, 8),))
     assert (rows.scales, rows.has_sequence) == (True, False)
 
@@ -81,6 +104,22 @@ def test_the_first_batch_of_a_data_loader_is_taken():
     data = torch.utils.data.TensorDataset(torch.zeros(32, 8), torch.zeros(32))
     example = example_inputs(nn.Linear(8, 4), torch.utils.data.DataLoader(data, batch_size=4))
     assert [tuple(part.shape) for part in example.make(1, 1)] == [(4, 8)]  # forward takes no target
+
+
+def named(self, x, timesteps, lengths, coords):
+    """Sequences with their channels last, and arguments whose names are usual."""
+    x = self.convs[0](x.transpose(1, 2))
+    return x.mean() + self.time(timesteps[:, None]).mean() + lengths.float().mean() + coords.mean()
+
+
+def optional(self, image=None, text=None):
+    """Like CLIP: both arguments are optional, and text has one length."""
+    return self.visual(image).mean() + self.words(text).mean()
+
+
+def flattened(self, pixels):
+    """The example of MNIST: its second part reads all numbers of a map of one size."""
+    return self.full(nn.functional.max_pool2d(self.conv(pixels), 2).flatten(1))
 
 
 @pytest.mark.parametrize(
@@ -92,12 +131,23 @@ def test_the_first_batch_of_a_data_loader_is_taken():
         (lambda: nn.LSTM(8, 4), {"input": (16, 2, 8)}),
         (lambda: nn.GRU(8, 4, batch_first=True), {"input": (2, 16, 8)}),
         (lambda: nn.Transformer(16, 2, 1, 1), {"src": (16, 2, 16), "tgt": (16, 2, 16)}),
-        (lambda: forms.MinimalGPT(), {"idx": (2, 16)}),  # noqa: PLW0108
+        (minimal_gpt, {"idx": (2, 16)}),
         (lambda: nn.Sequential(nn.Conv3d(1, 4, 3)), {"input": (2, 1, 96, 96, 96)}),
-        (lambda: forms.Named(), {"x": (2, 16, 8), "timesteps": (2,), "lengths": (2,), "coords": (2, 16, 3)}),  # noqa: PLW0108
-        (lambda: forms.Optional(), {"image": (2, 3, 64, 64), "text": (2, 77)}),  # noqa: PLW0108
-        (lambda: forms.Graph(), {"x": (64, 8), "edge_index": (2, 256)}),  # noqa: PLW0108
-        (lambda: forms.Flattened(), {"pixels": (2, 1, 28, 28)}),  # noqa: PLW0108
+        (
+            lambda: net(named, convs=nn.ModuleList([nn.Conv1d(8, 8, 3)]), time=nn.Linear(1, 8)),
+            {"x": (2, 16, 8), "timesteps": (2,), "lengths": (2,), "coords": (2, 16, 3)},
+        ),
+        (
+            lambda: net(
+                optional, context_length=77, image_size=64, visual=nn.Conv2d(3, 4, 3), words=nn.Embedding(100, 4)
+            ),
+            {"image": (2, 3, 64, 64), "text": (2, 77)},
+        ),
+        (
+            lambda: net(lambda self, x, edge_index: self.layer(x)[edge_index[0]], layer=nn.Linear(8, 8)),
+            {"x": (64, 8), "edge_index": (2, 256)},
+        ),
+        (lambda: net(flattened, conv=nn.Conv2d(1, 4, 3), full=nn.Linear(676, 10)), {"pixels": (2, 1, 28, 28)}),
     ],
 )
 def test_inputs_are_those_of_the_first_layer_that_reads_each_argument(build, shapes):
@@ -106,16 +156,9 @@ def test_inputs_are_those_of_the_first_layer_that_reads_each_argument(build, sha
 
 
 def test_without_a_layer_the_sentence_has_the_line_to_write():
-    class Opaque(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(6, 3)
-
-        def forward(self, state, action):
-            return self.layer(state) @ action
-
+    opaque = net(lambda self, state, action: self.layer(state) @ action, layer=nn.Linear(6, 3))
     with pytest.raises(ProfileError, match=r"\(state, action\): write .*batch: \(torch.zeros\(batch, 6\), ") as caught:
-        example_inputs(Opaque())
+        example_inputs(opaque)
     line = str(caught.value).partition("write ")[2].partition(" with its sizes")[0].replace("batch, ...", "batch, 3")
     assert eval(line.partition("inputs=")[2][:-1])(4)[1].shape == (4, 3)
 

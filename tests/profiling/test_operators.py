@@ -10,7 +10,6 @@ from smp_advisor.costs import estimate
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job, Model
-from smp_advisor.workload.block import Kernels
 from tests.deferred import Deferred
 from tests.profiling.shared import plain_profile, profiled
 
@@ -157,13 +156,6 @@ def test_a_plain_module_takes_the_time_of_its_operators():
     )
     assert traced == pytest.approx(known, rel=0.03)
     assert abs(traced - known) < abs(approximate - known)
-
-
-def test_kernels_add_up_with_the_mean_of_their_backward_passes():
-    total = Kernels(elements=2, launches=1, backward_traffic=1.0) + Kernels(split_elements=6, launches=3)
-    assert (total.elements, total.split_elements, total.launches) == (2, 6, 4)
-    assert total.backward_traffic == pytest.approx((2 * 1.0 + 6 * 2.0) / 8)
-    assert total.backward_launches == 2.0
 
 
 _MODULES = {

@@ -130,15 +130,6 @@ def test_a_rank_that_takes_longer_than_the_others_is_no_hang():
     assert run(read_model(Late()), Job(), Plan(library="ddp", batch_size=2), data_parallel_degree=2).ok
 
 
-def test_dropout_drops_the_same_elements_of_every_sample():
-    with repeatable():
-        layer = torch.nn.Dropout(0.25)
-        output = layer(torch.ones(3, 5, 16))
-        assert torch.equal(layer(torch.ones(1, 5, 16)), output[:1])
-    assert output.mean().item() == pytest.approx(1)
-    assert (output[0, 0] == 0).sum() == 4
-
-
 @settings(max_examples=20, deadline=None)
 @given(scale=st.sampled_from([1e-6, 1.0, 1e6]))
 def test_differences_do_not_depend_on_the_scale_of_the_loss(scale):
@@ -148,15 +139,6 @@ def test_differences_do_not_depend_on_the_scale_of_the_loss(scale):
     wrong = {"weight": expected["weight"] * 1.1}
     assert largest_difference(wrong, expected)[0] == pytest.approx(0.1, rel=1e-3)
     assert largest_difference({"weight": expected["weight"] * float("nan")}, expected)[0] == float("inf")
-
-
-@settings(max_examples=20, deadline=None)
-@given(count=st.integers(1, 4), samples=st.integers(1, 3))
-def test_microbatches_join_to_the_batch(count, samples):
-    batch = {"x": torch.arange(count * samples * 2.0).view(-1, 2), "scale": torch.tensor(2.0), "flag": True}
-    rejoined = joined(microbatches_of(batch, count))
-    assert torch.equal(rejoined["x"], batch["x"])
-    assert rejoined["flag"] is True
 
 
 @pytest.mark.parametrize(("is_contrastive", "kind"), [(False, "unequal mean"), (True, "batch dependence")])

@@ -107,31 +107,26 @@ def test_the_trace_of_a_copy_equals_its_real_step(values):
 def test_a_module_is_cut_in_depth_and_left_whole_and_names_parameters_without_gradient():
     nn = torch.nn
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.head, self.unused = nn.Embedding(50, 16), nn.Linear(16, 50), nn.Linear(16, 16)
-            layers = (nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 64), nn.Linear(64, 16)) for _ in range(5))
-            self.blocks = nn.ModuleList(layers)
+    def forward(self, tokens, labels=None):
+        x = self.table(tokens)
+        for block in self.blocks:
+            x = x + block(x)
+        return nn.functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
 
-        def forward(self, tokens, labels=None):
-            x = self.table(tokens)
-            for block in self.blocks:
-                x = x + block(x)
-            return nn.functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
-
-    net = Net()
-    state = {name: value.clone() for name, value in net.state_dict().items()}
-    done = run(read_model(net), JOB, name="Net", precision="fp32")
+    layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 64), nn.Linear(64, 16)) for _ in range(5))
+    ends = {"table": nn.Embedding(50, 16), "head": nn.Linear(16, 50), "unused": nn.Linear(16, 16)}
+    module = net(forward, **ends, blocks=layers)
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    done = run(read_model(module), JOB, name="Net", precision="fp32")
     assert [str(reduction) for reduction in done.reductions] == ["blocks 5 → 2"]
-    assert len(net.blocks) == 5
-    assert all((net.state_dict()[name] == value).all() for name, value in state.items())
+    assert len(module.blocks) == 5
+    assert all((module.state_dict()[name] == value).all() for name, value in state.items())
     assert done.without_gradient == done.unused == ("unused.weight", "unused.bias")
     assert done.ok  # their layer does not run, so it misses nothing
     assert "unused.weight, unused.bias; the layers of these do not run" in str(done)
     assert not dataclasses.replace(done, unused=()).ok
     with pytest.raises(ProfileError, match="available memory"):
-        run(read_model(net), JOB, name="Net", memory_bytes=2**11)
+        run(read_model(module), JOB, name="Net", memory_bytes=2**11)
 
 
 def test_a_model_without_a_loss_is_said_to_have_none():
@@ -212,19 +207,16 @@ def test_a_module_whose_shapes_depend_on_values_is_profiled_by_real_steps():
 
 
 def test_counts_and_lists_with_one_entry_per_block_follow_the_blocks():
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            block = lambda self, x, scale: x + scale * self.inner(x).relu()  # noqa: E731
-            self.tail = torch.nn.ModuleList(net(block, inner=torch.nn.Linear(16, 16)) for _ in range(5))
-            self.order, self.scales, self.depth = tuple(range(5)), [1, 2, 3, 4, 5], 5
+    def block(self, x, scale):
+        return x + scale * self.inner(x).relu()
 
-        def forward(self, x):
-            for number in range(self.depth):
-                x = self.tail[self.order[number]](x, self.scales[number])
-            return x.mean()
+    def forward(self, x):
+        for number in range(self.depth):
+            x = self.tail[self.order[number]](x, self.scales[number])
+        return x.mean()
 
-    module = Net()
+    tail = torch.nn.ModuleList(net(block, inner=torch.nn.Linear(16, 16)) for _ in range(5))
+    module = net(forward, tail=tail, order=tuple(range(5)), scales=[1, 2, 3, 4, 5], depth=5)
     with ExitStack() as stack:
         copy = make_copy(read_model(module), stack, memory_bytes=2**30, dtype=torch.float32)
         assert list(map(str, copy.reductions)) == ["tail 5 → 2"]

@@ -111,20 +111,12 @@ def test_a_free_batch_is_a_power_of_two_per_replica_within_the_cap() -> None:
     assert batch.tokens_per_step == advice.estimate.tokens_per_step <= 2**22
 
 
-GRID = [
-    (parameters, instance, nodes, library)
-    for row, parameters in enumerate((125e6, 1.3e9, 6.7e9, 13e9))
-    for place, (instance, library) in enumerate(
-        (("ml.p4d.24xlarge", "smp-v1"), ("ml.p4d.24xlarge", "fsdp"), ("ml.g5.48xlarge", "ddp"))
-    )
-    for nodes in ((1, 4)[(row + place) % 2],)
-]
-"""Each pair of values once or more."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("parameters", "instance", "nodes", "library"), GRID)
-def test_the_sentences_about_the_batch_are_true(parameters: float, instance: str, nodes: int, library: str) -> None:
+@pytest.mark.parametrize("parameters", [125e6, 1.3e9, 6.7e9, 13e9])
+@pytest.mark.parametrize("library", ["smp-v1", "fsdp", "ddp"])
+def test_the_sentences_about_the_batch_are_true(parameters: float, library: str) -> None:
+    instance = "ml.g5.48xlarge" if library == "ddp" else "ml.p4d.24xlarge"
+    nodes = 4 if (parameters in {1.3e9, 13e9}) != (library == "fsdp") else 1  # each pair of values once or more
     try:
         settings = {"library": library, "sequence_length": 1024, "precision": "fp16"}
         advice = smpa.advise(parameters, instance, instance_count=nodes, **settings)

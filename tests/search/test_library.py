@@ -22,19 +22,13 @@ BERT = Model.from_name("bert-large-uncased")
 P4D_32 = Cluster("ml.p4d.24xlarge", 32)
 
 
+def request_of(model, cluster, job, pytorch=None):
+    open_terms = {"pins": {}, "user_settings": frozenset(), "min_fit_probability": 0.95}
+    return Request(model=model, cluster=cluster, job=job, pytorch=pytorch, **open_terms)
+
+
 def chosen_for(model, cluster, job, framework=None):
-    return choose_library(
-        Request(
-            model=model,
-            cluster=cluster,
-            job=job,
-            pins={},
-            user_settings=frozenset(),
-            pytorch=framework_of(framework)[1],
-            min_fit_probability=0.95,
-        ),
-        framework,
-    )
+    return choose_library(request_of(model, cluster, job, framework_of(framework)[1]), framework)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +38,7 @@ def chosen_for(model, cluster, job, framework=None):
         (LLAMA_70B, Cluster("ml.p5.48xlarge", 8), None, "fsdp", "patches that of FSDP with version='2.13.0'"),
         (LLAMA_70B, P4D_32, "pytorch 2.5.1", "smp-v2", "SMP v1 (archived)"),
         (GPT2, Cluster("ml.g5.48xlarge"), "pytorch 1.13", "training-compiler", "discontinued"),
+        (Model.from_parameters("20B"), Cluster("ml.p4d.24xlarge", 4), "pytorch 1.13", "smp-v1", "archived"),
         (GPT2, Cluster("ml.p4d.24xlarge"), "tensorflow 2.6", "smp-v1-tensorflow", "only model-parallel library"),
     ],
 )
@@ -99,14 +94,11 @@ def test_every_other_library_for_pytorch_is_compared():
     assert re.search(r"(about as fast|% slower|% faster) in fp16 with the same batch\.", slower)
 
 
-@pytest.mark.parametrize("setting", [{"pipeline_parallel_degree": 2}, {"microbatches": 4}])
-def test_a_setting_of_version_1_selects_it(setting):
-    advice = advise("13B", "ml.p4d.24xlarge", instance_count=4, sequence_length=512, **setting)
-    assert advice.plan.library == "smp-v1"
-    assert f"Only SMP v1 has '{next(iter(setting))}'" in advice.library_because
-
-
 def test_settings_and_instances_select_a_library():
+    for name, value in {"pipeline_parallel_degree": 2, "microbatches": 4}.items():
+        advice = advise("13B", "ml.p4d.24xlarge", instance_count=4, sequence_length=512, **{name: value})
+        assert advice.plan.library == "smp-v1"
+        assert f"Only SMP v1 has '{name}'" in advice.library_because
     advice = advise("13B", "ml.p4d.24xlarge", instance_count=2, family="gpt2", tensor_parallel_degree=2)
     assert advice.plan.library == "smp-v1"
     advice = advise("7B", "ml.g5.48xlarge", sequence_length=1024)
@@ -147,11 +139,6 @@ def test_the_container_has_the_scripts_framework(model, framework, library, cont
 
 
 def test_frameworks_decide_containers_and_attention():
-    model = Model.from_parameters("20B")
-    chosen = chosen_for(model, Cluster("ml.p4d.24xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
-    assert chosen.library == "smp-v1"
-    assert "archived" in chosen.because
-
     old = advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="1.13.1")
     assert old.job.attention == "eager"
     assert advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="2.3.0").job.attention == "fused"
@@ -171,10 +158,7 @@ def test_frameworks_decide_containers_and_attention():
 
 @pytest.mark.parametrize(("optimizer_seconds", "cause"), [(2e-4, "share the optimizer step"), (6e-4, "of the layers")])
 def test_a_library_that_is_faster_where_a_replica_fits_has_the_cause(optimizer_seconds, cause):
-    request = Request(
-        model=GPT2, cluster=Cluster("ml.p4d.24xlarge", 1), job=Job(), pins={},
-        user_settings=frozenset(), pytorch=None, min_fit_probability=0.95,
-    )  # fmt: skip
+    request = request_of(GPT2, Cluster("ml.p4d.24xlarge", 1), Job())
     chosen = Candidate(library="ddp", tokens_per_second=1000, fastest_divided=1100, optimizer_seconds=5e-4)
     rival = Candidate(library="fsdp", tokens_per_second=1400, optimizer_seconds=optimizer_seconds)
     assert re.fullmatch(rf"FSDP: 40 % faster .*{cause}.*\.", _compared(rival, chosen, request))

@@ -187,13 +187,6 @@ _OPTIMIZER_STATE = "optimizer_state"
 _SHARDED = "sharded_"
 
 
-def _sharding(fields: Mapping[str, Any]) -> str:
-    if fields["shard_optimizer_state"]:
-        return _OPTIMIZER_STATE
-    degree = fields["sharded_data_parallel_degree"]
-    return "none" if degree == 1 else f"{_SHARDED}{degree}"
-
-
 def _shards(sharding: object) -> int:
     text = str(sharding)
     degree = text.removeprefix(_SHARDED)
@@ -212,7 +205,10 @@ class SmpV1Controls(ControlCodec):
         active = fields["active_microbatches"] or default_active_microbatches(
             fields["pipeline_parallel_degree"], fields["microbatches"]
         )
-        return super().settings(names, {**fields, "sharding": _sharding(fields), "active_microbatches": active})
+        degree = fields["sharded_data_parallel_degree"]
+        sharding = "none" if degree == 1 else f"{_SHARDED}{degree}"
+        sharding = _OPTIMIZER_STATE if fields["shard_optimizer_state"] else sharding
+        return super().settings(names, {**fields, "sharding": sharding, "active_microbatches": active})
 
     def fields(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of a plan. Active microbatches are None for the library's default."""

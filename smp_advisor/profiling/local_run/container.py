@@ -95,8 +95,9 @@ def prepare(
     }
     for file, content in files.items():
         (base / "input" / "config" / file).write_text(json.dumps(content), encoding="utf-8")
+    values = _values(base, entry_point, requested, inputs, resources, name, gpus)
     variables = {
-        **as_variables(_values(base, entry_point, requested, inputs, resources, name, gpus)),
+        **{f"SM_{key.upper()}": _variable(value) for key, value in values.items()},
         "TRAINING_JOB_NAME": name,
         "SAGEMAKER_JOB_NAME": name,
         "SAGEMAKER_REGION": region,
@@ -223,11 +224,6 @@ def as_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
     for name in sorted(hyperparameters):
         words += [f"--{name}" if len(name) > 1 else f"-{name}", _argument(hyperparameters[name])]
     return words
-
-
-def as_variables(values: Mapping[str, Any]) -> dict[str, str]:
-    """``SM_<NAME>`` variables: text unchanged, other values as compact JSON."""
-    return {f"SM_{name.upper()}": _variable(value) for name, value in values.items()}
 
 
 def _argument(value: Any) -> str:

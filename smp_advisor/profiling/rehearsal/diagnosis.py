@@ -28,9 +28,7 @@ def usage(
 ) -> tuple[list[Problem], list[str]]:
     """Problems and notes about trainable parameters without a gradient.
 
-    `used_sets` has the names of the parameters with a gradient, by batch: first the microbatches of the ranks. A
-    problem of the kind "hang" means that ranks with sharded parameters would wait for each other forever: they run
-    different blocks.
+    `used_sets` has the names of the parameters with a gradient, by batch: first the microbatches of the ranks.
     """
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
     ever = frozenset().union(*used_sets)

@@ -49,9 +49,7 @@ class Stage(nn.Module):
     """The model's forward pass with the blocks of one stage only.
 
     The code before the blocks (embeddings, masks, position tables) runs on every stage, since blocks use some of its
-    results. After the first stage, its hidden states are replaced by the received ones. The pass ends with the stage's
-    last block, and on the last stage with the loss. Parameters that a stage does not use get no gradient there. A
-    weight that two stages use gets a gradient from both.
+    results; after the first stage, received hidden states replace its own. A weight of two stages gets both gradients.
     """
 
     def __init__(
@@ -151,8 +149,9 @@ def find_boundary(model: nn.Module, paths: Sequence[str], stages: int, run: Call
             "Its blocks do not run in sequence, once each, so it cannot be divided into pipeline stages."
         )
     arguments, keywords = inputs[-1]
-    keyword = None if arguments and isinstance(arguments[0], Tensor) else _hidden_keyword(keywords)
-    if keyword is None and not (arguments and isinstance(arguments[0], Tensor)):
+    first = bool(arguments) and isinstance(arguments[0], Tensor)
+    keyword = None if first else next((name for name in _HIDDEN if isinstance(keywords.get(name), Tensor)), None)
+    if keyword is None and not first:
         raise ProfileError(
             "The first argument of its blocks is no tensor, so it cannot be divided into pipeline stages."
         )
@@ -173,15 +172,8 @@ def find_boundary(model: nn.Module, paths: Sequence[str], stages: int, run: Call
     return Boundary(keyword, torch.empty_like(hidden_inputs[-1], device="meta"), tuple(kinds))
 
 
-def _hidden_keyword(keywords: dict[str, Any]) -> str | None:
-    return next((name for name in _HIDDEN if isinstance(keywords.get(name), Tensor)), None)
-
-
 def divide(model: nn.Module, paths: Sequence[str], mesh: DeviceMesh) -> str:
-    """Divide the matrix products of blocks over a mesh, and return a description.
-
-    Each product is divided by columns and its output is gathered, which is correct for any model.
-    """
+    """Divide the products of blocks by columns and gather their outputs, correct for any model; the description."""
     blocks = [model.get_submodule(path) for path in paths]
     products = [
         part for block in blocks for part in block.modules() if isinstance(part, nn.Linear) or _is_transposed(part)

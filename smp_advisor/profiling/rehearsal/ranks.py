@@ -57,11 +57,7 @@ class RanksFailed(Exception):  # noqa: N818 (an outcome of the rehearsal, which 
 
 
 def run_ranks(world: int, work: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Run ``work(rank)`` in `world` processes of one process group, and return their results.
-
-    The processes share this process's memory until they write to it, so a model built here need not be sent. A failure
-    or a hang raises `RanksFailed`; tracebacks are in the log.
-    """
+    """Results of ``work(rank)`` in `world` forks of this process, or `RanksFailed`; tracebacks are in the log."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         pids = [_fork(rank, world, work, folder) for rank in range(world)]
@@ -119,7 +115,13 @@ def _fork(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: 
     status = 1
     try:
         answer_in(_stack_file(folder, rank))
-        result = _run_in_group(rank, world, work, folder)
+        torch.set_num_threads(1)
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        store = f"file://{folder}/store"
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=_NEVER)
+        result = work(rank)
+        dist.barrier()
+        dist.destroy_process_group()
         (folder / f"{rank}.json").write_text(json.dumps(result))
         status = 0
     except BaseException as raised:  # noqa: BLE001 (after any failure, the other ranks must not wait for this one)
@@ -136,16 +138,6 @@ def _fork(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: 
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)  # which closes the connections, so that the other ranks fail, too
-
-
-def _run_in_group(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: Path) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=_NEVER)
-    result = work(rank)
-    dist.barrier()
-    dist.destroy_process_group()
-    return result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,17 +225,13 @@ def _unpipelined(prepared: Prepared, mesh: DeviceMesh, own_paths: list[str], bat
             loss = loss_of(by_name(wrapped, part))
             (loss / degrees.microbatches).backward()  # type: ignore[no-untyped-call]
         losses.append(float(loss.detach()))
-    _require_gradients(prepared, mesh["data"].get_local_rank())
-    return losses
-
-
-def _require_gradients(prepared: Prepared, replica: int) -> None:
-    """Refuse a step without the gradients of one process, before the other ranks wait for them."""
-    count = prepared.degrees.microbatches
-    expected = frozenset().union(*prepared.reference.used[replica * count : (replica + 1) * count])
-    for name, parameter in prepared.model.named_parameters():
+    # Before the other ranks wait for them: a step without the gradients of one process is refused.
+    first = mesh["data"].get_local_rank() * degrees.microbatches
+    expected = frozenset().union(*prepared.reference.used[first : first + degrees.microbatches])
+    for name, parameter in model.named_parameters():
         if name in expected and parameter.grad is None:
             raise ProfileError(f"parameter {name} gets no gradient on this rank, and gets one in one process.")
+    return losses
 
 
 def _is_ddp(degrees: Degrees) -> bool:

@@ -41,10 +41,7 @@ class Degrees:
 
 
 def degrees_of(plan: Plan, data_parallel_degree: int) -> tuple[Degrees, list[str]]:
-    """Degrees to rehearse a plan with, and one sentence per part of the plan that cannot be rehearsed.
-
-    `data_parallel_degree` is the number of model replicas in the planned job.
-    """
+    """Degrees to rehearse a plan with, and one sentence per part of the plan that cannot be rehearsed."""
     tensor, pipeline = plan.tensor_parallel_degree, plan.pipeline_parallel_degree
     sharded = max(plan.sharded_data_parallel_degree, plan.hybrid_shard_degree)
     sharding: Sharding = "full" if plan.shards_parameters else "optimizer" if plan.shard_optimizer_state else "none"

@@ -70,10 +70,7 @@ def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool
 
 
 def seeded(model: nn.Module, paths: Sequence[str], *, offset: int = 0) -> Callable[[], None]:
-    """Seed each forward pass, and each block's, so that a model's own random numbers are the same in every run.
-
-    Returns a function that removes the seeds.
-    """
+    """Seed each forward pass, and each block's, with the same numbers in every run; the result removes the seeds."""
     handles = [
         module.register_forward_pre_hook(_seed(offset + number))
         for number, module in enumerate([model, *(model.get_submodule(path) for path in paths)])
@@ -211,11 +208,7 @@ def _gradients(model: nn.Module, batch: Batch) -> tuple[float, dict[str, Tensor]
 def check_division(
     model: nn.Module, parts: Sequence[Batch], paths: Sequence[str]
 ) -> tuple[list[Problem], list[str], float | None]:
-    """Compare one pass of the entire batch with the mean of its parts, in training mode.
-
-    `paths` are the blocks, which are seeded like the model. The result has problems, sentences about comparisons that
-    are not possible, and the loss of the entire batch (None if it is not comparable).
-    """
+    """Problems of the entire batch against the mean of its parts, what cannot be compared, and its loss or None."""
     loss, gradients = _restored(model, parts[0])
     unsound = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
     if not math.isfinite(loss) or unsound:
@@ -223,8 +216,18 @@ def check_division(
     again, again_gradients = _restored(model, parts[0])
     different, name = largest_difference(again_gradients, gradients)
     if _differs(again, loss) or different > _DIVIDED_TOLERANCE:
-        return [_stateful(model, parts[0], loss, again, name)], [], None
-    if _draws_random_numbers(model, parts[0], paths, loss):
+        text = (
+            f"The same microbatch gives loss {loss:.7g} at its first pass and {again:.7g} at its second: the model "
+            "keeps state outside its buffers, which differs between ranks and in recomputed blocks."
+        )
+        line = line_of_parameter(model, parts[0], by_name, name)
+        return [Problem(kind="state between calls", text=text, parameter=name, line=line)], [], None
+    remove = seeded(model, paths, offset=1000)  # instead of the seeds of the callers
+    try:
+        reseeded, _ = _restored(model, parts[0])
+    finally:
+        remove()
+    if reseeded != loss and abs(reseeded - loss) > 1e-6 * max(abs(loss), 1e-3):
         sentence = (
             "The entire batch against its microbatches: the model draws random numbers of its own, which differ when a "
             "batch is divided."
@@ -281,16 +284,6 @@ def _restored(model: nn.Module, batch: Batch) -> tuple[float, dict[str, Tensor]]
 
 def _differs(value: float, expected: float) -> bool:
     return not abs(value - expected) <= _DIVIDED_TOLERANCE * max(abs(expected), 1e-3)
-
-
-def _draws_random_numbers(model: nn.Module, part: Batch, paths: Sequence[str], loss: float) -> bool:
-    """Whether the loss changes with the seed; the seeds of `seeded` are replaced meanwhile."""
-    remove = seeded(model, paths, offset=1000)
-    try:
-        reseeded, _ = _restored(model, part)
-    finally:
-        remove()
-    return reseeded != loss and abs(reseeded - loss) > 1e-6 * max(abs(loss), 1e-3)
 
 
 def _classified(
@@ -361,16 +354,6 @@ def _nonfinite(model: nn.Module, part: Batch, loss: float, unsound: Sequence[str
     else:
         text = f"The loss is {name} in one process already, so no parallelism is the cause."
     return Problem(kind="NaN", text=text, parameter=unsound[0] if unsound else "", line=line)
-
-
-def _stateful(model: nn.Module, part: Batch, loss: float, again: float, name: str) -> Problem:
-    return Problem(
-        kind="state between calls",
-        text=f"The same microbatch gives loss {loss:.7g} at its first pass and {again:.7g} at its second: the model "
-        "keeps state outside its buffers, which differs between ranks and in recomputed blocks.",
-        parameter=name,
-        line=line_of_parameter(model, part, by_name, name),
-    )
 
 
 def shared_by_blocks(model: nn.Module, paths: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -67,7 +67,8 @@ def failed(what: str, report: ChildReport, limits: Limits) -> ProfileError:
         kind, outcome = "error", f"failed{at}: {_sentence(logged.exception)}"
     else:
         kind, outcome = _outcome(at, failure, report.end, limits)
-    return ProfileError(f"{_capitalized(what)} {outcome}", kind=kind, log=_tail(report.log))
+    start = f"T{what[1:]}" if what.startswith("the ") else what  # names of files are unchanged
+    return ProfileError(f"{start} {outcome}", kind=kind, log=_tail(report.log))
 
 
 def _outcome(at: str, failure: dict[str, Any] | None, end: dict[str, Any], limits: Limits) -> tuple[str, str]:
@@ -117,11 +118,6 @@ def _tail(log: Sequence[str]) -> tuple[str, ...]:
     own = [line for line in log if _without_rank(line) != line] or log
     lines = [line[:_LINE_CHARACTERS] for line in own if _without_rank(line).strip()]
     return tuple(lines[-_SHOWN_LINES:])
-
-
-def _capitalized(text: str) -> str:
-    """Text at the beginning of a sentence; file names are unchanged."""
-    return f"T{text[1:]}" if text.startswith("the ") else text
 
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<comma>,?) in ')
@@ -175,10 +171,7 @@ class LoggedError:
 
 
 def last_error_in_log(lines: Iterable[str]) -> LoggedError | None:
-    """The user's source line and the exception of the last traceback or stack dump in a log.
-
-    Tracebacks of a launcher contain no frames of the user's code and are ignored.
-    """
+    """The user's source line and the exception of the last traceback or stack dump in a log, none of a launcher."""
     last: LoggedError | None = None
     frames: list[tuple[str, int]] = []
     innermost_first = outside = False

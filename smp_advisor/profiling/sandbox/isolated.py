@@ -126,8 +126,7 @@ def run_program(
 ) -> ProgramEnd:
     """Run a program to its end, with limits and one log for it and all its descendants.
 
-    No shell is involved, and the environment is the complete one. Other arguments are those of `run_isolated`. A
-    program that fails or exceeds a limit raises no exception: `ProgramEnd.error` has the cause.
+    No shell is involved. A program that fails or exceeds a limit raises no exception: `ProgramEnd.error` has the cause.
     """
     program = shutil.which(command[0], path=environment.get("PATH"))
     if program is None:

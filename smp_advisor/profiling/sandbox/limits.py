@@ -92,11 +92,7 @@ def _lower(which: int, maximum: int) -> None:
 
 
 def memory_bytes(pids: list[int], shared_bytes: int, limit: int) -> int:
-    """Total memory of processes in addition to pages shared with the kernel; shared pages count once.
-
-    The exact figure is expensive and blocks processes that fork, so it is read only if the sum that ignores sharing
-    exceeds `limit`.
-    """
+    """Total memory of processes beyond pages shared with the kernel; the expensive exact figure only above `limit`."""
     resident = [status_bytes(Path(f"/proc/{pid}/status"), "RssAnon:", "RssShmem:") for pid in pids]
     upper_bound = sum(max(0, size - shared_bytes) for size in resident)
     if upper_bound <= limit:

@@ -138,16 +138,13 @@ class _Reader:
             self.flooded = True
             self.on_line = None  # further output only updates the last lines
         self.remaining_bytes -= len(data)
-        self.split_lines(self.decoder.decode(data))
-        return not data
-
-    def split_lines(self, text: str) -> None:
-        *lines, self.line = (self.line + text).split("\n")
+        *lines, self.line = (self.line + self.decoder.decode(data)).split("\n")
         for line in lines:
             self.add_line(line)
         if len(self.line) > _LINE_CHARACTERS:
             self.add_line(self.line)
             self.line = ""
+        return not data
 
     def add_line(self, line: str) -> None:
         # For a progress bar that rewrites its line, only the last state counts.
@@ -279,10 +276,7 @@ def _bind_to_parent(number: int) -> None:
 
 
 def _supervise(start: Callable[[], None], limits: Limits, *, shared_bytes: int, stack_signal: int | None) -> None:
-    """Run `start` in a child process, wait for it, end its remaining processes and report; never returns.
-
-    `shared_bytes` is the memory shared with the kernel after a fork.
-    """
+    """Run `start` in a child process, wait for it, end its remaining processes and report; never returns."""
     os.setsid()
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_SIGNALS)
     _bind_to_parent(signal.SIGHUP)

@@ -212,11 +212,7 @@ def affordable_inputs(
     memory_bytes: int,
     most_work: int,
 ) -> Affordable:
-    """Inputs whose step is affordable, by the counts of one trace; the smallest that the model accepts if none is.
-
-    Images, volumes, videos, latents and sounds are reduced by 2 to 32 in every direction; supplied ones are cut, for
-    the copy alone. `most_work` limits `StepMeasure.work` of a microbatch of `samples`.
-    """
+    """Inputs whose step is affordable, reduced by 2 to 32 in every direction; else the smallest that are accepted."""
     failure = ""
     checks: dict[Site, bool] | None = None
 

@@ -79,10 +79,7 @@ def run(
     on_line: Callable[[str], None] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ScaledRun:
-    """Train a scaled copy of a model for two steps in a child process; `name` is the model's in errors.
-
-    A live module is neither modified nor copied in this process. The parameters are those of `smp_advisor.profile`.
-    """
+    """Train a scaled copy of a model for two steps in a child process, which leaves a live module as it is."""
     planned = PlannedSteps.of(
         job,
         plan,

@@ -215,10 +215,7 @@ class _Trained:
 
 
 class _Trainer:
-    """A model, its optimizer and its precision; 16-bit parameters of ``mixed`` and ``fp16`` are copies of fp32 ones.
-
-    `blocks` have activation checkpointing, and the forward passes of `counted` are counted.
-    """
+    """A model, its optimizer and its precision; 16-bit parameters of ``mixed`` and ``fp16`` are copies of fp32 ones."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from smp_advisor.workload.model import BlockGroup
 
 if TYPE_CHECKING:
     from smp_advisor.workload.block import Block
-    from smp_advisor.workload.layers import Activation, Norm
+    from smp_advisor.workload.layers import Norm
     from smp_advisor.workload.model import Model, Shape
     from smp_advisor.workload.settings import Settings
 
@@ -184,19 +184,11 @@ def _feed_forward(settings: Settings, traits: _Traits, shape: Shape, layer: _Lay
     )
     if not traits.shared_width:
         return (experts,)
-    return experts, _shared_expert(shape.hidden, settings.size(traits.shared_width), function, gate=traits.shared_gate)
-
-
-def _shared_expert(hidden: int, ffn: int, function: Activation, *, gate: bool) -> Part:
-    """The expert that all tokens use. Its gate saves the expert's output."""
-    part = gated_feed_forward(hidden, ffn, function)
-    if not gate:
-        return part
-    return replace(
-        part,
-        replicated_parameters=part.replicated_parameters + hidden,
-        replicated_elements=part.replicated_elements + hidden,
-    )
+    shared = gated_feed_forward(shape.hidden, settings.size(traits.shared_width), function)
+    if not traits.shared_gate:
+        return experts, shared
+    gate = Part(replicated_parameters=shape.hidden, replicated_elements=shape.hidden)  # it saves the expert's output
+    return experts, shared, gate
 
 
 def build_deepseek(settings: Settings) -> Model:

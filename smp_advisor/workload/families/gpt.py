@@ -31,11 +31,7 @@ def _decoder(
     affine: bool = True,
     **model: Any,
 ) -> Model:
-    """Equal blocks of attention and feed-forward layer.
-
-    `dropouts` are the keys of the dropouts of scores and of the residual stream. With `shared_norm` one norm feeds both
-    layers and only a sum follows them, so they share one all-reduce.
-    """
+    """Equal blocks; layers with a `shared_norm`, which only a sum follows, share one all-reduce."""
     hidden, heads = shape.hidden, shape.heads
     of_scores, of_stream = (settings.rate(key) > 0 for key in dropouts)
     layer = attention(hidden, heads, head_dim=settings.head_dim(hidden, heads), dropout=of_scores, **attend)
