@@ -299,9 +299,9 @@ def _read_command(  # noqa: C901 - a list of cases
     configuration.set(fetches=FETCHES.search(str(command)) is not None)
     words = [(word, setting) for setting in started for word in _WORDS.split(str(setting.value))]
     for shell, setting in [pair for pair in words if pair[0].endswith(".sh")][:2]:
-        text = _named(configuration, siblings, shell, setting) or ""
-        configuration.set(fetches=configuration.get("fetches") or FETCHES.search(text) is not None)
-        words = [*((word, replace(setting, key=shell)) for word in _words_of_shell(text)), *words]  # before other files
+        lines = _named(configuration, siblings, shell, setting) or ""
+        configuration.set(fetches=configuration.get("fetches") or FETCHES.search(lines) is not None)
+        words = [*((word, replace(setting, key=shell)) for word in _words_of_shell(lines)), *words]  # before others
     strategy, option = None, ""
     configuration.settings["starts"] = Setting(any("launch" in word or "torchrun" in word for word, _ in words))
     for word, setting in words[:_MOST_WORDS]:
