@@ -187,6 +187,8 @@ class Configuration:
     tables: dict[str, Mapping] = field(default_factory=dict)
     """Tables for new entries: ``estimator``, ``distribution``, ``mpi``, ``parameters``, ``hyperparameters``."""
     gaps: list[Gap] = field(default_factory=list)
+    missing: list[Gap] = field(default_factory=list)
+    """Files that the job names and that do not exist: the path, the argument and what it would tell, and the place."""
     strategy: Strategy | None = None
     """How a job without SageMaker's libraries divides its model; None for other jobs."""
     sure: bool = True

@@ -32,6 +32,11 @@ _END = re.compile(r"<<-?[ \t]*['\"]?(\w+)")
 _TARGET = re.compile(r">>?[ \t]*['\"]?([^\s<>'\"]+)")
 _MOST_FOLDERS = 3
 """Folders above the file in which a relative path of the text may start."""
+FETCHES = re.compile(
+    r"\b(?:git clone|wget|curl|cp|mv|cd|chdir|tee|unzip|untar)\b|urlretrieve|extractall|download|write_text|\bdump\("
+    r"|\bopen\([^)\n]{0,200}['\"][wax]"
+)
+"""Text that makes files, or goes to a folder, so that a file that is not here is not missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,13 @@ class Siblings:
     """Files near the one that was checked; none for pasted text."""
 
     file: Path | None
+
+    def complete(self) -> bool:
+        """Whether the files that the text names are here before it runs, as far as its code shows."""
+        try:
+            return self.file is not None and not FETCHES.search(read_bytes(self.file, NOTEBOOK).decode("utf-8"))
+        except (OSError, ValueError):
+            return False
 
     def text(self, *parts: str) -> str | None:
         """Text of a file by its path in the configuration, or of the cell that writes it; None if there is none."""

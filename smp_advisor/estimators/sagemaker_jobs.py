@@ -111,9 +111,9 @@ def configuration_of_trainer(trainer: Call) -> Configuration:
     source = call.get("source_code")
     configuration.settings["source_code"] = Setting(source is not None, call.span)
     if isinstance(source, Result):
-        for name, ours in (("entry_script", "entry_point"), ("source_dir", "source_dir"), ("command", "command")):
-            if isinstance(constant(source.call.passed, name), str):
-                configuration.take(source.call.passed, name, ours)
+        for name in ("entry_script", "source_dir", "command", "requirements"):
+            if name == "source_dir" or isinstance(constant(source.call.passed, name), str):
+                configuration.take(source.call.passed, name, "entry_point" if name == "entry_script" else "")
     otherwise = "they are in a file: paste its content"
     if (hyperparameters := configuration.inner(call, "hyperparameters", otherwise)) is not None:
         configuration.take_all(hyperparameters, configuration.hyperparameters, group="hyperparameters")

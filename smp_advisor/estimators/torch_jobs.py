@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
     SHARDS,
+    Gap,
     Setting,
     Strategy,
     count,
@@ -23,7 +24,7 @@ from smp_advisor.estimators.configuration import (
     replicated,
     undescribed,
 )
-from smp_advisor.estimators.documents import yaml_table
+from smp_advisor.estimators.documents import FETCHES, yaml_table
 from smp_advisor.estimators.readback import BATCH, SEQUENCE
 from smp_advisor.estimators.strategies import (
     configuration_of_accelerate,
@@ -291,20 +292,27 @@ def _read_command(  # noqa: C901 - a list of cases
 
     Accelerate's configuration is the strategy; other YAML files have hyperparameters, and a Python file is the script.
     """
-    command, entry, folder = (configuration.get(name) for name in ("command", "entry_point", "source_dir"))
-    words = [word for text in (command, entry) if isinstance(text, str) for word in _WORDS.split(text)]
+    command, entry = configuration.get("command"), configuration.get("entry_point")
+    started = [configuration.settings[name] for name in ("command", "entry_point") if configuration.get(name)]
     if not isinstance(command, str) and not str(entry).endswith(".sh"):
         return None
-    for shell in [word for word in words if word.endswith(".sh")][:2]:
-        words = [*_words_of_shell(_sibling(siblings, folder, shell) or ""), *words]  # its script before other files
-    strategy = None
-    configuration.settings["starts"] = Setting(any("launch" in word or "torchrun" in word for word in words))
-    for word in words[:_MOST_WORDS]:
+    configuration.set(fetches=FETCHES.search(str(command)) is not None)
+    words = [(word, setting) for setting in started for word in _WORDS.split(str(setting.value))]
+    for shell, setting in [pair for pair in words if pair[0].endswith(".sh")][:2]:
+        lines = _named(configuration, siblings, shell, setting) or ""
+        configuration.set(fetches=configuration.get("fetches") or FETCHES.search(lines) is not None)
+        words = [*((word, replace(setting, key=shell)) for word in _words_of_shell(lines)), *words]  # before others
+    strategy, option = None, ""
+    configuration.settings["starts"] = Setting(any("launch" in word or "torchrun" in word for word, _ in words))
+    for word, setting in words[:_MOST_WORDS]:
+        before, option = option, word
         if word.endswith(".py") and not str(configuration.get("entry_point")).endswith(".py"):
-            configuration.settings["entry_point"] = Setting(word)
-        if not word.endswith((".yaml", ".yml")):
+            configuration.settings["entry_point"] = replace(setting, value=word)
+        if not word.endswith((".yaml", ".yml", ".txt")):
             continue
-        text = _sibling(siblings, folder, word)
+        text = _named(configuration, siblings, word, setting, before) if before != ">" else ""
+        if word.endswith(".txt"):
+            continue
         try:
             table = yaml_table(text or "")
         except AdvisorError:
@@ -335,10 +343,33 @@ def _words_of_shell(text: str) -> list[str]:
     return [word.rpartition("}/")[2] for line in lines for word in _WORDS.split(line)]
 
 
-def _sibling(siblings: Siblings, folder: object, name: str) -> str | None:
-    """Text of a file by its path in the source folder, or next to the text."""
-    inside = siblings.text(folder, name) if isinstance(folder, str) and "://" not in folder else None
-    return inside or siblings.text(name) or siblings.text(PurePosixPath(name).name)
+_UNREAD = {
+    ".py": "the strategy and the settings in its code",
+    ".sh": "the script that it starts, and its options",
+    ".json": "the ZeRO stage, offloading, batch and precision",
+    ".txt": "the packages that the job installs",
+    "accelerate": "the strategy and the precision that accelerate launches",
+}
+"""What is not known without a file, by its suffix or for accelerate; otherwise the settings of the trainer."""
+_OF_ACCELERATE = ("--config_file", "ACCELERATE_CONFIG")
+
+
+def _named(
+    configuration: Configuration, siblings: Siblings, name: str, setting: Setting, option: str = ""
+) -> str | None:
+    """Text of a file by its path in the source folder, or next to the text; a missing one is noted."""
+    folder, path = configuration.get("source_dir"), PurePosixPath(name)
+    local = not isinstance(folder, str) or "://" not in folder
+    places = [(folder, name)] if local and isinstance(folder, str) else []
+    texts = (siblings.text(*parts) for parts in (*places, (name,), (path.name,)))
+    text = next((text for text in texts if text is not None), None)
+    elsewhere = configuration.get("git_config") or configuration.unknown("source_dir") or configuration.get("fetches")
+    plain_path = bool(path.suffix) and not path.is_absolute() and not re.search(r"[$*{:\s]", name)
+    if text is None and local and not elsewhere and plain_path and siblings.complete():
+        kind = "accelerate" if option in _OF_ACCELERATE else path.suffix
+        unread = _UNREAD.get(kind, "the batch, sequence length and precision in it")
+        configuration.missing.append(Gap(name, f"{setting.key or 'The text'} names {name}: {unread}", setting.span))
+    return text
 
 
 def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
@@ -346,7 +377,7 @@ def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
         setting = configuration.hyperparameters.get(name)
         if setting is None or not str(setting.value).endswith((".yaml", ".yml")):
             continue
-        text = siblings.text(PurePosixPath(str(setting.value)).name) or siblings.text(str(setting.value))
+        text = _named(configuration, siblings, str(setting.value), setting)
         try:
             data = plain_of(yaml_table(text or ""))
         except AdvisorError:
@@ -358,12 +389,14 @@ def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
 
 
 def _script(configuration: Configuration, siblings: Siblings) -> ScriptFacts | None:
-    entry, folder = configuration.get("entry_point"), configuration.get("source_dir")
+    packages, entry = (configuration.settings.get(name) for name in ("requirements", "entry_point"))
+    if packages is not None and str(packages.value).endswith(".txt"):
+        _named(configuration, siblings, str(packages.value), packages)
     name = configuration.hyperparameters.get("training_script")
-    entry = name.value if name is not None and isinstance(name.value, str) else entry
-    if not isinstance(entry, str) or "git_config" in configuration.settings:
+    entry = name if name is not None and isinstance(name.value, str) else entry
+    if entry is None or not isinstance(entry.value, str) or "git_config" in configuration.settings:
         return None
-    text = _sibling(siblings, folder, entry)
+    text = _named(configuration, siblings, entry.value, entry)
     return None if text is None else read_training_script(text)
 
 
@@ -371,20 +404,19 @@ def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy |
     for name in _DEEPSPEED:
         setting = configuration.hyperparameters.get(name)
         if setting is not None and setting.value not in (None, "", False):
-            return _deepspeed(setting.value, configuration.get("source_dir"), siblings)
+            return _deepspeed(configuration, setting, siblings)
     option = configuration.hyperparameters.get(SHARDS)
     if option is not None and option.value not in (None, "", False, '""'):
         return fsdp_option(option.value)
     return None
 
 
-def _deepspeed(value: object, folder: object, siblings: Siblings) -> Strategy:
+def _deepspeed(configuration: Configuration, setting: Setting, siblings: Siblings) -> Strategy:
+    value = text = setting.value
     if isinstance(value, dict):
         return strategy_of_deepspeed(value)
-    text: object = value
     if not str(value).lstrip().startswith("{"):
-        inside = siblings.text(folder, str(value)) if isinstance(folder, str) else None
-        text = inside or siblings.text(str(value))
+        text = _named(configuration, siblings, str(value), setting)
     try:
         data = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):

@@ -16,6 +16,7 @@ from smp_advisor.export.script_parts import (
 )
 from smp_advisor.export.script_torch import fixed_settings
 from smp_advisor.export.template import Comment, gathered, render
+from smp_advisor.libraries.plan import accelerate_settings
 
 if TYPE_CHECKING:
     from smp_advisor.export.script_parts import Training
@@ -209,18 +210,7 @@ def settings(training: Training) -> dict[str, Any]:
         elif adapter.quantized:
             chosen["load_in_8bit"] = True
     if sharded:
-        chosen.update(
-            fsdp=True,
-            fsdp_config={
-                "version": 2,
-                # Wraps the layers that the model names in _no_split_modules.
-                "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-                "reshard_after_forward": plan.sharding_strategy in ("full_shard", "hybrid_shard"),
-                "activation_checkpointing": checkpoints,
-                "cpu_ram_efficient_loading": True,
-                "state_dict_type": "SHARDED_STATE_DICT",
-            },
-        )
+        chosen.update(fsdp=True, fsdp_config=accelerate_settings(plan))
         # Without it, gradients stay unsharded until the last accumulated batch.
         reduction = {"sync_each_batch": not training.job.unsharded_accumulation}
         chosen["accelerator_config"] = {"gradient_accumulation_kwargs": reduction}

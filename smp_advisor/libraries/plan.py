@@ -352,6 +352,18 @@ class Plan:
         return settings
 
 
+def accelerate_settings(plan: Any) -> dict[str, Any]:
+    """Settings of ``fully_shard`` in Accelerate and the Trainer, which wrap the layers of ``_no_split_modules``."""
+    return {
+        "version": 2,
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "reshard_after_forward": plan.sharding_strategy in ("full_shard", "hybrid_shard"),
+        "activation_checkpointing": bool(plan.activation_checkpointing),
+        "cpu_ram_efficient_loading": True,
+        "state_dict_type": "SHARDED_STATE_DICT",
+    }
+
+
 def _refuse(kind: type[Plan], name: str) -> NoReturn:
     """Raise `PlanError` for a keyword that the plan of a library does not have."""
     library = plan_defaults(kind)["library"]

@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError
+from smp_advisor.files import table
 from smp_advisor.libraries.library import LIBRARIES, get_library
 from smp_advisor.reading.values import Constant, Mapping, options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.reading.trace import Trace
+
+
+def blocks_of(models: Iterable[str]) -> set[str]:
+    """Classes of the repeated layers of models with these names, for known families."""
+    blocks: dict[str, str] = table("smp_advisor.scripts", "data/names.toml")["blocks"]
+    names = [name.lower().rpartition("/")[2] for name in models]
+    return {block for name in names for family, block in blocks.items() if family in name}
 
 
 _ALIASES = {"partitions": "pipeline_parallel_degree", "fp16_params": "fp16"}

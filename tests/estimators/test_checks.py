@@ -139,6 +139,7 @@ def test_findings_of_a_notebook_name_the_cell(tmp_path):
     notebook = {"cells": [{"cell_type": "code", "source": [text]} for text in sources], "nbformat": 4}
     path = tmp_path / "job.ipynb"
     path.write_text(json.dumps(notebook))
+    (tmp_path / "train.py").touch()
     (found,) = check_estimator(path)
     assert (found.id, found.path, found.line) == ("EST501", f"{path}#cell-1", 14)
     assert check_estimator(path).diff == ""  # a notebook is shown what to change, not written anew

@@ -243,11 +243,45 @@ def test_the_command_of_a_model_trainer_is_read_to_its_files(tmp_path):
     assert job_read.job.sequence_length == 4096
     (tmp_path / "code/configs/sharded.yaml").write_text("distributed_type: MULTI_GPU\n")
     assert reading(tmp_path / "launch.py").plan.library == "ddp"
+    assert "EST513" not in {finding.id for finding in check_estimator(tmp_path / "launch.py")}
     (tmp_path / "code/recipes/sft.yaml").unlink()
     (tmp_path / "code/configs/sharded.yaml").unlink()
-    missing = reading(tmp_path / "launch.py")
-    assert missing.plan is None
-    assert "put that file next to" in missing.open[0]
+    missing = check_estimator(tmp_path / "launch.py")
+    assert missing.readings[0].plan is None
+    assert "put that file next to" in missing.readings[0].open[0]
+    found = [finding.message.partition(": ") for finding in missing if finding.id == "EST513"]
+    assert {named.partition(",")[0]: unread for named, _, unread in found} == {
+        "start.sh names configs/sharded.yaml": "the strategy and the precision that accelerate launches are not known.",
+        "command names recipes/sft.yaml": "the batch, sequence length and precision in it are not known.",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "hyperparameters", "unread"),
+    [
+        ("train.py", {}, "the strategy and the settings in its code"),
+        ("ds.json", {"deepspeed": "ds.json"}, "the ZeRO stage, offloading, batch and precision"),
+        ("sft.yaml", {"config": "sft.yaml"}, "the batch, sequence length and precision in it"),
+    ],
+)
+def test_a_file_that_is_named_and_missing_is_a_finding(tmp_path, name, hyperparameters, unread):
+    def found(text):
+        (tmp_path / "launch.py").write_text(text)
+        messages = [finding.message for finding in check_estimator(tmp_path / "launch.py") if finding.id == "EST513"]
+        return next((message for message in messages if f" names {name}, " in message), "")
+
+    text = job(hyperparameters, TORCHRUN)
+    assert found(text).endswith(f": {unread} are not known.")
+    assert not [finding for finding in check_estimator(text) if finding.id == "EST513"], "pasted text has no folder"
+    assert not found(f"import os\nos.system('git clone https://host/recipes')\n{text}")
+    for argument in (
+        "git_config={'repo': 'https://host'}",
+        "source_dir='s3://bucket/code.tar.gz'",
+        "source_dir=made()",
+    ):
+        assert not found(text.replace('source_dir="scripts"', argument))
+    (tmp_path / name).write_text("")
+    assert not found(text)
 
 
 def test_the_entry_script_of_a_model_trainer_is_read(tmp_path):

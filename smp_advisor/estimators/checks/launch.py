@@ -1,4 +1,4 @@
-"""EST503, EST506, EST507, EST511 and EST512: launcher, container, monitoring, terms and adapter."""
+"""EST503, EST506, EST507 and EST511 to EST513: launcher, container, monitoring, terms, adapter and missing files."""
 
 from __future__ import annotations
 
@@ -178,6 +178,13 @@ def terms(case: Case) -> Iterator[Hit]:
         if fault.setting not in _HARDWARE and not (case.of_sagemaker and fault.setting == "launched"):
             variant = "term" if fault.severity == "error" else "no launcher"
             yield _of_fault(case, fault, "EST511", "spot" if fault.setting == "checkpoints" else variant)
+
+
+def files(case: Case) -> Iterator[Hit]:
+    """EST513: files that the job names and that are not there."""
+    for gap in case.configuration.missing:
+        named, _, unread = gap.why.partition(": ")
+        yield replace(case.hit("EST513", "", named=named, unread=unread), span=gap.span or case.configuration.span)
 
 
 def _of_fault(case: Case, fault: Fault, check: str, variant: str, fixes: tuple[Change, ...] = ()) -> Hit:

@@ -128,9 +128,9 @@ def propose(  # noqa: C901 - the steps in their order
         where = f", line {line}" if line else ""
         raise AdaptError(f"{path} is not Python 3 source{where}: fix the syntax error first.") from None
     draft = Draft(module, target, script.file)
-    obstacles = obstacles_to_adapting(draft)
+    obstacles, configuration = obstacles_to_adapting(draft)
     if obstacles:
-        return Adaptation(path=path, source=source, diff="", todo=tuple(obstacles))
+        return Adaptation(path=path, source=source, diff="", todo=tuple(obstacles), configuration=configuration)
     hunks = []
     for name, step in _STEPS[target.kind].items():
         before = draft.module.code

@@ -76,6 +76,8 @@ class Adaptation:
     """Changes that are not proven, for a person; empty if the script is proven."""
     todo: tuple[str, ...] = ()
     """Changes that must be made by hand, one sentence or more each."""
+    configuration: str = ""
+    """Settings of the plan for Accelerate (YAML) or the Trainer (JSON), to save next to the script; otherwise empty."""
     proof: Proof | None = None
     """Comparison of both scripts; None if it was not requested or nothing changed."""
 
@@ -93,7 +95,9 @@ class Adaptation:
             lines += ["", "The script is unchanged, because the proposal is not proven:"]
             lines += [f"{number}. {proposal}" for number, proposal in enumerate(self.proposals, 1)]
         if self.todo:
-            lines += ["", "To do by hand:", *(f"- {sentence}" for sentence in self.todo)]
+            lines += ["", "To do by hand:", *(f"{number}. {text}" for number, text in enumerate(self.todo, 1))]
+        if self.configuration:
+            lines += ["", "Configuration:", self.configuration.rstrip()]
         if self.proof is not None:
             lines += ["", "Proof:", str(self.proof)]
         return "\n".join(lines)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import shlex
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
+import yaml
+
+from smp_advisor.libraries.plan import accelerate_settings
 from smp_advisor.scripts.adapt.adaptation import sentence
-from smp_advisor.scripts.adapt.code import dotted, keyword, text_of
+from smp_advisor.scripts.adapt.code import dotted, keyword, positional, text_of
 from smp_advisor.scripts.adapt.model import REPLICATING, SHARDING
 from smp_advisor.scripts.adapt.plan_settings import AUTOCAST, SCALER
 from smp_advisor.scripts.adapt.roles import backward_calls, optimizers
 from smp_advisor.scripts.adapt.survey import known_names
+from smp_advisor.scripts.settings import blocks_of
 
 if TYPE_CHECKING:
     import libcst as cst
 
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.scripts.adapt.adaptation import Draft, Target
     from smp_advisor.scripts.adapt.survey import Survey
 
@@ -53,8 +61,8 @@ _CHOICES = (
 _BY_LAYERS = ('"auto"', '"balanced"', '"balanced_low_0"', '"sequential"')
 
 
-def _driven(draft: Draft, runner: str, calls: list[cst.Call]) -> list[str]:
-    """Arguments for the library that runs the loop, and other changes, for a person."""
+def _driven(draft: Draft, runner: str, calls: list[cst.Call]) -> tuple[list[str], str]:
+    """Arguments for the library that runs the loop, and other changes, for a person; and its configuration file."""
     survey, target = draft.survey, draft.target
 
     def passed(calls: list[cst.Call], *names: str) -> str:
@@ -64,24 +72,74 @@ def _driven(draft: Draft, runner: str, calls: list[cst.Call]) -> list[str]:
 
     divided = passed(survey.calls, "device_map")
     if divided.partition("=")[2].replace("'", '"') in _BY_LAYERS:
-        return [sentence("divided_by_layers", argument=divided)]
+        return [sentence("divided_by_layers", argument=divided)], ""
     if runner == "lightning":
-        return [sentence("lightning_runs", function=dotted(calls[0].func))]
+        return [sentence("lightning_runs", function=dotted(calls[0].func))], ""
     argument = passed(calls, *_CHOICES)
-    if target.kind == "ddp":
-        return [sentence("chooses_parallelism" if argument else f"replicates_{runner}", argument=argument)]
-    if target.kind != "fsdp2":
-        return [sentence(f"no_steps_{runner}")]
+    if target.kind not in ("ddp", "fsdp2"):
+        return [sentence(f"no_steps_{runner}")], ""
     if argument:
-        return [sentence("chooses_already", argument=argument)]
-    function = next((dotted(call.func) for call in calls), None) or "TrainingArguments"
-    reshards = "grad_op" not in target.sharding_strategy
-    settings = f'{{"version": 2, "reshard_after_forward": {str(reshards).lower()}}}'
-    arguments = f"--fsdp \"{'full_shard' if reshards else 'shard_grad_op'} auto_wrap\" --fsdp_config '{settings}'"
-    if runner == "accelerate":
-        options = f'fsdp_version=2, auto_wrap_policy="transformer_based_wrap", reshard_after_forward={reshards}'
-        arguments = f"fsdp_plugin=FullyShardedDataParallelPlugin({options})"
-    return [sentence(f"shard_{runner}", function=function, arguments=arguments), sentence("check_shards")]
+        return [sentence("chooses_parallelism" if target.kind == "ddp" else "chooses_already", argument=argument)], ""
+    script = draft.file.name if draft.file is not None else "train.py"
+    function = next((dotted(call.func) for call in calls), None)
+    sharding = _sharding(survey, target.plan) if target.kind == "fsdp2" else {}
+    of_runner = _accelerate if runner == "accelerate" else _trainer
+    todo, configuration = of_runner(target, sharding, function, script)
+    todo = [sentence(f"{'shard' if sharding else 'replicates'}_{runner}"), *todo]
+    todo += [sentence("hybrid_driven")] if "hybrid" in target.sharding_strategy else []
+    return [*todo, *([sentence("check_shards")] if sharding else [])], configuration
+
+
+def _sharding(survey: Survey, plan: Plan) -> dict[str, Any]:
+    """Settings of FSDP, with the repeated layers of a model that is loaded by a known name."""
+    loaded = [positional(call, 0) for call in survey.calls if survey.callee(call).endswith(".from_pretrained")]
+    classes = sorted(blocks_of(text_of(argument.value).strip("\"'") for argument in loaded if argument is not None))
+    return accelerate_settings(plan) | ({"transformer_layer_cls_to_wrap": classes} if classes else {})
+
+
+def _accumulated(target: Target) -> int:
+    return int(target.plan.hyperparameters.get("gradient_accumulation_steps", 1))
+
+
+_PLUGIN = {"version": "fsdp_version", "transformer_layer_cls_to_wrap": "transformer_cls_names_to_wrap"}
+"""Names of Accelerate's plugin that are not those of the Trainer."""
+
+
+def _accelerate(target: Target, sharding: dict[str, Any], function: str | None, script: str) -> tuple[list[str], str]:
+    file, todo, variables = f"{PurePath(script).stem}_plan.yaml", [], ""
+    settings = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP" if sharding else "MULTI_GPU"}
+    if target.planned:
+        settings["mixed_precision"] = target.plan.precision.replace("fp32", "no")
+        variables = f"ACCELERATE_GRADIENT_ACCUMULATION_STEPS={_accumulated(target)} "
+        todo.append(sentence("batch_accelerate", batch=target.plan.batch_size))
+    texts = {f"fsdp_{key}": ",".join(value) if isinstance(value, list) else value for key, value in sharding.items()}
+    names = {"script": shlex.quote(script), "file": shlex.quote(file)}
+    todo.append(sentence("start_accelerate", variables=variables, **names))
+    if sharding:
+        arguments = ", ".join(f"{_PLUGIN.get(name, name)}={value!r}" for name, value in sharding.items())
+        todo.append(sentence("plugin_accelerate", function=function, arguments=arguments))
+    return todo, yaml.safe_dump(settings | ({"fsdp_config": texts} if sharding else {}), sort_keys=False)
+
+
+def _trainer(target: Target, sharding: dict[str, Any], function: str | None, script: str) -> tuple[list[str], str]:
+    settings, options, file = dict[str, Any](), "", f"{PurePath(script).stem}_plan.json"
+    if target.planned:
+        settings = {
+            "per_device_train_batch_size": target.plan.batch_size,
+            "gradient_accumulation_steps": _accumulated(target),
+            **{half: target.plan.precision == half for half in ("bf16", "fp16")},
+            # FSDP has its own.
+            "gradient_checkpointing": bool(target.plan.activation_checkpointing) and not sharding,
+        }
+    if sharding:
+        kind = "full_shard" if sharding["reshard_after_forward"] else "shard_grad_op"
+        settings |= {"fsdp": f"{kind} auto_wrap", "fsdp_config": sharding}
+    todo = [sentence("values_trainer" if function else "parser_trainer", function=function, file=file)]
+    if function is None:
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
+        options = "".join(f" --{name} {shlex.quote(text)}" for name, text in texts.items())
+    todo = [*(todo if settings else []), sentence("start_trainer", options=options, script=shlex.quote(script))]
+    return todo, f"{json.dumps(settings, indent=2)}\n" if settings else ""
 
 
 _PARALLEL = (
@@ -90,14 +148,14 @@ _PARALLEL = (
 )  # fmt: skip
 
 
-def obstacles_to_adapting(draft: Draft) -> list[str]:
-    """Why the steps do not apply, and what a person does instead; empty if they apply."""
+def obstacles_to_adapting(draft: Draft) -> tuple[list[str], str]:
+    """Why the steps do not apply, and what a person does instead, with a configuration file; empty if they apply."""
     survey, target = draft.survey, draft.target
     runner = _runner_of(survey)
     obstacle = _obstacle(survey, target)
     if obstacle or runner is None:
         obstacle = obstacle or _already(survey, target)
-        return [obstacle] if obstacle else []
+        return [obstacle] if obstacle else [], ""
     return _driven(draft, *runner)
 
 

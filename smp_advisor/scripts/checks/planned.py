@@ -16,6 +16,7 @@ from smp_advisor.scripts.checks.sharding import FSDP, shards
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import argument_node, constant, origins
+from smp_advisor.scripts.settings import blocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -214,16 +215,15 @@ def _one_checkpointing(context: Context) -> Iterator[Hit]:
 
 @check("TRN712")
 def _class_of_the_model(context: Context) -> Iterator[Hit]:
-    blocks: dict[str, str] = table("smp_advisor.scripts", "data/names.toml")["blocks"]
     loaded = [
-        str(constant(call.argument("pretrained_model_name_or_path", 0))).lower()
+        str(constant(call.argument("pretrained_model_name_or_path", 0)))
         for call in context.trace.methods("from_pretrained")
         if call.reached and "Model" in call.name
     ]
-    meant = {block for name in loaded for family, block in blocks.items() if family in name.rpartition("/")[2]}
+    known, meant = table("smp_advisor.scripts", "data/names.toml")["blocks"].values(), blocks_of(loaded)
     for call in trainer_arguments(context):
         written = _config(call, "transformer_layer_cls_to_wrap")
-        if isinstance(written, str) and written in blocks.values() and meant and written not in meant:
+        if isinstance(written, str) and written in known and meant and written not in meant:
             yield Hit(call.module, call.node, {"written": written, "meant": " or ".join(sorted(meant))})
 
 
