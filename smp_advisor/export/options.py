@@ -264,7 +264,7 @@ class JobOptions:
         data: Any = self.data
         if data is not None and not isinstance(data, str | Mapping):
             raise ExportError(f"data must be a URI or a dictionary of channels with their URIs, not {data!r:.80}.")
-        places = {"train": data} if isinstance(data, str) else dict(data or {})
+        places: dict[Any, Any] = {"train": data} if isinstance(data, str) else dict(data or {})
         limits = data_file("export", "launch")["limits"]
         longest = limits["channel_characters"]
         for channel in places:

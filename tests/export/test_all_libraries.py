@@ -176,15 +176,13 @@ def test_each_job_is_the_plan_with_every_option(ran):
         assert ("transformers==" in files["requirements.txt"]) is needs, name
 
 
-def test_own_scripts_are_run(ran):
-    _, results = ran
-    for name in ("SMP v1", "DDP"):
-        result = results[f"{name}: own script"]
-        assert result["error"] is None, result["error"]
-        assert list(result["files"]) == ["mine.py"]
-        program = result["requests"][0]["HyperParameters"].get("sagemaker_program")
-        # Version 2 uploads the file alone and calls it by its name, as version 3's cell does.
-        assert program is None or decoded(program) == "mine.py"
+@pytest.mark.parametrize("library", ["SMP v1", "DDP"])
+def test_own_scripts_are_run(ran, library):
+    """Version 2 uploads the file alone and calls it by its name, as version 3's cell does."""
+    result = ran[1][f"{library}: own script"]
+    assert result["error"] is None, result["error"]
+    assert list(result["files"]) == ["mine.py"]
+    assert decoded(result["requests"][0]["HyperParameters"].get("sagemaker_program", "mine.py")) == "mine.py"
 
 
 def test_without_an_execution_role_the_cell_says_what_to_set(ran):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 from dataclasses import replace
 
@@ -30,11 +29,10 @@ NASTY = st.sampled_from(
 TEXT = st.lists(st.text(max_size=8) | NASTY, max_size=4).map("".join)
 SPOKEN = TEXT.filter(str.strip)
 SCALARS = TEXT | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.booleans()
-CELLS = CASES | TASK_CASES
 
 
 def test_cells_are_formatted_as_black_formats(tmp_path):
-    for place, case in enumerate(CELLS.values()):
+    for place, case in enumerate((CASES | TASK_CASES).values()):
         (tmp_path / f"cell_{place}.py").write_text(estimator_cell(*case.parts, data="s3://bucket/train"))
         (tmp_path / f"script_{place}.py").write_text(training_script(*case.parts))
     assert unformatted(tmp_path) == ""
@@ -235,7 +233,6 @@ CUSTOM = Cluster.custom(
         ),
         ({"keep_alive_seconds": 30_000}, "360 minutes"),
         ({"data": "fsx://fs-0123456789abcdef0/fsx"}, "accessible only from its own network"),
-        ({"data": "fsx://nonsense"}, "must be an S3 URI"),
         ({"data": {"code": "s3://b/c"}}, "choose another name"),
         ({"subnets": ["subnet-1"]}, "pass both or neither"),
         ({"subnets": "subnet-1", "security_group_ids": ["sg-1"]}, "must be a list of ids"),
@@ -266,19 +263,16 @@ CUSTOM = Cluster.custom(
             "set auto_partition=True",
         ),
         ({"role": "it's"}, "role must be text such as 'arn:aws:iam::"),
-        ({"role": 1}, "role must be text"),
         ({"region": "us-west-2 "}, "region must be text such as 'us-west-2'"),
         ({"training_plan": "mine"}, "training_plan must be text such as 'arn:aws:sagemaker:"),
         ({"output_path": "bucket"}, "output_path must be an S3 URI"),
         ({"output_path": "fsx://fs-0123456789abcdef0/fsx/x"}, "output_path must be an S3 URI"),
-        ({"output_kms_key": "a b"}, "output_kms_key must be text"),
         ({"volume_kms_key": "'"}, "volume_kms_key must be text"),
         ({"input_mode": "Pipe"}, "input_mode must be text such as 'FastFile'"),
         ({"image_uri": "a\nb"}, "image_uri must be text"),
         ({"retry_attempts": 31}, "retry_attempts must be a whole number from 1 to 30"),
         ({"tags": {"aws:x": "y"}}, "must not start with aws:"),
         ({"tags": {"x": "a#b"}}, "letters, digits, spaces"),
-        ({"tags": {"x": "a\nb"}}, "letters, digits, spaces"),
         ({"tags": [("x", "y")]}, "tags must be a dictionary of strings"),
         ({"tags": {str(i): "" for i in range(51)}}, "SageMaker accepts 50"),
         ({"tags": {"x" * 129: ""}}, "1 to 128 characters"),
@@ -307,11 +301,6 @@ def test_what_sagemaker_would_refuse_is_refused_here(options, sentence):
     assert sentence in str(raised.value)
     assert str(raised.value).endswith(".")
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("name", CELLS)
-def test_scripts_parse_in_the_containers_python(name):
-    ast.parse(training_script(*CELLS[name].parts), feature_version=(3, 8))
 
 
 def test_inferred_positions_follow_the_job_and_given_ones_are_never_changed():

@@ -1,4 +1,4 @@
-"""Every generated script for SMP v1 keeps the rules of the checker, SMP101 to SMP135."""
+"""Every generated script for SMP v1 keeps the rules of the library; tests/scripts has the checker's findings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import ast
 import pytest
 
 from smp_advisor.export import training_script
-from smp_advisor.scripts import check_script
 from tests.export.examples import CASES, TASK_CASES
 
 CELLS = CASES | TASK_CASES
@@ -15,11 +14,11 @@ CELLS = CASES | TASK_CASES
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CELLS)
-def test_our_own_checker_finds_nothing(name):
+def test_scripts_keep_the_rules_that_the_checker_does_not_follow(name):
+    """The ranks that share samples, the scale of the loss, the type of the model; and the containers' Python."""
     case = CELLS[name]
     text, plan = training_script(*case.parts), case.plan
-    assert [(finding.id, finding.message) for finding in check_script(text, plan)] == []
-    # What the checker does not follow: the ranks that share samples, the scale of the loss, the type of the model.
+    ast.parse(text, feature_version=(3, 8))
     group = "rdp" if plan.prescaled_batch else "dp"
     assert f"return smp.{group}_size(), smp.{group}_rank()" in text
     assert ("dynamic_loss_scale=True" in text) is plan.fp16
