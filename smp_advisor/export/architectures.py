@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import ExportError
+from smp_advisor.export.checks import unscripted
 from smp_advisor.files import data_file
 from smp_advisor.libraries.version import (
     newest_script_release,
@@ -55,22 +55,22 @@ def _table() -> dict[str, Any]:
     return data_file("export", "architectures")
 
 
-def first_library_version() -> str:
-    """Oldest version of SMP v1 with the API that the training script uses."""
-    return str(_table()["release"]["first_library"])
-
-
 def architecture_of(model: Model) -> Architecture:
     """Architecture of `model`."""
     families = transformers_families()
     if model.family not in families:
-        raise ExportError(
+        raise unscripted(
             f"No training script can be generated for the family {model.family!r}, of which transformers"
-            f" {newest_script_release()} has no model for text or images: pass script= with your own script."
+            f" {newest_script_release()} has no model for text or images"
         )
+    if model.head.kind == "none":
+        problem = f"{model.name!r} has no head, so there is no training loss"
+        raise unscripted(problem, "describe the model with its head")
     listed = families[model.family]
     entry = _table()["family"].get(model.family, {})
-    task = _task(model, listed.task)
+    task = listed.task
+    if model.head.kind != "language-model" and task != "image_classification":
+        task = "text_classification"
     return Architecture(
         family=model.family,
         task=task,
@@ -85,25 +85,22 @@ def architecture_of(model: Model) -> Architecture:
 
 def patched_release(architecture: Architecture) -> str:
     """Release of transformers with which SMP v1 and Training Compiler replace layers, or one that has the family."""
-    chosen = smp_v1_release(architecture.since)
-    if chosen is None:
-        raise _no_release(architecture, "SMP v1")
-    return chosen
+    return _supported(architecture, smp_v1_release(architecture.since), "SMP v1")
 
 
 def newest_release(pytorch_version: str, architecture: Architecture) -> str:
     """Release of transformers for a version of PyTorch, or the first with the family, if it supports that version."""
-    chosen = script_release(pytorch_version, architecture.since)
+    return _supported(architecture, script_release(pytorch_version, architecture.since), f"PyTorch {pytorch_version}")
+
+
+def _supported(architecture: Architecture, chosen: str | None, framework: str) -> str:
     if chosen is None:
-        raise _no_release(architecture, f"PyTorch {pytorch_version}")
+        raise unscripted(
+            f"The family {architecture.family!r} requires transformers {architecture.since}, which does not support"
+            f" {framework}",
+            "choose a newer version or another library",
+        )
     return chosen
-
-
-def _no_release(architecture: Architecture, framework: str) -> ExportError:
-    return ExportError(
-        f"The family {architecture.family!r} requires transformers {architecture.since}, which does not support"
-        f" {framework}: choose a newer version or another library, or pass script= with your own script."
-    )
 
 
 def _of_pytorch(releases: dict[str, Any], pytorch_version: str) -> Any:
@@ -127,17 +124,6 @@ def trl_packages(pytorch_version: str) -> list[str]:
     """Packages of TRL's trainers for `newest_release`, with exact versions; empty where TRL does not support it."""
     packages = _of_pytorch(_table()["release"]["trl"], pytorch_version) or {}
     return [f"{name}=={version}" for name, version in packages.items()]
-
-
-def _task(model: Model, usual: str) -> str:
-    if model.head.kind == "none":
-        raise ExportError(
-            f"{model.name!r} has no head, so there is no training loss: describe the model with its head, or pass"
-            " script= with your own script."
-        )
-    if model.head.kind == "language-model" or usual == "image_classification":
-        return usual
-    return "text_classification"
 
 
 def configuration(model: Model) -> dict[str, Any]:

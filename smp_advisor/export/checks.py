@@ -16,7 +16,6 @@ from smp_advisor.job_rules import JobTerms, job_faults
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.cluster.containers import Container
 
 
 _RESERVED = ("sagemaker_", "mp_parameters")
@@ -30,11 +29,15 @@ def option_names(what: str, options_class: type, options: Mapping[str, Any]) -> 
         raise ExportError(f"{what} has no option {unknown[0]!r}; the options are {', '.join(names)}.")
 
 
-def text(name: str, value: object) -> str:
-    """Return `value` if it is a string that is not blank."""
-    if not isinstance(value, str) or not value.strip():
+def unscripted(problem: str, instead: str = "") -> ExportError:
+    """The refusal of a job without a generated script, with what would help besides a script of the user."""
+    return ExportError(f"{problem}: {f'{instead}, or ' if instead else ''}pass script= with your own script.")
+
+
+def text(name: str, value: object) -> None:
+    """Raise `ExportError` unless `value` is None or a string that is not blank."""
+    if value is not None and (not isinstance(value, str) or not value.strip()):
         raise ExportError(f"{name} must be a string, for example a path, not {value!r}.")
-    return value
 
 
 def sagemaker_instance(cluster: Cluster) -> None:
@@ -44,17 +47,6 @@ def sagemaker_instance(cluster: Cluster) -> None:
             f"{cluster.instance.name!r} is not a SageMaker instance type: choose a type such as ml.p4d.24xlarge, or"
             " export a Slurm or Kubernetes job for your own hardware."
         )
-
-
-def require_sound(cluster: Cluster, container: Container | None) -> None:
-    """Raise `ExportError` for hardware on which the container does not run; None for an image of the user.
-
-    Hardware of the user has containers of the user. Mismatches of the plan are objections of the cell
-    (`smp_advisor.export.run`).
-    """
-    if cluster.instance.custom:
-        return
-    require_terms(JobTerms(instance_type=cluster.instance.name, instance_count=cluster.nodes, container=container))
 
 
 def require_terms(terms: JobTerms) -> None:
@@ -78,22 +70,18 @@ def base_job_name(name: object, model_name: str) -> str:
     )
 
 
-def seconds(name: str, value: object, longest: int, in_words: str) -> None:
-    """Raise `ExportError` unless a time is an integer from 1 to `longest` seconds."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= longest:
-        raise ExportError(f"{name} must be a whole number of seconds from 1 to {longest} ({in_words}), not {value!r}.")
-
-
 def boolean(name: str, value: object) -> None:
     """Raise `ExportError` unless a value is True or False."""
     if not isinstance(value, bool):
         raise ExportError(f"{name} must be True or False, not {value!r}.")
 
 
-def integer(name: str, value: object, longest: int) -> None:
-    """Raise `ExportError` unless a value is an integer from 1 to `longest`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= longest:
-        raise ExportError(f"{name} must be a whole number from 1 to {longest}, not {value!r}.")
+def integer(name: str, value: object, longest: int, *, seconds: str = "") -> None:
+    """Raise `ExportError` unless a value is None or an integer from 1 to `longest`; of `seconds`, in words."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= longest):
+        return
+    kind, limit = (" of seconds", f"{longest} ({seconds})") if seconds else ("", longest)
+    raise ExportError(f"{name} must be a whole number{kind} from 1 to {limit}, not {value!r}.")
 
 
 def hyperparameters(
@@ -124,16 +112,13 @@ def hyperparameters(
             f"SageMaker accepts {limits['hyperparameters']} hyperparameters, including those of the SDK: pass fewer."
         )
     for key, value in {**merged, "mp_parameters": dict(parameters)}.items():
-        if len(key) > limits["key_characters"]:
-            raise ExportError(
-                f"The name of the hyperparameter {key[:40]!r}… has more than {limits['key_characters']} characters:"
-                " choose a shorter name."
-            )
-        if len(json.dumps(value)) > limits["value_characters"]:
-            raise ExportError(
-                f"The value of {key!r} has more than {limits['value_characters']} characters as JSON: put it into a"
-                " file."
-            )
+        longest, longest_value = limits["key_characters"], limits["value_characters"]
+        if len(key) > longest:
+            name = f"The name of the hyperparameter {key[:40]!r}…"
+            raise ExportError(f"{name} has more than {longest} characters: choose a shorter name.")
+        if len(json.dumps(value)) > longest_value:
+            long = f"more than {longest_value} characters as JSON"
+            raise ExportError(f"The value of {key!r} has {long}: put it into a file.")
     return merged
 
 

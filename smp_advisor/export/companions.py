@@ -165,16 +165,8 @@ def monitoring_cell(cluster: Cluster, *, region: str | None = None) -> str:
 def permissions_cell(cluster: Cluster, plan: Plan, *, model_name: str = "", sdk: str = "auto", **options: Any) -> str:
     """Cell with the minimum permissions of a job's execution role, and the managed policies that AWS recommends.
 
-    Parameters
-    ----------
-    cluster, plan
-        The same as for the job cell.
-    model_name
-        Name of the model, from which the names of jobs and of their output derive.
-    sdk
-        Version of the SageMaker Python SDK: version 3 refuses a role without permissions for networks.
-    options
-        Options of the job, see `JobOptions`; their locations, keys and file systems are in the statements.
+    The names of jobs and of their output derive from `model_name`. Version 3 of the SDK refuses a role without
+    permissions for networks. The locations, keys and file systems of `JobOptions` are in the statements.
     """
     checks.sagemaker_instance(cluster)
     chosen = JobOptions.of(options)

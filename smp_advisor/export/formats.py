@@ -21,7 +21,7 @@ from smp_advisor.export import checks
 from smp_advisor.export.job_cell import summary_lines
 from smp_advisor.export.launch import Launch, launch
 from smp_advisor.export.options import JobOptions
-from smp_advisor.export.script import training_script
+from smp_advisor.export.script import written
 from smp_advisor.export.template import comment_lines
 from smp_advisor.files import data_file
 from smp_advisor.job_rules import SCRIPT_NAME
@@ -35,22 +35,27 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,400}")
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-_PARTITION = re.compile(r"[A-Za-z0-9_.,-]{1,100}")
-_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,60}[A-Za-z0-9])?")
+_NAME_CHARACTERS: int = data_file("export", "clusters")["limits"]["name_characters"]
+_NAME = (
+    rf"[a-z0-9]([a-z0-9-]{{0,{_NAME_CHARACTERS - 2}}}[a-z0-9])?",
+    f"have up to {_NAME_CHARACTERS} lowercase letters, digits and inner dashes",
+)
+_PATTERNS = {
+    # Option: pattern, and what the option must be or have.
+    **dict.fromkeys(("job_name", "namespace", "volume_claim"), _NAME),
+    "partition": (r"[A-Za-z0-9_.,-]{1,100}", "be the name of a partition of Slurm"),
+    "node_type": (
+        r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,60}[A-Za-z0-9])?",
+        "be the label of a node, for example 'p4d.24xlarge'",
+    ),
+    "image_uri": (r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,400}", "be the address of an image"),
+}
 _ENVIRONMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """Options of a job on a HyperPod, Kubernetes or Slurm cluster.
-
-    Raises
-    ------
-    ExportError
-        The cluster would reject or misread an option.
-    """
+    """Options of a job on a HyperPod, Kubernetes or Slurm cluster, without those that it would reject or misread."""
 
     script: str | None = None
     """Path of your training script on the cluster; None for the generated script."""
@@ -87,47 +92,23 @@ class ClusterOptions:
         for name, key in (("shared_directory", "directory"), ("namespace", "namespace"), ("volume_claim", "claim")):
             object.__setattr__(self, name, getattr(self, name) or defaults[key])
         for name in ("shared_directory", "data"):
-            _check_directory(name, getattr(self, name))
-        if self.script is not None:
-            checks.text("script", self.script)
-        for name in ("job_name", "namespace", "volume_claim"):
-            _check_name(name, getattr(self, name))
+            path = getattr(self, name)
+            checks.text(name, path)
+            if path is not None and not PurePosixPath(path).is_absolute():
+                raise ExportError(f"{name} must be an absolute path on the cluster, for example '/fsx', not {path!r}.")
+        checks.text("script", self.script)
+        for name, (pattern, meaning) in _PATTERNS.items():
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, str) and re.fullmatch(pattern, value)):
+                raise ExportError(f"{name} must {meaning}, not {value!r}.")
         if self.job_name is not None and not self.job_name[0].isalpha():
             # Kubernetes derives the names of services from it.
             raise ExportError(f"job_name must start with a letter, unlike {self.job_name!r}.")
-        _check_text("partition", self.partition, _PARTITION, "the name of a partition of Slurm")
-        _check_text("node_type", self.node_type, _LABEL, "the label of a node, for example 'p4d.24xlarge'")
-        _check_text("image_uri", self.image_uri, _IMAGE, "the address of an image")
-        if self.time_limit_hours is not None:
-            checks.integer("time_limit_hours", self.time_limit_hours, 8760)
+        checks.integer("time_limit_hours", self.time_limit_hours, 8760)
         environment: dict[Any, Any] = dict(self.environment or {})
         for name, value in environment.items():
             if not (isinstance(name, str) and _ENVIRONMENT.fullmatch(name) and isinstance(value, str)):
                 raise ExportError(f"environment must map names of variables to strings, not {name!r} to {value!r}.")
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> ClusterOptions:
-        """Create options from keyword arguments."""
-        checks.option_names("A cluster job", cls, options)
-        return cls(**options)
-
-
-def _check_directory(name: str, value: object) -> None:
-    if value is not None and not PurePosixPath(checks.text(name, value)).is_absolute():
-        raise ExportError(f"{name} must be an absolute path on the cluster, for example '/fsx', not {value!r}.")
-
-
-def _check_name(name: str, value: object) -> None:
-    longest = data_file("export", "clusters")["limits"]["name_characters"]
-    if value is not None and not (isinstance(value, str) and len(value) <= longest and _NAME.fullmatch(value)):
-        raise ExportError(
-            f"{name} must have up to {longest} lowercase letters, digits and inner dashes, not {value!r}."
-        )
-
-
-def _check_text(name: str, value: object, pattern: re.Pattern[str], meaning: str) -> None:
-    if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
-        raise ExportError(f"{name} must be {meaning}, not {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +125,8 @@ class ClusterJob:
         """Name of the job, valid in Kubernetes."""
         if self.options.job_name is not None:
             return self.options.job_name
-        longest = data_file("export", "clusters")["limits"]["name_characters"]
-        return re.sub(r"[^a-z0-9]+", "-", self.launch.base_job_name.lower()).strip("-")[:longest].strip("-")
+        name = re.sub(r"[^a-z0-9]+", "-", self.launch.base_job_name.lower())
+        return name.strip("-")[:_NAME_CHARACTERS].strip("-")
 
     @property
     def directory(self) -> str:
@@ -166,8 +147,7 @@ class ClusterJob:
         own = {"SM_MODEL_DIR": f"{self.directory}/model", "SM_OUTPUT_DATA_DIR": f"{self.directory}/output"}
         if self.options.data is not None:
             own["SM_CHANNEL_TRAIN"] = self.options.data
-        machine = self.launch.cluster.instance
-        if machine.efa:
+        if self.launch.cluster.instance.efa:
             own["FI_PROVIDER"] = "efa"
         return own | dict(self.options.environment or {})
 
@@ -181,61 +161,13 @@ def _as_argument(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value) if isinstance(value, list | dict) else str(value)
 
 
-def cluster_job(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    plan: Plan,
-    *,
-    min_fit_probability: float,
-    script_check: ScriptCheck | None = None,
-    **options: Any,
-) -> ClusterJob:
-    """Collect the content of a job."""
-    chosen = ClusterOptions.of(options)
-    names = ("script", "image_uri", "trainer", "objective", "extra_hyperparameters")
-    own = JobOptions(**{name: getattr(chosen, name) for name in names})
-    content = launch(
-        model,
-        cluster,
-        job,
-        plan,
-        own,
-        min_fit_probability=min_fit_probability,
-        on_sagemaker=False,
-        reads_data=chosen.data is not None,
-        script_check=script_check,
-    )
-    files = {}
-    if content.training is not None:
-        weights = "SM_CHANNEL_MODEL" in (chosen.environment or {})
-        if content.training.trainer == "trl" and chosen.data is not None and not weights:
-            raise ExportError(
-                "Fine-tuning starts from weights: pass environment={'SM_CHANNEL_MODEL': ...} with the directory of a"
-                " model of transformers (save_pretrained)."
-            )
-        text = training_script(model, cluster, job, plan, trainer=chosen.trainer, objective=chosen.objective)
-        files = {SCRIPT_NAME: text, "requirements.txt": content.requirements}
-        if content.settings:
-            files["train.yaml"] = yaml.safe_dump(content.settings, sort_keys=False)
-    return ClusterJob(launch=content, options=chosen, files=files)
-
-
 _CODE = "/opt/smp-advisor"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the mount point that NCCL and data loaders use
-
-
-def _require_documented(job: ClusterJob, launcher: str) -> None:
-    if job.launch.library.of_sagemaker:
-        raise ExportError(
-            f"A {launcher} job of {job.launch.library.title} is not documented by AWS: use library='fsdp'."
-        )
 
 
 def pytorch_job(job: ClusterJob) -> str:
     """The manifest: a ConfigMap with the generated script, and the PyTorchJob."""
     content = job.launch
-    _require_documented(job, "Kubernetes")
     if job.options.image_uri is None:
         raise ExportError(
             "A Kubernetes job requires a container image: pass image_uri= with the address of an image that has PyTorch"
@@ -253,18 +185,10 @@ def pytorch_job(job: ClusterJob) -> str:
     replicas = {"Master": _replica(job, 1)}
     if content.cluster.nodes > 1:
         replicas["Worker"] = _replica(job, content.cluster.nodes - 1)
-    documents.append(
-        {
-            "apiVersion": "kubeflow.org/v1",
-            "kind": "PyTorchJob",
-            "metadata": _metadata(job, ""),
-            "spec": {
-                "nprocPerNode": str(content.cluster.instance.gpus),
-                "runPolicy": policy,
-                "pytorchReplicaSpecs": replicas,
-            },
-        }
-    )
+    gpus = str(content.cluster.instance.gpus)
+    spec = {"nprocPerNode": gpus, "runPolicy": policy, "pytorchReplicaSpecs": replicas}
+    metadata = _metadata(job, "")
+    documents.append({"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": metadata, "spec": spec})
     head = summary_lines(content)
     if job.objection:
         reason = f"The advisor does not expect this job to train, so it is suspended. {job.objection}"
@@ -349,7 +273,6 @@ _END = "END_OF_FILE_OF_SMP_ADVISOR"
 def sbatch(job: ClusterJob) -> str:
     """The batch script."""
     content = job.launch
-    _require_documented(job, "Slurm")
     seconds = content.run.seconds[2] if content.run.seconds else content.run.max_run_seconds
     hours = job.options.time_limit_hours or max(1, math.ceil(seconds / 3600))
     directives = {
@@ -427,35 +350,42 @@ def exported(
 ) -> str:
     """The job of a plan for another launcher than SageMaker's.
 
-    Parameters
-    ----------
-    model, cluster, job, plan
-        The model, the hardware, the training job and the plan.
-    format
-        ``"kubernetes"`` (a PyTorchJob of the Kubeflow training operator) or ``"slurm"`` (a batch script), both for FSDP
-        and DDP.
-    min_fit_probability
-        Required probability that the plan fits. A Slurm job below it stops with the reason, and a Kubernetes job is
-        suspended.
-    script_check
-        Check of a script of the user, whose warnings are in the header.
-    options
-        Options of the job, see `smp_advisor.export.formats.ClusterOptions`.
-
-    Raises
-    ------
-    ExportError
-        The format cannot express the job, or an option is invalid.
+    A Slurm job of a plan below `min_fit_probability` stops with the reason, and a Kubernetes job is suspended. The
+    warnings of `script_check` are in the header. The options are those of `ClusterOptions`.
     """
     require_types({"format": (format, str), "plan": (plan, Plan)}, "export")
     if format not in FORMATS:
         raise ExportError(f"format must be one of {', '.join(FORMATS)}, not {format!r}.")
-    content = cluster_job(
-        model, cluster, job, plan, min_fit_probability=min_fit_probability, script_check=script_check, **options
+    checks.option_names("A cluster job", ClusterOptions, options)
+    chosen = ClusterOptions(**options)
+    names = ("script", "image_uri", "trainer", "objective", "extra_hyperparameters")
+    content = launch(
+        model,
+        cluster,
+        job,
+        plan,
+        JobOptions(**{name: getattr(chosen, name) for name in names}),
+        min_fit_probability=min_fit_probability,
+        on_sagemaker=False,
+        reads_data=chosen.data is not None,
+        script_check=script_check,
     )
-    if format == "slurm":
-        return sbatch(content)
-    return pytorch_job(content)
+    files = {}
+    if content.training is not None:
+        weights = "SM_CHANNEL_MODEL" in (chosen.environment or {})
+        if content.training.trainer == "trl" and chosen.data is not None and not weights:
+            raise ExportError(
+                "Fine-tuning starts from weights: pass environment={'SM_CHANNEL_MODEL': ...} with the directory of a"
+                " model of transformers (save_pretrained)."
+            )
+        files = {SCRIPT_NAME: written(content.training), "requirements.txt": content.requirements}
+        if content.settings:
+            files["train.yaml"] = yaml.safe_dump(content.settings, sort_keys=False)
+    if content.library.of_sagemaker:
+        title = content.library.title
+        raise ExportError(f"A {format.title()} job of {title} is not documented by AWS: use library='fsdp'.")
+    write = sbatch if format == "slurm" else pytorch_job
+    return write(ClusterJob(launch=content, options=chosen, files=files))
 
 
 def format_cell(text: str, format: str) -> str:  # noqa: A002

@@ -90,26 +90,11 @@ def estimator_cell(
     The cell states duration, price and fit of the run. The duration determines the time limit of the job; a run that
     takes longer than one job may is a chain of jobs.
 
-    Parameters
-    ----------
-    model, cluster, job, plan
-        The model, the hardware, the training job and the plan.
-    sdk
-        Version of the SageMaker Python SDK: ``"v2"`` (estimators), ``"v3"`` (``ModelTrainer``), or ``"auto"`` for the
-        installed version. With version 3, the cell starts SMP v1 and Training Compiler through hyperparameters that
-        AWS documents for version 2 only; a comment in the cell states this.
-    min_fit_probability
-        Required probability that the plan fits in memory. The cell of a plan below it, or of a plan that does not match
-        the model, the cluster or the job, stops with the reason until its reader sets a variable.
-    script_check
-        Check of a script of the user, whose warnings are in the header.
-    options
-        Options of the job, see `JobOptions`.
-
-    Raises
-    ------
-    ExportError
-        SageMaker or its SDK would reject or misread the job.
+    With version 3 of the SageMaker Python SDK, the cell starts SMP v1 and Training Compiler through hyperparameters
+    that AWS documents for version 2 only; a comment in the cell states this. The cell of a plan that fits with less
+    than `min_fit_probability`, or that does not match the model, the cluster or the job, stops with the reason until
+    its reader sets a variable. The warnings of `script_check` about a script of the user are in the header. The options
+    are those of `JobOptions`.
     """
     chosen = chosen_sdk(sdk)
     content = launch(

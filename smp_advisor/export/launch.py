@@ -17,7 +17,7 @@ from smp_advisor.export.run import run_of, schedule_of
 from smp_advisor.export.script import builds, requirements, settings, writable
 from smp_advisor.export.template import Expression
 from smp_advisor.files import data_file
-from smp_advisor.job_rules import MAX_RUN_SECONDS, SCRIPT_NAME
+from smp_advisor.job_rules import MAX_RUN_SECONDS, SCRIPT_NAME, JobTerms
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.version import image, require_supported_instance, version_on
@@ -122,10 +122,9 @@ class Launch:
     @property
     def metrics(self) -> dict[str, str]:
         """Regular expressions of the metrics that SageMaker extracts from the log, by name."""
-        printed = _METRICS
-        if self.library.script == "trainer":
-            printed = {name: _METRICS[name] for name in ("train:loss", "train:throughput")}
-        return (printed if self.generated else {}) | dict(self.options.metrics or {})
+        names = ("train:loss", "train:throughput") if self.library.script == "trainer" else tuple(_METRICS)
+        printed = {name: _METRICS[name] for name in names} if self.generated else {}
+        return printed | dict(self.options.metrics or {})
 
     @property
     def wait_seconds(self) -> int:
@@ -154,7 +153,7 @@ def launch(
     if on_sagemaker:
         checks.sagemaker_instance(cluster)
     require_supported_instance(plan.library, cluster.instance)
-    _require_possible(cluster, options, get_library(plan.library))
+    _require_possible(cluster, plan, options)
     generated = options.script is None and builds(model)
     training = None
     if generated:
@@ -162,7 +161,6 @@ def launch(
         if on_sagemaker and training.trainer == "trl":
             _require_channels(training, options)
         checks.script_settings(options.extra_hyperparameters)
-    checks.require_sound(cluster, None if options.image_uri else image(plan.library, plan.version))
     inputs = options.channels
     run = run_of(
         model,
@@ -199,6 +197,8 @@ def launch(
     if isinstance(place, FileSystem):
         inputs[CHECKPOINT_CHANNEL] = place
         own["checkpoint_directory"] = f"/opt/ml/input/data/{CHECKPOINT_CHANNEL}"
+    # Three checkpoints (two complete, one being written) of 20 bytes per parameter, divided over the nodes that write.
+    checkpoints_gb = 0 if s3_uri is None else 3 * 20 * model.parameter_count / run.checkpoint_nodes / 1e9
     passed = checks.hyperparameters(own, options.extra_hyperparameters, plan.parameters)
     return Launch(
         cluster=cluster,
@@ -219,7 +219,7 @@ def launch(
         else None,
         base_job_name=name,
         warnings=(*model.verdicts, *_script_warnings(options, plan, passed, script_check)),
-        volume_gb=options.volume_gb or _volume_gb(model, run, checkpoints=s3_uri is not None),
+        volume_gb=options.volume_gb or 100 + math.ceil(checkpoints_gb),
     )
 
 
@@ -275,8 +275,9 @@ def _own_location(options: JobOptions, path: str) -> str | Expression:
     return Expression(f'f"s3://{{session.default_bucket()}}/{path}"')
 
 
-def _require_possible(cluster: Cluster, options: JobOptions, library: Library) -> None:
-    """Raise `ExportError` for options that contradict the instances or the library."""
+def _require_possible(cluster: Cluster, plan: Plan, options: JobOptions) -> None:
+    """Raise `ExportError` for options that contradict the instances, the library or its container."""
+    library = get_library(plan.library)
     encrypted = tuple(data_file("export", "launch")["volumes"]["instances"])
     if options.volume_kms_key is not None and not cluster.instance.name.startswith(encrypted):
         raise ExportError(
@@ -285,12 +286,8 @@ def _require_possible(cluster: Cluster, options: JobOptions, library: Library) -
         )
     if options.image_uri is not None and library.compiles:
         raise ExportError(f"The SageMaker SDK accepts no image_uri with {library.title}: leave it out.")
-
-
-def _volume_gb(model: Model, run: Run, *, checkpoints: bool) -> int:
-    """Disk size per node in GB, for instances without local disks.
-
-    Three checkpoints (two complete, one being written) of 20 bytes per parameter, divided over the nodes that write.
-    """
-    checkpoints_gb = 3 * 20 * model.parameter_count / run.checkpoint_nodes / 1e9 if checkpoints else 0
-    return 100 + math.ceil(checkpoints_gb)
+    if not cluster.instance.custom:
+        # Images of the user are not known. Mismatches of the plan are objections of the cell.
+        container = None if options.image_uri else image(plan.library, plan.version)
+        name, count = cluster.instance.name, cluster.nodes
+        checks.require_terms(JobTerms(instance_type=name, instance_count=count, container=container))

@@ -107,14 +107,7 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
     The model-parallel libraries exist only in the SageMaker containers. The cell therefore uses the script for plain
     data parallelism, with the same data code, task and options, in fp32, for a small model of the same family. It
     finds errors in data, shapes, options and the loss, but not in memory use. A script of the user runs unchanged. The
-    cell of a job that trains with TRL uses TRL if it is installed here.
-
-    Parameters
-    ----------
-    model, cluster, job, plan
-        The same as for the job cell.
-    options
-        Options of the job, see `JobOptions`; only those of the script are used.
+    cell of a job that trains with TRL uses TRL if it is installed here. Of `JobOptions`, those of the script are used.
     """
     chosen = JobOptions.of(options)
     if chosen.script is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,44 +47,37 @@ class Schedule:
     """Whether no published training of this kind determines the values."""
 
 
-def _trainings() -> dict[str, Any]:
-    return data_file("export", "schedules")
-
-
 def schedule_of(
     model: Model, job: Job, *, steps: int | None, global_batch_size: int, objective: str | None = None
 ) -> Schedule:
     """Starting values for a run, by the kind of training, the size of the model and the batch."""
-    kind = _kind(model, job)
+    task = architecture_of(model).task
     if objective == "dpo":
         kind = "preferences" if job.adapter is None else "adapter_preferences"
-    rows = _trainings()[kind]
+    elif job.optimizer in ("sgd", "plain-sgd"):
+        kind = "sgd"
+    elif job.adapter is not None:
+        kind = "adapter"
+    elif task == "causal":
+        kind = "fine-tuning" if job.training == "fine-tuning" else "pretraining"
+    else:
+        kind = task
+    trainings = data_file("export", "schedules")
+    rows = trainings[kind]
     size, sizes = math.log(model.parameter_count), np.log(rows["parameters"])
     # Beyond the first and the last row, their values hold.
     rate = math.exp(np.interp(size, sizes, np.log(rows["learning_rate"])))
     batch = global_batch_size * (model.sequence_length(job.sequence_length) if rows["unit"] == "tokens" else 1)
     of_rows = math.exp(np.interp(size, sizes, np.log(rows["batch"])))
-    smallest, largest = _trainings()["batch_factors"]
+    smallest, largest = trainings["batch_factors"]
     rate *= min(max((batch / of_rows) ** _SCALINGS[rows["scaling"]], smallest), largest)
     warmup = rows["warmup_share"]
     if steps is not None:
-        shortest = min(_trainings()["warmup_steps_at_least"], steps // 5)
-        warmup = min(max(round(warmup * steps), shortest), _trainings()["warmup_steps_at_most"])
+        shortest = min(trainings["warmup_steps_at_least"], steps // 5)
+        warmup = min(max(round(warmup * steps), shortest), trainings["warmup_steps_at_most"])
     return Schedule(
         learning_rate=float(f"{rate:.1e}"), warmup_steps=warmup, source=rows["source"], assumed=rows["assumed"]
     )
-
-
-def _kind(model: Model, job: Job) -> str:
-    """Table of the kind of training in the data file."""
-    task = architecture_of(model).task
-    if job.optimizer in ("sgd", "plain-sgd"):
-        return "sgd"
-    if job.adapter is not None:
-        return "adapter"
-    if task == "causal":
-        return "fine-tuning" if job.training == "fine-tuning" else "pretraining"
-    return task
 
 
 HOUR_SECONDS = 3600
@@ -100,22 +94,22 @@ class Run:
     """Whether the job has neither data nor a number of tokens, so that the steps only measure memory and speed."""
     estimate: Estimate | None
     """None if the plan does not match the model, the cluster or the job."""
-    seconds: tuple[float, float, float] | None
-    """Elapsed time over all jobs: lower end, middle and upper end of the 95 % interval. None without an estimate."""
     saves_checkpoints: bool
     checkpoint_every: int
     """Steps between checkpoints."""
     checkpoint_interval_seconds: float
-    checkpoint_gib: float
-    """Size of one checkpoint over all processes; 0 without an estimate."""
-    checkpoint_nodes: int
-    """Nodes that write a part of the checkpoint."""
     max_run_seconds: int
     """Time after which SageMaker stops one job."""
-    jobs: int
-    """Jobs that the run requires at the upper end of the interval. Each resumes from the last checkpoint."""
     objections: tuple[str, ...]
     """Reasons why the plan is not expected to run, one sentence each."""
+    seconds: tuple[float, float, float] | None = None
+    """Elapsed time over all jobs: lower end, middle and upper end of the 95 % interval. None without an estimate."""
+    checkpoint_gib: float = 0.0
+    """Size of one checkpoint over all processes; 0 without an estimate."""
+    checkpoint_nodes: int = 1
+    """Nodes that write a part of the checkpoint."""
+    jobs: int = 1
+    """Jobs that the run requires at the upper end of the interval. Each resumes from the last checkpoint."""
 
     @property
     def is_chain(self) -> bool:
@@ -135,7 +129,7 @@ def run_of(
 ) -> Run:
     """Size of the run of a plan, which the data of the job decide where neither tokens nor steps are given."""
     steps, is_trial = _steps(model, cluster, job, plan, options, reads_data=reads_data)
-    costs, objections = None, []
+    costs = None
     try:
         costs = estimate(model, cluster, _of_plan(job, plan), plan)
         objections = _objections(costs, cluster, min_fit_probability)
@@ -189,14 +183,10 @@ def _of_unknown_duration(
         steps=steps,
         is_trial=is_trial,
         estimate=costs,
-        seconds=None,
         saves_checkpoints=_saves(options, seconds),
         checkpoint_every=_count(options, "checkpoint_every") or usual,
         checkpoint_interval_seconds=0.0 if costs is None else usual * costs.step_seconds,
-        checkpoint_gib=0.0,
-        checkpoint_nodes=1,
         max_run_seconds=options.max_run_seconds or _DAY_SECONDS,
-        jobs=1,
         objections=objections,
     )
 
@@ -210,13 +200,11 @@ def _steps(
     epochs = "epochs" in (options.extra_hyperparameters or {})
     if options.plan_hyperparameters and (epochs or (job.tokens is None and reads_data)):
         return None, False
-    if job.tokens is None:
-        return data_file("export", "launch")["run"]["trial_steps"], True
-    try:
-        batch = global_batch_size(plan, cluster)
-    except PlanError:
-        return data_file("export", "launch")["run"]["trial_steps"], True
-    return math.ceil(job.tokens / (batch * model.sequence_length(job.sequence_length))), False
+    if job.tokens is not None:
+        with suppress(PlanError):
+            batch = global_batch_size(plan, cluster)
+            return math.ceil(job.tokens / (batch * model.sequence_length(job.sequence_length))), False
+    return data_file("export", "launch")["run"]["trial_steps"], True
 
 
 def _count(options: JobOptions, name: str) -> int | None:

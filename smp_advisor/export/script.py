@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export import script_torch, script_trl
-from smp_advisor.export.architectures import architecture_of, first_library_version, patched_release
+from smp_advisor.export.architectures import architecture_of, patched_release
+from smp_advisor.export.checks import unscripted
 from smp_advisor.export.script_parts import (
     Training,
     common_flags,
@@ -34,12 +35,12 @@ def _require_keras(training: Training) -> None:
     """Raise `ExportError` for models other than GPT-2, and for plans that the script does not support."""
     family, architecture, precision = training.model.family, training.architecture, training.plan.precision
     if family != "gpt2" or architecture.task != "causal":
-        raise ExportError(
+        raise unscripted(
             f"The TensorFlow script supports only next-token prediction with the family 'gpt2', not"
-            f" {architecture.title} with {family!r}: pass script= with your own script."
+            f" {architecture.title} with {family!r}"
         )
     if precision != "fp32":
-        raise ExportError(f"The TensorFlow script trains in fp32, not {precision}: pass script= with your own script.")
+        raise unscripted(f"The TensorFlow script trains in fp32, not {precision}")
     require_auto_partition(training.plan)
 
 
@@ -69,15 +70,11 @@ def _require_trainer(training: Training) -> None:
     """Raise `ExportError` for jobs and models that the script does not support."""
     title = training.library.title
     if training.job.optimizer != "adam":
-        raise ExportError(
-            f"The training script for {title} uses Adam, not {training.job.optimizer!r}: pass script= with your own"
-            " script."
-        )
+        raise unscripted(f"The training script for {title} uses Adam, not {training.job.optimizer!r}")
     if patched_release(training.architecture) != oldest_script_release():
-        raise ExportError(
-            f"The transformers release in the {title} containers does not support the family"
-            f" {training.model.family!r}: choose another library, or pass script= with your own script."
-        )
+        family = training.model.family
+        problem = f"The transformers release in the {title} containers does not support the family {family!r}"
+        raise unscripted(problem, "choose another library")
 
 
 def _write_trainer(training: Training) -> str:
@@ -87,25 +84,20 @@ def _write_trainer(training: Training) -> str:
     return gathered(render("train_compiler.py.in", values=values, flags=flags))
 
 
-_GATHERS_SHARDS = release("1.15.0")
-
-
 def _require_smp_v1(training: Training) -> None:
     """Raise `ExportError` for plans that the script does not support."""
     plan = training.plan
     require_implemented(training, {})
     patched_release(training.architecture)
-    if release(plan.version) < release(first_library_version()):
-        raise ExportError(
-            f"The training script requires library version {first_library_version()} or later, and the plan uses"
-            f" {plan.version}: choose a later version, or pass script= with your own script."
-        )
-    # The library gathers sharded parameters since then (its release notes).
-    if plan.shards_parameters and release(plan.version) < _GATHERS_SHARDS:
-        raise ExportError(
-            f"The training script saves sharded models with library version 1.15 or later, and the plan uses"
-            f" {plan.version}: choose a later version, or pass script= with your own script."
-        )
+    first = str(data_file("export", "architectures")["release"]["first_library"])
+    for does, oldest in (
+        ("requires library version {} or later", first),
+        # The library gathers sharded parameters since then (its release notes).
+        ("saves sharded models with library version {} or later", "1.15" if plan.shards_parameters else first),
+    ):
+        if release(plan.version) < release(oldest):
+            problem = f"The training script {does.format(oldest)}, and the plan uses {plan.version}"
+            raise unscripted(problem, "choose a later version")
     if plan.pipeline_parallel_degree > 1:
         require_auto_partition(plan)
 
@@ -122,7 +114,14 @@ def _write_smp_v1(training: Training) -> str:
     values = common_values(training) | {
         "library_version": Comment(plan.version),
         "framework_version": Comment(training.container.framework_version),
-        "features": _features(plan),
+        "features": {
+            "fp16": plan.precision == "fp16",
+            "bf16": plan.precision == "bf16",
+            "prescaled_batch": plan.prescaled_batch,
+            "shard_optimizer_state": plan.shard_optimizer_state,
+            "sharded_data_parallel": plan.shards_parameters,
+            "tensor_parallel": plan.tensor_parallel_degree > 1,
+        },
     }
     flags = common_flags(training) | {
         "half_inputs": plan.precision != "fp32",
@@ -140,17 +139,6 @@ def _write_smp_v1(training: Training) -> str:
         "evaluates": True,
     }
     return gathered(render("train_smp_v1.py.in", values=values, flags=flags))
-
-
-def _features(plan: Plan) -> dict[str, bool]:
-    return {
-        "fp16": plan.precision == "fp16",
-        "bf16": plan.precision == "bf16",
-        "prescaled_batch": plan.prescaled_batch,
-        "shard_optimizer_state": plan.shard_optimizer_state,
-        "sharded_data_parallel": plan.shards_parameters,
-        "tensor_parallel": plan.tensor_parallel_degree > 1,
-    }
 
 
 def _delays_initialization(training: Training) -> bool:
@@ -206,21 +194,13 @@ def training_script(
 
     Precision, kind of sharding, prescaled batch and task are fixed in the script. It reads degrees, microbatches and
     sizes from the job, and stops immediately if the two disagree.
-
-    Parameters
-    ----------
-    trainer, objective
-        See `JobOptions`.
-    small_copy
-        Whether `model` stands for a larger one, whose weights it cannot load.
-
-    Raises
-    ------
-    ExportError
-        No transformers release in the containers of the library supports the model, or a setting of the plan requires
-        changes that depend on the model.
+    A `small_copy` stands for a larger model, whose weights it cannot load.
     """
-    training = writable(model, cluster, job, plan, trainer=trainer, objective=objective, small_copy=small_copy)
+    return written(writable(model, cluster, job, plan, trainer=trainer, objective=objective, small_copy=small_copy))
+
+
+def written(training: Training) -> str:
+    """The script of a training run."""
     return _KINDS[_kind(training)][2](training)
 
 
@@ -250,15 +230,11 @@ def writable(
 ) -> Training:
     """The training run, if a script can be generated for it; else raise `ExportError`."""
     if not builds(model):
-        raise ExportError(
-            f"No training script can be generated for {model.name!r}, which has no transformers configuration: pass"
-            " script= with your own script."
-        )
+        problem = f"No training script can be generated for {model.name!r}"
+        raise unscripted(f"{problem}, which has no transformers configuration")
     if job.optimizer not in {"adam", "sgd"}:
-        raise ExportError(
-            f"The generated script trains with Adam or SGD, and the job has the optimizer {job.optimizer!r}: pass"
-            " script= with your own script."
-        )
+        problem = "The generated script trains with Adam or SGD"
+        raise unscripted(f"{problem}, and the job has the optimizer {job.optimizer!r}")
     if objection := unscripted_adapter(plan.library, job, model, cluster.instance):
         raise ExportError(objection)
     plan = replace(plan, version=version_on(plan.library, plan.version, cluster.instance))

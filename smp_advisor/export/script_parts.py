@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import peak_flops
 from smp_advisor.costs.wording import parameters_text
-from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import Architecture, configuration
+from smp_advisor.export.checks import unscripted
 from smp_advisor.export.template import Comment, comment, comment_lines
 from smp_advisor.files import data_file
 from smp_advisor.libraries.library import get_library
@@ -209,10 +209,8 @@ def common_flags(training: Training) -> dict[str, bool]:
 def require_auto_partition(plan: Plan) -> None:
     """Raise `ExportError` if the script must place layers on pipeline stages itself."""
     if not plan.auto_partition:
-        raise ExportError(
-            "auto_partition=False requires a script that places layers on pipeline stages, which depends on the model:"
-            " set auto_partition=True, or pass script= with your own script."
-        )
+        problem = "auto_partition=False requires a script that places layers on pipeline stages"
+        raise unscripted(f"{problem}, which depends on the model", "set auto_partition=True")
 
 
 def unimplemented(training: Training, implemented: Mapping[str, Collection[object]]) -> str:
@@ -224,16 +222,7 @@ def unimplemented(training: Training, implemented: Mapping[str, Collection[objec
 def require_implemented(training: Training, implemented: Mapping[str, Collection[object]]) -> None:
     """Raise `ExportError` for a training setting of the job that the script does not implement."""
     if setting := unimplemented(training, implemented):
-        raise ExportError(
-            f"The generated script does not implement {setting}: leave it out of the job, or pass script= with your own"
-            " script."
-        )
-
-
-def checkpoint_period(plan: Plan) -> int:
-    """One layer of this many is checkpointed; 1 for all."""
-    strategy = str(plan.activation_checkpointing)
-    return int(strategy.removeprefix("every_")) if strategy.startswith("every_") else 1
+        raise unscripted(f"The generated script does not implement {setting}", "leave it out of the job")
 
 
 def copies_fit(training: Training, bytes_per_parameter: float) -> bool:

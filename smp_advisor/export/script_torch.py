@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import datasets_package, newest_release
+from smp_advisor.export.checks import unscripted
 from smp_advisor.export.script_parts import (
     DTYPES,
-    checkpoint_period,
     common_flags,
     common_values,
     copies_fit,
@@ -45,47 +45,39 @@ _OWN_SAVER_SINCE = (2, 5)
 def require(training: Training) -> None:
     """Raise `ExportError` for models that the library cannot divide, or that do not fit in host memory."""
     if _transforms(training) and not _library_initializes(training):
-        raise ExportError(
+        raise unscripted(
             f"{training.library.title} does not support the family {training.model.family!r} with tensor, context or"
-            " expert parallelism or fp8: disable them, or pass script= with your own script."
+            " expert parallelism or fp8",
+            "disable them",
         )
-    _require_settings(training)
-    newest_release(training.container.framework_version, training.architecture)
-    _building(training)
-
-
-def _require_settings(training: Training) -> None:
-    """Raise `ExportError` for settings of training that the script does not implement."""
     job, plan = training.job, training.plan
     require_implemented(training, _IMPLEMENTED)
     plain_head = training.architecture.task == "causal" and has_plain_head(training.model.family)
     if job.loss == "chunked" and (not plain_head or _transforms(training)):
-        raise ExportError(
+        raise unscripted(
             "The generated script computes a chunked loss only for language models whose logits are not scaled and"
-            " whose layers the library does not replace: set loss='plain', or pass script= with your own script."
+            " whose layers the library does not replace",
+            "set loss='plain'",
         )
     if job.state_precision == "16-bit" and (plan.precision != "bf16" or _transforms(training)):
-        raise ExportError(
-            "The generated script trains with 16-bit states only in bf16 and without layers of the library: set"
-            " state_precision='mixed', or pass script= with your own script."
-        )
+        problem = "The generated script trains with 16-bit states only in bf16 and without layers of the library"
+        raise unscripted(problem, "set state_precision='mixed'")
+    framework = training.container.framework_version
+    pytorch = release(framework)[:2]
     oldest = FULLY_SHARD_SINCE if plan.shards_parameters else _SAVES_SINCE
-    if not training.library.smdistributed and _release(training) < oldest:
-        raise ExportError(
-            f"The generated script requires PyTorch {'.'.join(map(str, oldest))} or later, and the container has"
-            f" {training.container.framework_version}: choose a newer version of the library, or pass script= with your"
-            " own script."
-        )
+    if not training.library.smdistributed and pytorch < oldest:
+        problem = f"The generated script requires PyTorch {'.'.join(map(str, oldest))} or later"
+        raise unscripted(f"{problem}, and the container has {framework}", "choose a newer version of the library")
     if training.library.smdistributed and release(plan.version)[:2] < _OWN_SAVER_SINCE:
+        problem = f"The generated script saves checkpoints with {training.library.title} 2.5 or later"
+        raise unscripted(f"{problem}, not {plan.version}", "choose a newer version")
+    if plan.activation_checkpointing == "operators" and pytorch < _SELECTIVE_SINCE:
         raise ExportError(
-            f"The generated script saves checkpoints with {training.library.title} 2.5 or later, not {plan.version}:"
-            " choose a newer version, or pass script= with your own script."
+            f"activation_checkpointing='operators' requires PyTorch 2.5, and the container has {framework}: set it to"
+            " 'each', or choose a newer version of the library."
         )
-    if plan.activation_checkpointing == "operators" and _release(training) < _SELECTIVE_SINCE:
-        raise ExportError(
-            f"activation_checkpointing='operators' requires PyTorch 2.5, and the container has"
-            f" {training.container.framework_version}: set it to 'each', or choose a newer version of the library."
-        )
+    newest_release(framework, training.architecture)
+    _building(training)
 
 
 def requirements(training: Training) -> list[str]:
@@ -104,11 +96,17 @@ def write(training: Training) -> str:
     sharded, checkpoints = plan.shards_parameters, bool(plan.activation_checkpointing)
     building, pure = _building(training), training.job.state_precision == "16-bit"
     strategy = plan.sharding_strategy if sharded else ""
-    in_thread = not smp and _copies_of_states_fit(training)
+    shards = plan.shard_degree(training.cluster) if sharded else 1
+    # Parameters and optimizer state are copied to be saved in the background.
+    in_thread = not smp and copies_fit(training, (_FP32_BYTES + training.job.moment_bytes) / shards)
     causal, pairs = (training.architecture.task == task for task in ("causal", "sequence_to_sequence"))
     weighted = pairs or (causal and training.tunes) or training.architecture.task == "masked"
-    chunked = training.job.loss == "chunked" or _loss_in_parts(training)
-    period = checkpoint_period(plan)
+    # As the estimate counts.
+    in_parts = causal and not smp and has_plain_head(training.model.family) and loss_in_parts(training.job)
+    chunked = training.job.loss == "chunked" or in_parts
+    checkpointing = str(plan.activation_checkpointing)
+    # One layer of this many is checkpointed.
+    period = int(checkpointing.removeprefix("every_")) if checkpointing.startswith("every_") else 1
     values = common_values(training) | {
         "features": {
             "tensor_parallel": plan.tensor_parallel_degree > 1,
@@ -194,25 +192,6 @@ def fixed_settings(plan: Plan) -> list[str]:
     return [name for name in plan.hyperparameters if name not in _READ_SETTINGS]
 
 
-def _release(training: Training) -> tuple[int, ...]:
-    """PyTorch release of the container."""
-    return release(training.container.framework_version)[:2]
-
-
-def _loss_in_parts(training: Training) -> bool:
-    """Whether the loss is computed in parts by default, as the estimate counts."""
-    if training.library.smdistributed or not has_plain_head(training.model.family):
-        return False
-    return training.architecture.task == "causal" and loss_in_parts(training.job)
-
-
-def _copies_of_states_fit(training: Training) -> bool:
-    """Whether the host memory is large enough for a copy of parameters and optimizer state, saved in the background."""
-    cluster, plan = training.cluster, training.plan
-    shards = plan.shard_degree(cluster) if plan.shards_parameters else 1
-    return copies_fit(training, (_FP32_BYTES + training.job.moment_bytes) / shards)
-
-
 def _transforms(training: Training) -> bool:
     """Whether `tsm.transform` replaces layers, which parallelism within layers and fp8 require."""
     plan = training.plan
@@ -234,14 +213,10 @@ def _building(training: Training) -> str:
     if plan.shards_parameters and one_fits and not model.head.tied and not _transforms(training):
         return "first process"
     if enough:
-        raise ExportError(
-            f"The generated script does not delay the parameter initialization of the family {model.family!r}: set"
-            " delayed_parameter_initialization=False, or pass script= with your own script."
-        )
-    raise ExportError(
-        f"{model.name!r} is too large for the host memory of a {instance.name}, where every process builds the model:"
-        " choose instances with more host memory, or pass script= with your own script."
-    )
+        problem = f"The generated script does not delay the parameter initialization of the family {model.family!r}"
+        raise unscripted(problem, "set delayed_parameter_initialization=False")
+    problem = f"{model.name!r} is too large for the host memory of a {instance.name}"
+    raise unscripted(f"{problem}, where every process builds the model", "choose instances with more host memory")
 
 
 def _library_initializes(training: Training) -> bool:

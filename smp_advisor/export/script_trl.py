@@ -48,13 +48,7 @@ _OBJECTIVES = {
 
 
 def trainer_of(training: Training, trainer: str | None) -> str:
-    """The trainer of a script: ``trl`` for fine-tuning with a plan that TRL can follow, else ``plain``.
-
-    Raises
-    ------
-    ExportError
-        The requested trainer or objective does not train the plan.
-    """
+    """The trainer of a script: ``trl`` for fine-tuning with a plan that TRL can follow, else ``plain``."""
     if training.objective not in _OBJECTIVES or trainer not in (None, "trl", "plain"):
         raise ExportError(
             f"trainer must be 'trl' or 'plain', and objective 'sft' or 'dpo', not {trainer!r} and"
@@ -87,11 +81,7 @@ def trainer_note(training: Training, trainer: str | None) -> str:
 
 
 def _shards_quantized(training: Training) -> bool:
-    return training.job.adapter is not None and training.job.adapter.quantized and _sharded(training)
-
-
-def _sharded(training: Training) -> bool:
-    return training.plan.shards_parameters
+    return training.job.adapter is not None and training.job.adapter.quantized and training.plan.shards_parameters
 
 
 def _objection(training: Training) -> str:
@@ -110,12 +100,6 @@ def _objection(training: Training) -> str:
         return "it trains adapters with 32-bit states"
     if plan.activation_checkpointing not in (False, "each"):
         return f"it checkpoints all layers or none, not {plan.activation_checkpointing!r}"
-    return _too_small(training)
-
-
-def _too_small(training: Training) -> str:
-    """Why the batch or the memory does not suffice, as a clause; empty if they do."""
-    plan = training.plan
     if training.objective == "dpo" and plan.batch_size % 2:
         return f"a pair of preferences has two sequences, and batch_size is {plan.batch_size}"
     if not copies_fit(training, _loaded_bytes(training)):
@@ -135,7 +119,7 @@ def _loaded_bytes(training: Training) -> float:
     With FSDP, only the first process has values, but the reference model of preferences is in every process, because
     TRL computes its checksum.
     """
-    if not _sharded(training):
+    if not training.plan.shards_parameters:
         return _base_bytes(training)
     has_reference = training.objective == "dpo" and not _shards_quantized(training)
     reference = (2 if training.plan.precision == "bf16" else 4) if has_reference else 0
@@ -157,7 +141,7 @@ def settings(training: Training) -> dict[str, Any]:
     refused.
     """
     plan, adapter, preferences = training.plan, training.job.adapter, training.objective == "dpo"
-    sharded, checkpoints = _sharded(training), bool(plan.activation_checkpointing)
+    sharded, checkpoints = plan.shards_parameters, bool(plan.activation_checkpointing)
     model = {"model_type": training.model.family} | model_configuration(training)
     sizes = {
         name: value
@@ -234,24 +218,25 @@ def settings(training: Training) -> dict[str, Any]:
 
 
 def _hybrid(training: Training) -> bool:
-    return _sharded(training) and "hybrid" in training.plan.sharding_strategy
+    return training.plan.shards_parameters and "hybrid" in training.plan.sharding_strategy
 
 
 def write(training: Training) -> str:
     """Generate the script."""
     title, config_class, trainer_class = _OBJECTIVES[training.objective]
+    sharded, preferences = training.plan.shards_parameters, training.objective == "dpo"
     values = common_values(training) | {
         "objective": Comment(title),
         "config_class": Comment(config_class),
         "trainer_class": Comment(trainer_class),
         "settings": settings(training) if training.small_copy else {},
-        "sequences": Comment("2 * " if training.objective == "dpo" else ""),
+        "sequences": Comment("2 * " if preferences else ""),
     }
     flags = common_flags(training) | {
-        "sharded": _sharded(training),
+        "sharded": sharded,
         "hybrid": _hybrid(training),
-        "preferences": training.objective == "dpo",
-        "reference": training.objective == "dpo" and _sharded(training) and not _shards_quantized(training),
+        "preferences": preferences,
+        "reference": preferences and sharded and not _shards_quantized(training),
         "adapter": (adapter := training.job.adapter) is not None,
         "quantized": adapter is not None and adapter.quantized,
     }

@@ -113,7 +113,14 @@ def estimator_values(job: Launch) -> dict[str, object]:
     name = job.container.estimator
     values: dict[str, object] = {
         "estimator": _estimator(job),
-        "inputs": {name: _estimator_input(place, streams=job.streams) for name, place in job.inputs.items()},
+        "inputs": {
+            name: _file_system("FileSystemInput", place)
+            if isinstance(place, FileSystem)
+            else Call("TrainingInput", {"s3_data": place, "input_mode": "FastFile"})
+            if job.streams
+            else place
+            for name, place in job.inputs.items()
+        },
     }
     modules = {
         **dict.fromkeys(("FileSystemInput", "TrainingInput"), "sagemaker.inputs"),
@@ -128,48 +135,26 @@ def _estimator(job: Launch) -> Call:
     """The estimator; it uses the variables ``role``, ``session`` and, for a generated script, ``source_dir``."""
     _require_sdk_takes(job.plan.parameters)
     options, container = job.options, job.container
-    arguments: dict[str, Any] = {"entry_point": job.script}
-    if job.generated:
-        arguments["source_dir"] = Expression("str(source_dir)")
-    elif options.source_dir is not None:
-        arguments["source_dir"] = options.source_dir
-    arguments |= {
+    is_hugging_face = container.estimator == "HuggingFace"
+    board = {"s3_output_path": job.tensorboard_s3_uri}
+    arguments: dict[str, Any] = {
+        "entry_point": job.script,
+        "source_dir": Expression("str(source_dir)") if job.generated else options.source_dir,
         "role": Expression("role"),
         "sagemaker_session": Expression("session"),
         "instance_type": job.cluster.instance.name,
         "instance_count": job.cluster.nodes,
-    }
-    if container.estimator == "HuggingFace":
-        arguments["transformers_version"] = container.transformers_version
-        arguments["pytorch_version"] = container.framework_version
-    else:
-        arguments["framework_version"] = container.framework_version
-    arguments["py_version"] = container.py_version
-    if (uri := job.image_uri("v2")) is not None:
-        arguments["image_uri"] = uri
-    if job.library.compiles:
-        arguments["compiler_config"] = Call("TrainingCompilerConfig", job.plan.parameters)
-    if (launched := _distribution(job)) is not None:
-        arguments["distribution"] = launched
-    arguments["hyperparameters"] = job.hyperparameters
-    if job.metrics:
-        arguments["metric_definitions"] = [{"Name": name, "Regex": regex} for name, regex in job.metrics.items()]
-    arguments |= {
+        "transformers_version": container.transformers_version if is_hugging_face else None,
+        "pytorch_version" if is_hugging_face else "framework_version": container.framework_version,
+        "py_version": container.py_version,
+        "image_uri": job.image_uri("v2"),
+        "compiler_config": Call("TrainingCompilerConfig", job.plan.parameters) if job.library.compiles else None,
+        "distribution": _distribution(job),
+        "hyperparameters": job.hyperparameters,
+        "metric_definitions": [{"Name": name, "Regex": regex} for name, regex in job.metrics.items()] or None,
         "base_job_name": job.base_job_name,
         "volume_size": job.volume_gb,
         "max_run": job.run.max_run_seconds,
-    }
-    arguments |= _capacity(job)
-    if job.tensorboard_s3_uri is not None:
-        arguments["tensorboard_output_config"] = Call(
-            "TensorBoardOutputConfig", {"s3_output_path": job.tensorboard_s3_uri}
-        )
-    return Call(container.estimator, arguments | {"disable_profiler": True, "debugger_hook_config": False})
-
-
-def _capacity(job: Launch) -> dict[str, Any]:
-    options = job.options
-    account = {
         "use_spot_instances": options.spot or None,
         "max_wait": job.wait_seconds if options.spot else None,
         "keep_alive_period_in_seconds": options.keep_alive_seconds,
@@ -185,14 +170,11 @@ def _capacity(job: Launch) -> dict[str, Any]:
         "volume_kms_key": options.volume_kms_key,
         "environment": options.environment,
         "tags": [{"Key": key, "Value": value} for key, value in (options.tags or {}).items()] or None,
+        "tensorboard_output_config": Call("TensorBoardOutputConfig", board) if board["s3_output_path"] else None,
+        "disable_profiler": True,
+        "debugger_hook_config": False,
     }
-    return {name: value for name, value in account.items() if value is not None}
-
-
-def _estimator_input(place: Location, *, streams: bool) -> object:
-    if not isinstance(place, FileSystem):
-        return Call("TrainingInput", {"s3_data": place, "input_mode": "FastFile"}) if streams else place
-    return _file_system("FileSystemInput", place)
+    return Call(container.estimator, arguments)
 
 
 def _file_system(name: str, place: FileSystem) -> Call:
@@ -206,8 +188,6 @@ def _file_system(name: str, place: FileSystem) -> Call:
 
 
 _REGION = Expression("session.boto_region_name")
-
-
 _SHAPES = (
     *("Channel", "CheckpointConfig", "DataSource", "FileSystemDataSource", "MetricDefinition", "RetryStrategy"),
     *("S3DataSource", "StoppingCondition", "Tag", "TensorBoardOutputConfig"),
@@ -289,40 +269,37 @@ def _training_image(job: Launch) -> Call | Expression | str:
 def _trainer(job: Launch) -> Call:
     """The ModelTrainer; it uses the variables ``role``, ``session``, ``training_image`` and ``source_dir``."""
     options = job.options
-    arguments: dict[str, Any] = {
-        "sagemaker_session": Expression("session"),
-        "role": Expression("role"),
-        "training_image": Expression("training_image"),
-    }
     hyperparameters = {name: _as_text(value) for name, value in job.hyperparameters.items()}
     if not job.torchrun:
         hyperparameters |= {
-            "sagemaker_program": job.script if job.options.source_dir else Expression("script.name"),
+            "sagemaker_program": job.script if options.source_dir else Expression("script.name"),
             "sagemaker_submit_directory": Expression("source_uri"),
             "sagemaker_region": _REGION,
             **_launcher_hyperparameters(job),
         }
-    else:
-        arguments |= {"source_code": _source_code(job), "distributed": _torchrun(job)}
-    arguments |= {"compute": _compute(job), "hyperparameters": hyperparameters}
-    stopping = {"max_runtime_in_seconds": job.run.max_run_seconds}
-    if options.spot:
-        stopping["max_wait_time_in_seconds"] = job.wait_seconds
-    arguments["stopping_condition"] = Call("StoppingCondition", stopping)
-    if job.checkpoint_s3_uri is not None:
-        place = {"s3_uri": job.checkpoint_s3_uri, "local_path": "/opt/ml/checkpoints"}
-        arguments["checkpoint_config"] = Call("CheckpointConfig", place)
-    if options.subnets:
-        network = {"subnets": list(options.subnets), "security_group_ids": list(options.security_group_ids)}
-        arguments["networking"] = Call("Networking", network)
+    stopping = {
+        "max_runtime_in_seconds": job.run.max_run_seconds,
+        "max_wait_time_in_seconds": job.wait_seconds if options.spot else None,
+    }
+    checkpoints = {"s3_uri": job.checkpoint_s3_uri, "local_path": "/opt/ml/checkpoints"}
+    network = {"subnets": list(options.subnets), "security_group_ids": list(options.security_group_ids)}
     output = {"s3_output_path": options.output_path, "kms_key_id": options.output_kms_key}
-    if output := {name: value for name, value in output.items() if value is not None}:
-        arguments["output_data_config"] = Call("OutputDataConfig", output)
-    if options.environment:
-        arguments["environment"] = options.environment
-    if options.tags:
-        arguments["tags"] = [Call("Tag", {"key": key, "value": value}) for key, value in options.tags.items()]
-    arguments["base_job_name"] = job.base_job_name
+    arguments = {
+        "sagemaker_session": Expression("session"),
+        "role": Expression("role"),
+        "training_image": Expression("training_image"),
+        "source_code": _source_code(job) if job.torchrun else None,
+        "distributed": _torchrun(job) if job.torchrun else None,
+        "compute": _compute(job),
+        "hyperparameters": hyperparameters,
+        "stopping_condition": Call("StoppingCondition", stopping),
+        "checkpoint_config": Call("CheckpointConfig", checkpoints) if job.checkpoint_s3_uri is not None else None,
+        "networking": Call("Networking", network) if options.subnets else None,
+        "output_data_config": Call("OutputDataConfig", output) if any(output.values()) else None,
+        "environment": options.environment or None,
+        "tags": [Call("Tag", {"key": key, "value": value}) for key, value in (options.tags or {}).items()] or None,
+        "base_job_name": job.base_job_name,
+    }
     return Call("ModelTrainer", arguments)
 
 
@@ -340,20 +317,17 @@ def _as_text(value: object) -> object:
 def _source_code(job: Launch) -> Call:
     if job.options.source_dir is not None:
         return Call("SourceCode", {"source_dir": job.options.source_dir, "entry_script": job.script})
-    code: dict[str, Any] = {
+    code = {
         "source_dir": Expression("str(source_dir)"),
         "entry_script": Expression("script.name"),
+        "requirements": "requirements.txt" if job.generated else None,
     }
-    if job.generated:
-        code["requirements"] = "requirements.txt"
     return Call("SourceCode", code)
 
 
 def _torchrun(job: Launch) -> Call:
-    arguments: dict[str, Any] = {"process_count_per_node": job.cluster.instance.gpus}
-    if job.library.smdistributed:
-        arguments["smp"] = Call("SMP", job.plan.parameters)
-    return Call("Torchrun", arguments)
+    smp = Call("SMP", job.plan.parameters) if job.library.smdistributed else None
+    return Call("Torchrun", {"process_count_per_node": job.cluster.instance.gpus, "smp": smp})
 
 
 def _compute(job: Launch) -> Call:
@@ -367,4 +341,4 @@ def _compute(job: Launch) -> Call:
         "training_plan_arn": options.training_plan,
         "volume_kms_key_id": options.volume_kms_key,
     }
-    return Call("Compute", {name: value for name, value in arguments.items() if value is not None})
+    return Call("Compute", arguments)

@@ -33,7 +33,7 @@ class Expression(str):
 
 @dataclass(frozen=True)
 class Call:
-    """A call with keyword arguments."""
+    """A call with keyword arguments, of which those that are None are left out."""
 
     name: str
     arguments: Mapping[str, object] = field(default_factory=dict)
@@ -110,7 +110,8 @@ def literal(value: object, indent: int = 0) -> str:
 def _nested(value: Call | Mapping[str, object] | list[object] | tuple[object, ...], indent: int) -> str:
     if isinstance(value, Call):
         opening, closing = f"{value.name}(", ")"
-        entries = [f"{name}={literal(entry, indent + 4)}" for name, entry in value.arguments.items()]
+        given = {name: entry for name, entry in value.arguments.items() if entry is not None}
+        entries = [f"{name}={literal(entry, indent + 4)}" for name, entry in given.items()]
     elif isinstance(value, Mapping):
         opening, closing = "{", "}"
         entries = [f"{text_literal(str(key))}: {literal(entry, indent + 4)}" for key, entry in value.items()]

@@ -36,7 +36,6 @@ def make_model(
     parameters_per_block=12_000,
     head="language-model",
     outputs=128,
-    fixed=None,
 ):
     """A model as plain data: the exporter reads its name, family, configuration and sizes, nothing of its costs."""
     block = Block(
@@ -48,8 +47,6 @@ def make_model(
         attentions=(Attention(heads=heads, kv_heads=heads, head_dim=hidden // heads),),
         saved=SavedActivations(split_elements=1.0, replicated_elements=1.0),
     )
-    if config is None:
-        config = GPT2
     return Model(
         name=name,
         family=family,
@@ -60,23 +57,18 @@ def make_model(
         token_embedding_parameters=vocab * hidden,
         final_parameters=2 * hidden,
         head=Head(kind=head, outputs=outputs, parameters=0, tied=True, per_token=head == "language-model"),
-        fixed_sequence_length=fixed,
-        config_json=json.dumps(config, sort_keys=True),
+        fixed_sequence_length=None,
+        config_json=json.dumps(GPT2 if config is None else config, sort_keys=True),
     )
 
 
-GPT2 = {
-    "model_type": "gpt2",
-    "n_embd": 32,
-    "n_head": 4,
-    "n_layer": 2,
-    "n_positions": 64,
-    "vocab_size": 128,
-}
+WORDS, POSITIONS = {"vocab_size": 128}, {"max_position_embeddings": 64}
+GPT = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64}
+GPT2 = {"model_type": "gpt2", **GPT, **WORDS}
 
 P4D = "ml.p4d.24xlarge"
 
-REFERENCE_ROWS = {
+CASES = {
     "10 B": Case(
         make_model(name="10 B, GPT-2", layers=44, parameters_per_block=227_000_000),
         Cluster(P4D, 16),
@@ -105,9 +97,6 @@ REFERENCE_ROWS = {
             activation_checkpointing="each",
         ),
     ),
-}
-
-CASES = REFERENCE_ROWS | {
     "pipeline": Case(
         make_model(name="gpt-j", family="gptj", layers=4),
         Cluster("ml.p3.16xlarge", 2),
@@ -162,10 +151,6 @@ CASES = REFERENCE_ROWS | {
 }
 
 TINY = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
-WORDS = {"vocab_size": 128}
-
-POSITIONS = {"max_position_embeddings": 64}
-GPT = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64}
 
 TASKS = {
     "gpt2": Model.from_config(GPT2),

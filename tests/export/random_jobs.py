@@ -40,21 +40,8 @@ MODELS = {
 }
 NODES = (1, 2, 4, 16)
 HOSTILE = (
-    *(
-        "it's",
-        '"',
-        "\\",
-        "a\nb",
-        "{{ inputs }}",
-        "{0}",
-        "${HOME}",
-        "%s",
-        "# fmt: skip",
-        "#: end",
-        "日本 é",
-        "\u2028",
-        "{x!r}",
-    ),
+    *("it's", '"', "\\", "a\nb", "{{ inputs }}", "{0}", "${HOME}", "%s", "# fmt: skip", "#: end", "日本 é", "\u2028"),
+    "{x!r}",
 )
 """Texts that would change a cell if they were not quoted."""
 ACCOUNT = "123456789012"

@@ -5,27 +5,21 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 
-def estimator_call(cell):
-    """The one call of an estimator in a cell."""
+def estimator_arguments(cell):
+    """Keyword arguments of the one estimator of a cell that are written as plain data."""
     (call,) = [
         node
         for node in ast.walk(ast.parse(cell))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("HuggingFace", "PyTorch", "TensorFlow")
     ]
-    return call
-
-
-def estimator_arguments(cell):
-    """Keyword arguments of the estimator that are written as plain data."""
     arguments = {}
-    for keyword in estimator_call(cell).keywords:
-        try:
+    for keyword in call.keywords:
+        with suppress(ValueError):
             arguments[keyword.arg] = ast.literal_eval(keyword.value)
-        except ValueError:
-            continue
     return arguments
 
 
@@ -57,16 +51,14 @@ def replaced(old, new):
 
 
 # The formatter of ruff writes the same as black, a hundred times faster.
-_RUFF = Path(sys.executable).with_name("ruff")
+_FORMAT = [Path(sys.executable).with_name("ruff"), "format", "--isolated", "--target-version=py311"]
 
 
 def formatted(source: str) -> str:
     """The source as the formatter writes it, without the options of this project."""
-    command = [_RUFF, "format", "--isolated", "--target-version=py311", "-"]
-    return subprocess.run(command, input=source.encode(), capture_output=True, check=True).stdout.decode()
+    return subprocess.run([*_FORMAT, "-"], input=source.encode(), capture_output=True, check=True).stdout.decode()
 
 
 def unformatted(folder: Path) -> str:
     """What the formatter would change in the Python files of a folder."""
-    command = [_RUFF, "format", "--isolated", "--target-version=py311", "--diff", folder]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return subprocess.run([*_FORMAT, "--diff", folder], capture_output=True, text=True, check=False).stdout

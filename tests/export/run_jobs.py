@@ -107,11 +107,8 @@ def load_and_continue(job):
     batch = {name: torch.tensor(values) for name, values in job["batch"].items()}
     losses, generated = [], None
     if model.can_generate():
-        prompt, cached = (
-            batch["input_ids"][:1],
-            {"min_new_tokens": 4, "max_new_tokens": 4, "return_dict_in_generate": True},
-        )
-        answer = model.generate(prompt, **cached)
+        prompt = batch["input_ids"][:1]
+        answer = model.generate(prompt, min_new_tokens=4, max_new_tokens=4, return_dict_in_generate=True)
         assert answer.past_key_values is not None, "The model generates without its cache of keys and values."
         before = 1 if model.config.is_encoder_decoder else prompt.shape[1]
         generated = answer.sequences.shape[1] - before

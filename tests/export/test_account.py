@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import ExportError
-from smp_advisor.export import estimator_cell, script_cell
+from smp_advisor.export import estimator_cell
 from smp_advisor.export.launch import _METRICS
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job
@@ -43,23 +43,12 @@ OPTIONS = {
     "security_group_ids": ["sg-1"],
     "volume_gb": 250,
 }
-CASES = {
-    "fsdp": (TASKS["llama"], Plan(library="fsdp", version="2.8.0", precision="fp16", batch_size=4)),
-    "smp-v1": (TASKS["gpt2"], Plan(tensor_parallel_degree=4, fp16=True, batch_size=4)),
-}
 
 
-def cells(library, sdk, **options):
-    model, plan = CASES[library]
-    parts = (model, Cluster("ml.p3.16xlarge", 2), Job(sequence_length=32, precision="fp16"), plan)
-    return [script_cell(*parts), estimator_cell(*parts, sdk=sdk, **options)]
-
-
-@pytest.mark.parametrize("sdk", ["v2", "v3"])
-@pytest.mark.parametrize("library", CASES)
-def test_cells_with_all_options_are_formatted(library, sdk):
-    emitted = cells(library, sdk, **OPTIONS)[1]
-    assert formatted(emitted) == emitted
+def cell(sdk, **options):
+    plan = Plan(library="fsdp", version="2.8.0", precision="fp16", batch_size=4)
+    job = Job(sequence_length=32, precision="fp16")
+    return estimator_cell(TASKS["llama"], Cluster("ml.p3.16xlarge", 2), job, plan, sdk=sdk, **OPTIONS | options)
 
 
 TEXTS = (
@@ -82,12 +71,12 @@ def test_no_text_of_an_option_changes_what_a_cell_does(sdk, option, text):
         "regex": ("metrics", {"x": f"{text}(x)"}),
     }.get(option, (option, text))
     try:
-        emitted = cells("fsdp", sdk, **OPTIONS | {name: value})[1]
+        emitted = cell(sdk, **{name: value})
     except ExportError as error:
         assert "\n" not in str(error)  # noqa: PT017
         return
     if name not in ("tags", "environment"):
-        assert shape(emitted) == shape(cells("fsdp", sdk, **OPTIONS)[1])
+        assert shape(emitted) == shape(cell(sdk))
     constants = {node.value for node in ast.walk(ast.parse(emitted)) if isinstance(node, ast.Constant)}
     assert ({value} if isinstance(value, str) else {*value, *value.values()}) <= constants
     assert formatted(emitted) == emitted

@@ -38,18 +38,15 @@ PLACED = {
 }
 SMP_V1 = Plan(tensor_parallel_degree=4, fp16=True, batch_size=4)
 TENSORFLOW = Plan(library="smp-v1-tensorflow", partitions=2, microbatches=2, batch_size=4, horovod=True)
+COMPILER = Plan(library="training-compiler", batch_size=4)
 # A container that the oldest SDK launches with torchrun, too.
 DDP = Plan(library="ddp", version="2.5.1", batch_size=4)
 JOBS = {
     "SMP v1": (GPT2, TWO, SMP_V1),
     "SMP v1 TensorFlow": (GPT2, ONE, TENSORFLOW),
     "SMP v2": (LLAMA, TWO, Plan(library="smp-v2", hybrid_shard_degree=8, tensor_parallel_degree=2, batch_size=4)),
-    "Training Compiler, PyTorch": (GPT2, ONE, Plan(library="training-compiler", batch_size=4)),
-    "Training Compiler, one GPU": (
-        GPT2,
-        Cluster("ml.g5.2xlarge"),
-        Plan(library="training-compiler", version="1.11.0", batch_size=4),
-    ),
+    "Training Compiler, PyTorch": (GPT2, ONE, COMPILER),
+    "Training Compiler, one GPU": (GPT2, Cluster("ml.g5.2xlarge"), replace(COMPILER, version="1.11.0")),
     "FSDP": (LLAMA, TWO, Plan(library="fsdp", version="2.6.0", batch_size=4)),
     "DDP": (GPT2, TWO, DDP),
 }
@@ -173,27 +170,19 @@ def test_each_job_is_the_plan_with_every_option(ran):
         # The first releases of version 3 have no metrics.
         ignored = {"metrics"} if environment == "v3-oldest" else set()
         assert differences(job, results[name], generated=True, ignored=ignored) == [], name
-
-
-def test_each_job_runs_the_script_of_its_library(ran):
-    environment, results = ran
-    for name, job in drawn_jobs(environment).items():
         files = results[name]["files"]
         assert files["train_smp.py"] == training_script(*job.parts), name
-        assert ("transformers==" in files["requirements.txt"]) == (
-            name not in {"SMP v1 TensorFlow", "Training Compiler, one GPU"}
-        )
+        needs = name not in {"SMP v1 TensorFlow", "Training Compiler, one GPU"}
+        assert ("transformers==" in files["requirements.txt"]) is needs, name
 
 
-def test_own_scripts_are_run(ran):
-    _, results = ran
-    for name in ("SMP v1", "DDP"):
-        result = results[f"{name}: own script"]
-        assert result["error"] is None, result["error"]
-        assert list(result["files"]) == ["mine.py"]
-        program = result["requests"][0]["HyperParameters"].get("sagemaker_program")
-        # Version 2 uploads the file alone and calls it by its name, as version 3's cell does.
-        assert program is None or decoded(program) == "mine.py"
+@pytest.mark.parametrize("library", ["SMP v1", "DDP"])
+def test_own_scripts_are_run(ran, library):
+    """Version 2 uploads the file alone and calls it by its name, as version 3's cell does."""
+    result = ran[1][f"{library}: own script"]
+    assert result["error"] is None, result["error"]
+    assert list(result["files"]) == ["mine.py"]
+    assert decoded(result["requests"][0]["HyperParameters"].get("sagemaker_program", "mine.py")) == "mine.py"
 
 
 def test_without_an_execution_role_the_cell_says_what_to_set(ran):

@@ -49,51 +49,51 @@ def of_action(found, action):
     ]
 
 
-def test_inputs_are_read_and_not_written():
+def test_inputs_are_read_and_not_written_and_lists_are_limited_to_prefixes():
     found = statements(data=DATA)
-    own = "arn:aws:s3:::sagemaker-*/smp-Llama-2*"
-    readable = {resource for resource, _ in of_action(found, "s3:GetObject")}
-    writable = {resource for resource, _ in of_action(found, "s3:PutObject")}
-    assert {"arn:aws:s3:::data/tokens/v1*", "arn:aws:s3:::held-out/*"} < readable
-    assert len(writable) == 1
+    readable, writable = (
+        {resource for resource, _ in of_action(found, action)} for action in ("s3:GetObject", "s3:PutObject")
+    )
     (place,) = writable
-    assert place.startswith(own[:-2])
+    assert place.startswith("arn:aws:s3:::sagemaker-*/smp-Llama-")
     assert readable - writable == {"arn:aws:s3:::data/tokens/v1*", "arn:aws:s3:::held-out/*"}
-
-
-def test_lists_are_limited_to_prefixes():
-    listed = dict(of_action(statements(data=DATA), "s3:ListBucket"))
+    listed = dict(of_action(found, "s3:ListBucket"))
     assert listed["arn:aws:s3:::data"] == {"StringLike": {"s3:prefix": ["tokens/v1*"]}}
     assert listed["arn:aws:s3:::held-out"] == {"StringLike": {"s3:prefix": ["*"]}}
     assert set(listed) == {"arn:aws:s3:::data", "arn:aws:s3:::held-out", "arn:aws:s3:::sagemaker-*"}
 
 
-def test_metrics_have_one_namespace():
-    ((resource, condition),) = of_action(statements(), "cloudwatch:PutMetricData")
-    assert resource == "*"
-    assert condition == {"StringEqualsIfExists": {"cloudwatch:namespace": "/aws/sagemaker/TrainingJobs"}}
+PLACES, NETWORK = OPTIONS["places"], {"subnets": ["subnet-1"], "security_group_ids": ["sg-1"]}
+NAMESPACE = {"StringEqualsIfExists": {"cloudwatch:namespace": "/aws/sagemaker/TrainingJobs"}}
 
 
-def test_keys_are_usable_only_when_used():
-    assert not any("kms:" in action for statement in statements() for action in statement["Action"])
-    found = statements(**OPTIONS["places"])
-    ((resource, condition),) = of_action(found, "kms:GenerateDataKey")
-    assert (resource, condition) == ("*", {"ForAnyValue:StringEquals": {"kms:ResourceAliases": "alias/models"}})
-    ((resource, condition),) = of_action(found, "kms:CreateGrant")
-    assert (resource, condition) == (KEY, {"Bool": {"kms:GrantIsForAWSResource": "true"}})
-
-
-def test_networks_are_for_jobs_in_a_network_and_for_version_3():
-    network = "ec2:CreateNetworkInterface"
-    assert not of_action(statements(), network)
-    assert of_action(statements("v3"), network)
-    assert of_action(statements(subnets=["subnet-1"], security_group_ids=["sg-1"]), network)
-
-
-def test_an_image_of_the_user_is_the_only_container():
-    ((resource, _),) = of_action(statements(**OPTIONS["places"]), "ecr:BatchGetImage")
-    assert resource == "arn:aws:ecr:us-west-2:111122223333:repository/team/image"
-    assert not of_action(statements(image_uri="public.example/mine:1"), "ecr:BatchGetImage")
+@pytest.mark.parametrize(
+    ("action", "sdk", "options", "expected"),
+    [
+        ("cloudwatch:PutMetricData", "v2", {}, [("*", NAMESPACE)]),
+        (
+            "kms:GenerateDataKey",
+            "v2",
+            PLACES,
+            [("*", {"ForAnyValue:StringEquals": {"kms:ResourceAliases": "alias/models"}})],
+        ),
+        ("kms:CreateGrant", "v2", PLACES, [(KEY, {"Bool": {"kms:GrantIsForAWSResource": "true"}})]),
+        ("kms:CreateGrant", "v2", {}, []),
+        ("kms:GenerateDataKey", "v2", {}, []),
+        ("ec2:CreateNetworkInterface", "v2", {}, []),
+        ("ec2:CreateNetworkInterface", "v3", {}, [("*", None)]),
+        ("ec2:CreateNetworkInterface", "v2", NETWORK, [("*", None)]),
+        (
+            "ecr:BatchGetImage",
+            "v2",
+            PLACES,
+            [("arn:aws:ecr:us-west-2:111122223333:repository/team/image", None)],
+        ),
+        ("ecr:BatchGetImage", "v2", {"image_uri": "public.example/mine:1"}, []),
+    ],
+)
+def test_keys_networks_and_images_are_usable_only_when_used(action, sdk, options, expected):
+    assert of_action(statements(sdk, **options), action) == expected
 
 
 def test_text_of_the_user_stays_text():

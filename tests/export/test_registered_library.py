@@ -31,7 +31,7 @@ def plan(request, monkeypatch):
     unregister("toy")
 
 
-def test_its_job_is_started_by_torchrun(plan):
+def test_its_job_is_a_pytorch_loop_started_by_torchrun(plan):
     parts = TASKS["llama"], CLUSTER, JOB, plan
     v2, v3 = (estimator_cell(*parts, sdk=sdk) for sdk in ("v2", "v3"))
     assert '"torch_distributed": {\n            "enabled": True,' in v2
@@ -41,10 +41,7 @@ def test_its_job_is_started_by_torchrun(plan):
     ast.parse(v3)
     assert 'repository/pytorch"' in permissions_cell(CLUSTER, plan)
     assert script_cell(*parts).startswith("%%writefile train_smp.py\n")
-
-
-def test_its_script_is_a_pytorch_loop(plan):
-    script = training_script(TASKS["llama"], CLUSTER, JOB, plan)
+    script = training_script(*parts)
     ast.parse(script)
     assert ("fully_shard(" in script) is plan.shards_parameters
     assert ("DistributedDataParallel(" in script) is not plan.shards_parameters

@@ -60,8 +60,11 @@ def test_data_without_a_length_are_trained_on_once():
     assert "1 epoch of the channel `train`, whose size decides the number of steps." in comments(emitted)
     assert "of the steps as warm-up" in comments(emitted)
     assert "3 epochs of the channel" in comments(cell(data="s3://b/c", extra_hyperparameters={"epochs": 3}))
-    own = estimator_arguments(cell(data="s3://bucket/train", script="mine.py"))["hyperparameters"]
-    assert not {"epochs", "max_steps"} & own.keys()
+    own = cell(data="s3://bucket/train", script="mine.py")
+    assert {"epochs", "max_steps", "learning_rate", "warmup_steps"}.isdisjoint(
+        estimator_arguments(own)["hyperparameters"]
+    )
+    assert "your script must save them" in comments(own)
     assert estimator_arguments(cell())["hyperparameters"]["max_steps"] == 100
 
 
@@ -100,6 +103,7 @@ def test_checkpoints_have_the_interval_of_the_estimate():
     expected = effective.checkpoint_interval_seconds / run.estimate.step_seconds
     assert run.checkpoint_every == pytest.approx(expected, abs=1)
     assert run.checkpoint_gib == effective.checkpoint_gib
+    assert size(1e11, settings={"adapter": Adapter(rank=8)}).checkpoint_gib < run.checkpoint_gib / 3
     assert size(1e11, settings={"overheads": "none"}).max_run_seconds == run.max_run_seconds
     # FSx is slower than local disks, so that it pays to save less often.
     assert size(1e11, **FSX).checkpoint_every > run.checkpoint_every
@@ -107,19 +111,23 @@ def test_checkpoints_have_the_interval_of_the_estimate():
     assert size(1e11, extra_hyperparameters={"checkpoint_every": 7}).checkpoint_every == 7
 
 
-def test_checkpoints_are_on_for_runs_over_an_hour():
-    assert not size(None).saves_checkpoints
-    assert not size(1e7).saves_checkpoints
-    assert size(1e7, checkpoints=True).saves_checkpoints
-    assert size(1e7, spot=True).saves_checkpoints
-    assert size(5e9).saves_checkpoints
-    assert "checkpoint_s3_uri" not in cell()
-    assert "checkpoint_every" not in cell()
-    long = cell(5e9)
-    assert re.search(
-        r'checkpoint_s3_uri=f"s3://\{session.default_bucket\(\)\}/smp-[-\w]+-[0-9a-f]{8}/checkpoints"', long
-    )
-    assert "checkpoint_every" in estimator_arguments(long)["hyperparameters"]
+@pytest.mark.parametrize(
+    ("tokens", "options", "saves"),
+    [
+        (None, {}, False),
+        (1e7, {}, False),
+        (1e7, {"checkpoints": True}, True),
+        (1e7, {"spot": True}, True),
+        (5e9, {}, True),
+        (5e9, {"checkpoints": False, "long_run_without_checkpoints": True}, False),
+    ],
+)
+def test_checkpoints_are_on_for_runs_over_an_hour(tokens, options, saves):
+    emitted = cell(tokens, **options)
+    assert size(tokens, **options).saves_checkpoints is saves
+    place = r'checkpoint_s3_uri=f"s3://\{session.default_bucket\(\)\}/smp-[-\w]+-[0-9a-f]{8}/checkpoints"'
+    assert bool(re.search(place, emitted)) is ("checkpoint_s3_uri" in emitted) is saves
+    assert ("checkpoint_every" in estimator_arguments(emitted)["hyperparameters"]) is saves
 
 
 def test_another_run_has_another_location():
@@ -151,26 +159,18 @@ def test_runs_that_would_lose_their_work_are_refused(tokens, options, sentence):
     assert str(raised.value).endswith(".")
 
 
-def test_a_long_run_without_checkpoints_is_requested_twice():
-    emitted = cell(5e9, checkpoints=False, long_run_without_checkpoints=True)
-    assert "checkpoint_s3_uri" not in emitted
-
-
 @pytest.mark.parametrize("sdk", ["v2", "v3"])
 def test_a_run_longer_than_a_job_is_a_chain(sdk):
     emitted = cell(1e12, sdk=sdk)
     run = size(1e12)
     assert run.jobs > 2
+    limited = [size(5e9, max_run_seconds=seconds) for seconds in (4 * 3600, 20 * DAY)]
+    assert limited[0].jobs > limited[1].jobs == 1
+    assert limited[1].max_run_seconds == 20 * DAY
     assert f"JOBS = {run.jobs}\n" in emitted
     assert "Each resumes" in emitted
     assert str(LONGEST) in emitted
     assert check_estimator(emitted).plan == FSDP
-
-
-def test_a_limit_of_the_user_makes_a_chain():
-    assert size(5e9, max_run_seconds=4 * 3600).jobs > 1
-    assert size(5e9, max_run_seconds=20 * DAY).jobs == 1
-    assert size(5e9, max_run_seconds=20 * DAY).max_run_seconds == 20 * DAY
 
 
 def test_header_states_duration_price_and_fit():
@@ -257,14 +257,3 @@ def test_settings_that_the_cell_could_not_state_are_refused(name, value):
     with pytest.raises(ExportError, match=f"The hyperparameter '{name}' must be a"):
         cell(5e9, extra_hyperparameters={name: value})
     assert name in cell(5e9, extra_hyperparameters={name: value}, script="train.py", plan_hyperparameters=False)
-
-
-def test_scripts_of_the_user_keep_their_learning_rate():
-    sent = estimator_arguments(cell(5e9, script="train.py"))["hyperparameters"]
-    assert {"learning_rate", "warmup_steps"}.isdisjoint(sent)
-    assert "your script must save them" in comments(cell(5e9, script="train.py"))
-
-
-def test_adapters_are_sized_by_their_own_checkpoint():
-    whole, adapter = size(1e9), size(1e9, settings={"adapter": Adapter(rank=8)})
-    assert adapter.checkpoint_gib < whole.checkpoint_gib / 3

@@ -65,13 +65,8 @@ def make_data(folder):
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     (folder / "tokenizer").mkdir()
     tokenizer.save(str(folder / "tokenizer" / "tokenizer.json"))
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": "</s>",
-        "bos_token": "<s>",
-        "chat_template": TEMPLATE,
-    }
-    (folder / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(settings))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "bos_token": "<s>"}
+    (folder / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE}))
 
 
 def script(folder, name, plan, *, model=MODEL, **job):
@@ -168,28 +163,26 @@ class TestJobs:
         assert job["summary"] is None
 
     @pytest.mark.usefixtures("jobs")
-    def test_models_keep_the_generation_settings_of_their_base(self, folder):
+    def test_models_keep_the_tokenizer_and_the_generation_settings_of_their_base(self, folder):
         base, trained = (
             json.loads((folder / "jobs" / name / "generation_config.json").read_text()) for name in ("text", "chats")
         )
         assert base == trained
         assert base.get("use_cache", True)
+        assert {"config.json", "tokenizer.json"} <= {path.name for path in (folder / "jobs" / "chats").iterdir()}
 
     def test_another_number_of_processes_sees_the_same_tokens(self, jobs):
         assert losses_of(jobs["text, resumed"]) == pytest.approx(losses_of(jobs["text"])[6:], abs=2e-3)
 
-    def test_each_job_leaves_its_tokenizer(self, jobs, folder):
-        del jobs
-        assert {"config.json", "tokenizer.json"} <= {path.name for path in (folder / "jobs" / "chats").iterdir()}
+    @pytest.mark.parametrize("rows", ["chats", "pairs"])
+    def test_answers_are_learned_and_each_target_counts_the_same_on_any_number_of_processes(self, jobs, rows):
+        """Batches have different numbers of targets, the last one of the evaluation is partial.
 
-    def test_conversations_start_from_the_weights_and_learn_the_answers(self, jobs):
-        losses = losses_of(jobs["chats"])
-        assert losses[-1] < losses[0] - 0.5
-
-    def test_each_target_counts_the_same_on_any_number_of_processes(self, jobs):
-        """The last batch of the evaluation is partial, and batches have different numbers of targets."""
-        alone, together = jobs["chats, alone"], jobs["chats"]
+        Conversations start from weights; prompts are for the encoder and completions for the decoder.
+        """
+        alone, together = jobs[f"{rows}, alone"], jobs[rows]
         assert losses_of(alone) == pytest.approx(losses_of(together), abs=2e-3)
+        assert losses_of(alone)[-1] < losses_of(alone)[0] - 0.5
         assert alone["summary"]["validation_loss"] == pytest.approx(together["summary"]["validation_loss"], abs=2e-3)
 
     def test_an_evaluation_is_the_same_on_any_number_of_processes(self, jobs):
@@ -204,13 +197,6 @@ class TestJobs:
         losses = losses_of(jobs[job])
         assert losses[-1] < losses[0]
         assert "validation_loss" in jobs[job]["summary"]
-
-    def test_prompts_are_for_the_encoder_and_completions_for_the_decoder(self, jobs):
-        """Their numbers of tokens differ, and each target counts the same on any number of processes."""
-        alone, together = jobs["pairs, alone"], jobs["pairs"]
-        assert losses_of(alone) == pytest.approx(losses_of(together), abs=2e-3)
-        assert losses_of(alone)[-1] < losses_of(alone)[0] - 0.5
-        assert alone["summary"]["validation_loss"] == pytest.approx(together["summary"]["validation_loss"], abs=2e-3)
 
     def test_what_a_job_lacks_is_reported_in_a_sentence(self, jobs):
         assert "requires a tokenizer" in jobs["no tokenizer"]["error"]

@@ -1,4 +1,4 @@
-"""Every generated script for SMP v1 keeps the rules of the checker, SMP101 to SMP135, which sees what breaks them."""
+"""Every generated script for SMP v1 keeps the rules of the library; tests/scripts has the checker's findings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import ast
 import pytest
 
 from smp_advisor.export import training_script
-from smp_advisor.scripts import check_script
 from tests.export.examples import CASES, TASK_CASES
 
 CELLS = CASES | TASK_CASES
@@ -15,44 +14,17 @@ CELLS = CASES | TASK_CASES
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CELLS)
-def test_our_own_checker_finds_nothing(name):
+def test_scripts_keep_the_rules_that_the_checker_does_not_follow(name):
+    """The ranks that share samples, the scale of the loss, the type of the model; and the containers' Python."""
     case = CELLS[name]
     text, plan = training_script(*case.parts), case.plan
-    assert [(finding.id, finding.message) for finding in check_script(text, plan)] == []
-    # What the checker does not follow: the ranks that share samples, the scale of the loss, the type of the model.
+    ast.parse(text, feature_version=(3, 8))
     group = "rdp" if plan.prescaled_batch else "dp"
     assert f"return smp.{group}_size(), smp.{group}_rank()" in text
     assert ("dynamic_loss_scale=True" in text) is plan.fp16
     assert {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.float32"}[plan.precision] in text
     if plan.shard_optimizer_state:
         assert "overlapping_allreduce=True, gradient_as_bucket_view=True" in text
-
-
-INIT = "    smp.init()  # reads the parameters of the estimator\n"
-SET_DEVICE = "    torch.cuda.set_device(smp.local_rank())\n"
-STEP = "        optimizer.step()\n"
-SAVE = "        if saves:\n            save_checkpoint"
-
-BROKEN = {
-    "SMP101": ("60 B", INIT + SET_DEVICE, SET_DEVICE + INIT),
-    "SMP105": ("60 B", "    model.eval()\n", "    model.eval()\n    model(input_ids=None)\n"),
-    "SMP106": ("60 B", "model.backward(loss)", "loss.backward()"),
-    "SMP107": ("60 B", "        ).reduce_mean()\n", "        )\n"),
-    "SMP119": ("60 B", "make_scheduler(arguments, optimizer.optimizer)", "make_scheduler(arguments, optimizer)"),
-    "SMP120": ("sharded data parallelism", STEP, "        optimizer.clip_master_grads(1.0)\n" + STEP),
-    "SMP124": ("60 B", "arguments.seed + smp.dp_rank()", "arguments.seed"),
-    "SMP126": ("60 B", SAVE, SAVE.replace("saves", "smp.dp_rank() == 0 and saves")),
-    "SMP133": ("60 B", '    parser.add_argument("--mp_parameters")  # of the library\n', ""),
-}
-
-
-@pytest.mark.parametrize("rule", BROKEN)
-def test_a_broken_rule_is_found(rule):
-    name, original, broken = BROKEN[rule]
-    case = CELLS[name]
-    text = training_script(*case.parts)
-    assert original in text
-    assert rule in {finding.id for finding in check_script(text.replace(original, broken), case.plan)}
 
 
 @pytest.mark.parametrize(("name", "delayed"), [("60 B", True), ("10 B", False), ("sharded data parallelism", False)])

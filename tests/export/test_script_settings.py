@@ -13,6 +13,7 @@ from smp_advisor.export import estimator_cell, training_script
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, TASKS
+from tests.export.reading import estimator_arguments
 
 TWO_NODES = Cluster(P4D, 2)
 PLANS = {
@@ -39,12 +40,7 @@ def script_and_settings(library):
     model = TASKS["llama" if library in ("smp-v2", "fsdp") else "gpt2"]
     parts = (model, TWO_NODES, Job(sequence_length=32, precision=plan.precision, tokens=1e9), plan)
     cell = estimator_cell(*parts, sdk="v2", data="s3://bucket/data", checkpoints="s3://bucket/checkpoints")
-    (settings,) = [
-        keyword.value
-        for keyword in ast.walk(ast.parse(cell))
-        if isinstance(keyword, ast.keyword) and keyword.arg == "hyperparameters"
-    ]
-    return ast.parse(training_script(*parts)), ast.literal_eval(settings)
+    return ast.parse(training_script(*parts)), estimator_arguments(cell)["hyperparameters"]
 
 
 def settings_of(script, name):

@@ -30,17 +30,12 @@ TWO_NODES = Cluster(P4D, 2)
 LENGTH, BATCH = 16, 4
 FULL: dict[str, object] = {"training": "fine-tuning"}
 LORA: dict[str, object] = {"adapter": Adapter(dropout=False)}
+KINDS = {"layer_types": ["sliding_attention", "full_attention"]}
 FAMILIES = {
-    "qwen3": Model.from_config(
-        {"model_type": "qwen3", "head_dim": 8, "num_key_value_heads": 2} | TINY | POSITIONS | WORDS
-    ),
-    "gpt_oss": Model.from_config(
-        {"model_type": "gpt_oss", "head_dim": 8, "num_key_value_heads": 2, "num_local_experts": 4}
-        | {"num_experts_per_tok": 2, "layer_types": ["sliding_attention", "full_attention"]}
-        | TINY
-        | POSITIONS
-        | WORDS
-    ),
+    family: Model.from_config(
+        {"model_type": family, "head_dim": 8, "num_key_value_heads": 2} | TINY | POSITIONS | WORDS | sizes
+    )
+    for family, sizes in (("qwen3", {}), ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2} | KINDS))
 }
 DATA_CASE = (
     *(TASKS["llama"], TWO_NODES, Job(sequence_length=LENGTH, precision="bf16", adapter=Adapter())),
@@ -382,12 +377,6 @@ def test_the_settings_of_fsdp_are_those_of_the_plan(tmp_path):
     assert json.loads(printed.splitlines()[-1]) == expected
 
 
-def test_a_quantized_base_is_stored_in_values_that_fsdp_shards():
-    job = {"adapter": Adapter(base_bits=4, double_quantization=True)}
-    chosen = settings(writable(*parts_of(job, library="fsdp", precision="bf16")))["settings"]
-    assert (chosen["bnb_4bit_quant_storage"], chosen["use_bnb_nested_quant"]) == ("bfloat16", True)
-
-
 @pytest.mark.parametrize(
     ("job", "plan", "options"),
     [
@@ -403,12 +392,11 @@ def test_a_quantized_base_is_stored_in_values_that_fsdp_shards():
 def test_the_plain_script_trains_what_trl_does_not(job, plan, options):
     """The cell states the trainer of fine-tuning, and why it is not TRL's."""
     assert "trl" not in script_of(job, **plan, **options)
-    plan = Plan(**{"library": "ddp", "batch_size": BATCH, "precision": "fp32"} | plan)
-    job = Job(sequence_length=LENGTH, precision=plan.precision, **job)
-    cell = estimator_cell(TASKS["llama"], TWO_NODES, job, plan, sdk="v2", **options)
+    parts = parts_of(job, **plan)
+    cell = estimator_cell(*parts, sdk="v2", **options)
     reason = "as requested." if options else "TRL is not used: it"
     assert (f"# Trainer: the PyTorch loop of the script{', ' if options else '. '}{reason}" in cell) is (
-        job.training == "fine-tuning"
+        parts[2].training == "fine-tuning"
     )
 
 
@@ -438,8 +426,11 @@ def test_what_no_script_trains_is_refused(job, plan, options, sentence):
         script_of(job, **{"precision": "bf16"} | plan, **options)
 
 
-def test_a_quantized_base_that_does_not_fit_on_one_gpu_is_refused():
+def test_a_quantized_base_is_stored_in_values_that_fsdp_shards_and_refused_if_it_does_not_fit_on_one_gpu():
     """Each GPU holds all of it while it is loaded (accelerate 1.15, `fsdp2_prepare_model`)."""
+    double = {"adapter": Adapter(base_bits=4, double_quantization=True)}
+    chosen = settings(writable(*parts_of(double, library="fsdp", precision="bf16")))["settings"]
+    assert (chosen["bnb_4bit_quant_storage"], chosen["use_bnb_nested_quant"]) == ("bfloat16", True)
     job = Job(sequence_length=LENGTH, precision="bf16", adapter=Adapter(base_bits=4))
     plan = Plan(library="fsdp", batch_size=BATCH)
     with pytest.raises(ExportError, match=r"on each GPU before it shards it, 40 of 39\.4 GiB"):
@@ -469,24 +460,11 @@ def test_the_local_cell_trains_with_trl_where_it_is_installed(monkeypatch):
     assert local_cell(*DATA_CASE).splitlines()[1].startswith("# The job trains with TRL, which is not installed here")
 
 
-def test_an_image_that_drives_the_gpus_is_chosen_by_default():
-    cluster, job = Cluster("ml.p3.16xlarge"), Job(sequence_length=LENGTH)
-    plan = Plan(library="ddp", batch_size=BATCH, precision="fp32")
-    assert "2.8.0" in estimator_cell(TASKS["llama"], cluster, job, plan, sdk="v2")
-    assert "PyTorch 2.8.0" in training_script(TASKS["llama"], cluster, job, plan)
-
-
 def test_the_cell_brings_the_packages_and_says_what_follows():
     plan, job = Plan(library="fsdp", batch_size=BATCH), Job(sequence_length=LENGTH, precision="bf16", **LORA)
     parts = (TASKS["llama"], TWO_NODES, job, plan)
-    packages = requirements(writable(*parts)).splitlines()
-    assert [package.partition("==")[0] for package in packages] == [
-        "transformers",
-        "trl",
-        "accelerate",
-        "datasets",
-        "peft",
-    ]
+    packages = [line.partition("==")[0] for line in requirements(writable(*parts)).splitlines()]
+    assert packages == ["transformers", "trl", "accelerate", "datasets", "peft"]
     cell = estimator_cell(*parts, sdk="v2", data={"train": "s3://data/chats", "model": "s3://data/llama"})
     assert "5 epochs of the channel `train`" in cell
     assert "then down to 0 at the last step" in cell
@@ -498,6 +476,9 @@ def test_the_cell_brings_the_packages_and_says_what_follows():
         estimator_cell(*parts, sdk="v2", objective="dpo")
     with pytest.raises(ExportError, match="pass data= with the channels train and model"):
         estimator_cell(*parts, sdk="v2", data="s3://data/chats")
-    old = Job(sequence_length=LENGTH, precision="fp32", **LORA)
+    older = Cluster("ml.p3.16xlarge"), Job(sequence_length=LENGTH, **LORA), Plan(library="ddp", precision="fp32")
     with pytest.raises(ExportError, match="GPUs of the Ampere generation or later"):
-        training_script(TASKS["llama"], Cluster("ml.p3.16xlarge"), old, Plan(library="ddp", precision="fp32"))
+        training_script(TASKS["llama"], *older)
+    default = older[0], Job(sequence_length=LENGTH), older[2]
+    assert "2.8.0" in estimator_cell(TASKS["llama"], *default, sdk="v2"), "an image that drives the GPUs"
+    assert "PyTorch 2.8.0" in training_script(TASKS["llama"], *default)

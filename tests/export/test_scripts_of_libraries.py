@@ -29,7 +29,7 @@ from tests.forked import run_forked
 
 pytestmark = pytest.mark.slow
 
-TWO_NODES = Cluster(P4D, 2)
+TWO_NODES, GPT2 = Cluster(P4D, 2), TASKS["gpt2"]
 
 PLANS = {
     f"{library} {precision} {checkpointing}": Plan(
@@ -124,15 +124,9 @@ def test_scripts_are_formatted_as_black_formats(scripts):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_our_own_checker_finds_nothing(name):
+def test_the_checker_and_the_python_of_the_container_accept_each_script(name):
     script, plan = script_of(name), CASES[name][2]
-    report = check_script(script, plan)
-    assert [(finding.id, finding.message) for finding in report] == []
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_scripts_parse_in_their_containers_python(name):
-    script, plan = script_of(name), CASES[name][2]
+    assert [(finding.id, finding.message) for finding in check_script(script, plan)] == []
     version = image(plan.library, plan.version).py_version.removeprefix("py")
     ast.parse(script, feature_version=(int(version[0]), int(version[1:])))
 
@@ -148,47 +142,46 @@ def test_no_script_imports_what_it_does_not_use(scripts):
 
 
 @pytest.mark.parametrize(
-    ("settings", "fields", "sentence"),
+    ("model", "settings", "fields", "sentence"),
     [
-        ({"loss": "fused"}, {}, "does not implement loss='fused'"),
-        ({"paged_optimizer": True}, {}, "does not implement paged_optimizer=True"),
-        ({"optimizer_step": "backward"}, {}, "does not implement optimizer_step='backward'"),
-        ({"separate_embeddings": True}, {}, "does not implement separate_embeddings=True"),
-        ({"state_precision": "16-bit", "precision": "fp16"}, {"precision": "fp16"}, "with 16-bit states only in bf16"),
-        ({}, {"version": "2.5.1"}, "requires PyTorch 2.6 or later, and the container has 2.5.1"),
+        (GPT2, {"loss": "fused"}, {}, "does not implement loss='fused'"),
+        (GPT2, {"paged_optimizer": True}, {}, "does not implement paged_optimizer=True"),
+        (GPT2, {"optimizer_step": "backward"}, {}, "does not implement optimizer_step='backward'"),
+        (GPT2, {"separate_embeddings": True}, {}, "does not implement separate_embeddings=True"),
+        (
+            GPT2,
+            {"state_precision": "16-bit", "precision": "fp16"},
+            {"precision": "fp16"},
+            "with 16-bit states only in bf16",
+        ),
+        (GPT2, {}, {"version": "2.5.1"}, "requires PyTorch 2.6 or later, and the container has 2.5.1"),
+        (TASKS["bert"], {"loss": "chunked"}, {}, "only for language models"),
+        (replace(TASKS["llama"], family="granite"), {"loss": "chunked"}, {}, "whose logits are not scaled"),
     ],
 )
-def test_settings_that_the_script_does_not_implement_are_refused(settings, fields, sentence):
+def test_settings_that_the_script_does_not_implement_are_refused(model, settings, fields, sentence):
     plan = Plan(library="fsdp", batch_size=4, **fields)
     with pytest.raises(ExportError, match=sentence):
-        training_script(TASKS["gpt2"], TWO_NODES, replace(Job(sequence_length=32, precision="bf16"), **settings), plan)
+        training_script(model, TWO_NODES, replace(Job(sequence_length=32, precision="bf16"), **settings), plan)
 
 
-def test_a_chunked_loss_is_that_of_a_language_model():
-    plan, chunked = PLANS["ddp bf16 False"], Job(sequence_length=32, precision="bf16", loss="chunked")
-    with pytest.raises(ExportError, match="only for language models"):
-        training_script(TASKS["bert"], TWO_NODES, chunked, plan)
-    with pytest.raises(ExportError, match="whose logits are not scaled"):
-        training_script(replace(TASKS["llama"], family="granite"), TWO_NODES, chunked, plan)
-    script = local_cell(TASKS["gpt2"], TWO_NODES, replace(chunked, state_precision="16-bit"), plan)
-    assert "compute_loss_in_parts" not in script, "a small model on this machine needs none of them"
+def test_a_small_model_on_this_machine_needs_no_settings_that_save_memory():
+    job = Job(sequence_length=32, precision="bf16", loss="chunked", state_precision="16-bit")
+    assert "compute_loss_in_parts" not in local_cell(TASKS["gpt2"], TWO_NODES, job, PLANS["ddp bf16 False"])
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neo", "gptj", "falcon", "llama", "mixtral", "bert", "t5", "vit"])
 def test_local_cells_hold_a_small_model_of_the_family(family):
-    cell = local_cell(TASKS[family], TWO_NODES, Job(sequence_length=32), Plan(batch_size=16))
+    parts = TWO_NODES, Job(sequence_length=32), Plan(batch_size=16)
+    cell = local_cell(TASKS[family], *parts)
     first, script = cell.split("\n", 1)
     assert first == "%%smp_local --processes 2 --steps 20 --name train_smp.py"
     assert "smdistributed" not in script
     assert formatted(script) == script
     assert '"batch_size": 2,' in script
-
-
-def test_local_cells_of_large_models_fit_any_machine():
-    model = Model.from_config({"model_type": "llama"} | WORDS)
-    script = local_cell(model, TWO_NODES, Job(sequence_length=32), Plan(batch_size=16))
-    assert '"num_hidden_layers": 2' in script
-    assert '"hidden_size": 64' in script
+    large = local_cell(Model.from_config({"model_type": "llama"} | WORDS), *parts)
+    assert '"num_hidden_layers": 2' in large
+    assert '"hidden_size": 64' in large
 
 
 def test_own_scripts_are_run_as_they_are():
