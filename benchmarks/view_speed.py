@@ -119,7 +119,7 @@ def main() -> int:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         site, context = Site(), browser.new_context()
-        host = open_host(site, context.new_page(), "jupyter", plugin=None, dark=False, width=1280, height=1000)
+        host = open_host(site, context.new_page())
         host.show(_advice())
         host.settle()
         results = [*_moves(host), _first_views(host), *_sizes(host.advisor)]

@@ -311,10 +311,7 @@ def _code_of(script: str | None) -> ScriptStack | None:
 
 
 def _in_shape_of(family: str, workload: Model, model: Any, job: Job, shape: Mapping[str, Any]) -> Model:
-    """The model, with an inferred shape in a library's family: that of its reference configurations.
-
-    SMP v2's tensor and context parallelism do not support GPT-2, for example; AWS's reference configurations are Llama.
-    """
+    """The model, with an inferred shape in the family of a library's reference configurations: Llama for SMP v2."""
     if workload.origin != "inferred" or "family" in shape or workload.family == family or isinstance(model, Model):
         return workload
     if is_profile(model):  # it has the shape that was traced

@@ -239,11 +239,7 @@ def job_of(job: Job | None, settings: Mapping[str, Any]) -> Job:
 
 
 def set_by_user(job: Job | None, settings: Mapping[str, Any], library: str) -> frozenset[str]:
-    """Names of the job's settings that the user set.
-
-    A `Job` does not record which of its fields were passed. With ``library="auto"``, fp16 and eager attention, its
-    defaults, count as not set: they are those of SMP v1.
-    """
+    """The job's settings that the user set: without fp16 and eager, SMP v1's defaults, if ``library="auto"``."""
     if job is None:
         return frozenset(settings)
     if not isinstance(job, Job):

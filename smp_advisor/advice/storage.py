@@ -118,11 +118,6 @@ def types_of(kind: type) -> dict[str, Any]:
     return {name: Any if name in own else hints[name] for name in field_names(kind)}
 
 
-def members(hint: Any) -> tuple[Any, ...]:
-    """Members of a union; the type itself for others."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-
-
 _OF_PLANS = ("needed_gib", "margin")
 _OF_RANKED = ("step_seconds",)
 _KEYS = {"cluster", "objective", "plans", "ranked", "scores", *_OF_PLANS, *_OF_RANKED}
@@ -259,7 +254,8 @@ def from_plain(data: Any, hint: Any = Any, place: str = "") -> Any:
     """The inverse of `plain` for a value of a type."""
     if hint is Any:
         return _untyped(data, place)
-    for member in members(hint):
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    for member in typing.get_args(hint) if is_union else (hint,):
         restored = _member(data, member, place)
         if restored is not _NOT:
             return restored
@@ -299,9 +295,9 @@ def _member(data: Any, hint: Any, place: str) -> Any:
 def _entries(data: Any, arguments: tuple[Any, ...], place: str) -> Any:
     if not isinstance(data, list):
         return _NOT
-    if arguments[-1] is not ... and len(arguments) != len(data):
-        return _NOT
     hints = arguments if arguments[-1] is not ... else (arguments[0],) * len(data)
+    if len(hints) != len(data):
+        return _NOT
     return tuple(
         from_plain(part, hint, f"{place}[{index}]") for index, (part, hint) in enumerate(zip(data, hints, strict=True))
     )

@@ -343,11 +343,7 @@ def _larger(run: PlannedRun, comparisons: Plans, estimates: Estimates, changes: 
 
 
 def _conclusion(
-    run: PlannedRun,
-    comparisons: Plans,
-    estimates: Estimates,
-    sentences: list[str],
-    rows: list[tuple[str, str]],
+    run: PlannedRun, comparisons: Plans, estimates: Estimates, sentences: list[str], rows: list[tuple[str, str]]
 ) -> Conclusion:
     together, brief = estimates.get("together"), "The batch of each replica is processed at once."
     if together is not None:

@@ -86,13 +86,12 @@ def against(
 ) -> Conclusion:
     """A conclusion from one other plan, with the figures of both."""
     pair = (run.estimate, estimate) if decision == "used" else (estimate, run.estimate)
-    alternative = comparison.plan if estimate else None
     return Conclusion(
         decision=decision,
         because=because,
         brief=brief,
         figures=(*figures(*pair), *further),
-        alternative=alternative,
+        alternative=comparison.plan if estimate else None,
     )
 
 

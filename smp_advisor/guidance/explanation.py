@@ -200,13 +200,7 @@ def _degrees(key: str, technique: str, run: PlannedRun) -> dict[str, WhatIf]:
     return {str(smallest): vary(run, **changes)}
 
 
-def _on_degree(
-    key: str,
-    technique: str,
-    run: PlannedRun,
-    comparisons: Plans,
-    estimates: Estimates,
-) -> Conclusion:
+def _on_degree(key: str, technique: str, run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     if not comparisons:
         return not_possible(_obstacle(key, technique, run))
     degree, node = getattr(run.plan, key), run.cluster.gpus_per_node

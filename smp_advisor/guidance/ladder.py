@@ -190,11 +190,7 @@ def unused_techniques(run: PlannedRun) -> tuple[str, ...]:
 
 
 def climb(run: PlannedRun, steps: tuple[Step, ...]) -> Ladder:
-    """The ladder of a plan.
-
-    A rung has the techniques up to its own, none of the later ones, and the plan's global batch in as many microbatches
-    or accumulated batches. Where a library cannot run without a technique (FSDP's sharding), the first rung has it.
-    """
+    """The ladder of a plan, each rung at its global batch in as many parts; the first has what the library requires."""
     unused = _other_sharding(run)
     if batch_parts(run.plan):  # the batch of each replica at once
         field = "microbatches" if run.plan.microbatches > 1 else "gradient_accumulation_steps"

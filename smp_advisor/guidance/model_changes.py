@@ -103,19 +103,20 @@ def model_changes(run: PlannedRun, limits: Mapping[str, Any], *, order: int) -> 
         f" {format_count(model.parameter_count)}. Tensor cores and tensor parallelism divide its products without a"
         " remainder. The comparison is between the fastest plans of both models."
     )
-    step = Step(
-        order=order,
-        technique="model_changes",
-        title=rules["title"],
-        decision="not used",
-        because=because,
-        details=details,
-        trade_off=rules["trade_off"],
-        figures=(("throughput with", speeds[0]), ("throughput without", speeds[1])),
-        source_title=rules["source_title"],
-        source_url=rules["source_url"],
+    return (
+        Step(
+            order=order,
+            technique="model_changes",
+            title=rules["title"],
+            decision="not used",
+            because=because,
+            details=details,
+            trade_off=rules["trade_off"],
+            figures=(("throughput with", speeds[0]), ("throughput without", speeds[1])),
+            source_title=rules["source_title"],
+            source_url=rules["source_url"],
+        ),
     )
-    return (step,)
 
 
 def _speed(model: Model, cluster: Cluster, job: Job, limits: Mapping[str, Any]) -> float:

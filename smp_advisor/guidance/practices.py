@@ -205,12 +205,7 @@ def _rows(library: str) -> tuple[_Row, ...]:
 
 
 def pitfalls(run: PlannedRun, *, script_is_generated: bool) -> tuple[Pitfall, ...]:
-    """Requirements of a plan, errors first.
-
-    With `script_is_generated`, the training script is the advisor's own, which it writes for jobs without an adapter.
-    Requirements that it meets are then information, for users who edit it; mistakes that cannot occur in it are left
-    out.
-    """
+    """Requirements of a plan, errors first; those that a generated script meets are information for its editors."""
     facts = _facts(run)
     generated = script_is_generated and run.job.adapter is None
     results = []
@@ -277,10 +272,7 @@ def _facts(run: PlannedRun) -> dict[str, Any]:
 
 
 def _gradient_gib(model: Model, job: Job, plan: Plan) -> float:
-    """Gradients of all parameters that a GPU computes with, not sharded, in GiB.
-
-    Source: torch.distributed.fsdp, ``FullyShardedDataParallel.no_sync`` and the notes on frozen parameters.
-    """
+    """Gradients of all parameters that a GPU computes with, not sharded, in GiB (FSDP's `no_sync`, frozen ones too)."""
     experts = sum(group.count * group.block.expert_parameters for group in model.groups)
     local = (model.parameter_count - experts + experts / plan.expert_parallel_degree) / plan.tensor_parallel_degree
     element_bytes = 4.0 if job.precision == "fp32" else 2.0

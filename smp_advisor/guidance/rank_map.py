@@ -225,15 +225,8 @@ def _numbered(keys: Ints) -> Ints:
     return numbers[inverse]
 
 
-_TITLES = {
-    "stage": "stage",
-    "tensor_slice": "tensor slice",
-    "context_slice": "context slice",
-    "experts": "experts",
-    "shard": "shard",
-    "replica": "replica",
-}
 _PATTERN = ("stage", "tensor_slice", "context_slice", "experts")
 """Columns whose repetition over the nodes is stated. Shards and replicas count on."""
+_TITLES = {name: name.replace("_", " ") for name in (*_PATTERN, "shard", "replica")}
 _MOST_NODES = 4
 """Nodes in a text or a table; of longer patterns, the last node as well."""

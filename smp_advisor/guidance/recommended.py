@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from smp_advisor.costs import Estimate, estimate_many
 from smp_advisor.costs.wording import fits, plural
-from smp_advisor.errors import PlanError
+from smp_advisor.errors import AdvisorError, CalibrationError, PlanError
 from smp_advisor.libraries import Plan, mismatches
 from smp_advisor.libraries.controls import completed_settings, dependent_settings, fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
@@ -95,12 +95,7 @@ class WhatIf:
 
 
 def vary(run: PlannedRun, *, cluster: Cluster | None = None, keep_global_batch: bool = True, **changes: Any) -> WhatIf:
-    """Change settings of the plan, and others only if the library requires it.
-
-    The global batch stays, so that step times compare: if the number of replicas changes, the batch of each changes.
-    `WhatIf.moved` lists the other settings that had to change. Without `keep_global_batch`, each replica keeps its
-    batch, and the job's global batch is waived.
-    """
+    """Change settings of the plan, at its global batch, and others only if the library requires it: `WhatIf.moved`."""
     place = cluster or run.cluster
     job = run.job if keep_global_batch else replace(run.job, global_batch_size=None)
     after = dependent_settings(
@@ -130,10 +125,7 @@ def vary(run: PlannedRun, *, cluster: Cluster | None = None, keep_global_batch: 
 
 
 def without(run: PlannedRun, **changes: Any) -> WhatIf:
-    """The plan without a technique. `evaluate_best` may raise its sharding degree and change its microbatches.
-
-    With the sharding degree of a plan that has the technique, a plan without it could only seem not to fit.
-    """
+    """The plan without a technique; `evaluate_best` may raise its sharding, or it could only seem too large."""
     return replace(vary(run, **changes), changes=changes)
 
 
@@ -172,20 +164,17 @@ def _forms(run: PlannedRun, comparison: WhatIf) -> list[WhatIf]:
     forms = [comparison]
     for degree in (None, *degrees):
         for number in (None, *numbers):
-            more: dict[str, Any] = {} if degree is None else {field: degree}
-            if degree is not None and getattr(plan, "shard_optimizer_state", False):
-                more["shard_optimizer_state"] = False  # excluded by sharded data parallelism
-            more |= {} if number is None else {parts: number}
+            more, asides = dict[str, Any](), list[str]()
+            if degree is not None:
+                more[field] = degree
+                if getattr(plan, "shard_optimizer_state", False):
+                    more["shard_optimizer_state"] = False  # excluded by sharded data parallelism
+                asides.append(f"sharding over {degree} GPUs{f' instead of {shards}' if shards > 1 else ''}")
+            if number is not None:
+                more[parts] = number
+                asides.append(f"{plural(number, *_PARTS[parts])} instead of {getattr(run.plan, parts)}")
             if more:
-                form = vary(run, **{**changes, **more})
-                before = f" instead of {shards}" if shards > 1 else ""
-                asides = [] if degree is None else [f"sharding over {degree} GPUs{before}"]
-                asides += (
-                    []
-                    if number is None
-                    else [f"{plural(number, *_PARTS[parts])} instead of {getattr(run.plan, parts)}"]
-                )
-                forms.append(form.with_aside(*asides))
+                forms.append(vary(run, **{**changes, **more}).with_aside(*asides))
     return forms
 
 
@@ -286,8 +275,6 @@ class Recommended:
 
     def again(self, job: Job | None = None, **changes: Any) -> Self:
         """The advice for the same request, with the present `job` or another one, and changed keywords of `advise`."""
-        from smp_advisor.errors import CalibrationError
-
         if self.request is None:
             raise CalibrationError("Only advice made by advise() can be made again.")
         advice = self.request(job=self.job if job is None else job, **changes)
@@ -334,7 +321,6 @@ class Recommended:
         >>> [size.cluster.nodes for size in advice.compare_clusters(counts=(1, 2)).sizes]
         [1, 2]
         """
-        from smp_advisor.errors import AdvisorError
         from smp_advisor.search.clusters import COUNTS, Limits, places_of
         from smp_advisor.search.sizes import compare
 

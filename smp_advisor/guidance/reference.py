@@ -113,21 +113,13 @@ def extrapolate(
     reference: ReferenceRow,
     *,
     model: Model | None = None,
-    sequence_length: int | None = None,
     cluster: Cluster | None = None,
     job: Job | None = None,
     min_fit_probability: float = 0.95,
 ) -> Extrapolation:
-    """Move a reference configuration to another model or sequence length as AWS's page describes.
-
-    The batch is halved down to one sample per microbatch. If that does not fit, the tensor parallel degree is doubled,
-    with the small batch, up to the GPUs of a node.
-    `model`, `sequence_length`, `cluster` and `job` replace those of the row. The global batch of the job does not
-    apply, because the procedure changes the batch.
-    """
+    """Move a row to another model, cluster or job as AWS's page describes: smaller batches, then higher degrees."""
     model, cluster = model or reference.model, cluster or reference.cluster
-    job = job or reference.job
-    job = replace(job, global_batch_size=None, sequence_length=sequence_length or job.sequence_length)
+    job = replace(job or reference.job, global_batch_size=None)
     try:
         settings = _settings(reference.plan, model, cluster, job)
     except PlanError as error:
@@ -311,13 +303,7 @@ _SAME_SIZE = 1.05
 
 
 def nearest_reference(run: PlannedRun, *, title: str = "The recommended plan") -> Reference | None:
-    """Compare a plan with the nearest configuration that AWS ran.
-
-    Nearest in parameter count and number of GPUs, by the sum of both ratios' logarithms. The same cost model estimates
-    the row. Each difference is argued by an estimate of the user's model with the row's setting. Where AWS describes a
-    procedure of extrapolation, it is followed from the row to the user's model. None for libraries without published
-    configurations, and for models of images, which no row resembles. `title` is that of the plan in sentences.
-    """
+    """Compare a plan with AWS's nearest configuration in parameters and GPUs; None if no row resembles the model."""
     rows = reference_rows(run.plan.library)
     if not rows or not run.model.reads_tokens:
         return None

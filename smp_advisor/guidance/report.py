@@ -65,12 +65,7 @@ def planned(advice: Recommended, job: Job, plan: Plan, estimate: Estimate) -> Pl
 
 
 def explained(advice: Of, job: Job, plan: Plan, estimate: Estimate, because: str) -> Of:
-    """The advice with another plan instead of the recommended one, and with that plan's own reasons.
-
-    The decision, the alternatives and the comparisons of clusters and libraries stay those of the search. Changes of
-    the model are compared with the recommended plan, so they are no steps of another one.
-    `because` is the origin of the plan, instead of the reasons for the recommended one.
-    """
+    """The advice with another plan, its reasons, and `because` as its origin; what the search compared stays."""
     if plan == advice.plan and job == advice.job:
         return advice
     run = planned(advice, job, plan, estimate)
@@ -194,8 +189,12 @@ def _details(advice: Recommended, ladder: Ladder) -> list[tuple[str, list[str]]]
     if (learned := advice.learned) is not None:
         calibration += [f"  {label}: {before} -> {after}" for label, before, after in learned.changes]
         calibration += [f"Run: {source}. {' '.join(notes)}" for source, notes in learned.runs]
+    header = [advice.model.summary, advice.cluster.summary]
+    header += [f"Defaults: {'; '.join(advice.defaults)}."] if advice.defaults else []
+    header += [f"Library: {advice.library_because}"] if advice.library_because else []
+    header += [*(f"- {sentence}" for sentence in advice.library_comparisons), advice.because]
     sections = (
-        ("Model and cluster", _header(advice)),
+        ("Model and cluster", header),
         ("Compared clusters", () if advice.sizes is None else advice.sizes.rows()),
         ("Configuration", _plan(advice.model, advice.job, advice.plan, advice.estimate)),
         ("Figures", _figures(advice.model, advice.estimate)),
@@ -210,18 +209,6 @@ def _details(advice: Recommended, ladder: Ladder) -> list[tuple[str, list[str]]]
         ("Assumptions", advice.estimate.assumptions),
     )
     return [(title, list(lines)) for title, lines in sections]
-
-
-def _header(advice: Recommended) -> Iterator[str]:
-    yield advice.model.summary
-    yield advice.cluster.summary
-    if advice.defaults:
-        yield f"Defaults: {'; '.join(advice.defaults)}."
-    if advice.library_because:
-        yield f"Library: {advice.library_because}"
-    for sentence in advice.library_comparisons:
-        yield f"- {sentence}"
-    yield advice.because
 
 
 def _plan(model: Model, job: Job, plan: Plan, estimate: Estimate) -> Iterator[str]:

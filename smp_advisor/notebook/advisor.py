@@ -189,10 +189,7 @@ class Advisor(anywidget.AnyWidget):
                 self._serve(change["new"])
 
     def _serve(self, request: object) -> bool:
-        """Apply the request of a view, or send it the reason against it.
-
-        Requests contain all settings, so that no earlier one matters.
-        """
+        """Apply a view's request, which has all settings: no earlier one matters; or send the reason against it."""
         if not isinstance(request, dict):
             self.send({"kind": "failed", "id": "", "text": "The page sent a request without settings: reload it."})
             return False
@@ -260,8 +257,7 @@ class Advisor(anywidget.AnyWidget):
             # The request contains the values of the controls, so the cell always matches them.
             with self._turn:
                 if self._serve(content.get("request")) and kind == "export":
-                    identity, region = str(content["request"].get("id", "")), str(content.get("region", "")) or None
-                    self._send_cells(identity, str(content.get("what", "job")), str(content.get("sdk", "auto")), region)
+                    self._send_cells(content)
         elif handler := self._handlers.get(kind):
             handler(content)
 
@@ -281,9 +277,10 @@ class Advisor(anywidget.AnyWidget):
             report = pasted(str(content.get("text", "")), self.advice, self.plan, names)
         self.send({"kind": "pasted", "id": str(content.get("id", "")), **report})
 
-    def _send_cells(self, identity: str, what: str, sdk: str, region: str | None) -> None:
+    def _send_cells(self, content: dict[str, Any]) -> None:
+        identity, region = str(content["request"].get("id", "")), str(content.get("region", "")) or None
         try:
-            sources = self.cells(what, sdk, region=region)
+            sources = self.cells(str(content.get("what", "job")), str(content.get("sdk", "auto")), region=region)
         except AdvisorError as error:
             self.send({"kind": "failed", "id": identity, "text": with_labels(self.plan.library, str(error))})
         else:

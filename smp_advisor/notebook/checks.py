@@ -31,11 +31,7 @@ def check_if_estimator(
     cluster: Cluster | Instance | None = None,
     forced: bool = False,
 ) -> EstimatorReport | None:
-    """Check the configuration of a job in a file or cell; None if `source` is a training script.
-
-    `names` are variables of the notebook: those with plain data resolve names that other cells define. `cluster` is for
-    configurations that name no instance.
-    """
+    """Check a job's configuration with `names` of the notebook, and `cluster` if it names none; None for scripts."""
     with uninterrupted():
         from smp_advisor.estimators import check_estimator, looks_like_estimator
 
@@ -93,15 +89,12 @@ def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str
 
 
 def checked(path: str, plan: Plan) -> dict[str, Any]:
-    """Check a script by its path: a summary, the findings with their fixes, and the unresolved parts.
-
-    If the file cannot be checked, the summary is the reason.
-    """
+    """Check a script by its path: a summary (or why it cannot be), findings with their fixes, unresolved parts."""
     from smp_advisor.scripts import check_script, plan_fixes
 
     if not path.strip():
         return _no_script("Enter the path of a training script, for example train.py.")
-    script = _file(path)
+    script = Path(path.strip()).expanduser()
     try:
         report = check_script(script, plan)
         fixable = sum(finding.fix is not None for finding in report)
@@ -119,12 +112,7 @@ def checked(path: str, plan: Plan) -> dict[str, Any]:
 
 
 def fixed(content: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
-    """Write a fix that the user has reviewed, and check the file again; the summary starts with the written file.
-
-    `content` identifies the file by `path`, the finding by `check`, `place` and `column` (empty: every fix), and the
-    reviewed change by `diff`; `in_place` decides whether the file itself changes. If the fix has changed since the
-    review, nothing is written.
-    """
+    """Write a fix that the user has reviewed, of one finding or all, if it is still the same, and check again."""
     from smp_advisor.scripts.fixes import write_fixed
 
     path, in_place = str(content.get("path", "")), content.get("in_place") is True
@@ -145,7 +133,7 @@ def _reviewed(content: Mapping[str, Any], plan: Plan) -> list[tuple[Path, str]]:
     """Files to write with their new texts; empty if the change is not the reviewed one."""
     from smp_advisor.scripts import check_script, plan_fixes
 
-    script, diff = _file(str(content.get("path", ""))), content.get("diff")
+    script, diff = Path(str(content.get("path", "")).strip()).expanduser(), content.get("diff")
     if not content.get("check"):
         fixes = plan_fixes(script, plan=plan)
         return [(fix.path, fix.text) for fix in fixes] if _diff(fixes) == diff else []
@@ -155,10 +143,6 @@ def _reviewed(content: Mapping[str, Any], plan: Plan) -> list[tuple[Path, str]]:
         if same and finding.fix is not None and finding.fix.diff == diff:
             return [(Path(finding.path.partition("#cell-")[0]), finding.fix.source)]
     return []
-
-
-def _file(path: str) -> Path:
-    return Path(path.strip()).expanduser()
 
 
 def _diff(fixes: list[FileFix]) -> str:

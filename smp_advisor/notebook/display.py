@@ -36,10 +36,7 @@ PATIENCE_SECONDS = 15.0
 
 
 class Handshake:
-    """Calls `replace` if a displayed view sends no message, and `restore` if it does so later.
-
-    Messages of views wait in the kernel's queue while cells run, so the time counts from the end of the last cell.
-    """
+    """Calls `replace` if no view reports after the last cell has ended, and `restore` if one does so later."""
 
     def __init__(
         self,
@@ -101,11 +98,7 @@ _MOST = 8
 
 
 class SavedOutputs:
-    """Outputs of an advisor.
-
-    An update would replace the live view in an application without the lab extension. So outputs are written only after
-    a view reported that its application keeps it.
-    """
+    """Outputs of an advisor, written once a view reported that its application keeps it when they are."""
 
     def __init__(self, bundle: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> None:
         self._bundle = bundle
@@ -222,10 +215,7 @@ def fallback_bundle(advisor: Advisor) -> dict[str, Any]:
 
 
 class NothingFits:
-    """The page of a request for which no plan fits: the shortfall, and changes after which one fits, one click each.
-
-    `widget` contains them, and after a click the advisor of the changed request.
-    """
+    """The page of a request for which no plan fits: the shortfall, and changes after which one fits, one click each."""
 
     def __init__(self, ways: WaysOut, advise: Callable[[dict[str, Any]], Advisor]) -> None:
         self._ways, self._advise = ways, advise

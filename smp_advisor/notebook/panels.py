@@ -34,11 +34,6 @@ if TYPE_CHECKING:
 Panel = Callable[["LiveAdvice", "ControlState", Mapping[str, object]], Mapping[str, object]]
 
 
-def chart_panel(name: str) -> Panel:
-    """Function that draws a chart of `smp_advisor.charts.CHARTS` as wide as the panel."""
-    return lambda _, state, options: chart_of(state.advice, name, state.plan).plain(options.get("width"))
-
-
 def modules(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
     """The modules of a profile by the measure ``by``."""
     by = options.get("by")
@@ -100,10 +95,7 @@ def plan_line(entry: Entry) -> list[str]:
 
 
 def why(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
-    """Reasons for the plan, and for another plan than the recommended one, the difference and its price.
-
-    ``because`` is how the search chose the recommended plan; everything else is about the plan on screen.
-    """
+    """Reasons for the plan on screen, how the search chose the recommended one, and the difference and its price."""
     shown = advice.at(state)
     recommended = advice.recommended
     own = explanation(shown)
@@ -115,25 +107,10 @@ def why(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Map
     }
 
 
-def ways(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
-    """Changes of the training and the machines after which the plan fits with its settings, by price."""
-    return {"ways": [{name: way[name] for name in ("text", "note", "workload")} for way in ways_to_fit(advice, state)]}
-
-
 def ladder(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
     """The techniques of the plan and those against which it decides, each with its reason."""
     shown = advice.at(state)
     return {"html": ladder_html(ladder_of(shown, None), reasons_of(shown.steps), bars=True)}
-
-
-def ranks(_: LiveAdvice, state: ControlState, __: Mapping[str, object]) -> Mapping[str, object]:
-    """Stage, slices, shard and replica of the GPUs of the first nodes."""
-    return {"html": rank_map(state.plan, state.advice.cluster)._repr_html_()}
-
-
-def requirements(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
-    """Requirements of the plan for the script, the data and the job."""
-    return {"pitfalls": explanation(advice.at(state))["pitfalls"]}
 
 
 _MOST_OFFERS = 20
@@ -144,11 +121,7 @@ _runs: dict[str, Run] = {}
 
 
 def start(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
-    """The request of the plan with its prices and what starts it, or the run that was started.
-
-    Without `options` as NAME=VALUE, only a run on this machine is offered; `confirm` is the token of an offer, which
-    starts it once.
-    """
+    """The request of the plan with its prices and a token that starts it once, or the run that was started."""
     value, token, text = advice.at(state), str(options.get("confirm", "")), str(options.get("options", ""))
     if token in _offers:
         _runs[token] = _offers.pop(token)()
@@ -187,13 +160,17 @@ SLOW_PANELS = frozenset({"alternatives", "clusters", "start"})
 
 
 PANELS: dict[str, Panel] = {
-    "alternatives": chart_panel("alternatives"),
-    "ranks": ranks,
+    "alternatives": lambda _, state, options: chart_of(state.advice, "alternatives", state.plan).plain(
+        options.get("width")
+    ),
+    "ranks": lambda _, state, __: {"html": rank_map(state.plan, state.advice.cluster)._repr_html_()},
     "modules": modules,
-    "fit": ways,
+    "fit": lambda advice, state, _: {
+        "ways": [{name: way[name] for name in ("text", "note", "workload")} for way in ways_to_fit(advice, state)]
+    },
     "ladder": ladder,
     "why": why,
-    "requirements": requirements,
+    "requirements": lambda advice, state, _: {"pitfalls": explanation(advice.at(state))["pitfalls"]},
     "compare": compare,
     "clusters": clusters,
     "start": start,

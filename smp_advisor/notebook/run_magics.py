@@ -167,29 +167,23 @@ class ProfileMagics(Magics):
         with uninterrupted():
             from smp_advisor.profiling.local_run import run, run_settings
 
-        hyperparameters: dict[str, Any] = {}
-        parameters: dict[str, Any] = {}
-        processes = 1
+        settings: dict[str, Any] = {"hyperparameters": {}, "parameters": {}, "processes": 1}
         if arguments.plan:
             settings = run_settings(required(self.shell, "no plan yet", ", or leave out --plan").plan)
-            hyperparameters, parameters = settings["hyperparameters"], settings["parameters"]
-            processes = settings["processes"]
-        hyperparameters |= named_values(arguments.hyperparameter, "--hyperparameter")
-        processes = value_of(arguments, "processes") or processes
+        own = named_values(arguments.hyperparameter, "--hyperparameter")
         channels = named_texts(arguments.channel, "--channel")
-        seconds = value_of(arguments, "seconds") or 600.0
         memory = value_of(arguments, "memory")
         source = _written(cell, arguments.name, arguments.source_dir)
         try:
             return run(
                 arguments.name,
                 source_dir=source,
-                hyperparameters=hyperparameters,
-                parameters=parameters,
+                hyperparameters=settings["hyperparameters"] | own,
+                parameters=settings["parameters"],
                 channels=channels,
-                processes=processes,
+                processes=value_of(arguments, "processes") or settings["processes"],
                 steps=value_of(arguments, "steps"),
-                seconds=seconds,
+                seconds=value_of(arguments, "seconds") or 600.0,
                 memory_bytes=None if memory is None else int(memory * 2**30),
                 on_line=progress.add_line,
             )
@@ -254,21 +248,22 @@ def show_run(run: Run) -> None:
         _shown[run].append(handle)
         return
     _shown[run] = [handle]
-    threading.Thread(target=_follow, args=(run,), name=f"smp-watch {run.name}", daemon=True).start()
 
+    def draw() -> None:
+        for shown in list(_shown[run]):
+            shown.update(_data(run), raw=True)
 
-def _follow(run: Run) -> None:
-    """Poll a run to its end, and update its displays."""
-    try:
-        for _ in run:
-            for handle in list(_shown[run]):
-                handle.update(_data(run), raw=True)
-    except AdvisorError as error:
-        run.problem = str(error)
-        for handle in list(_shown[run]):
-            handle.update(_data(run), raw=True)
-    finally:
-        _shown.pop(run, None)
+    def follow() -> None:
+        try:
+            for _ in run:
+                draw()
+        except AdvisorError as error:
+            run.problem = str(error)
+            draw()
+        finally:
+            _shown.pop(run, None)
+
+    threading.Thread(target=follow, name=f"smp-watch {run.name}", daemon=True).start()
 
 
 def _data(run: Run) -> dict[str, str]:

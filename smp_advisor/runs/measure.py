@@ -212,11 +212,7 @@ _ROUNDED = 1.1
 
 
 def _require_work(log: Log, batch: int, model: Model, cluster: Cluster, job: Job, *, accept: bool) -> None:
-    """Refuse a log whose rates and times belong to another batch than the plan's.
-
-    Figures of an entire run have a smaller batch than its steps if the data end in the middle of one, so `accept` takes
-    them.
-    """
+    """Refuse figures of another batch; `accept` takes an entire run, whose data may end inside a batch."""
     entire = log.unit == "run_seconds"
     for unit, value in log.work.items():
         expected = batch if unit == "samples" else batch * model.sequence_length(job.sequence_length)

@@ -39,51 +39,38 @@ class Figure:
 
 def figures_of(run: Run) -> tuple[Figure, ...]:
     """Measured figures next to the predicted ones, with 95 % intervals."""
-    expected, usual, rows = run.estimate, run.typical, []
+    expected, usual, rows = run.estimate, run.typical, list[tuple[str, str, str]]()
     if usual is not None or expected is not None:
         measured = "" if usual is None else f"{seconds(usual.seconds)} ({plural(usual.steps, 'regular step')})"
         predicted = "" if expected is None else step_time(expected)
-        rows.append(Figure(label="Step time", measured=measured or "no step yet", predicted=predicted))
+        rows.append(("Step time", measured or "no step yet", predicted))
     if expected is not None and run.advice is not None and usual is not None:
         tokens = run.advice.model.reads_tokens
         unit, amount = ("Tokens", expected.tokens_per_step) if tokens else ("Samples", expected.global_batch_size)
         value = expected.tokens_per_second if tokens else expected.samples_per_second
         ends = expected.tokens_per_second_range if tokens else expected.samples_per_second_range
-        rows.append(
-            Figure(
-                label=f"{unit} per second",
-                measured=number(amount / usual.seconds),
-                predicted=f"{number(value)} ({between(ends)})",
-            )
-        )
+        rows.append((f"{unit} per second", number(amount / usual.seconds), f"{number(value)} ({between(ends)})"))
     if run.peak_gib is not None and run.advice is not None and expected is not None:
         device = run.advice.cluster.instance.gpu_memory_gib
-        rows.append(
-            Figure(
-                label="Peak memory per GPU",
-                measured=f"{gib(run.peak_gib)} of {gib(device)}",
-                predicted=f"{gib(expected.needed_gib)} needed, ± {gib(_TWO_SIDED * expected.memory_error_gib)}",
-            )
-        )
+        predicted = f"{gib(expected.needed_gib)} needed, ± {gib(_TWO_SIDED * expected.memory_error_gib)}"
+        rows.append(("Peak memory per GPU", f"{gib(run.peak_gib)} of {gib(device)}", predicted))
     if run.steps.loss is not None:
-        rows.append(Figure(label="Loss", measured=f"{run.steps.loss:.4g}"))
+        rows.append(("Loss", f"{run.steps.loss:.4g}", ""))
     left = run.remaining_days()
     if left is not None and not run.done:
         units = (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0), ("seconds", 86_400.0))
         unit, scale = next((entry for entry in units if entry[1] * left[0] >= 1), units[-1])
-        rows.append(
-            Figure(label="Remaining", measured=f"{number(scale * left[0])} {unit} ({between(left[1:], scale)})")
-        )
+        rows.append(("Remaining", f"{number(scale * left[0])} {unit} ({between(left[1:], scale)})", ""))
         hourly = None if run.advice is None else run.advice.cluster.usd_per_hour
         if hourly is not None:
             value, low, high = (24 * hourly * days for days in left)
-            rows.append(Figure(label="Remaining cost", measured=f"{number(value)} USD ({between((low, high))})"))
+            rows.append(("Remaining cost", f"{number(value)} USD ({between((low, high))})", ""))
     every, ranged = run.last.settings.get("checkpoint_every", ""), run.step_range
     if every.isdigit() and int(every) and run.step is not None and ranged is not None and not run.done:
         coming = (run.step // int(every) + 1) * int(every)
         pause = elapsed((coming - run.step) * ranged[0])
-        rows.append(Figure(label="Next checkpoint", measured=f"step {coming:,}, in {pause}"))
-    return tuple(rows)
+        rows.append(("Next checkpoint", f"step {coming:,}, in {pause}", ""))
+    return tuple(Figure(label=label, measured=measured, predicted=predicted) for label, measured, predicted in rows)
 
 
 def alarms_of(run: Run) -> tuple[str, ...]:

@@ -298,11 +298,7 @@ def read_json_lines(text: str) -> Log:
 
 
 def read_trainer_state(state: Mapping[str, Any]) -> Log:
-    """Seconds per step of a run of the Hugging Face Trainer (transformers, trainer_callback.py, `TrainerState`).
-
-    Its history has no times of steps, only the run's (`speed_metrics` of trainer_utils.py): `train_runtime`, from which
-    the runtimes of evaluations are subtracted.
-    """
+    """Seconds per step of Hugging Face's Trainer (`TrainerState`): its `train_runtime` less those of evaluations."""
     history = [entry for entry in state.get("log_history", ()) if isinstance(entry, dict)]
     runtime = next(
         (_number(entry.get("train_runtime")) for entry in reversed(history) if "train_runtime" in entry), None

@@ -169,32 +169,29 @@ class Run(Shown):
         """
         with self._turn:
             name = self.name
-            return self._polled(self.source.poll(metrics=metrics), name, waited_seconds)
-
-    def _polled(self, poll: Poll, name: str, waited_seconds: float) -> Run:
-        """Take over what a poll of the job with a name read."""
-        self.polls += 1
-        self.requests += poll.requests
-        self.problem = ""
-        if poll.error:
-            if not poll.kind:
-                raise RunError(f"{self.name} cannot be read. {poll.error}")
-            hint = " Renew the credentials: watching continues." if poll.kind == "expired" else ""
-            self.problem = f"{poll.error}{'' if poll.error.endswith('.') else '.'}{hint}"
-            self.last = replace(self.last, kind=poll.kind)
+            poll = self.source.poll(metrics=metrics)
+            self.polls += 1
+            self.requests += poll.requests
+            self.problem = ""
+            if poll.error:
+                if not poll.kind:
+                    raise RunError(f"{self.name} cannot be read. {poll.error}")
+                hint = " Renew the credentials: watching continues." if poll.kind == "expired" else ""
+                self.problem = f"{poll.error}{'' if poll.error.endswith('.') else '.'}{hint}"
+                self.last = replace(self.last, kind=poll.kind)
+                return self
+            self.last = replace(poll, hosts=poll.hosts or self.last.hosts, text="")
+            if self.name != name:
+                self.notes = (*self.notes, f"{name} reached its time limit; {self.name} goes on with the run.")
+            if self.steps.add(poll.text):
+                self.silent_polls, self.silent_seconds = 0, 0.0
+            else:
+                self.silent_polls += 1
+                self.silent_seconds += waited_seconds
+            self._tail = f"{self._tail}{poll.text}\n"[-_TAIL:] if poll.text else self._tail
+            for cached in ("typical", "failure"):
+                self.__dict__.pop(cached, None)
             return self
-        self.last = replace(poll, hosts=poll.hosts or self.last.hosts, text="")
-        if self.name != name:
-            self.notes = (*self.notes, f"{name} reached its time limit; {self.name} goes on with the run.")
-        if self.steps.add(poll.text):
-            self.silent_polls, self.silent_seconds = 0, 0.0
-        else:
-            self.silent_polls += 1
-            self.silent_seconds += waited_seconds
-        self._tail = f"{self._tail}{poll.text}\n"[-_TAIL:] if poll.text else self._tail
-        for cached in ("typical", "failure"):
-            self.__dict__.pop(cached, None)
-        return self
 
     def __iter__(self) -> Iterator[Run]:
         return self._polls(time.sleep)

@@ -165,11 +165,9 @@ def _probes(advice: Recommended, plan: Plan) -> list[Probe]:
 def expected_saving(costs: Floats, logs: Floats, measured: Sequence[int], noise: Floats) -> float:
     """Expected value of sample information, in the unit of the costs, whose shape is (draws, plans).
 
-    `logs` are logarithms of the step times, `measured` the columns of the measured plans, `noise` the spreads of the
-    errors of their measurements. The posterior expectation of each difference of costs is its linear regression on the
-    measured logarithms, whose coefficients the error of measurement shrinks (Strong, Oakley, Brennan and Breeze 2015,
-    "Estimating the expected value of sample information using the probabilistic sensitivity analysis sample"). It stays
-    within the draws.
+    The posterior expectation of each difference of costs is its linear regression on the measured columns of `logs`,
+    whose coefficients the spreads `noise` shrink (Strong, Oakley, Brennan and Breeze 2015, "Estimating the expected
+    value of sample information using the probabilistic sensitivity analysis sample"). It stays within the draws.
     """
     differences = costs - costs[:, [costs.mean(axis=0).argmin()]]
     times = logs[:, list(measured)]
@@ -222,14 +220,10 @@ class Offer(Shown):
 
 
 def offer_of(advice: Recommended, plan: Plan, steps: int, *, checkpoints: str = "") -> Offer | None:
-    """The recommended plan of a calibrated advice instead of the plan of a run, for its remaining steps.
-
-    A plan counts if it resumes from the same checkpoints: of the same library, whose script is PyTorch's distributed
-    checkpoints (SMP v1's are divided as its plan is), with the same global batch. It is better for certain if the lower
-    end of what it saves, less the start of another job and half a checkpoint's interval, is above 0.
-    """
+    """The recommended plan of a calibrated advice for the remaining steps of a run, if it is better for certain."""
     choice = advice.recommended
     better = choice.plan
+    # It has to resume from the same checkpoints: SMP v1's are divided as its plan is.
     if better == plan or better.library != plan.library or get_library(plan.library).script != "torch":
         return None
     now = estimate(advice.model, advice.cluster, choice.job, plan)

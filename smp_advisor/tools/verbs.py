@@ -66,8 +66,7 @@ if TYPE_CHECKING:
 
 _FILES = {".json", ".yaml", ".yml", ".toml", ".py", ".ipynb"}
 """Suffixes of saved advice, recipes and cells."""
-_CELLS = ("job", "script", "local", "monitoring", "permissions", "quota")
-EXPORTS = (*_CELLS, *FORMATS)
+EXPORTS = ("job", "script", "local", "monitoring", "permissions", "quota", *FORMATS)
 """Kinds of code: cells of a notebook, then jobs for other launchers."""
 
 
@@ -104,10 +103,7 @@ def _query(options: Namespace) -> _Query:
 
 
 def _recommended(model: str, query: _Query, options: Namespace, *, on_any: bool = False) -> Advice | NoPlanFitsError:
-    """The recommendation, or the reason why there is none, with the ways out that the policy allows.
-
-    `on_any` is whether the cluster may be one that the policy excludes.
-    """
+    """The recommendation, or why there is none with the ways out that the policy allows; `on_any` waives it."""
     try:
         advice = recommend(_model(model), on_progress=getattr(options, "progress", None), **query.settings)
     except NoPlanFitsError as error:

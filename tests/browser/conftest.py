@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, expect, sync_playwright
@@ -161,15 +161,14 @@ def open_alone(
     context: BrowserContext, application: Application, server: Server, request
 ) -> Iterator[Callable[..., NotebookPage]]:
     """Open a notebook of these cells, with a context, a page and a kernel of its own."""
-    yield lambda *cells: open_page(context, server, write(server, request, cells))
+
+    def opened(*cells: str) -> NotebookPage:
+        page = context.new_page()
+        page.goto(server.address(write(server, request, cells)))
+        return wait_for_kernel(page)
+
+    yield opened
     server.shut_kernels(keep=application.session)
-
-
-def open_page(context: BrowserContext, server: Server, name: str) -> NotebookPage:
-    """Open a notebook of the server on a new page, and wait for its kernel."""
-    page = context.new_page()
-    page.goto(server.address(name))
-    return wait_for_kernel(page)
 
 
 @pytest.fixture
@@ -178,18 +177,6 @@ def advised(open_notebook) -> NotebookPage:
     notebook = open_notebook(ADVISE, "'tail'")
     notebook.advise()
     return notebook
-
-
-@pytest.fixture
-def screenshot(root: Path, server: Server) -> Callable[[NotebookPage, str], None]:
-    """Save a picture of the page in artifacts/screenshots."""
-    folder = root / "artifacts" / "screenshots"
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def take(notebook: NotebookPage, name: str) -> None:
-        notebook.page.screenshot(path=str(folder / f"{name}-{server.name}.png"))
-
-    return take
 
 
 @pytest.fixture(scope="session")
@@ -213,26 +200,13 @@ def host_page(chromium: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def host(site: Site, host_page: Page) -> Iterator[Callable[..., Host]]:
-    """Show advice on a page without Jupyter: ``host(advice, application="vscode", dark=True, width=720)``.
-
-    Applications are those of `host.APPLICATIONS`. ``plugin`` sets whether the lab extension is there; the default is
-    that of the application.
-    """
+    """Show advice on a page without Jupyter: ``host(advice, application="vscode", dark=True, width=720)``."""
     opened: list[Host] = []
 
-    def show(
-        advice: Advice | Advisor,
-        *,
-        application: str = "jupyter",
-        plugin: bool | None = None,
-        dark: bool = False,
-        width: int = 1280,
-        height: int = 1000,
-    ) -> Host:
-        made = open_host(site, host_page, application, plugin=plugin, dark=dark, width=width, height=height)
-        opened.append(made)
-        made.show(advice)
-        return made
+    def show(advice: Advice | Advisor, **options: Any) -> Host:
+        opened.append(open_host(site, host_page, **options))
+        opened[-1].show(advice)
+        return opened[-1]
 
     yield show
     for made in opened:
@@ -245,11 +219,3 @@ def recommended() -> Advice:
     from smp_advisor import advise
 
     return advise("10B", "ml.p4d.24xlarge", instance_count=2, sequence_length=512, library="smp-v1")
-
-
-@pytest.fixture
-def picture(root: Path) -> Callable[[Host, str], None]:
-    """Save a picture of a page without Jupyter in artifacts/screenshots."""
-    folder = root / "artifacts" / "screenshots"
-    folder.mkdir(parents=True, exist_ok=True)
-    return lambda page, name: page.page.screenshot(path=str(folder / f"{name}.png"), full_page=True)

@@ -2,14 +2,6 @@
 
 The view runs in Chromium, and its model in the process of the test: a thread takes the place of the kernel and handles
 one message after another, as a kernel does.
-
-Examples
---------
->>> def test_a_move_reaches_the_kernel(host):  # doctest: +SKIP
-...     page = host(make_advice())
-...     page.view.get_by_label("Batch size").press("ArrowLeft")
-...     page.settle()
-...     assert page.advisor.plan.batch_size < page.advisor.advice.plan.batch_size
 """
 
 from __future__ import annotations
@@ -142,10 +134,6 @@ class Host:
     site: Site
     page: Page
     application: str
-    sent: list[dict[str, Any]] = field(default_factory=list)
-    """Custom messages of the views, in order."""
-    received: list[dict[str, Any]] = field(default_factory=list)
-    """Custom messages of the kernel, in order."""
     inserted: list[dict[str, Any]] = field(default_factory=list)
     """Details of the view's requests to insert cells, which the lab extension answers."""
     errors: list[str] = field(default_factory=list)
@@ -239,8 +227,6 @@ class Host:
 
     def post(self, message: dict[str, Any]) -> None:
         """Send a message to the page, from any thread."""
-        if message["kind"] == "comm" and message["data"]["method"] == "custom":
-            self.received.append(message["data"]["content"])
         text = json.dumps(message)
         with self._outgoing:
             if self._socket is None:
@@ -290,18 +276,15 @@ class Host:
                 self.runs += 1
             else:
                 self.inserted.append(message["detail"])
-        elif self._shown is not None and message["model"] == self._shown.comm.comm_id:
-            if message["data"]["method"] == "custom":
-                self.sent.append(message["data"]["content"])
-            self._shown.comm.handle_msg({"content": {"data": message["data"]}, "buffers": []})
-            self.post({"kind": "idle", "model": message["model"], "id": message["id"]})
         else:
             # A kernel that does not know the widget ignores the message, and is idle again.
+            if self._shown is not None and message["model"] == self._shown.comm.comm_id:
+                self._shown.comm.handle_msg({"content": {"data": message["data"]}, "buffers": []})
             self.post({"kind": "idle", "model": message["model"], "id": message["id"]})
 
 
 def open_host(
-    site: Site, page: Page, application: str, *, plugin: bool | None, dark: bool, width: int, height: int
+    site: Site, page: Page, application: str = "jupyter", *, dark: bool = False, width: int = 1280, height: int = 1000
 ) -> Host:
     """Lead a page to one that looks like an application's output, without an advisor."""
     page.set_viewport_size({"width": width, "height": height})
@@ -313,7 +296,7 @@ def open_host(
         "session": session,
         "host": application,
         "theme": "dark" if dark else "light",
-        "plugin": str(kind.plugin if plugin is None else plugin).lower(),
+        "plugin": str(kind.plugin).lower(),
     }
     if kind.framed:
         framing = {"origin": f"http://localhost:{site.port}", "allow": kind.permissions}

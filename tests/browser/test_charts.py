@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import expect
 
 import smp_advisor as smpa
 from smp_advisor import advise
+from smp_advisor.charts.plans import plotted_plans
 from tests.notebook.advice import make_advice
 
-
-def open_tab(page, name: str) -> Locator:
-    page.view.get_by_role("tab", name=name).click()
-    panel = page.view.get_by_role("tabpanel", name=name)
-    expect(panel.locator(".smp-chart").first).to_be_visible()
-    return panel
+from .test_view import open_tab
 
 
-def test_clusters_have_a_line_for_each_type_and_are_searched_on_request(host):
-    page = host(advise("1.3B", "ml.p4d.24xlarge", instance_count=4, tokens="20B", library="fsdp"))
-    panel = open_tab(page, "Cluster size")
+def test_clusters_have_a_line_for_each_type_are_searched_on_request_and_compared_at_a_deadline(host):
+    question = {"tokens": "20B", "library": "fsdp", "instance_count": 16}
+    days = advise("1.3B", "ml.p4d.24xlarge", **question).estimate.days
+    page = host(advise("1.3B", "ml.p4d.24xlarge", max_days=round(1.4 * days, 2), **question))
+    panel = open_tab(page.view, "Cluster size")
     expect(panel.locator("path.smp-curve")).to_have_count(1)
+    chart = panel.locator(".smp-plot")
+    expect(chart.get_by_text("deadline", exact=True)).to_be_visible()
+    for nodes in ("8", "16"):
+        expect(chart.locator(f"title:text-matches('^{nodes} x ')")).to_have_count(1)
     panel.get_by_label("Add an instance type").select_option(index=1)
     expect(panel.locator("path.smp-curve")).to_have_count(2)
     panel.get_by_text("Table", exact=True).click()
-    panel.get_by_role("button", name="Adopt: 8 x ml.p4d.24xlarge", exact=True).click()
-    expect(page.view.get_by_role("heading", name="8 × ml.p4d.24xlarge")).to_be_visible()
-    assert page.advisor.advice.cluster.nodes == 8
+    for nodes, meets in ((8, False), (16, True)):
+        row = panel.get_by_role("row").filter(has_text=re.compile(rf"^{nodes} x ml\.p4d\."))
+        expect(row).to_contain_text(re.compile("hours|days"))
+        expect(row).to_contain_text("USD")
+        assert ("beyond the limit" in row.inner_text()) != meets
+    panel.get_by_role("button", name="Adopt: 32 x ml.p4d.24xlarge", exact=True).click()
+    expect(page.view.get_by_role("heading", name="32 × ml.p4d.24xlarge")).to_be_visible()
+    assert page.advisor.advice.cluster.nodes == 32
 
 
-def test_the_rank_map_has_the_contents_of_every_gpu(host, recommended):
+def test_the_rank_map_has_the_contents_of_every_gpu_and_a_table_loads_an_alternative(host, recommended):
     page = host(recommended.recommended)
-    page.view.get_by_role("tab", name="Rank map").click()
+    open_tab(page.view, "Rank map")
     table = page.view.get_by_role("group", name="Contents of every GPU")
     expect(table.get_by_role("columnheader", name="GPU 7")).to_be_visible()
     expect(table.get_by_role("rowheader")).to_have_count(1)
+    panel = open_tab(page.view, "Alternatives")
+    panel.get_by_text("Table", exact=True).click()
+    panel.get_by_role("row").nth(2).get_by_role("button", name="Load").click()
+    page.settle()
+    assert page.advisor.plan == plotted_plans(recommended.recommended)[1] != recommended.recommended.plan
 
 
 @pytest.mark.torch
@@ -49,7 +63,7 @@ def test_a_block_of_a_profile_leads_to_the_control_that_checkpoints_it(host):
     rows = made.chart("modules").rows
     assert [row[0] for row in rows if row[-1]] == ["1.0", "1.1", "1.2", "1.3"]
     page = host(made.recommended)
-    panel = open_tab(page, "Modules")
+    panel = open_tab(page.view, "Modules")
     panel.get_by_label("Size by").select_option("FLOPs")
     expect(panel.locator(".smp-plot title").first).to_contain_text("100.0 % of the FLOPs")
     panel.get_by_text("Table", exact=True).click()
@@ -61,39 +75,35 @@ def test_a_block_of_a_profile_leads_to_the_control_that_checkpoints_it(host):
     assert page.errors == []
 
 
-def batch(page) -> str:
-    return page.view.get_by_label("Batch size").get_attribute("aria-valuetext")
-
-
 def test_moves_are_undone_and_redone_by_buttons_and_keys(host):
     page = host(make_advice(tokens=300e9))
-    slider = page.view.get_by_label("Batch size")
-    first = batch(page)
+    slider, undo = page.view.get_by_label("Batch size"), page.view.get_by_role("button", name="Undo")
+    first = slider.get_attribute("aria-valuetext")
     slider.press("ArrowLeft")
-    second = batch(page)
+    second = slider.get_attribute("aria-valuetext")
     slider.press("ArrowLeft")
     page.settle()
-    third = batch(page)
-    slider.press("Control+z")
-    expect(slider).to_have_attribute("aria-valuetext", second)
-    slider.press("Control+z")
-    expect(slider).to_have_attribute("aria-valuetext", first)
+    third = slider.get_attribute("aria-valuetext")
+    redo = page.view.get_by_role("button", name="Redo")
+    steps = (
+        (lambda: slider.press("Control+z"), second),
+        (lambda: slider.press("Control+z"), first),
+        (lambda: slider.press("Control+y"), second),
+        (redo.click, third),
+        (undo.click, second),
+        (page.advisor.advice.undo, first),  # Python sees and moves the same state
+    )
+    for step, shown in steps:
+        step()
+        expect(slider).to_have_attribute("aria-valuetext", shown)
     assert page.advisor.advice.is_recommended
-    slider.press("Control+y")
-    expect(slider).to_have_attribute("aria-valuetext", second)
-    page.view.get_by_role("button", name="Redo").click()
-    expect(slider).to_have_attribute("aria-valuetext", third)
-    page.view.get_by_role("button", name="Undo").click()
-    expect(slider).to_have_attribute("aria-valuetext", second)
-    page.advisor.advice.undo()  # Python sees and moves the same state
-    expect(slider).to_have_attribute("aria-valuetext", first)
     assert page.errors == []
 
 
 def test_a_drag_is_one_step_back(host):
     page = host(make_advice())
     slider = page.view.get_by_label("Batch size")
-    first = batch(page)
+    first = slider.get_attribute("aria-valuetext")
     slider.evaluate(
         """slider => {
           for (const position of [1, 2, 3]) {
@@ -109,10 +119,9 @@ def test_a_drag_is_one_step_back(host):
     expect(slider).to_have_attribute("aria-valuetext", first)
 
 
-def test_plans_are_kept_by_name_and_compared_with_the_price_of_the_difference(host, picture):
+def test_plans_are_kept_by_name_and_compared_with_the_price_of_the_difference(host):
     page = host(make_advice(tokens=300e9))
-    page.view.get_by_role("tab", name="Compare").click()
-    tab = page.view.get_by_role("tabpanel", name="Compare")
+    tab = open_tab(page.view, "Compare")
     expect(tab.get_by_role("table").first).to_be_visible()
     page.view.get_by_label("Batch size").press("ArrowLeft")
     expect(tab.locator(".smp-difference")).to_contain_text("for the full run")
@@ -125,7 +134,6 @@ def test_plans_are_kept_by_name_and_compared_with_the_price_of_the_difference(ho
     tab.get_by_role("combobox", name="Compare").select_option("<b>smaller</b>")
     expect(tab.get_by_role("columnheader", name="<b>smaller</b>")).to_be_visible()
     expect(tab.get_by_role("rowheader", name="Cost of the run")).to_be_visible()
-    picture(page, "compare")
     tab.get_by_role("button", name="Load").click()
     page.settle()
     assert page.advisor.plan == page.advisor.advice.snapshots["<b>smaller</b>"]

@@ -11,7 +11,7 @@ from smp_advisor.runs.sources import LogFile
 from smp_advisor.runs.watching import Run
 from tests.notebook.advice import make_advice
 
-from .test_view import PANEL, open_tab, violations
+from .test_view import PANEL, open_tab, violations_in_both_themes
 
 CELL = """\
 from sagemaker.pytorch import PyTorch
@@ -51,7 +51,7 @@ def opened(view: Locator, title: str) -> Locator:
     return panel
 
 
-def test_a_pasted_cell_is_read_corrected_and_compared(host, picture):
+def test_a_pasted_cell_is_read_corrected_and_compared(host):
     page = host(make_advice())
     panel = opened(page.view, "Check an existing cell")
     field = panel.get_by_label("Cell, dictionary, recipe or request")
@@ -65,13 +65,12 @@ def test_a_pasted_cell_is_read_corrected_and_compared(host, picture):
     )
     expect(panel.get_by_role("row", name=re.compile("^Tensor parallel degree 8 "))).to_be_visible()
     assert panel.locator("b").count() == 0  # what was pasted is text
-    picture(page, "paste-panel")
     panel.get_by_role("button", name="Insert corrected cell").click()
     page.settle()
     assert '"tensor_parallel_degree": 8' in page.inserted[0]["sources"][0]
 
 
-def test_fixes_of_a_script_are_read_copied_and_written(host, tmp_path, picture):
+def test_fixes_of_a_script_are_read_copied_and_written(host, tmp_path):
     page, path = host(make_advice()), tmp_path / "train.py"
     path.write_text(SCRIPT)
     panel = opened(page.view, "Check your training script")
@@ -89,7 +88,6 @@ def test_fixes_of_a_script_are_read_copied_and_written(host, tmp_path, picture):
     fix = finding.locator(".smp-fix")
     fix.locator("summary").press("Enter")
     expect(fix).to_contain_text("parse_known_args()[0]")
-    picture(page, "script-panel")
     assert path.read_text() == SCRIPT
     fix.get_by_role("button", name=re.compile("^Change the file")).press("Enter")
     expect(panel.locator("p[role=status]")).to_contain_text("the previous file is")
@@ -128,11 +126,7 @@ def test_the_button_is_off_until_the_options_and_the_price_are_there(host, root,
     expect(panel).to_contain_text("job.log: Log; step 7")
     assert len(started) == 1
     expect(panel.get_by_role("alert").first).to_contain_text("loss is nan")
-    frame = page.page.frames[-1]
-    frame.evaluate((root / "js/node_modules/axe-core/axe.min.js").read_text())
-    for light in ("true", "false"):
-        frame.evaluate("light => { document.body.dataset.jpThemeLight = light; }", light)
-        assert violations(frame, PANEL, "axe.run(part)") == [], f"light theme: {light}"
+    assert violations_in_both_themes(page, root, PANEL) == []
 
 
 def test_inserted_probes_end_in_the_cell_that_learns_from_them(host):

@@ -22,7 +22,7 @@ text => {
 
 
 @pytest.mark.lab_only
-def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, application, server, screenshot):
+def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, application, server):
     view = advised.advisor
     name = advised.page.url.rsplit("/", 1)[1].split("?")[0]
     slider = view.get_by_role("slider", name="Batch size")
@@ -39,7 +39,6 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, applicat
     application.close(kernel=False)
     trusted = application.open(name)
     expect_the_picture(trusted)
-    screenshot(trusted, "static-trusted")
     application.close(page=False, kernel=False)
     # What a colleague gets: a file that this server has not signed.
     saved = json.loads(path.read_text())
@@ -47,7 +46,6 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, applicat
     path.write_text(json.dumps(saved))
     untrusted = application.open(name)
     expect_the_picture(untrusted)
-    screenshot(untrusted, "static-untrusted")
 
 
 def expect_the_picture(notebook):
@@ -61,23 +59,16 @@ def expect_the_picture(notebook):
 
 
 @pytest.mark.lab_only
-def test_where_the_front_end_cannot_load_core_widgets_take_over(context, open_alone, screenshot):
+def test_where_the_front_end_cannot_load_core_widgets_take_over(context, open_alone):
     context.route(ANYWIDGET, lambda route: route.abort())
-    notebook = open_alone(ADVISE, "advice.plan.offload_activations")
+    notebook = open_alone(ADVISE, "advice.plan.offload_activations", "%smp_export")
     notebook.run(0)
     expect(notebook.output(0)).to_contain_text("reload the browser page once")
     expect(notebook.output(0)).to_contain_text("Memory per GPU")
     notebook.output(0).get_by_label("Activation offloading").check()
     expect(notebook.output(0)).to_contain_text("Activation offloading off → on")
-    screenshot(notebook, "fallback")
     notebook.run(1)
     expect(notebook.output(1)).to_have_text("True")
-
-
-@pytest.mark.lab_only
-def test_the_magic_puts_the_code_into_the_next_cell(open_notebook):
-    notebook = open_notebook(ADVISE, "%smp_export")
-    notebook.advise()
-    notebook.run(1)
-    expect(notebook.cells).to_have_count(3)
-    assert "PyTorch(" in notebook.source(2)
+    notebook.run(2)
+    expect(notebook.cells).to_have_count(4)  # the code is put into the next cell
+    assert "PyTorch(" in notebook.source(3)

@@ -22,19 +22,8 @@ def test_the_toolbar_inserts_and_runs_an_advisor(open_notebook):
     expect(notebook.advisor.locator(".smp-verdict")).to_be_visible()
 
 
-@pytest.mark.lab_only
-def test_the_palette_lists_the_advisor(open_notebook):
-    notebook = open_notebook("'first'")
-    notebook.run(0)
-    notebook.page.keyboard.press("Control+Shift+c")
-    search = notebook.page.locator("#modal-command-palette input, .jp-ModalCommandPalette input").first
-    search.fill("SMP Advisor")
-    expect(notebook.page.locator(".lm-CommandPalette-item", has_text="Insert the SMP Advisor")).to_be_visible()
-    notebook.page.keyboard.press("Escape")
-
-
 @pytest.mark.oldest("lab")
-def test_the_side_bar_recommends_with_the_users_settings(open_notebook, server, screenshot):
+def test_the_side_bar_recommends_with_the_users_settings(open_notebook, server):
     notebook = open_notebook("'first'")
     notebook.run(0)
     tab = notebook.page.locator(".lm-TabBar-tab[title='SMP Advisor']")
@@ -60,25 +49,29 @@ def test_the_side_bar_recommends_with_the_users_settings(open_notebook, server, 
     notebook.advisor.get_by_role("button", name="Insert estimator cell").click()
     expect(notebook.cells).to_have_count(4)
     assert PREFERENCES["region"] in notebook.source(3)
-    screenshot(notebook, "side-bar")
     if server.app == "lab":
         tab.click()
         expect(panel).to_be_hidden()
 
 
 @pytest.mark.lab_only
-def test_the_launcher_opens_a_notebook_with_the_advisor(open_notebook, screenshot):
+def test_the_palette_lists_the_advisor_and_the_launcher_opens_a_notebook_with_it(open_notebook):
     notebook = open_notebook("'first'")
     notebook.run(0)
+    notebook.page.keyboard.press("Control+Shift+c")
+    search = notebook.page.locator("#modal-command-palette input, .jp-ModalCommandPalette input").first
+    search.fill("SMP Advisor")
+    expect(notebook.page.locator(".lm-CommandPalette-item", has_text="Insert the SMP Advisor")).to_be_visible()
+    notebook.page.keyboard.press("Escape")
     notebook.page.keyboard.press("Control+Shift+l")
     card = notebook.page.locator(".jp-LauncherCard:visible", has_text="SMP Advisor")
     expect(card).to_be_visible()
-    screenshot(notebook, "launcher")
     card.click()
     expect(notebook.page.locator(".smp-verdict")).to_be_visible()
 
 
 INSERT = "Insert estimator cell"
+SAVED = "() => window.jupyterapp.shell.currentWidget.context.model.dirty === false"
 SET = """
 ([index, source]) => {
   const { content } = window.jupyterapp.shell.currentWidget;
@@ -96,7 +89,7 @@ FIRST_IN_SIGHT = """
 
 
 @pytest.mark.oldest("lab")
-def test_cells_are_updated_until_they_are_edited(advised, screenshot):
+def test_cells_are_updated_until_they_are_edited(advised):
     view, status = advised.advisor, advised.advisor.locator(".smp-status-line .smp-status")
     button = view.locator(".smp-actions button")
     stale = advised.page.locator(".smp-advisor-stale")
@@ -110,7 +103,6 @@ def test_cells_are_updated_until_they_are_edited(advised, screenshot):
         slider.press("ArrowLeft")
     expect(stale).to_have_count(2)
     expect(button).to_have_text("Update 2 cells")
-    screenshot(advised, "stale")
     stale.last.get_by_role("button", name="Update").click()
     expect(status).to_have_text("Updated the cells inserted before.")
     expect(stale).to_have_count(0)
@@ -124,7 +116,6 @@ def test_cells_are_updated_until_they_are_edited(advised, screenshot):
     button.click()
     expect(status).to_have_text("You edited the cells inserted before.")
     assert advised.source(2) == mine
-    screenshot(advised, "edited")
     view.get_by_role("button", name="Insert new cells").click()
     expect(advised.cells).to_have_count(6)
     assert advised.source(4) == mine
@@ -136,7 +127,10 @@ def test_cells_are_updated_until_they_are_edited(advised, screenshot):
 
 
 @pytest.mark.lab_only
-def test_an_output_in_its_own_tab_inserts_below_its_cell(advised):
+def test_the_shortcut_to_save_works_on_a_slider_and_an_output_in_its_own_tab_inserts_below_its_cell(advised):
+    advised.page.evaluate("window.jupyterapp.shell.currentWidget.context.model.dirty = true")
+    advised.advisor.get_by_label("Batch size").press("Control+s")
+    advised.page.wait_for_function(SAVED)
     advised.advisor.get_by_role("button", name=INSERT).click()
     expect(advised.cells).to_have_count(4)
     advised.page.evaluate("window.jupyterapp.shell.currentWidget.content.activeCellIndex = 0")
@@ -148,9 +142,6 @@ def test_an_output_in_its_own_tab_inserts_below_its_cell(advised):
     expect(output.locator(".smp-status-line .smp-status")).to_have_text(re.compile("^Updated"))
     expect(advised.page.locator(".smp-advisor-stale")).to_have_count(0)
     expect(advised.cells).to_have_count(4)
-
-
-SAVED = "() => window.jupyterapp.shell.currentWidget.context.model.dirty === false"
 
 
 def test_an_edit_that_is_not_applied_is_never_exported(advised):
@@ -168,11 +159,3 @@ def test_an_edit_that_is_not_applied_is_never_exported(advised):
     view.locator(".smp-actions button").click()
     expect(advised.cells).to_have_count(4)
     assert f"instance_count={nodes * 2}" in advised.source(2).replace(" ", "")
-
-
-@pytest.mark.lab_only
-def test_the_shortcut_to_save_works_on_a_slider(advised):
-    advised.advisor.get_by_label("Batch size").press("ArrowLeft")
-    advised.page.evaluate("window.jupyterapp.shell.currentWidget.context.model.dirty = true")
-    advised.advisor.get_by_label("Batch size").press("Control+s")
-    advised.page.wait_for_function(SAVED)

@@ -11,7 +11,7 @@ SCRIPT = "import smdistributed.modelparallel.torch as smp\n\nrank = smp.rank()\n
 
 
 @pytest.mark.oldest("lab", "notebook")
-def test_the_kernel_follows_the_keys_and_nothing_leaves_the_machine(open_notebook, refused, screenshot):
+def test_the_kernel_follows_the_keys_and_nothing_leaves_the_machine(open_notebook, refused):
     notebook = open_notebook(ADVISE, "advice.plan.batch_size")
     view = notebook.advise()
     slider = view.get_by_label("Batch size")
@@ -23,9 +23,7 @@ def test_the_kernel_follows_the_keys_and_nothing_leaves_the_machine(open_noteboo
     notebook.run(1)
     expect(notebook.output(1)).to_have_text(shown.replace(",", ""))
     notebook.set_theme(dark=True)
-    screenshot(notebook, "dark")
     notebook.set_theme(dark=False)
-    screenshot(notebook, "light")
     assert (notebook.errors, refused) == ([], [])
 
 
@@ -39,14 +37,13 @@ CURSOR = """
 
 
 @pytest.mark.lab_only
-def test_places_of_findings_are_copied_and_opened(open_notebook, server, screenshot):
+def test_places_of_findings_are_copied_and_opened(open_notebook, server):
     (server.work / "sub").mkdir()
     (server.work / "sub/train.py").write_text("\n" * 200 + SCRIPT)
     notebook = open_notebook(ADVISE.splitlines()[0], f"%%smp_check\n{SCRIPT}", "%smp_check sub/train.py")
     for cell in range(3):
         notebook.run(cell)
     expect(notebook.output(1)).to_contain_text("SMP101")
-    screenshot(notebook, "cell-checked")
     copy = notebook.output(1).get_by_role("button", name="Copy place of <cell>:4:8")
     copy.focus()
     notebook.page.keyboard.press("Enter")
@@ -66,7 +63,6 @@ def test_places_of_findings_are_copied_and_opened(open_notebook, server, screens
     notebook.output(2).get_by_role("button", name="Open sub/train.py:203:8").click()
     notebook.page.wait_for_selector(".jp-FileEditor .cm-content")
     notebook.page.wait_for_function(f"({CURSOR})() === 203")
-    screenshot(notebook, "file-opened")
 
 
 @pytest.mark.lab_only
@@ -111,7 +107,7 @@ print("<b>loss 0.25</b>")"""
 
 
 @pytest.mark.lab_only
-def test_results_are_shown_and_errors_point_at_the_cell(open_notebook, screenshot, refused):
+def test_results_are_shown_and_errors_point_at_the_cell(open_notebook, refused):
     broken, whole = MODULE.replace("<relu>", "relo"), MODULE.replace("<relu>", "relu")
     notebook = open_notebook(PROFILE, broken, whole, LOCAL)
     notebook.run(0)
@@ -126,5 +122,4 @@ def test_results_are_shown_and_errors_point_at_the_cell(open_notebook, screensho
     expect(notebook.output(3).last).to_contain_text("train.py ran to its end")
     expect(notebook.output(3).last).to_contain_text("not in SageMaker's container")
     assert notebook.output(3).locator("b", has_text="loss").count() == 0
-    screenshot(notebook, "profile")
     assert refused == []

@@ -75,17 +75,18 @@ def difference(page: Host, reference: bytes, size: tuple[int, int]) -> tuple[flo
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1150, False), (1150, True), (720, False)])
-def test_the_page_looks_as_in_its_picture(host, recommended, picture, request, width, dark):
+def test_the_page_looks_as_in_its_picture(host, recommended, root, request, width, dark):
     page = host(recommended.recommended, width=width, height=1000, dark=dark)
     page.settle()
-    size = (width // 2, 500)
+    size, shots = (width // 2, 500), root / "artifacts" / "screenshots"
     name = f"recommended-{width}-{'dark' if dark else 'light'}"
     file = PICTURES / f"{name}.webp"
     if request.config.getoption("write_pictures"):
         shot = address("png", page.page.screenshot(animations="disabled"))
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(base64.b64decode(page.page.evaluate(SHRINK, [shot, size]).split(",")[1]))
-    picture(page, name)
+    shots.mkdir(parents=True, exist_ok=True)
+    page.page.screenshot(path=str(shots / f"{name}.png"), full_page=True)
     mean, largest, place = difference(page, file.read_bytes(), size)
     assert mean <= MEAN and largest <= LARGEST, (  # noqa: PT018 (one message)
         f"{name}.png differs from tests/browser/pictures by {mean:.1f} (at most {MEAN}), and by {largest:.0f} (at most"

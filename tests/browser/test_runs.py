@@ -19,7 +19,7 @@ LEARN = """second = run.calibrated()
 print(second.learned.headline, second.plan)"""
 
 
-def test_a_local_run_is_watched_across_kernels_and_teaches(open_notebook, screenshot, refused):
+def test_a_local_run_is_watched_across_kernels_and_teaches(open_notebook, refused):
     notebook = open_notebook(START, AGAIN, LEARN)
     notebook.run(0)
     shown = notebook.output(0).last
@@ -30,7 +30,6 @@ def test_a_local_run_is_watched_across_kernels_and_teaches(open_notebook, screen
     again = notebook.output(1)
     expect(again.last).to_contain_text("local run: Completed")
     expect(again.locator("svg polyline")).to_have_count(1)
-    screenshot(notebook, "run")
     notebook.run(2)
     expect(notebook.output(2).last).to_contain_text("1 measured run; step time")
     assert refused == []

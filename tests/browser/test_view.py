@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Frame, Locator, expect
 
-from tests.notebook.advice import PIPELINE, make_advice
+from smp_advisor import advise
+from tests.notebook.advice import TEN_BILLION, make_advice
+
+from .host import Host
 
 DRAG_AND_CLICK = """
 view => {
@@ -37,39 +40,21 @@ def open_tab(view: Locator, name: str) -> Locator:
     return view.get_by_role("tabpanel", name=name)
 
 
+def violations_in_both_themes(page: Host, root: Path, part: str) -> list[str]:
+    found, frame = [], page.page.frames[-1]
+    for light in ("true", "false"):
+        frame.evaluate("light => { document.body.dataset.jpThemeLight = light; }", light)
+        found += violations(frame, root, part)
+    return found
+
+
 def memory(view: Locator) -> float:
     return float(view.locator(".smp-memory").inner_text().split()[0])
 
 
-def test_a_move_shows_its_effect_and_can_be_taken_back(host):
-    page = host(make_advice())
-    before, slider = memory(page.view), page.view.get_by_label("Batch size")
-    slider.press("ArrowLeft")
-    assert memory(page.view) < before
-    expect(page.view.locator(".smp-change")).to_have_text(
-        re.compile(
-            r"^Batch size 20 → [\d,]+ \(global batch [\d,]+ → [\d,]+\):"
-            r" memory −[\d.]+ GiB per GPU \([\d.]+ of [\d.]+ GiB\)"
-        )
-    )
-    assert slider.evaluate("e => getComputedStyle(e).outlineStyle") == "solid"
-    page.view.get_by_role("button", name="Reset to recommended").click()
-    expect(slider).to_have_attribute("aria-valuetext", "20")
-    assert memory(page.view) == before
-
-
-def test_a_pipeline_has_its_own_controls_and_one_bar_a_group_of_stages(host, picture):
-    page = host(make_advice(PIPELINE))
-    degree = page.view.get_by_label("Pipeline parallel degree")
-    expect(page.view.get_by_label("Pipeline schedule")).to_be_enabled()
-    expect(page.view.get_by_text("Stage 0").first).to_be_visible()
-    picture(page, "pipeline")
-    degree.press("Home")
-    expect(page.view.get_by_label("Pipeline schedule")).to_be_disabled()
-
-
 def test_a_fast_drag_and_a_click_hand_over_the_plan_of_the_slider(host):
     page = host(make_advice())
+    page.view.get_by_label("SageMaker SDK").select_option(label="SDK v3")
     value = page.view.evaluate(DRAG_AND_CLICK)
     expect(page.view.locator(".smp-status")).to_have_text(
         "Inserted 2 cells below: the training script, then the estimator."
@@ -77,6 +62,7 @@ def test_a_fast_drag_and_a_click_hand_over_the_plan_of_the_slider(host):
     page.settle()
     assert [cells["what"] for cells in page.inserted] == ["job"]
     assert f'"batch_size": {value},' in page.inserted[0]["sources"][1]
+    assert "ModelTrainer(" in page.inserted[0]["sources"][1]
     expect(page.view.get_by_label("Batch size")).to_have_attribute("aria-valuetext", value)
 
 
@@ -104,13 +90,10 @@ def test_without_the_lab_extension_a_move_reaches_the_kernel_and_the_code_the_cl
     [("jupyter", False), ("jupyter", True), ("vscode", True), ("colab", True)],
     ids=["light", "dark", "vscode", "colab"],
 )
-def test_nothing_keeps_assistive_technology_out(host, root, application, dark, picture):
+def test_nothing_keeps_assistive_technology_out(host, root, application, dark):
     page = host(make_advice(), application=application, dark=dark)
-    picture(page, f"{application}-{'dark' if dark else 'light'}")
     frame = page.page.frames[-1]
-    # Evaluated: the policy of some applications refuses the tag of a script.
-    frame.evaluate((root / "js/node_modules/axe-core/axe.min.js").read_text())
-    assert violations(frame, ".smp", "axe.run(part)") == []
+    assert violations(frame, root, ".smp") == []
     # The rules of colors depend on the theme, the others on the page alone.
     rules = "axe.run(part, dark ? { runOnly: ['color-contrast'] } : {})".replace("dark", str(dark).lower())
     for tab in page.view.get_by_role("tab").all() if application == "jupyter" else []:
@@ -119,11 +102,13 @@ def test_nothing_keeps_assistive_technology_out(host, root, application, dark, p
         frame.evaluate(f"document.querySelectorAll('{PANEL} details').forEach(each => {{ each.open = true; }})")
         page.settle()
         expect(page.view.locator(f"{PANEL.removeprefix('.smp ')} .smp-panel[aria-busy='true']")).to_have_count(0)
-        assert violations(frame, PANEL, rules) == [], tab.inner_text()
+        assert violations(frame, root, PANEL, rules) == [], tab.inner_text()
 
 
-def violations(frame: Frame, part: str, rules: str) -> list[str]:
+def violations(frame: Frame, root: Path, part: str, rules: str = "axe.run(part)") -> list[str]:
     """Rules of axe that a part of the page violates, with its elements."""
+    # Evaluated: the policy of some applications refuses the tag of a script.
+    frame.evaluate((root / "js/node_modules/axe-core/axe.min.js").read_text())
     found = frame.evaluate(f"async part => (await {rules}).violations", part)
     return [f"{each['id']}: {json.dumps([node['html'] for node in each['nodes']])[:400]}" for each in found]
 
@@ -144,3 +129,28 @@ def test_the_plan_of_an_earlier_kernel_is_offered_in_a_narrow_view_too(host):
     offer.click()
     expect(page.view.get_by_label("Batch size")).to_have_value(moved)
     expect(offer).to_be_hidden()
+
+
+def test_find_the_largest_batch_that_fits(host):
+    page = host(make_advice())
+    largest = page.view.get_by_role("button", name="max")
+    largest.click()
+    page.settle()
+    size = page.advisor.plan.batch_size
+    assert size > TEN_BILLION.batch_size
+    expect(page.view.locator(".smp-words")).to_have_text("Fits")
+    expect(largest).to_be_hidden()  # there is no larger one
+    page.view.get_by_label("Batch size").press("ArrowRight")
+    expect(page.view.locator(".smp-words")).not_to_have_text("Fits")
+
+
+def test_see_why_tensor_parallelism_is_off(host):
+    advice = advise("10B", "ml.p4d.24xlarge", instance_count=2, sequence_length=512, library="smp-v1")
+    advice.pin(tensor_parallel_degree=1)
+    advice.change()
+    page = host(advice)
+    step = page.view.get_by_role("tabpanel", name="Why").locator("details", has_text="Tensor parallelism inside").last
+    expect(step.locator("summary")).to_contain_text("not used")
+    step.locator("summary").click()
+    expect(step.get_by_text("Fixed by you. Not required. Training would be faster with it.")).to_be_visible()
+    expect(step.get_by_text("With tensor_parallel_degree=2, the plan needs")).to_be_visible()

@@ -20,14 +20,8 @@ from smp_advisor.workload.job import Job
 from tests.guidance.runs import TEN_B, any_run, llama, model, planned_run
 
 P4D = "ml.p4d.24xlarge"
-SIXTY = replace(
-    TEN_B,
-    tensor_parallel_degree=8,
-    pipeline_parallel_degree=2,
-    batch_size=56,
-    microbatches=4,
-    active_microbatches=2,
-)
+STAGES = {"pipeline_parallel_degree": 2, "microbatches": 4, "active_microbatches": 2}
+SIXTY = replace(TEN_B, tensor_parallel_degree=8, batch_size=56, **STAGES)
 
 
 def by_technique(run):
@@ -107,7 +101,6 @@ def has_the_figures_and_the_verdict_of_the_estimates(run, step):
     least = run.min_fit_probability
     if step.decision == "used":
         verdict = re.search(r"\. It (does not fit|fits with a prob|fits with)", step.details)
-        assert verdict is not None
         assert (verdict[1] == "fits with") == fits(other, least)
     gain = other.samples_per_second / run.estimate.samples_per_second - 1
     for conclusion, holds in (
@@ -152,36 +145,60 @@ def test_figures_without_spare_and_uneven_chances_add_up():
     assert f"{gib(-run.headroom_gib)} over the" in fit(run, 0.1)
 
 
-def test_what_moves_along_is_named():
-    plan = replace(SIXTY, batch_size=24, microbatches=4, active_microbatches=4)
-
-    step = by_technique(planned_run(model("30 B"), Cluster(P4D, 32), plan))["tensor_parallelism"]
-
-    assert step.alternative.microbatches == 3
-    assert "3 microbatches instead of 4" in step.details
-
-    plan = Plan(sharded_data_parallel_degree=8, bf16=True, batch_size=8, activation_checkpointing="each")
-
-    step = by_technique(planned_run(model("10 B"), Cluster(P4D, 2), plan))["optimizer_state_sharding"]
-
-    assert step.decision == "used"
-    assert "Sharded data parallelism" in step.title
-    assert step.alternative.fp16
-    assert "fp16, because bf16 needs sharded data parallelism" in step.details
+NODE, TWO, SIXTEEN, THIRTY_TWO = (Cluster(P4D, nodes) for nodes in (1, 2, 16, 32))
+G4DN = Cluster("ml.g4dn.12xlarge", 4)
+EIGHT = replace(TEN_B, tensor_parallel_degree=8)
+SHARDED = Plan(sharded_data_parallel_degree=8, fp16=True, batch_size=8)
+TENSOR = Plan(tensor_parallel_degree=2, fp16=True, batch_size=1)
 
 
-def test_where_groups_lie_is_named():
-    crossing = planned_run(model("10 B"), Cluster("ml.g4dn.12xlarge", 4), replace(TEN_B, tensor_parallel_degree=8))
-    inside = planned_run(model("10 B"), Cluster("ml.g4dn.12xlarge", 4), TEN_B)
+@pytest.mark.parametrize(
+    ("of", "cluster", "plan", "technique", "words"),
+    [
+        (
+            "30 B",
+            THIRTY_TWO,
+            replace(SIXTY, batch_size=24, active_microbatches=4),
+            "tensor",
+            "3 microbatches instead of 4",
+        ),
+        (
+            "10 B",
+            TWO,
+            replace(SHARDED, fp16=False, bf16=True, activation_checkpointing="each"),
+            "optimizer_state_sharding",
+            "used: Sharded data parallelism.*fp16, because bf16 needs sharded data parallelism",
+        ),
+        ("10 B", G4DN, EIGHT, "tensor", "not within the 4 GPUs"),
+        ("10 B", G4DN, TEN_B, "tensor", "^(?!.*not within)"),
+        ("30 B", THIRTY_TWO, SIXTY, "pipeline", "on different nodes"),
+        ("30 B", THIRTY_TWO, replace(SIXTY, tensor_parallel_degree=4), "pipeline", "within a node"),
+        ("30 B", THIRTY_TWO, SIXTY, "batch", "multiple of 4.*4 active microbatches instead of 2"),
+        ("llama", TWO, SHARDED, "pipeline", "not possible: .*excludes pipeline parallelism"),
+        ("llama", TWO, SHARDED, "tensor", "not possible: .*not those of llama"),
+        ("llama", TWO, SHARDED, "offloading", "not possible: "),
+        ("wide vocabulary", NODE, TENSOR, "tensor", "smp.set_tensor_parallelism on these modules"),
+        ("10 B", NODE, TENSOR, "tensor", "no modules dominate"),
+        ("llama", NODE, TENSOR, "tensor", "requires that the script registers a distributed form of llama"),
+    ],
+)
+def test_what_moves_along_is_excluded_or_left_to_the_script_is_named(of, cluster, plan, technique, words):
+    run = planned_run(llama() if of == "llama" else model(of), cluster, plan)
+    steps = by_technique(run)
+    step = steps.get(f"{technique}_parallelism") or steps[technique]
+    assert re.search(words, f"{step.decision}: {step.title}. {step.details}")
 
-    assert "not within the 4 GPUs" in by_technique(crossing)["tensor_parallelism"].details
-    assert "not within" not in by_technique(inside)["tensor_parallelism"].details
 
-    across = by_technique(planned_run(model("30 B"), Cluster(P4D, 32), SIXTY))["pipeline_parallelism"]
-    within = by_technique(planned_run(model("30 B"), Cluster(P4D, 32), replace(SIXTY, tensor_parallel_degree=4)))
+def test_a_fixed_batch_is_as_requested_and_a_tip_is_told_once():
+    job = Job(sequence_length=512, global_batch_size=1280)
+    step = by_technique(planned_run(model("10 B"), SIXTEEN, TEN_B, job=job))["batch"]
 
-    assert "on different nodes" in across.details
-    assert "within a node" in within["pipeline_parallelism"].details
+    assert "Twice the batch" not in step.details
+    assert "as requested" in step.details
+
+    run = planned_run(model("1.5 B"), NODE, Plan(fp16=True, batch_size=4, shard_optimizer_state=True))
+
+    assert sum("AWS's tip applies" in step.details for step in explain(run)) == 1
 
 
 def test_instances_are_compared_on_as_many_gpus():
@@ -195,48 +212,6 @@ def test_instances_are_compared_on_as_many_gpus():
     assert throughput(there) in figures["ml.p4de.24xlarge"]
     assert throughput(there) in step.details
     assert "this plan does not fit" in figures["ml.g4dn.12xlarge"]
-
-
-def test_microbatches_and_fixed_batches():
-    job = Job(sequence_length=512, global_batch_size=1280)
-    step = by_technique(planned_run(model("10 B"), Cluster(P4D, 16), TEN_B, job=job))["batch"]
-
-    assert "Twice the batch" not in step.details
-    assert "as requested" in step.details
-
-    step = by_technique(planned_run(model("30 B"), Cluster(P4D, 32), SIXTY))["batch"]
-
-    assert "multiple of 4" in step.details
-    assert "4 active microbatches instead of 2" in step.details
-
-    run = planned_run(model("1.5 B"), Cluster(P4D, 1), Plan(fp16=True, batch_size=4, shard_optimizer_state=True))
-
-    assert sum("AWS's tip applies" in step.details for step in explain(run)) == 1
-
-
-def test_what_the_library_excludes_or_leaves_to_the_script_is_named():
-    sharded = Plan(sharded_data_parallel_degree=8, fp16=True, batch_size=8)
-    steps = by_technique(planned_run(llama(), Cluster(P4D, 2), sharded))
-
-    assert steps["pipeline_parallelism"].decision == "not possible"
-    assert "excludes pipeline parallelism" in steps["pipeline_parallelism"].details
-    assert steps["tensor_parallelism"].decision == "not possible"
-    assert "not those of llama" in steps["tensor_parallelism"].details
-    assert steps["offloading"].decision == "not possible"
-
-    plan = Plan(tensor_parallel_degree=2, fp16=True, batch_size=1)
-
-    dominated = by_technique(planned_run(model("wide vocabulary"), Cluster(P4D, 1), plan))["tensor_parallelism"]
-    ordinary = by_technique(planned_run(model("10 B"), Cluster(P4D, 1), plan))["tensor_parallelism"]
-
-    assert "smp.set_tensor_parallelism on these modules" in dominated.details
-    assert "no modules dominate" in ordinary.details
-
-    plan = Plan(tensor_parallel_degree=2, fp16=True, batch_size=1)
-
-    step = by_technique(planned_run(llama(), Cluster(P4D, 1), plan))["tensor_parallelism"]
-
-    assert "requires that the script registers a distributed form of llama" in step.details
 
 
 def test_under_the_objective_headroom_memory_is_the_reason():

@@ -18,7 +18,7 @@ from smp_advisor.guidance.reference import nearest_reference, reference_rows
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.training_compiler import nearest_tested
 from smp_advisor.workload import Adapter, Job, Model
-from tests.guidance.runs import any_run, llama, model, planned_run
+from tests.guidance.runs import TEN_B, any_run, llama, model, planned_run
 
 P4D = "ml.p4d.24xlarge"
 PLAIN = Plan(fp16=True, batch_size=4)
@@ -58,14 +58,6 @@ def test_demand_comes_with_the_technique_that_makes_it(id_, with_, without):
     assert id_ not in ids(without)
 
 
-def test_unsupported_family_needs_its_layers_registered():
-    plan = replace(TENSOR, prescaled_batch=False)
-
-    assert "SMP135" in ids(plan, of=llama())
-    assert "SMP135" not in ids(plan)
-    assert "transformers-pin" in ids(plan)
-
-
 def test_order_and_severity():
     plan = replace(TENSOR, microbatches=2, shard_optimizer_state=True, activation_checkpointing="each")
     generated = found(plan, generated=True).values()
@@ -89,7 +81,7 @@ def test_any_plan_gets_complete_rows(run):
 
 
 def test_every_row_of_the_data_file_can_apply():
-    seen = {row.id for row in _rows("smp-v1")}
+    unscripted = replace(TENSOR, prescaled_batch=False)
     plans = [
         PLAIN,
         replace(TENSOR, microbatches=2, pipeline_parallel_degree=2, auto_partition=False, default_partition=0),
@@ -97,30 +89,20 @@ def test_every_row_of_the_data_file_can_apply():
         replace(PLAIN, sharded_data_parallel_degree=2),
     ]
     reached = {id_ for plan in plans for id_ in ids(plan)}
-    reached |= ids(replace(TENSOR, prescaled_batch=False), of=llama())
-    reached |= ids(PLAIN, cluster=Cluster("ml.p3dn.24xlarge", 2))
+    reached |= ids(unscripted, of=llama()) | ids(PLAIN, cluster=Cluster("ml.p3dn.24xlarge", 2))
 
-    assert seen - reached == {"SMP130"}  # only of models above 100 B, which is tested below
-
-
-def test_models_above_a_hundred_billion_delay_their_initialization():
+    assert {row.id for row in _rows("smp-v1")} - reached == {"SMP130"}  # only of models above 100 B
     huge = model("30 B")
     grown = replace(huge, groups=tuple(replace(group, count=4 * group.count) for group in huge.groups))
-
     assert "SMP130" in ids(PLAIN, of=grown)
+    assert "SMP135" in ids(unscripted, of=llama()) - ids(unscripted)
+    assert "transformers-pin" in ids(unscripted)
 
 
-SHARDED = Plan(
-    tensor_parallel_degree=8,
-    prescaled_batch=True,
-    shard_optimizer_state=True,
-    activation_checkpointing="each",
-    fp16=True,
-    batch_size=4,
-)
+SHARDED = replace(TEN_B, tensor_parallel_degree=8, batch_size=4)
 
 
-def test_shrinking_from_16_to_8_gpus_is_warned_of_with_figures():
+def test_shrinking_is_warned_of_with_figures_whatever_the_batch_and_only_where_it_matters():
     of, job = model("20 B"), Job(sequence_length=512)
     before = estimate(of, Cluster(P4D, 2), job, SHARDED)
     after = estimate(of, Cluster(P4D, 1), job, SHARDED)
@@ -137,17 +119,10 @@ def test_shrinking_from_16_to_8_gpus_is_warned_of_with_figures():
     assert "optimizer-state-sharding" in warning.source_url
     assert warning in found(SHARDED, of=of).values()
 
-
-def test_shrinking_is_warned_of_whatever_the_batch_and_only_where_it_matters():
-    job = Job(sequence_length=512, global_batch_size=8)
-
-    assert downsizing(planned_run(model("20 B"), Cluster(P4D, 2), SHARDED, job=job)) is not None
-
-    for name, nodes, plan in (
-        ("20 B", 16, SHARDED),
-        ("20 B", 1, SHARDED),
-        ("1.5 B", 2, replace(PLAIN, activation_checkpointing="each")),
-    ):
+    fixed = replace(job, global_batch_size=8)
+    assert downsizing(planned_run(of, Cluster(P4D, 2), SHARDED, job=fixed)) is not None
+    small = replace(PLAIN, activation_checkpointing="each")
+    for name, nodes, plan in (("20 B", 16, SHARDED), ("20 B", 1, SHARDED), ("1.5 B", 2, small)):
         assert downsizing(planned_run(model(name), Cluster(P4D, nodes), plan)) is None
 
 
@@ -163,40 +138,24 @@ def explained(plan, model=LLAMA_70B, cluster=P4D_32, job=BF16):
     return {one.technique: one for one in explain(planned_run(model, cluster, plan, job=job))}
 
 
-@pytest.fixture(scope="module")
-def smp_v2():
-    plan = Plan(library="smp-v2", hybrid_shard_degree=256, batch_size=2, activation_checkpointing="each")
-    return explained(plan)
-
-
-def test_sharding_is_argued_with_the_next_lower_degree(smp_v2):
-    step = smp_v2["sharding"]
-    assert step.decision == "used"
-    assert "sharded over 256 GPUs" in step.details
-    assert step.alternative.hybrid_shard_degree < 256
-    assert {"memory needed with", "memory needed without"} <= set(dict(step.figures))
-
-
 @pytest.mark.parametrize("row", reference_rows("smp-v2"), ids=lambda row: row.name)
 def test_aws_reference_rows_of_smp_v2_fit(row):
     assert estimate(row.model, row.cluster, row.job, row.plan).fits
 
 
-def test_the_nearest_reference_of_smp_v2_argues_each_difference():
-    plan = Plan(
-        library="smp-v2",
-        hybrid_shard_degree=128,
-        batch_size=3,
-        activation_checkpointing="each",
-        offload_activations=True,
-    )
+def test_sharding_is_argued_with_the_next_lower_degree_and_the_nearest_reference_with_each_difference():
+    sharded = Plan(library="smp-v2", hybrid_shard_degree=256, batch_size=2, activation_checkpointing="each")
+    step = explained(sharded)["sharding"]
+    assert step.decision == "used"
+    assert "sharded over 256 GPUs" in step.details
+    assert step.alternative.hybrid_shard_degree < 256
+    assert {"memory needed with", "memory needed without"} <= set(dict(step.figures))
+
+    plan = replace(sharded, hybrid_shard_degree=128, batch_size=3, offload_activations=True)
     found = nearest_reference(planned_run(LLAMA_70B, P4D_32, plan, job=BF16))
     assert found.name == "70 B"
-    assert {one.setting for one in found.differences} == {
-        "Hybrid shard degree",
-        "Offload activations",
-        "Batch size",
-    }
+    settings = {one.setting for one in found.differences}
+    assert settings == {"Hybrid shard degree", "Offload activations", "Batch size"}
     assert all(one.because.endswith(".") for one in found.differences)
 
 
@@ -251,31 +210,21 @@ def test_adapters_under_fsdp_are_to_be_wrapped_apart(library):
     generated = fsdp_pitfalls(library, adapter=adapter, gradient_accumulation_steps=4, generated=True)
     assert all(one.severity == "warning" for one in generated)
     assert not any("generated" in one.text for one in generated)
-
-
-def test_replicas_hold_whole_gradients_anyway():
-    replicated = {"hybrid_shard_degree": 1, "gradient_accumulation_steps": 4}
-    assert not fsdp_pitfalls("smp-v2", **replicated)
-    assert not fsdp_pitfalls("smp-v2", adapter=Adapter(rank=8), **replicated)
-
-
-# -- Training Compiler
+    if library == "smp-v2":  # replicas hold whole gradients anyway
+        replicated = {"hybrid_shard_degree": 1, "gradient_accumulation_steps": 4}
+        assert not fsdp_pitfalls(library, **replicated)
+        assert not fsdp_pitfalls(library, adapter=adapter, **replicated)
 
 
 def test_training_compiler_argues_with_the_nearest_tested_row():
     row = nearest_tested(GPT2, Cluster("ml.g5.12xlarge").instance, 512, "1.13.1")
-    assert (row.model, row.instance_type, row.native_batch_size, row.compiled_batch_size) == (
-        "gpt2",
-        "ml.g5.48xlarge",
-        18,
-        45,
-    )
+    batches = (row.native_batch_size, row.compiled_batch_size)
+    assert (row.model, row.instance_type, batches) == ("gpt2", "ml.g5.48xlarge", (18, 45))
     assert nearest_tested(LLAMA_70B, Cluster("ml.g5.12xlarge").instance, 512, "1.13.1") is None
 
+    cluster, job = Cluster("ml.g5.48xlarge"), Job(sequence_length=512, precision="fp16", tokens=1e9)
     plan = Plan(library="training-compiler", batch_size=12)
-    steps = explained(
-        plan, model=GPT2, cluster=Cluster("ml.g5.48xlarge"), job=Job(sequence_length=512, precision="fp16")
-    )
+    steps = explained(plan, GPT2, cluster, replace(job, tokens=None))
     assert tuple(steps) == order("training-compiler")
     assert steps["batch"].alternative.batch_size == 45
     rates = dict(steps["learning_rate"].figures)
@@ -284,14 +233,10 @@ def test_training_compiler_argues_with_the_nearest_tested_row():
     assert "no new releases" in steps["support"].details
     assert "max_length=512" in steps["padding"].details
 
-    job = Job(sequence_length=512, precision="fp16", tokens=1e9)
-    steps = explained(
-        Plan(library="training-compiler", batch_size=8), model=GPT2, cluster=Cluster("ml.g5.48xlarge"), job=job
-    )
-    run = estimate(GPT2, Cluster("ml.g5.48xlarge"), job, Plan(library="training-compiler", batch_size=8))
-    hours = run.days * 24
-    assert f"takes {run_time(run)}" in steps["warm_up"].details
-    assert f"up to {hours * 12:,.0f} minutes" in steps["warm_up"].details
+    plan = replace(plan, batch_size=8)
+    run, details = estimate(GPT2, cluster, job, plan), explained(plan, GPT2, cluster, job)["warm_up"].details
+    assert f"takes {run_time(run)}" in details
+    assert f"up to {run.days * 24 * 12:,.0f} minutes" in details
 
 
 def test_experts_are_spread_where_that_is_best():

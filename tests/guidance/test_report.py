@@ -26,25 +26,19 @@ def advice():
     )
 
 
-@pytest.fixture(scope="module")
-def ten_billion():
-    return smpa.advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512)
-
-
 def flat(text):
     return re.sub(r"\s+", " ", text)
 
 
-def test_the_report_is_short_and_its_verdict_comes_first(ten_billion):
-    text = str(ten_billion)
+def test_the_report_is_short_and_its_verdict_comes_first():
+    text = str(smpa.advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512))
     assert len(text.split()) <= 400
     # Names that contain digits (ml.p4d.24xlarge, GPT-3, SMP v1) are no figures.
     before = text[: text.index("\nDetails")]
     assert len(re.findall(r"(?<![\w.-])\d[\d,.]*", before)) <= 26
 
-    first = str(ten_billion).splitlines()[0]
-    assert "10 B on 16 x ml.p4d.24xlarge: fits" in first
-    assert "Requested: sequence length 512" in flat(str(ten_billion))
+    assert "10 B on 16 x ml.p4d.24xlarge: fits" in text.splitlines()[0]
+    assert "Requested: sequence length 512" in flat(text)
 
 
 def test_details_have_every_part_in_lines_of_a_terminal(advice):
@@ -72,22 +66,9 @@ def test_details_have_every_part_in_lines_of_a_terminal(advice):
 
 
 def test_settings_of_user_and_script_are_in_the_report():
-    advice = smpa.advise(
-        "7B",
-        "ml.p4d.24xlarge",
-        instance_count=2,
-        library="smp-v2",
-        sequence_length=4096,
-        global_batch_size=256,
-        precision="bf16",
-        optimizer="lion",
-        tokens=3e11,
-        objective="headroom",
-        min_fit_probability=0.9,
-        hybrid_shard_degree=16,
-        vocab=32_000,
-    )
-    text = flat(str(advice))
+    job = {"sequence_length": 4096, "global_batch_size": 256, "precision": "bf16", "optimizer": "lion", "tokens": 3e11}
+    more = {"objective": "headroom", "min_fit_probability": 0.9, "hybrid_shard_degree": 16, "vocab": 32_000}
+    text = flat(str(smpa.advise("7B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", **job, **more)))
     for words in (
         "sequence length 4,096", "global batch of 256 samples", "300 B tokens", "Lion", "precision bf16",
         "vocabulary 32,000", "objective headroom", "fit probability of at least 90.0 %", "16",
@@ -109,12 +90,8 @@ P4D = "ml.p4d.24xlarge"
 DEEP = Plan(tensor_parallel_degree=8, pipeline_parallel_degree=16, microbatches=16, batch_size=16)
 
 
-@pytest.fixture(scope="module")
-def tensor_parallel():
-    return smpa.advise("1.3B", P4D, instance_count=2, library="smp-v1", tensor_parallel_degree=2)
-
-
-def test_ranks_are_a_frame_and_a_table(tensor_parallel):
+def test_ranks_are_a_frame_and_a_table():
+    tensor_parallel = smpa.advise("1.3B", P4D, instance_count=2, library="smp-v1", tensor_parallel_degree=2)
     frame = tensor_parallel.rank_map()
     assert len(frame) == 16
     assert frame["node"].tolist() == 8 * [0] + 8 * [1]
@@ -175,14 +152,8 @@ def test_the_reason_is_that_of_the_figures(fsdp, share, half, twice, larger_gain
     changed = replace(batch, tokens_per_step=tokens, half=half, twice=twice, larger_gain=larger_gain)
     text = batch_reason(fsdp.model, fsdp.estimate, changed)
     assert f" tokens){words}. GPT-3" in text
-
-
-def test_a_requested_batch_has_no_other_reason(fsdp):
-    batch = replace(fsdp.decision.batch, policy=None)
-    assert batch_reason(fsdp.model, fsdp.estimate, batch).endswith(" tokens), as requested.")
-
-
-P4D = "ml.p4d.24xlarge"
+    as_requested = batch_reason(fsdp.model, fsdp.estimate, replace(batch, policy=None))
+    assert as_requested.endswith(" tokens), as requested.")
 
 
 def changes(advice):

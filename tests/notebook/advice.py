@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from smp_advisor.advice import Advice
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
@@ -9,28 +11,13 @@ from smp_advisor.guidance.practices import Difference, Pitfall, Reference, Step
 from smp_advisor.libraries import Plan
 from smp_advisor.search.decision import BatchChoice, Decision
 from smp_advisor.workload import Job, Model
+from tests.guidance.runs import TEN_B
 
 HOSTILE = "<script>alert(1)</script> & \"quoted\" 'name'"
 """A text of the user's that must never become markup."""
 
-TEN_BILLION = Plan(
-    tensor_parallel_degree=4,
-    shard_optimizer_state=True,
-    prescaled_batch=True,
-    fp16=True,
-    batch_size=20,
-    activation_checkpointing="each",
-)
-PIPELINE = Plan(
-    pipeline_parallel_degree=2,
-    tensor_parallel_degree=8,
-    shard_optimizer_state=True,
-    prescaled_batch=True,
-    fp16=True,
-    microbatches=4,
-    batch_size=16,
-    activation_checkpointing="each",
-)
+TEN_BILLION = replace(TEN_B, batch_size=20)
+PIPELINE = replace(TEN_B, pipeline_parallel_degree=2, tensor_parallel_degree=8, microbatches=4, batch_size=16)
 DECISION = Decision(
     near_best_probability=0.75,
     expected_regret=0.02,

@@ -28,34 +28,21 @@ def test_it_starts_at_the_recommendation_in_plain_json(advisor, advice):
     json.dumps([advisor._recommendation, advisor._state, advisor._ahead], allow_nan=False)
 
 
-def test_a_view_sets_all_controls_at_once(advisor):
-    settings = {**settings_of(advisor.plan), "batch_size": 24}
-    ask(advisor, settings=settings, moved="batch_size")
-    assert advisor.plan.batch_size == 24
-    assert advisor.state["answers"] == "view:1"
-    assert advisor._ahead["base"] == settings
-
-
 def test_a_view_moves_one_control_without_knowing_what_follows(sent):
     advisor = Advisor(make_advice(PIPELINE))
     ask(advisor, settings=settings_of(PIPELINE), moved="microbatches", value=2)
     assert (advisor.plan.microbatches, advisor.state["settings"]["active_microbatches"]) == (2, 2)
 
 
-def test_a_request_does_not_depend_on_those_before_it(advisor):
+def test_a_view_sets_all_controls_at_once_whatever_it_requested_before(advisor):
     start = settings_of(advisor.plan)
-    ask(advisor, settings={**start, "batch_size": 24}, moved="batch_size")
+    settings = {**start, "batch_size": 24}
+    ask(advisor, settings=settings, moved="batch_size")
+    assert advisor.plan.batch_size == 24
+    assert advisor.state["answers"] == "view:1"
+    assert advisor._ahead["base"] == settings
     ask(advisor, 2, settings={**start, "activation_checkpointing": "group_2"}, moved="activation_checkpointing")
     assert (advisor.plan.batch_size, advisor.plan.activation_checkpointing) == (20, "group_2")
-
-
-def test_what_comes_twice_is_done_once(advisor, monkeypatch):
-    request = {"id": "view:1", "settings": {**settings_of(advisor.plan), "batch_size": 24}, "moved": "batch_size"}
-    advisor._on_message(advisor, {"kind": "move", "request": request}, [])
-    assert advisor.plan.batch_size == 24
-    advisor.move(batch_size=16)
-    advisor._request = request
-    assert advisor.plan.batch_size == 16
 
 
 def test_settings_that_cannot_be_combined_keep_plan_and_figures(advisor, advice):
@@ -75,44 +62,28 @@ def test_nonsense_from_a_page_is_answered_with_a_sentence(advisor, advice, sent,
     assert advisor.state["problem"] or sent[-1]["kind"] == "failed"
 
 
-def test_exported_cells_have_the_values_of_the_request(advisor, sent):
+def test_exported_cells_have_the_values_of_the_request_or_a_sentence_against_them(advisor, sent, monkeypatch):
     settings = {**settings_of(advisor.plan), "batch_size": 24}
-    advisor._on_message(advisor, {"kind": "export", "request": {"id": "view:2", "settings": settings}}, [])
-    (message,) = sent
+
+    def exported(advisor):
+        advisor._on_message(advisor, {"kind": "export", "request": {"id": "view:2", "settings": settings}}, [])
+        return sent.pop()
+
+    message = exported(advisor)
     assert (message["kind"], message["id"], message["settings"]) == ("cells", "view:2", settings)
     script, estimator = message["sources"]
     assert script.startswith("%%writefile")
     assert '"batch_size": 24' in estimator
     assert advisor.plan.batch_size == 24
+    own = make_advice()
+    object.__setattr__(own, "script", "train.py")  # the user's, which is not written again
+    assert len(exported(Advisor(own))["sources"]) == 1
 
-
-def test_the_users_own_script_is_not_written_again(sent):
-    advice = make_advice()
-    object.__setattr__(advice, "script", "train.py")
-    advisor = Advisor(advice)
-    advisor._on_message(advisor, {"kind": "export", "request": {"id": "v:1", "settings": settings_of(advice.plan)}}, [])
-    assert len(sent[0]["sources"]) == 1
-
-
-def test_a_plan_that_cannot_be_written_is_refused_in_a_sentence(advisor, sent, monkeypatch):
     def refuse(*_, **__):
         raise ExportError("This cannot be written.")
 
     monkeypatch.setattr("smp_advisor.notebook.advisor.cells", refuse)
-    request = {"id": "v:1", "settings": settings_of(advisor.plan)}
-    advisor._on_message(advisor, {"kind": "export", "request": request}, [])
-    assert sent == [{"kind": "failed", "id": "v:1", "text": "This cannot be written."}]
-
-
-def test_python_moves_the_controls_and_is_told_what_that_did(advisor):
-    said = advisor.move(batch_size=24)
-    assert said.startswith("Batch size 20 → 24")
-    assert advisor.state["settings"]["batch_size"] == 24
-    with pytest.raises(PlanError):
-        advisor.move(activation_checkpointing="none", offload_activations=True)
-    assert advisor.plan.batch_size == 24
-    advisor.reset()
-    assert advisor.plan is advisor.advice.plan
+    assert exported(advisor) == {"kind": "failed", "id": "view:2", "text": "This cannot be written."}
 
 
 def test_every_rich_form_is_there_and_says_what_the_controls_say(advisor):
@@ -191,16 +162,19 @@ def test_a_users_text_is_escaped_in_the_static_picture(sent):
     assert "javascript:" not in html
 
 
-def test_a_move_that_comes_late_does_not_undo_a_newer_one(advice):
-    advisor = Advisor(advice)
-
+def test_a_move_that_comes_twice_or_late_does_not_undo_a_newer_one(advisor):
     def moved(number, batch):
-        settings = {**settings_of(advice.plan), "batch_size": batch}
+        settings = {**settings_of(advisor.advice.recommended.plan), "batch_size": batch}
         return {"id": f"view:{number}", "settings": settings, "moved": "batch_size"}
 
-    for number, batch in ((1, 20), (2, 16)):
+    for number, batch in ((1, 20), (2, 24)):
         advisor._on_message(advisor, {"kind": "move", "request": moved(number, batch)}, [])
     advisor._request = moved(1, 20)  # the trait had to wait for its turn
+    assert advisor.plan.batch_size == 24
+    assert advisor.move(batch_size=16).startswith("Batch size 24 → 16")
+    advisor._request = moved(2, 24)
     assert advisor.plan.batch_size == 16
     advisor._on_message(advisor, {"kind": "move", "request": {**moved(1, 24), "id": "other:1"}}, [])
     assert advisor.plan.batch_size == 24  # another view counts for itself
+    advisor.reset()
+    assert advisor.plan is advisor.advice.plan is advisor.advice.recommended.plan

@@ -113,12 +113,8 @@ def test_an_output_stays_small(monkeypatch):
     monkeypatch.setattr(Advisor, "send", lambda *_: None)
     advisor = Advisor(advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1"))
     sizes = [len(json.dumps(advisor._repr_mimebundle_()))]
-    moves = [
-        {"batch_size": 8},
-        {"tensor_parallel_degree": 8},
-        {"sharding": "none", "precision": "fp16", "pipeline_parallel_degree": 8},
-    ]
-    for number, move in enumerate(moves):
+    pipeline = {"sharding": "none", "precision": "fp16", "pipeline_parallel_degree": 8}
+    for number, move in enumerate(({"batch_size": 8}, {"tensor_parallel_degree": 8}, pipeline)):
         advisor.move(**move)
         advisor.keep(f"{number}{'<' * 59}")  # the longest name, and each character escaped
         sizes.append(len(json.dumps(advisor._repr_mimebundle_())))
@@ -155,60 +151,34 @@ class Events:
         self.callbacks.remove(callback)
 
 
-@pytest.fixture
-def loop(monkeypatch):
-    made = Loop()
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: made)
-    return made
+@pytest.mark.parametrize("reports", [False, True, None])
+def test_a_view_that_reports_stays_and_silence_is_given_up_once_the_last_cell_has_ended(reports, monkeypatch):
+    loop, events, said = Loop(), Events(), []
 
-
-@pytest.fixture
-def events():
-    return Events()
-
-
-@pytest.fixture
-def said():
-    return []
-
-
-@pytest.fixture
-def handshake(loop, events, said):
-    made = Handshake(
-        replace=lambda: said.append("replaced"),
-        restore=lambda: said.append("restored"),
-        events=events,
-        clock=lambda: loop.now,
-    )
-    return made.start()
-
-
-def test_silence_is_given_up_once_the_last_cell_has_ended_and_a_late_view_is_put_back(handshake, loop, events, said):
-    loop.pass_time(0.7 * PATIENCE_SECONDS)
-    events.callbacks[0]()
-    loop.pass_time(0.9 * PATIENCE_SECONDS)
-    assert said == []
-    loop.pass_time(0.2 * PATIENCE_SECONDS)
-    assert (said, events.callbacks) == (["replaced"], [])
-    handshake.arrived()
-    handshake.arrived()
-    assert said == ["replaced", "restored"]
-
-
-def test_a_view_that_reports_stays(handshake, loop, said):
-    handshake.arrived()
-    loop.pass_time(2 * PATIENCE_SECONDS)
-    assert said == []
-
-
-def test_where_no_loop_runs_nothing_is_replaced(events, said, monkeypatch):
-    def none_runs():
-        raise RuntimeError("no running event loop")
+    def running():
+        if reports is None:
+            raise RuntimeError("no running event loop")
+        return loop
 
     # Of this test's own: a browser that other tests have open runs a loop in this thread.
-    monkeypatch.setattr(asyncio, "get_running_loop", none_runs)
-    Handshake(replace=lambda: said.append("replaced"), restore=lambda: None, events=events).start()
-    assert (said, events.callbacks) == ([], [])
+    monkeypatch.setattr(asyncio, "get_running_loop", running)
+    replaced, restored = (lambda: said.append("replaced")), (lambda: said.append("restored"))
+    handshake = Handshake(replace=replaced, restore=restored, events=events, clock=lambda: loop.now).start()
+    if reports:
+        handshake.arrived()
+    elif reports is False:
+        loop.pass_time(0.7 * PATIENCE_SECONDS)
+        events.callbacks[0]()
+        loop.pass_time(0.9 * PATIENCE_SECONDS)
+        assert said == []
+    loop.pass_time((2 if reports else 0.2) * PATIENCE_SECONDS)
+    assert said == (["replaced"] if reports is False else [])
+    if not reports:
+        assert events.callbacks == []
+    if reports is False:  # a late view is put back
+        handshake.arrived()
+        handshake.arrived()
+        assert said == ["replaced", "restored"]
 
 
 def children(widget):
@@ -232,11 +202,6 @@ def test_the_fall_back_says_what_to_do_and_moves_the_same_advisor(advice):
     assert one(fallback, description="Batch size").value == 16
     one(fallback, description="Reset to recommended").click()
     assert advisor.plan is advice.plan
-
-
-def test_the_fall_back_refuses_in_a_sentence_and_keeps_the_picture(advice):
-    advisor = Advisor(advice)
-    fallback = Fallback(advisor)
     one(fallback, description="Sharding").value = "sharded_8"
     one(fallback, description="Pipeline parallel degree").value = 2
     assert any("exclude each other" in str(getattr(w, "value", "")) for w in children(fallback.widget))

@@ -107,17 +107,13 @@ def request(path, shown, finding=None, **changes):
     }
 
 
-def test_findings_come_with_their_changes(script):
+def test_one_fix_in_place_keeps_a_backup_and_says_so(script):
     shown = checked(str(script), PLAN)
     assert [(one["id"], bool(one["fix"])) for one in shown["findings"]] == [("SMP133", True), ("SMP101", True)]
     assert "+args = parser.parse_known_args()[0]" in shown["findings"][0]["fix"]["diff"]
     assert shown["together"]["title"] == "All automatic fixes together: SMP101, SMP133"
     assert "+smp.init()" in shown["together"]["diff"]
     assert script.read_text() == SCRIPT
-
-
-def test_one_fix_in_place_keeps_a_backup_and_says_so(script):
-    shown = checked(str(script), PLAN)
     after = fixed(request(script, shown, shown["findings"][0], in_place=True), PLAN)
     assert script.read_text() == SCRIPT.replace("parse_args()", "parse_known_args()[0]")
     assert (script.parent / "train.py.bak").read_text() == SCRIPT
@@ -189,7 +185,7 @@ def small():
     return advise(model, "ml.p4d.24xlarge", instance_count=2, library="smp-v1", sequence_length=1024)
 
 
-def test_the_panel_gets_findings_a_correction_and_a_comparison(small):
+def test_the_panel_gets_findings_a_correction_and_a_comparison_with_the_plan_on_screen(small):
     shown = pasted(BROKEN, small, small.plan, {})
     json.dumps(shown, allow_nan=False)
     assert shown["summary"].startswith("1 error")
@@ -198,20 +194,13 @@ def test_the_panel_gets_findings_a_correction_and_a_comparison(small):
     assert shown["diff"].count("\n+") == 2
     assert shown["comparison"]["gain"].startswith("Batch size")
     assert any("tensor_parallel_degree=4" in line for line in shown["read"])
-
-
-def test_the_comparison_is_with_the_plan_on_screen(small):
-    rows = {row[0] for row in pasted(cells.V1, small, small.plan, {})["comparison"]["rows"]}
-    assert "Tensor parallel degree" in rows
-    other = pasted(small.cell("v2"), small, small.plan, {})
-    assert other["comparison"]["rows"] == []
-    assert other["findings"] == []
-
-
-def test_names_of_the_notebook_are_known_to_what_is_pasted(small):
-    cell = cells.V1.replace('"microbatches": 4', '"microbatches": pieces')
-    assert any("pieces is set elsewhere" in line for line in pasted(cell, small, small.plan, {})["unresolved"])
-    assert pasted(cell, small, small.plan, {"pieces": 4})["unresolved"] == []
+    assert "Tensor parallel degree" in {row[0] for row in shown["comparison"]["rows"]}
+    own = pasted(small.cell("v2"), small, small.plan, {})
+    assert (own["comparison"]["rows"], own["findings"]) == ([], [])
+    named = cells.V1.replace('"microbatches": 4', '"microbatches": pieces')
+    unresolved, resolved = (pasted(named, small, small.plan, names)["unresolved"] for names in ({}, {"pieces": 4}))
+    assert any("pieces is set elsewhere" in line for line in unresolved)
+    assert resolved == []
 
 
 def test_junk_is_a_sentence(small):
@@ -233,14 +222,11 @@ def test_a_cell_with_an_estimator_is_checked_as_one_and_not_run(shell):
     assert "estimator" not in shell.user_ns
 
 
-def test_recipes_and_requests_are_checked_by_their_path(shell, tmp_path):
+def test_recipes_and_requests_are_checked_by_their_path_and_on_the_instance_of_the_line(shell, tmp_path):
     for name, text in (("recipe.yaml", cells.RECIPE), ("request.json", cells.REQUEST), ("job.py", cells.V1)):
         path = tmp_path / name
         path.write_text(text)
         assert shell.run_line_magic("smp_check", str(path)).plan is not None
-
-
-def test_a_recipe_is_checked_on_the_instance_of_the_line(shell, tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(cells.ADAPTER_RECIPE)
     assert shell.run_line_magic("smp_check", f"{path} --instance p5.48xlarge").main.estimate.fits

@@ -65,7 +65,8 @@ _TRAINER = """\
 {'train_runtime': 2457.0749, 'train_samples_per_second': 1.058, 'train_steps_per_second': 0.132, 'train_loss': 1.35}
 Total Peak Memory consumed during the train (max): 20480
 """
-
+_EARLIER = "step 20 loss 3.2 tokens_per_second 5000.0\n"
+_BAR = "progress bar (Hugging Face Trainer, accelerate, tqdm)"
 _TRAINER_END = (
     "{'train_runtime': 2457.0749, 'train_samples_per_second': 1.058, 'train_steps_per_second': 0.125, 'epoch': 2.0}"
 )
@@ -73,13 +74,7 @@ _TRAINER_END = (
 LOGS = (
     Excerpt("Hugging Face Trainer, last line", _TRAINER_END, "run_seconds", [8.0], {}),
     Excerpt("exported script", exported([9.0, 1.5]), "seconds", [9.0, 1.5], {"allocated": 21.5, "reserved": 24.0}),
-    Excerpt(
-        "exported script of an earlier version",
-        "step 20 loss 3.2 tokens_per_second 5000.0\n",
-        "tokens_per_second",
-        [5000.0],
-        {},
-    ),
+    Excerpt("exported script of an earlier version", _EARLIER, "tokens_per_second", [5000.0], {}),
     Excerpt("Megatron-LM", _MEGATRON, "seconds", [19.1388, 12.9361], {"allocated": 16.5, "reserved": 16.0}, 128),
     Excerpt("NeMo", _NEMO, "seconds", [7.126, 2.505], {}, 8),
     Excerpt("NeMo", _NEMO_BAR, "seconds", [3.13], {}),
@@ -87,7 +82,5 @@ LOGS = (
     Excerpt("AWS's SMP and FSDP scripts", _SMP, "samples_per_second", [1.35, 1.32], {}),
     Excerpt("AWS's SMP and FSDP scripts", _FSDP, "samples_per_second", [10.72], {}),
     Excerpt("DeepSpeed", _DEEPSPEED, "samples_per_second", [25.704, 227.48], {"allocated": 38.49}),
-    Excerpt(
-        "progress bar (Hugging Face Trainer, accelerate, tqdm)", _TRAINER, "seconds", [7.6, 7.0], {"allocated": 20.0}
-    ),
+    Excerpt(_BAR, _TRAINER, "seconds", [7.6, 7.0], {"allocated": 20.0}),
 )

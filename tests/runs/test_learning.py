@@ -25,14 +25,12 @@ from tests.runs.logs import exported
 FACTORS = st.floats(0.4, 3.0)
 
 
-def _calibration(advice, *factors, plan=None):
+def _calibration(advice, *factors):
     """Runs of the plan that took `factors` times the predicted step time."""
-    seconds = smpa.estimate(advice.model, advice.cluster, advice.job, plan or advice.plan).step_seconds
+    of = (advice.model, advice.cluster, advice.job, advice.plan)
+    seconds = smpa.estimate(*of).step_seconds
     logs = [Log(title="your figures", samples=(Sample(None, factor * seconds),)) for factor in factors]
-    runs = (
-        measured_run(log, advice.model, advice.cluster, advice.job, plan or advice.plan, accept=True) for log in logs
-    )
-    return smpa.Calibration(runs=tuple(runs))
+    return smpa.Calibration(runs=tuple(measured_run(log, *of, accept=True) for log in logs))
 
 
 def _estimate(advice, calibration, cluster=None):
@@ -67,12 +65,8 @@ def test_more_runs_never_widen(advice, factors):
 def test_distance_widens_the_interval_again(advice):
     calibration = _calibration(advice, 1.5)
     widths = []
-    for cluster in (
-        advice.cluster,
-        smpa.Cluster("ml.p4d.24xlarge", 4),
-        smpa.Cluster("ml.p4de.24xlarge", 4),
-        smpa.Cluster("ml.p5.48xlarge", 4),
-    ):
+    others = (smpa.Cluster(f"ml.{name}xlarge", 4) for name in ("p4d.24", "p4de.24", "p5.48"))
+    for cluster in (advice.cluster, *others):
         before, after = (_estimate(advice, c, cluster=cluster) for c in (None, calibration))
         assert after.step_seconds > before.step_seconds
         widths.append(_log_width(after) / _log_width(before))
@@ -128,19 +122,11 @@ def test_columns_have_the_figures_of_single_estimates(advice):
 def test_a_calibration_is_saved_and_reused(advice, tmp_path):
     path = tmp_path / "calibration.json"
     calibrated = advice.calibrate(step_seconds=3.0).calibrate(out_of_memory=True)
-    assert calibrated.job.calibration is not None
     calibrated.job.calibration.save(path)
     assert smpa.load_calibration(path) == calibrated.job.calibration
     assert [entry.name for entry in tmp_path.iterdir()] == ["calibration.json"]
-    other = smpa.advise(
-        "2B",
-        "ml.p4d.24xlarge",
-        instance_count=4,
-        library="fsdp",
-        precision="bf16",
-        global_batch_size=256,
-        calibration=path,
-    )
+    settings = {"library": "fsdp", "precision": "bf16", "global_batch_size": 256}
+    other = smpa.advise("2B", "ml.p4d.24xlarge", instance_count=4, calibration=path, **settings)
     assert other.job.calibration == calibrated.job.calibration
     assert other.learned is not None
     assert "times the parameters" in str(other.learned)
@@ -148,36 +134,21 @@ def test_a_calibration_is_saved_and_reused(advice, tmp_path):
     assert repr(other.job.calibration) == "Calibration(2 runs)"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"format": "smp-advisor-calibration", "version": 2, "runs": []}',
-        '{"format": "smp-advisor-calibration", "version": 1, "runs": []}',
-        '{"format": "smp-advisor-calibration", "version": 1, "runs": [{}]}',
-        '{"format": "smp-advisor-calibration", "version": 1, "runs": [{"conditions": {"gpu": 1}}]}',
-        "[" * 100_000,
-    ],
-)
-def test_no_calibration_is_refused_in_one_sentence(tmp_path, text):
+def test_no_calibration_is_refused_in_one_sentence(advice, tmp_path):
     path = tmp_path / "calibration.json"
-    path.write_text(text, "utf-8")
-    with pytest.raises(CalibrationError) as caught:
-        smpa.load_calibration(path)
-    assert str(caught.value).count("\n") == 0
-
-
-def test_a_saved_run_with_impossible_values_is_refused(advice, tmp_path):
-    path = tmp_path / "calibration.json"
+    start = '{"format": "smp-advisor-calibration", "version": '
+    runs = [f"{start}{runs}}}" for runs in ('2, "runs": []', '1, "runs": []', '1, "runs": [{}]')]
+    texts = ["", "[]", "{}", *runs, start + '1, "runs": [{"conditions": {"gpu": 1}}]}', "[" * 100_000]
     _calibration(advice, 1.2).save(path)
     text = path.read_text("utf-8")
     for good, bad in (('"step_noise": 0.', '"step_noise": -0.'), ('"nodes": 2', '"nodes": "2"'), ("null", "[]")):
         assert good in text
-        path.write_text(text.replace(good, bad, 1), "utf-8")
-        with pytest.raises(CalibrationError):
+        texts.append(text.replace(good, bad, 1))
+    for wrong in texts:
+        path.write_text(wrong, "utf-8")
+        with pytest.raises(CalibrationError) as caught:
             smpa.load_calibration(path)
+        assert "\n" not in str(caught.value), wrong[:100]
 
 
 def test_figures_are_checked(advice):
@@ -216,6 +187,10 @@ def test_a_log_is_read_shown_saved_and_loaded(shell, advice, tmp_path, capsys):
     shown = capsys.readouterr().out
     for text in ("20 of 21 values", "Dropped 1: warm-up", "Step time:", " -> ", "Calibrated with 1 run of yours"):
         assert text in shown
+    (run,) = advisor.advice.job.calibration.runs
+    assert (run.source, run.memory_kind, run.memory_gib) == ("exported script: job.log", "reserved", 24.0)
+    assert run.step_seconds == pytest.approx(seconds, rel=1e-3)
+    assert "Measured plan: step time" in " ".join(run.notes)
     assert advisor.advice.job.calibration == smpa.load_calibration(saved)
     (fact,) = [fact for fact in recommendation(advisor.advice)["facts"] if fact["label"] == "Calibration"]
     assert fact["text"].startswith("1 measured run; step time ")
@@ -223,11 +198,8 @@ def test_a_log_is_read_shown_saved_and_loaded(shell, advice, tmp_path, capsys):
     assert len(again.advice.job.calibration.runs) == 2
     only = shell.run_line_magic("smp_calibrate", f"--load {saved}")
     assert only.advice.estimate == advisor.advice.estimate
-
-
-def test_a_variable_is_a_log(shell, advice):
-    shell.user_ns["lines"] = exported([3.0] * 9)
-    assert shell.run_line_magic("smp_calibrate", "lines").advice.job.calibration.runs[0].step_seconds == 3.0
+    shell.user_ns["lines"] = exported([3.0] * 9)  # a variable is a log
+    assert shell.run_line_magic("smp_calibrate", "lines").advice.job.calibration.runs[-1].step_seconds == 3.0
 
 
 @pytest.mark.parametrize("line", ["", "missing.log", "--step-seconds fast", "--peak-gib 3 --out-of-memory", "--load x"])
@@ -241,7 +213,6 @@ def test_the_summary_escapes_names(advice, tmp_path):
     path = tmp_path / "<b>.log"
     path.write_text(exported([3.0] * 9), "utf-8")
     learned = advice.calibrate(path).learned
-    assert learned is not None
     html = learned._repr_html_()
     assert "&lt;b&gt;.log" in html
     assert "<b>.log" not in html

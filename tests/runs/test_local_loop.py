@@ -29,15 +29,12 @@ def test_a_local_run_is_watched_and_stopped(advice, tmp_path):
     assert again.last.status == run.poll().last.status == "Stopped"
     with pytest.raises(RunError, match="not an empty folder"):
         advice.start(local=True, folder=folder)
+    for wrong in ({"steps": 0}, {"steps": True}, {"spot": True}):
+        with pytest.raises(RunError):
+            advice.start(local=True, folder=tmp_path / "other", **wrong)
 
 
 def test_one_process_trains_to_the_end_without_a_launcher(advice, tmp_path):
     run = advice.start(local=True, folder=tmp_path / "run", steps=2, processes=1)
     run.wait()
     assert (run.last.status, run.step) == ("Completed", 2), run.last.failure
-
-
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": True}, {"spot": True}])
-def test_wrong_options_start_nothing(advice, tmp_path, wrong):
-    with pytest.raises(RunError):
-        advice.start(local=True, folder=tmp_path / "run", **wrong)

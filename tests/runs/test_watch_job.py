@@ -106,11 +106,9 @@ def test_another_kernel_watches_the_job_with_its_prediction(account, started, ad
     write(account, started.name, exported([9.0, *[3.0] * 12]))
     measure(account, started.name, (1, "GPUUtilization", 760.0), (2, "GPUMemoryUtilization", 400.0))
     run = smpa.watch(started.name)
-    assert run.advice is not None
     assert (run.advice.job, run.advice.plan, run.advice.estimate) == (advice.job, advice.plan, advice.estimate)
     assert "in the environment of the job" in run.notes[0]
     assert run.step == 13
-    assert run.typical is not None
     assert run.typical.seconds == pytest.approx(3.0)
     assert run.requests <= 4
     before = run.requests
@@ -183,10 +181,7 @@ def test_inserted_probes_change_the_choice(account, tmp_path, monkeypatch, capsy
     [
         ("", ""),
         ("ValidationException", "The request was rejected because the training job is in status Stopped."),
-        (
-            "AccessDeniedException",
-            "User: user/a is not authorized to perform: sagemaker:StopTrainingJob",
-        ),
+        ("AccessDeniedException", "User: user/a is not authorized to perform: sagemaker:StopTrainingJob"),
     ],
 )
 def test_a_job_is_stopped_or_the_answer_of_aws_is_the_reason(account, monkeypatch, capsys, code, message):

@@ -237,13 +237,9 @@ def _of_plan(advice: Advice, settings: Settings, name: str, values: Sequence[Set
 
 def _control(library: str, name: str, values: Iterable[Setting], current: Setting) -> Control:
     listed = list(values)
-    if current not in listed:
-        # The current value has a position even if it is not one of the regular values.
-        listed = (
-            sorted([*listed, current], key=lambda value: cast("int", value))
-            if name not in _KINDS
-            else [*listed, current]
-        )
+    if current not in listed:  # it has a position even if it is not one of the regular values
+        listed.append(current)
+        listed = listed if name in _KINDS else sorted(listed, key=lambda value: cast("int", value))
     parameters = list(get_library(library).control_codec.fields({name: current}))
     described = [schema(library).described(parameter) for parameter in parameters]
     names = f"Parameter{'s' if len(parameters) > 1 else ''}: {', '.join(parameters)}."
@@ -283,9 +279,13 @@ def repairs(advice: Advice, base: Settings, name: str, value: Setting) -> list[R
     alone: list[_Candidate] = [((), target)]
     single, recast = _single(advice, target, name), _in_other_precision(advice, target, name)
     for candidates in (alone, single, recast, _two_degrees(advice, target, name)):
-        results = _evaluated(advice, base, name, value, candidates)
-        if results:
-            return _best(advice, results)
+        if results := _evaluated(advice, base, name, value, candidates):
+            least, best = advice.min_fit_probability, dict[frozenset[str], Repair]()
+            for repair in sorted(
+                results, key=lambda of: (not fits(of.estimate, least), -of.estimate.samples_per_second)
+            ):
+                best.setdefault(frozenset(repair.changed), repair)
+            return list(best.values())[:_MOST]
     return []
 
 
@@ -345,16 +345,6 @@ def _evaluated(
                     Repair(text=text, changed=changed, settings=settings, advice=moved, plan=plan, estimate=figures)
                 )
     return results
-
-
-def _best(advice: Advice, results: list[Repair]) -> list[Repair]:
-    best: dict[frozenset[str], Repair] = {}
-    for repair in sorted(
-        results,
-        key=lambda repair: (not fits(repair.estimate, advice.min_fit_probability), -repair.estimate.samples_per_second),
-    ):
-        best.setdefault(frozenset(repair.changed), repair)
-    return list(best.values())[:_MOST]
 
 
 def _text(library: str, base: Settings, after: Settings, changed: tuple[str, ...]) -> str:

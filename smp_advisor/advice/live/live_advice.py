@@ -205,41 +205,28 @@ class LiveAdvice(Advice):
             return state.summary
 
     def settle(self, state: ControlState, *, gesture: str = "") -> None:
-        """Show a state of the controls, of the same recommendation, and call the observers.
-
-        A state whose settings cannot be combined is not entered into the history; the moves of one `gesture` of a view
-        are one entry.
-        """
+        """Show a state of the controls; moves of one `gesture` are one entry of the history, invalid settings none."""
         with self.turn:
             if not state.problem:
+                history = self._history
+                if gesture and gesture == history.current.gesture and history.position > 0:
+                    start = history.moved(-1).current
+                    if start.recommended is self.recommended:  # the summary of a drag compares with its start
+                        state = control_state.summarized(start.state, state, state.moved)
                 entry = Entry(recommended=self.recommended, state=state, summary=state.summary, gesture=gesture)
-                state = self._enter(entry)
+                self._history = history.entered(entry)
             self._show(state)
 
     def renew(
         self, recommended: Advice, summary: str, *, state: ControlState | None = None, pins: Iterable[str] = ()
     ) -> None:
-        """Show another recommendation in place, such as that of another cluster; `undo` leads back.
-
-        `state` are its controls, by default at its plan; `pins` are names of further pinned settings.
-        """
+        """Show another recommendation in place, its controls at `state`, with further `pins`; `undo` leads back."""
         value = recommended.recommended
         with self.turn:
             self._pins = tuple(dict.fromkeys((*self._pins, *pins)))
             new = replace(state or control_state.recommended(value), summary=summary)
             self._history = self._history.entered(Entry(recommended=value, state=new, summary=summary))
             self._show(new)
-
-    def _enter(self, entry: Entry) -> ControlState:
-        history = self._history
-        if entry.gesture and entry.gesture == history.current.gesture and history.position > 0:
-            start = history.moved(-1).current
-            if start.recommended is entry.recommended:
-                # The summary of a drag compares with its start.
-                state = control_state.summarized(start.state, entry.state, entry.state.moved)
-                entry = replace(entry, state=state, summary=state.summary)
-        self._history = history.entered(entry)
-        return entry.state
 
     def _show(self, state: ControlState) -> None:
         self._controls = state

@@ -79,16 +79,11 @@ def with_job(advice: Advice, settings: Settings) -> Advice:
     job = replace(advice.job, **changes)
     if job == advice.job:
         return advice
-    return _of_job(advice, settings, job)
-
-
-def _of_job(advice: Advice, settings: Settings, job: Job) -> Advice:
-    """The advice with another job. If that excludes its plan, the plan has the values of the controls."""
     record, precision = get_library(advice.plan.library), advice.plan.precision_fields(job.precision)
     try:
         plan = replace(advice.plan, **precision)
         value = estimate(advice.model, advice.cluster, job, plan)
-    except AdvisorError:
+    except AdvisorError:  # the job excludes this plan: another one has the values of the controls
         of_plan = {name: value for name, value in settings.items() if name in record.controls}
         changed = {**fields_of(advice.plan), **record.control_codec.fields(of_plan), **precision}
         plan = replace(advice.plan, **completed_settings(advice.plan, changed, advice.cluster))
