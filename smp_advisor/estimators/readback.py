@@ -306,8 +306,7 @@ def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
         model = Model.from_shape(family=family, **{field: value for field, value in shape.items() if value is not None})
     except (AdvisorError, TypeError):
         return None
-    description = f"with blocks of {family}" + (
-        "" if model_type is not None else ", because the configuration has no model_type"
-    )
+    why = "" if model_type is not None else ", because the configuration has no model_type"
+    description = f"with blocks of {family}{why}"
     inferred.append(f"The model is {model.summary.rstrip('.')}: the shape in the hyperparameters, {description}.")
     return model

@@ -72,22 +72,6 @@ def test_json_holds_everything_but_the_file():
     assert "source" not in finding["fix"]
 
 
-def test_sarif_has_the_structure_that_its_readers_ask_for(script):
-    log = json.loads(check_script(script, PLAN).to_sarif())
-    assert log["version"] == "2.1.0"
-    (run,) = log["runs"]
-    driver = run["tool"]["driver"]
-    assert driver["name"] == "smp_advisor"
-    (result,) = run["results"]
-    assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"] == "SMP109"
-    assert result["level"] in ("error", "warning", "note", "none")
-    place = result["locations"][0]["physicalLocation"]
-    assert place["region"]["startLine"] == 63
-    assert place["region"]["startColumn"] == 14
-    assert place["artifactLocation"]["uri"].endswith("/train.py")
-    assert all(notice["message"]["text"] for notice in run["invocations"][0]["toolExecutionNotifications"])
-
-
 @pytest.mark.parametrize(
     "comment",
     [
@@ -141,21 +125,6 @@ def test_a_part_of_a_comment_without_effect_is_reported(comment, message):
 def test_a_comment_is_not_unused_where_no_check_judged_its_line():
     text = "from train import helper\n\ndef f():\n    return 1  # smp: ignore[SMP116] for other plans\n"
     assert not check_script(text)
-
-
-def test_fixes_go_to_a_copy(script):
-    copy = apply_fixes(script, plan=PLAN)
-    assert copy.name == "train.fixed.py"
-    assert script.read_text() == BROKEN
-    assert copy.read_text() == samples.PIPELINE
-
-
-def test_fixes_in_place_keep_a_backup(script):
-    script.with_name("train.py.bak").write_text("mine")
-    assert apply_fixes(script, in_place=True, plan=PLAN) == script
-    assert script.read_text() == samples.PIPELINE
-    assert script.with_name("train.py.bak").read_text() == "mine"
-    assert script.with_name("train.py.bak1").read_text() == BROKEN
 
 
 def test_only_the_fixes_asked_for(script):

@@ -148,23 +148,6 @@ def test_what_a_step_returns_used_as_a_number(use):
     assert ids(check_script(script, PLAN)) == ["SMP107"]
 
 
-def test_a_name_that_may_be_none_is_what_it_else_is():
-    script = changed(
-        (
-            "import smdistributed.modelparallel.torch as smp\n",
-            "try:\n    import smdistributed.modelparallel.torch as smp\nexcept ImportError:\n    smp = None\n",
-        )
-    )
-    assert ids(check_script(script, PLAN)) == []
-    assert ids(check_script(script.replace("rank=smp.dp_rank()", "rank=smp.rank()"), PLAN)) == ["SMP111"]
-
-
-def test_a_download_that_nothing_waits_for():
-    (finding,) = check_script(changed(("    smp.barrier()\n", "")), PLAN)
-    assert finding.id == "SMP134"
-    assert "does not wait" in finding.message
-
-
 def test_a_step_in_a_class_of_a_library_s_trainer_is_no_method():
     script = changed(
         (

@@ -10,12 +10,12 @@ import yaml
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import CONFIGURATION, read_bytes, table
 from smp_advisor.reading.module import replace
-from smp_advisor.reading.values import Constant, Mapping, Result, options
+from smp_advisor.reading.values import Constant, Mapping, options
 from smp_advisor.scripts.checks.parallel import reached_accelerators
 from smp_advisor.scripts.checks.sharding import FSDP, shards
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import argument_node, constant, origins
+from smp_advisor.scripts.queries import argument_node, constant, makers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,8 +59,8 @@ def _sharding_turned_on(context: Context) -> Iterator[Hit]:
     if any(not isinstance(option, Constant) or option.value for option in switches):
         return
     parsers = [call for call in context.trace.calls if call.reached and call.name.endswith(_PARSERS)]
-    makers = reached_accelerators(context)
-    for call in (*calls, *parsers, *makers):
+    accelerators = reached_accelerators(context)
+    for call in (*calls, *parsers, *accelerators):
         passed = context.settings.hyperparameters
         if call in parsers and any(passed.get(name) for name in ("fsdp", "deepspeed", "config")):
             return
@@ -69,7 +69,7 @@ def _sharding_turned_on(context: Context) -> Iterator[Hit]:
             context.leave_open(call.module, call.node, what)
         elif call.unpacks or (call in parsers and not passed):
             context.leave_open(call.module, call.node, "whether its arguments turn on FSDP, as the plan does")
-        elif call in makers:
+        elif call in accelerators:
             if not any(call.gives(name) for name in ("fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins")):
                 yield Hit(call.module, call.node, severity="warning", variant="accelerate")
         else:
@@ -250,13 +250,12 @@ def _quantized_shards(context: Context) -> Iterator[Hit]:
 
 @check("TRN715")
 def _saved_from_all_shards(context: Context) -> Iterator[Hit]:
-    makers = reached_accelerators(context)
-    for call in context.trace.methods("save_pretrained") if makers and shards(context, *makers) else ():
-        for origin in origins(call.receiver):
-            unwrapped = isinstance(origin, Result) and origin.call.method == "unwrap_model"
-            if call.reached and unwrapped and not call.gives("state_dict"):
-                yield Hit(call.module, call.node)
-                break
+    accelerators = reached_accelerators(context)
+    saves = context.trace.methods("save_pretrained") if accelerators and shards(context, *accelerators) else []
+    for call in saves:
+        unwrapped = any(maker.method == "unwrap_model" for maker in makers(call.receiver))
+        if call.reached and unwrapped and not call.gives("state_dict"):
+            yield Hit(call.module, call.node)
 
 
 @check("TRN716")
