@@ -321,9 +321,8 @@ def _unread_arguments(context: Context, code: str, name: str, hyperparameters: M
 def _flags(context: Context, parses: list[Call]) -> set[str] | None:
     """Options that the script defines; None if code outside of its files may define or supply some."""
     for call in parses:
-        if not (isinstance(call.receiver, Result) and call.receiver.call.name == _PARSER) or call.arguments:
-            return None
-        if "args" in call.keywords:
+        own = isinstance(call.receiver, Result) and call.receiver.call.name == _PARSER
+        if not own or call.arguments or "args" in call.keywords:
             return None
     handed = [
         value for call in context.trace.calls if not call.bound for value in (*call.arguments, *call.keywords.values())

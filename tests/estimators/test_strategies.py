@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from smp_advisor import check_estimator
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.configuration import fully_sharded, zero
 from tests.estimators.cells import written
 
 ESTIMATOR = """
@@ -76,6 +75,8 @@ def test_fsdp_of_the_trainer(option, sharding):
     ("hyperparameters", "more", "words"),
     [
         ({"fsdp": "full_shard offload"}, TORCHRUN, "offloading to the CPU"),
+        ({"fsdp": "diagonal"}, TORCHRUN, "'diagonal' is none of PyTorch's"),
+        ({"deepspeed": {"zero_optimization": {"stage": "x"}}}, TORCHRUN, "its stage is not known"),
         (
             {"deepspeed": {"zero_optimization": {"stage": 1}}},
             TORCHRUN,
@@ -377,12 +378,6 @@ def test_any_value_anywhere_in_a_recipe_is_read_or_refused(value, data):
         check_estimator("\n".join(lines))
     except AdvisorError:
         return
-
-
-def test_strategies_that_do_not_exist_have_no_plan():
-    assert fully_sharded("diagonal").library is None
-    assert zero("x").library is None
-    assert zero(0).library == "ddp"
 
 
 LOOP = "from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(model)\nloss.backward()\n"

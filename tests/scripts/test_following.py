@@ -27,23 +27,6 @@ def changed(old: str, new: str) -> str:
     return samples.PIPELINE.replace(old, new)
 
 
-@pytest.mark.parametrize(
-    "spelling",
-    [
-        "import torch.utils.data\nloader_class = torch.utils.data.DataLoader",
-        "from torch.utils import data\nloader_class = data.DataLoader",
-        "from torch.utils.data.dataloader import DataLoader as loader_class",
-        "import torch.utils.data as d\nloader_class = d.DataLoader",
-    ],
-)
-def test_aliases_are_seen_through(spelling):
-    script = changed("from torch.utils.data import DataLoader\n", spelling + "\n").replace(
-        "DataLoader(dataset, batch_size=64, sampler=sampler, drop_last=True)",
-        "loader_class(dataset, batch_size=64, sampler=sampler)",
-    )
-    assert ids(check_script(script, samples.PIPELINE_PLAN)) == ["SMP109"]
-
-
 def test_the_library_under_another_name():
     script = samples.PIPELINE.replace(
         "import smdistributed.modelparallel.torch as smp", "from smdistributed.modelparallel import torch as mp"

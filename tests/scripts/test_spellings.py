@@ -90,13 +90,17 @@ def test_a_function_that_prepares_files_may_divide_them_by_any_rank(name, identi
         ("functools.partial(DataLoader, drop_last=True)(dataset, batch_size=64, drop_last=False)", ["SMP109"]),
         ("functools.partial(functools.partial(DataLoader, dataset), 63)(drop_last=True)", ["SMP110"]),
         ("getattr(torch.utils.data, 'DataLoader')(dataset, 64)", ["SMP109"]),
+        ("torch.utils.data.DataLoader(dataset, 64)", ["SMP109"]),
+        ("utils.data.DataLoader(dataset, 64)", ["SMP109"]),
+        ("aliased.DataLoader(dataset, 64)", ["SMP109"]),
+        ("Loader(dataset, 64)", ["SMP109"]),
         ("DataLoader(dataset, **{**dict(batch_size=64), 'drop_last': False})", ["SMP109"]),
     ],
 )
 def test_loaders(made, found):
-    script = changed(
-        (LOADER, made), ("import argparse\n", "import argparse\nimport functools\nimport torch.utils.data\n")
-    )
+    imports = "import functools\nimport torch.utils.data\nimport torch.utils.data as aliased\nfrom torch import utils\n"
+    imports += "from torch.utils.data.dataloader import DataLoader as Loader\n"
+    script = changed((LOADER, made), ("import argparse\n", f"import argparse\n{imports}"))
     assert ids(check_script(script, PLAN)) == found
 
 

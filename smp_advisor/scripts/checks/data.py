@@ -333,9 +333,8 @@ def _judge(context: Context, call: Call, value: Value, variant: str, *, sharding
 
 
 def _renamed(module: Module, node: ast.Call, name: str) -> Edit:
-    if isinstance(node.func, ast.Attribute):
-        return replace(module, node.func, f"{module.text(node.func.value)}.{name}")
-    return replace(module, node.func, name)
+    owner = f"{module.text(node.func.value)}." if isinstance(node.func, ast.Attribute) else ""
+    return replace(module, node.func, f"{owner}{name}")
 
 
 def _right(context: Context) -> str:

@@ -18,6 +18,7 @@ from smp_advisor.scripts.queries import argument_node, constant, derivation, is_
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.findings.finding import Severity
     from smp_advisor.reading.trace import Call
 
 
@@ -55,15 +56,10 @@ def _backward_of_accelerate(context: Context) -> Iterator[Hit]:
         name = _local_name(accelerators[0])
         func = call.node.func
         loss = call.module.text(func.value) if hasattr(func, "value") else ""
-        usable = name and loss and not call.keywords and call.module is accelerators[0].module
+        usable = name and loss and not (call.keywords or call.functions) and call.module is accelerators[0].module
         edits = [replace(call.module, call.node, f"{name}.backward({loss})")] if usable else []
-        yield Hit(
-            call.module,
-            call.node,
-            {"call": call.module.text(call.node)},
-            edits if not call.functions else [],
-            severity="warning" if all(map(_needs_no_scaling, preparing)) else None,
-        )
+        severity: Severity | None = "warning" if all(map(_needs_no_scaling, preparing)) else None
+        yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, edits, severity)
 
 
 def _needs_no_scaling(accelerator: Call) -> bool:
@@ -76,8 +72,7 @@ def _needs_no_scaling(accelerator: Call) -> bool:
 
 def _local_name(call: Call) -> str:
     """The name that the object is assigned to."""
-    statement = call.module.statement(call.node)
-    targets = getattr(statement, "targets", [])
+    targets = getattr(call.module.statement(call.node), "targets", [])
     return getattr(targets[0], "id", "") if len(targets) == 1 else ""
 
 

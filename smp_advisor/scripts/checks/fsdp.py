@@ -179,11 +179,10 @@ def _reentrant(wrapper: Value | None) -> bool:
 @check("SMP317")
 def _values_after_meta(context: Context) -> Iterator[Hit]:
     texts = [module.source.text for module in context.trace.modules]
-    if any(
-        re.search(r"init_weights|reset_parameters|initialize|_init_|load_|param_init_fn|init\.", text) for text in texts
-    ):
-        return
-    for call in context.trace.methods("to_empty"):
+    sets = any(
+        re.search(r"init_weights|reset_parameters|initialize|_init_|load_|param_init_fn|init\.", t) for t in texts
+    )
+    for call in context.trace.methods("to_empty") if not sets else ():
         if call.reached and context.trace.methods("backward"):
             yield Hit(call.module, call.node)
 
@@ -221,10 +220,8 @@ def _through_the_root(context: Context) -> Iterator[Hit]:
         trains = call.reached and call.loops[-1:] and call.loops[-1] in innermost
         if trains and wrapped_by(call.receiver, wraps) is not None:
             func = call.node.func
-            edits = (
-                [replace(call.module, func, call.module.text(func.value))] if isinstance(func, ast.Attribute) else []
-            )
-            yield Hit(call.module, call.node, {}, edits)
+            text = call.module.text(func.value) if isinstance(func, ast.Attribute) else ""
+            yield Hit(call.module, call.node, {}, [replace(call.module, func, text)] if text else [])
 
 
 STRATEGY = ".FSDPStrategy"

@@ -192,9 +192,8 @@ def _own_half_precision(context: Context) -> bool:
             class_name = getattr(source.cls.node, "name", "") if isinstance(source, Instance) else ""
             class_name = class_name or (source.call.name.rpartition(".")[2] if isinstance(source, Result) else "")
             if "fp16" in class_name.lower() or "half" in class_name.lower():
-                context.leave_open(
-                    call.module, call.node, f"{class_name} is the script's own form of half precision (SMP118)."
-                )
+                what = f"{class_name} is the script's own form of half precision (SMP118)."
+                context.leave_open(call.module, call.node, what)
                 return True
     return False
 
@@ -207,10 +206,8 @@ def _inner_optimizer(context: Context) -> Iterator[Hit]:
             if optimizer is not None and all(is_wrapped_optimizer(option) for option in options(optimizer)):
                 place = argument_node(call, "optimizer", 0)
                 has_name = isinstance(place, (ast.Name, ast.Attribute))
-                edits = (
-                    [replace(call.module, place, f"{call.module.text(place)}.optimizer")] if place and has_name else []
-                )
-                yield Hit(call.module, call.node, {}, edits, variant="scheduler")
+                edit = replace(call.module, place, f"{call.module.text(place)}.optimizer") if place else None
+                yield Hit(call.module, call.node, {}, [edit] if has_name else [], variant="scheduler")
         elif call.name in _CLIPS and context.wrappings and not _for_other_precision(context, call):
             yield Hit(call.module, call.node, {}, _clip_masters(context, call), variant="clipping")
 

@@ -41,9 +41,8 @@ def trainer_arguments(context: Context) -> Iterator[Call]:
 
 def _shards(context: Context) -> bool:
     """Whether the plan or the script certainly shards the model."""
-    by_arguments = any(
-        constant(option) for call in trainer_arguments(context) for option in options(call.argument("fsdp"))
-    )
+    switches = [option for call in trainer_arguments(context) for option in options(call.argument("fsdp"))]
+    by_arguments = any(map(constant, switches))
     wraps = any(call.reached for call in context.trace.named(*FSDP))
     return by_arguments or wraps or shards(context, *reached_accelerators(context))
 
@@ -179,9 +178,8 @@ def _arguments_of_the_plan(context: Context) -> Iterator[Hit]:
     precision: Any = "no" if settings.precision == "fp32" else settings.precision
     for call in reached_accelerators(context):
         steps = settings.gradient_accumulation_steps
-        yield from _differences(
-            call, [("mixed_precision", None, precision), ("gradient_accumulation_steps", None, steps)]
-        )
+        rows = [("mixed_precision", None, precision), ("gradient_accumulation_steps", None, steps)]
+        yield from _differences(call, rows)
 
 
 def _differences(call: Call, rows: list[tuple[str, Any, Any]]) -> Iterator[Hit]:
