@@ -148,17 +148,6 @@ def test_a_plain_script_is_nobody_s_business():
     assert ids(check_script(script)) == []
 
 
-def test_trainers_of_hugging_face_start_the_library_themselves():
-    script = (
-        "import smdistributed.modelparallel.torch as smp\n"
-        "from transformers import Trainer, TrainingArguments\n"
-        "trainer = Trainer(model, TrainingArguments('out'))\n"
-        "trainer.train()\n"
-        "print(smp.rank())\n"
-    )
-    assert ids(check_script(script, samples.PIPELINE_PLAN)) == []
-
-
 SCRIPT = """\
 import os
 {imports}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import Plan
 from smp_advisor.scripts import check_script
 from tests.scripts import samples
@@ -221,12 +220,6 @@ def test_a_plan_s_own_batches_settle_an_option_of_that_name():
     text = changed(UNSYNCED, ("BATCHES = 8\n", OPTIONS.replace("accumulation_steps", "gradient_accumulation_steps")))
     assert not found(text, Plan(library="fsdp"))
     assert "If --" not in found(text, Plan(library="fsdp", gradient_accumulation_steps=4))["SMP308"]
-
-
-def test_fsdp_is_a_library_to_check_for():
-    with pytest.raises(AdvisorError, match="training-compiler, fsdp, not 'ddp'"):
-        check_script("", library="ddp")
-    assert not check_script("", library="fsdp")
 
 
 @pytest.mark.parametrize(

@@ -235,3 +235,4 @@ def test_a_trainer_needs_no_calls_of_its_own():
     text = "from transformers import Trainer\n\ntrainer = Trainer(model)\ntrainer.train()\n"
     for library in ("smp-v1", "training-compiler", "fsdp"):
         assert not check_script(text, library=library)
+    assert not check_script(f"import smdistributed.modelparallel.torch as smp\n{text}print(smp.rank())\n", PLAN)
