@@ -187,7 +187,8 @@ class Terms:
                 reads = read_strategy if configuration.library is None else read_defaults
                 reads(configuration, siblings)
         # A notebook often trains first without the libraries: that job is no defect.
-        chosen = [configuration for configuration in configurations if _uses_library(configuration)] or configurations
+        named = [(found, get_library(found.library)) for found in configurations if found.library]
+        chosen = [found for found, library in named if library.divides_model or library.compiles] or configurations
         checked = _first(chosen)
         if len(checked) < len(chosen):
             left = f"The text configures {len(chosen):,} jobs: the first {len(checked)} are checked."
@@ -211,11 +212,6 @@ def _first(configurations: list[Configuration]) -> list[Configuration]:
             f"{configurations[0].title} has {parameters[0]:,} parameters: at most {_MOST_PARAMETERS} can be checked."
         )
     return configurations[: min(_MOST_JOBS, bisect_right(parameters, _MOST_PARAMETERS))]
-
-
-def _uses_library(configuration: Configuration) -> bool:
-    record = get_library(configuration.library) if configuration.library is not None else None
-    return record is not None and (record.divides_model or record.compiles)
 
 
 def read_configurations(

@@ -12,7 +12,6 @@ from smp_advisor.estimators.launchers import (
     choose_library,
     looks_like_parameters,
     read_distribution,
-    read_model_parallel,
     read_options,
 )
 from smp_advisor.estimators.sagemaker_jobs import (
@@ -151,7 +150,7 @@ def configuration_of_dictionary(table: Mapping) -> Configuration | None:
     elif "smdistributed" in table.entries:
         read_distribution(configuration, table)
     elif "modelparallel" in table.entries:
-        read_model_parallel(configuration, table)
+        read_options(configuration, configuration.inner(table, "modelparallel"))
     elif isinstance(inner, Mapping) and ("enabled" in table.entries or looks_like_parameters(inner)):
         read_options(configuration, table)
     elif looks_like_parameters(table):

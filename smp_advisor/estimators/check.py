@@ -114,13 +114,11 @@ def check_estimator(
     hits = [(case, hit) for case in cases for check in CHECKS for hit in check(case)]
     text, complete = corrected(document, terms)
     findings = _findings(document, hits) + _of_the_compiler(document, cases, terms)
+    notes = [*_unresolved(document, cases, findings), *unresolved]
+    notes += [] if complete else [document.source.unresolved(1, _PART)]
     return EstimatorReport(
         findings,
-        (
-            *_unresolved(document, cases, findings),
-            *unresolved,
-            *([] if complete else [document.source.unresolved(1, _PART)]),
-        ),
+        tuple(notes),
         document.source.path,
         tuple(_reading(document, case) for case in cases),
         document.pasted,

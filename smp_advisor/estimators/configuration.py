@@ -24,8 +24,6 @@ def plain_of(table: Value) -> dict[str, Any]:
     for key, entry in table.entries.items():
         if isinstance(entry.value, Mapping):
             data[str(key)] = plain_of(entry.value)
-        elif isinstance(entry.value, Constant):
-            data[str(key)] = entry.value.value
         elif (value := _plain(entry.value)) is not _NOT_PLAIN:
             data[str(key)] = value
     return data
@@ -64,18 +62,11 @@ def digits_as_number(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.isdecimal() and len(value) <= _LONGEST_NUMBER else value
 
 
+_STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "_hybrid_shard_zero2")
 _SHARDING = {
-    "full_shard": "full_shard",
-    "1": "full_shard",
-    "shard_grad_op": "shard_grad_op",
-    "2": "shard_grad_op",
-    "no_shard": "",
-    "3": "",
-    "hybrid_shard": "hybrid_shard",
-    "4": "hybrid_shard",
-    "hybrid_shard_zero2": "_hybrid_shard_zero2",
-    "_hybrid_shard_zero2": "_hybrid_shard_zero2",
-    "5": "_hybrid_shard_zero2",
+    key: name.replace("no_shard", "")
+    for number, name in enumerate(_STRATEGIES, 1)
+    for key in (name, name.removeprefix("_"), str(number))
 }
 """Names and numbers of FSDP's strategies in transformers and accelerate, with those of plans; empty for none."""
 _ZERO = {2: "shard_grad_op", 3: "full_shard"}

@@ -15,22 +15,14 @@ from smp_advisor.reading.source import Edit, applied
 from smp_advisor.reading.values import Constant, Mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from smp_advisor.estimators.cases import Terms
     from smp_advisor.estimators.checks import Change, Hit
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.documents import Dialect
     from smp_advisor.reading.source import Span
 
+_LITERAL = re.compile(r"-?[\w.+-]+|[rbfu]?(\"[^\"\n]*\"|'[^'\n]*')", re.IGNORECASE)
 _SCIENTIFIC = re.compile(r"[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]+")
-
-
-def corrected_text(text: str, dialect: Dialect, configuration: Configuration, changes: Iterable[Change]) -> str | None:
-    """The text with the changes; None if one has no place, or two overlap."""
-    edits = [edit for change in changes for edit in _edits(text, dialect, change, configuration)]
-    placed = complete(list(dict.fromkeys(edits)))
-    return applied(text, placed) if placed else None
 
 
 def _edits(text: str, dialect: Dialect, change: Change, configuration: Configuration) -> list[Edit | None]:
@@ -63,13 +55,8 @@ def _edits(text: str, dialect: Dialect, change: Change, configuration: Configura
 
 def _editable(text: str, value: Any, written: Span | None) -> Span | None:
     """The place of a new value: the literal, wherever it is assigned, else the expression after the key."""
-    if isinstance(value, Constant) and value.span is not None and _is_literal(text[value.span.start : value.span.end]):
-        return value.span
-    return written
-
-
-def _is_literal(text: str) -> bool:
-    return re.fullmatch(r"-?[\w.+-]+|[rbfu]?(\"[^\"\n]*\"|'[^'\n]*')", text, re.IGNORECASE) is not None
+    span = value.span if isinstance(value, Constant) else None
+    return span if span is not None and _LITERAL.fullmatch(text[span.start : span.end]) else written
 
 
 def _shared(configuration: Configuration, table: Mapping, key: str, value: Constant) -> bool:
@@ -204,10 +191,11 @@ def corrected(document: Document, terms: Terms) -> tuple[str, bool]:
 
 def changed_by(document: Document, case: Case, hit: Hit) -> str | None:
     """The text with the changes for one defect; None if they have no place, or the result is not readable."""
-    if not hit.changes:
-        return None
-    text = corrected_text(document.source.text, document.dialect, case.configuration, hit.changes)
-    return None if text is None or text == document.source.text or not _readable(document, text) else text
+    before, configuration = document.source.text, case.configuration
+    edits = [edit for change in hit.changes for edit in _edits(before, document.dialect, change, configuration)]
+    placed = complete(list(dict.fromkeys(edits)))
+    text = applied(before, placed) if placed else before
+    return text if text != before and _readable(document, text) else None
 
 
 def _defects(document: Document, terms: Terms) -> list[tuple[Case, Hit]] | None:

@@ -99,17 +99,14 @@ def read_distribution(configuration: Configuration, value: Value | None) -> None
     if (smdistributed := configuration.inner(value, "smdistributed")) is not None:
         configuration.tables["smdistributed"] = smdistributed
         configuration.put("smdistributed", True, value, "smdistributed")  # noqa: FBT003 - a value
-        read_model_parallel(configuration, smdistributed)
+        read_options(configuration, configuration.inner(smdistributed, "modelparallel"))
         if (data_parallel := inner_table(smdistributed, "dataparallel")) is not None:
             configuration.take(data_parallel, "enabled", "dataparallel")
 
 
-def read_model_parallel(configuration: Configuration, table: Mapping) -> None:
-    if (options := configuration.inner(table, "modelparallel")) is not None:
-        read_options(configuration, options)
-
-
-def read_options(configuration: Configuration, options: Mapping) -> None:
+def read_options(configuration: Configuration, options: Mapping | None) -> None:
+    if options is None:
+        return
     configuration.tables["modelparallel"] = options
     configuration.take(options, "enabled", "modelparallel")
     parameters = options.get("parameters")

@@ -151,13 +151,11 @@ def script_settings(configuration: Configuration, inferred: list[str] | None = N
     hyperparameters = {name: entry.value for name, entry in configuration.hyperparameters.items()}
     keys = {setting.key for setting in schema(record.name).settings}
     settings = {name: value for name, value in hyperparameters.items() if name in keys}
-    if "batch_size" in keys and "batch_size" not in settings:
-        for name in BATCH:
-            if name in hyperparameters:
-                settings["batch_size"] = hyperparameters[name]
-                if inferred is not None:
-                    inferred.append(f"The batch size is the hyperparameter {name}.")
-                break
+    batch = next((name for name in BATCH if name in hyperparameters), None)
+    if batch is not None and "batch_size" in keys and "batch_size" not in settings:
+        settings["batch_size"] = hyperparameters[batch]
+        if inferred is not None:
+            inferred.append(f"The batch size is the hyperparameter {batch}.")
     checkpoints, strategy = is_on(hyperparameters.get("activation_checkpointing")), "activation_strategy"
     if checkpoints and isinstance(hyperparameters.get(strategy), str) and record.script == "smp_step":
         settings["activation_checkpointing"] = hyperparameters[strategy]
@@ -306,8 +304,7 @@ def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
         model = Model.from_shape(family=family, **{field: value for field, value in shape.items() if value is not None})
     except (AdvisorError, TypeError):
         return None
-    description = f"with blocks of {family}" + (
-        "" if model_type is not None else ", because the configuration has no model_type"
-    )
+    why = "" if model_type is not None else ", because the configuration has no model_type"
+    description = f"with blocks of {family}{why}"
     inferred.append(f"The model is {model.summary.rstrip('.')}: the shape in the hyperparameters, {description}.")
     return model

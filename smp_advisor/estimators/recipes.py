@@ -142,7 +142,8 @@ def configuration_of_fine_tuning(recipe: Mapping) -> Configuration:
     data = plain_of(recipe)
     arguments = section(data, "training_config", "training_args")
     model = section(data, "training_config", "model_config")
-    _set_trainer(configuration, section(data, "trainer"))
+    trainer = section(data, "trainer")
+    configuration.set(processes_per_host=trainer.get("devices"), instance_count=trainer.get("num_nodes"))
     strategy = _fine_tuning_strategy(arguments.get("strategy"))
     configuration.use(strategy.assuming("The precision is bf16, because the recipe has none."))
     _set_batch(configuration, arguments.get("micro_train_batch_size"), arguments.get("train_batch_size"))
@@ -171,10 +172,6 @@ def _fine_tuning_strategy(options: object) -> Strategy:
     if config := section(options, "deepspeed_config"):
         return strategy_of_deepspeed(config)
     return undescribed("The strategy", "the recipe has neither fsdp_config nor deepspeed_config")
-
-
-def _set_trainer(configuration: Configuration, trainer: dict[str, Any]) -> None:
-    configuration.set(processes_per_host=trainer.get("devices"), instance_count=trainer.get("num_nodes"))
 
 
 def _set_batch(configuration: Configuration, per_gpu: object, total: object) -> None:
@@ -207,9 +204,9 @@ def configuration_of_verl(recipe: Mapping) -> Configuration:
     training, trainer = section(data, "training_config"), section(data, "trainer")
     samples, roles = section(training, "data"), section(training, "actor_rollout_ref")
     own = section(training, "trainer")
-    inner = {"devices": own.get("n_gpus_per_node"), "num_nodes": own.get("nnodes")}
-    trainer = {name: trainer.get(name, value) for name, value in inner.items()}
-    _set_trainer(configuration, trainer)
+    devices = trainer.get("devices", own.get("n_gpus_per_node"))
+    nodes = trainer.get("num_nodes", own.get("nnodes"))
+    configuration.set(processes_per_host=devices, instance_count=nodes)
     if roles:
         actor, model = section(roles, "actor"), section(roles, "model")
         engine = {**section(actor, "fsdp_config"), "strategy": actor.get("strategy")}
@@ -223,15 +220,13 @@ def configuration_of_verl(recipe: Mapping) -> Configuration:
         engine, model = section(training, "engine"), section(training, "model")
         per_gpu, total = samples.get("micro_batch_size_per_gpu"), samples.get("train_batch_size")
         length = samples.get("max_length")
-    strategy = _verl_strategy(engine, trainer)
-    if samples.get("use_dynamic_bsz") is True and not roles:
-        tokens = count(samples.get("max_token_len_per_gpu"))
-        per_sample = count(length)
-        if tokens and per_sample:
-            per_gpu = max(1, tokens // per_sample)
-            strategy = strategy.assuming(
-                f"The batch per GPU is {per_gpu}, the samples of {length:,} tokens in its {tokens:,} tokens per GPU."
-            )
+    strategy = _verl_strategy(engine, devices, nodes)
+    tokens, per_sample = count(samples.get("max_token_len_per_gpu")), count(length)
+    if samples.get("use_dynamic_bsz") is True and not roles and tokens and per_sample:
+        per_gpu = max(1, tokens // per_sample)
+        strategy = strategy.assuming(
+            f"The batch per GPU is {per_gpu}, the samples of {length:,} tokens in its {tokens:,} tokens per GPU."
+        )
     states = str(engine.get("model_dtype")).lower() in ("bfloat16", "bf16")
     strategy = strategy.assuming(
         "The precision is bf16, because the recipe computes in bfloat16.",
@@ -255,7 +250,7 @@ def configuration_of_verl(recipe: Mapping) -> Configuration:
     return configuration
 
 
-def _verl_strategy(engine: dict[str, Any], trainer: dict[str, Any]) -> Strategy:
+def _verl_strategy(engine: dict[str, Any], devices: object, nodes: object) -> Strategy:
     target = str(engine.get("_target_", "")).rpartition(".")[2]
     kind, size = str(engine.get("strategy") or target or "without a name"), engine.get("fsdp_size", -1)
     name = "FSDP2" if kind == "fsdp2" else "FSDP"
@@ -263,7 +258,6 @@ def _verl_strategy(engine: dict[str, Any], trainer: dict[str, Any]) -> Strategy:
         return undescribed(f"verl's engine {kind}", "no library here has its parallelism")
     if (count(engine.get("ulysses_sequence_parallel_size")) or 1) > 1:
         return undescribed(f"{name} with sequence parallelism (Ulysses)", "FSDP here has none")
-    devices, nodes = trainer.get("devices"), trainer.get("num_nodes")
     if size not in (-1, None, devices):
         return undescribed(f"{name} over groups of {size} GPUs", "plans shard over all GPUs or over those of a node")
     sharding = "hybrid_shard" if size == devices and nodes != 1 else "full_shard"

@@ -104,12 +104,8 @@ def read_training_script(text: str) -> ScriptFacts | None:
     if len(nodes) > _LONGEST:
         return None
     calls = [node for node in nodes if isinstance(node, ast.Call)]
-    aliases = {
-        alias.asname or alias.name: alias.name
-        for node in nodes
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    imports = [alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+    aliases = {alias.asname or alias.name: alias.name for alias in imports}
     by_name: dict[str, list[ast.Call]] = {}
     for call in calls:
         last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
@@ -164,9 +160,8 @@ def _settings(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], n
             settings[str(keyword.arg)] = keyword.value.value
             batch = keyword.value.value if keyword.arg in BATCH else batch
     planned = {name: value for name, value in settings.items() if name in _READ and value is not None}
-    return {name: value for name, value in planned.items() if name not in BATCH} | (
-        {"batch_size": batch} if batch else {}
-    )
+    settings = {name: value for name, value in planned.items() if name not in BATCH}
+    return settings | ({"batch_size": batch} if batch else {})
 
 
 def _of_commands(by_name: dict[str, list[ast.Call]], nodes: list[ast.AST]) -> dict[str, Any]:
@@ -191,14 +186,9 @@ def _checkpoints(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword]
         if "gradient_checkpointing" in _options(call):
             return True in _constants(call, "default")
     fast = any(ast.unparse(call.func).startswith("Fast") for call in by_name.get("get_peft_model", []))  # of Unsloth
-    return (
-        fast
-        or "gradient_checkpointing_enable" in by_name
-        or any(
-            keyword.arg == "gradient_checkpointing" and isinstance(keyword.value, ast.Constant) and keyword.value.value
-            for keyword in keywords
-        )
-    )
+    passed = [keyword.value for keyword in keywords if keyword.arg == "gradient_checkpointing"]
+    by_argument = any(isinstance(value, ast.Constant) and value.value for value in passed)
+    return fast or by_argument or "gradient_checkpointing_enable" in by_name
 
 
 def _strategy(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], nodes: list[ast.AST]) -> Strategy | None:
@@ -208,9 +198,7 @@ def _strategy(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], n
         chosen = {
             node.attr
             for node in nodes
-            if isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name | ast.Attribute)
-            and (getattr(node.value, "id", "") or getattr(node.value, "attr", "")) == "ShardingStrategy"
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value).rpartition(".")[2] == "ShardingStrategy"
         }
         if len(chosen) == 1:
             return fully_sharded(chosen.pop())

@@ -46,31 +46,17 @@ def as_sarif(*reports: Report, problems: Iterable[str] = ()) -> dict[str, Any]:
         mark = hashlib.sha256(text.encode()).hexdigest()[:16]
         same[mark] += 1
         results.append(_result(finding, used.index(finding.id), f"{mark}:{same[mark]}"))
-    return {
-        "$schema": _SCHEMA,
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {
-                    "driver": {
-                        "name": "smp_advisor",
-                        "version": __version__,
-                        "semanticVersion": __version__,
-                        "rules": [_rule(identifier) for identifier in used],
-                    }
-                },
-                **({"properties": {"coverage": coverage}} if coverage else {}),
-                "columnKind": "unicodeCodePoints",
-                "results": results,
-                "invocations": [
-                    {
-                        "executionSuccessful": not failures,
-                        "toolExecutionNotifications": [*failures, *notifications],
-                    }
-                ],
-            }
-        ],
+    rules = [_rule(identifier) for identifier in used]
+    driver = {"name": "smp_advisor", "version": __version__, "semanticVersion": __version__, "rules": rules}
+    invocation = {"executionSuccessful": not failures, "toolExecutionNotifications": [*failures, *notifications]}
+    run = {
+        "tool": {"driver": driver},
+        **({"properties": {"coverage": coverage}} if coverage else {}),
+        "columnKind": "unicodeCodePoints",
+        "results": results,
+        "invocations": [invocation],
     }
+    return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
 def _rule(identifier: str) -> dict[str, Any]:
@@ -98,35 +84,18 @@ def _result(finding: Finding, rule: int, fingerprint: str) -> dict[str, Any]:
         "message": {"text": f"{finding.message} {finding.consequence} Instead: {finding.remedy}"},
         "locations": [_location(finding.path, region)],
         "partialFingerprints": {"primaryLocationLineHash": fingerprint},
-        **(
-            {"fixes": [_sarif_fix(finding, finding.fix)]}
-            if finding.fix is not None and finding.fix.replacements
-            else {}
-        ),
+        **({"fixes": [_sarif_fix(finding.path, finding.fix)]} if finding.fix and finding.fix.replacements else {}),
     }
 
 
-def _sarif_fix(finding: Finding, fix: Fix) -> dict[str, Any]:
-    return {
-        "description": {"text": fix.description},
-        "artifactChanges": [
-            {
-                "artifactLocation": _artifact(finding.path),
-                "replacements": [
-                    {
-                        "deletedRegion": {
-                            "startLine": change.line,
-                            "startColumn": change.column,
-                            "endLine": change.end_line,
-                            "endColumn": change.end_column,
-                        },
-                        "insertedContent": {"text": change.text},
-                    }
-                    for change in fix.replacements
-                ],
-            }
-        ],
-    }
+def _sarif_fix(path: str, fix: Fix) -> dict[str, Any]:
+    replacements = []
+    for change in fix.replacements:
+        region = {"startLine": change.line, "startColumn": change.column}
+        region |= {"endLine": change.end_line, "endColumn": change.end_column}
+        replacements.append({"deletedRegion": region, "insertedContent": {"text": change.text}})
+    changes = [{"artifactLocation": _artifact(path), "replacements": replacements}]
+    return {"description": {"text": fix.description}, "artifactChanges": changes}
 
 
 def _location(path: str, region: dict[str, Any]) -> dict[str, Any]:

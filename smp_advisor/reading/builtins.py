@@ -144,9 +144,7 @@ FUNCTIONS: dict[str, Known] = {
     "zip": _of_items(lambda *columns: Collection([Collection([*row]) for row in zip(*columns, strict=False)])),
     "map": _mapped,
     "copy.copy": _of_value(_shallow),
-    "copy.deepcopy": _of_value(
-        lambda data: settled(data) if isinstance(data, (Mapping, Collection, Constant)) else None
-    ),
+    "copy.deepcopy": _of_value(lambda data: settled(data) if isinstance(data, _DATA) else None),
 }
 """Functions by their dotted names; None is a result that is not known."""
 

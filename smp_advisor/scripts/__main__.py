@@ -56,13 +56,9 @@ def _text(project: Project, *, single: bool) -> str:
     if single and not project.modules:
         return "\n\n".join(map(as_text, project.reports))
     parts = [as_text(report) for report in project.reports if report.findings]
-    clean = [
-        (report, repeats)
-        for report, repeats in zip(project.reports, project.repeated, strict=True)
-        if not report.findings
-    ]
-    seen = [(report, repeats) for report, repeats in clean if repeats or _concerns(report)]
-    parts += [_short(report, repeats) for report, repeats in seen]
+    for report, repeats in zip(project.reports, project.repeated, strict=True):
+        if not report.findings and (repeats or _concerns(report)):
+            parts.append(_short(report, repeats))
     idle = [report.path for report in project.reports if not report.findings and not _concerns(report)]
     if idle:
         parts.append(

@@ -21,7 +21,7 @@ from smp_advisor.scripts.checks.parallel import ACCELERATORS, REPLICATING
 from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.conditions import BACK_ENDS
 from smp_advisor.scripts.following import follow
-from smp_advisor.scripts.queries import is_optimizer, is_plain_model, known_names, origins
+from smp_advisor.scripts.queries import is_optimizer, is_plain_model, known_names, makers, origins
 from smp_advisor.scripts.settings import from_plan, missing_batch, missing_checkpointing, missing_precision
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ def _reached(calls: Iterable[Call]) -> list[Call]:
 def _models(context: Context) -> Iterator[Call]:
     wrappers = context.trace.named(*_WRAPPERS)
     for call in context.trace.methods("prepare", "setup", "setup_module"):
-        owners = [origin.call.name for origin in origins(call.receiver) if isinstance(origin, Result)]
-        wrappers += [call] if any(name.endswith(("Accelerator", "Fabric")) for name in owners) else []
+        wrappers += [call] if any(o.name.endswith(("Accelerator", "Fabric")) for o in makers(call.receiver)) else []
     wrappers += [call for call in context.trace.calls if call.name.endswith("Trainer")]
     wrappers += [
         instance.call
@@ -98,8 +97,7 @@ def _loops(context: Context) -> tuple[str, ...]:
             line = getattr(call.loops[-1], "lineno", call.node.lineno)
             places[call.loops[-1]] = f"loop ({_place(call.module, line)})"
     for call in context.trace.methods("train", "fit"):
-        owners = [origin.call.name for origin in origins(call.receiver) if isinstance(origin, Result)]
-        if call.method == "fit" or any(name.endswith("Trainer") for name in owners):
+        if call.method == "fit" or any(owner.name.endswith("Trainer") for owner in makers(call.receiver)):
             places[call.node] = f"{call.module.text(call.node.func)}() ({_place(call.module, call.node.lineno)})"
     return tuple(dict.fromkeys(places.values()))
 
@@ -217,20 +215,12 @@ def _fix(module: Module, description: str, changes: list[Edit | None]) -> Fix | 
     text = changed(module, edits) if edits else None
     if text is None:
         return None
-    replaced = () if module.source.cells else tuple(_replacement(module.source, edit) for edit in edits)
-    return Fix(description=description, diff=diff(module.source, edits), source=text, replacements=replaced)
-
-
-def _replacement(source: Source, edit: Edit) -> Replacement:
-    starts = source.starts()
-    first, last = (bisect.bisect_right(starts, place) for place in (edit.start, edit.end))
-    return Replacement(
-        line=first,
-        column=edit.start - starts[first - 1] + 1,
-        end_line=last,
-        end_column=edit.end - starts[last - 1] + 1,
-        text=edit.text,
-    )
+    starts, replaced = module.source.starts(), []
+    for edit in edits if not module.source.cells else ():
+        first, last = (bisect.bisect_right(starts, place) for place in (edit.start, edit.end))
+        ends = edit.start - starts[first - 1] + 1, edit.end - starts[last - 1] + 1
+        replaced.append(Replacement(line=first, column=ends[0], end_line=last, end_column=ends[1], text=edit.text))
+    return Fix(description=description, diff=diff(module.source, edits), source=text, replacements=tuple(replaced))
 
 
 def _why_not(hit: Hit, changes: list[Edit | None]) -> str:
@@ -331,9 +321,8 @@ def _unread_arguments(context: Context, code: str, name: str, hyperparameters: M
 def _flags(context: Context, parses: list[Call]) -> set[str] | None:
     """Options that the script defines; None if code outside of its files may define or supply some."""
     for call in parses:
-        if not (isinstance(call.receiver, Result) and call.receiver.call.name == _PARSER) or call.arguments:
-            return None
-        if "args" in call.keywords:
+        own = isinstance(call.receiver, Result) and call.receiver.call.name == _PARSER
+        if not own or call.arguments or "args" in call.keywords:
             return None
     handed = [
         value for call in context.trace.calls if not call.bound for value in (*call.arguments, *call.keywords.values())

@@ -12,7 +12,7 @@ from smp_advisor.reading.values import Argument, Choice, Constant, External, Mem
 from smp_advisor.scripts.queries import mentions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from smp_advisor.reading.module import Module
     from smp_advisor.reading.trace import Call, Guard
@@ -147,13 +147,9 @@ def is_one(number: object) -> bool:
 
 def arguments_of(value: Value, depth: int = 0) -> set[str]:
     """Names of the command-line options in a condition."""
-    if isinstance(value, Argument):
-        return {value.name}
-    parts: Iterable[Value] = ()
-    if isinstance(value, Operation) and depth < 6:
-        parts = value.operands
-    elif isinstance(value, Choice) and depth < 6:
-        parts = options(value)
+    if depth > 5 or not isinstance(value, (Operation, Choice)):
+        return {value.name} if isinstance(value, Argument) else set()
+    parts = value.operands if isinstance(value, Operation) else options(value)
     return {name for part in parts for name in arguments_of(part, depth + 1)}
 
 
@@ -333,8 +329,7 @@ def _phrase(guard: Guard) -> str:
     names = [f"--{name}" for name in sorted(arguments_of(guard.value))]
     if not names:
         return f"{'where' if guard.holds else 'unless'} {ast.unparse(guard.test)}"
-    plain = isinstance(guard.value, Argument)
-    if not plain:
+    if not isinstance(guard.value, Argument):
         return f"by the value of {', '.join(names)}"
     return f"{'with' if guard.holds else 'without'} {names[0]}"
 

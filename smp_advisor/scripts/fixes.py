@@ -258,7 +258,13 @@ def _round(context: Context, selected: set[str] | None) -> list[tuple[Module, st
         if not changes or not catalog()[finding.id].fix or (selected is not None and finding.id not in selected):
             continue
         fixes = by_module.setdefault(id(hit.module), [])
-        if all(_apart(change, edit) for change in changes for _, edits in fixes for edit in edits):
+        # The order of two insertions at one place is undefined.
+        if all(
+            change.end < edit.start or edit.end < change.start or change.end == edit.start != change.start
+            for change in changes
+            for _, edits in fixes
+            for edit in edits
+        ):
             fixes.append((finding.id, changes))
     results = []
     for identity, fixes in by_module.items():
@@ -271,12 +277,3 @@ def _round(context: Context, selected: set[str] | None) -> list[tuple[Module, st
         alone = ((identifier, changed(module, changes)) for identifier, changes in fixes)
         results += [(module, result, {identifier}) for identifier, result in alone if result is not None][:1]
     return results
-
-
-def _apart(first: Edit, second: Edit) -> bool:
-    """Whether both edits can be applied together. The order of two insertions at one place is undefined."""
-    return (
-        first.end < second.start
-        or second.end < first.start
-        or (first.end == second.start and first.start != second.start)
-    )

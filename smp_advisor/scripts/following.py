@@ -63,13 +63,7 @@ def follow(
     run = _followed(source, texts, variables)
     settings = with_script(settings, run.trace)
     libraries = _libraries(run.trace, settings)
-    return Context(
-        run.trace,
-        settings,
-        libraries,
-        run.unresolved,
-        followed=run.followed.keys(),
-    )
+    return Context(run.trace, settings, libraries, run.unresolved, followed=run.followed.keys())
 
 
 def _followed(source: Source, texts: Mapping[Path, Source] | None, variables: Mapping[str, Any] | None) -> Run:
@@ -78,13 +72,7 @@ def _followed(source: Source, texts: Mapping[Path, Source] | None, variables: Ma
             return read_through(source, computes=True, texts=texts, variables=variables, is_entry=_is_entry)
         except TooLongError:
             pass  # the text also trains: each loop is followed once
-    return read_through(
-        source,
-        texts=texts,
-        variables=variables,
-        is_entry=_is_entry,
-        can_wait=_can_wait,
-    )
+    return read_through(source, texts=texts, variables=variables, is_entry=_is_entry, can_wait=_can_wait)
 
 
 @lru_cache(maxsize=256)  # scripts of a project import the same modules

@@ -91,6 +91,11 @@ def origins(value: Value | None) -> list[Value]:
     return sources
 
 
+def makers(value: Value | None) -> list[Call]:
+    """Calls whose results `value` may be."""
+    return [origin.call for origin in origins(value) if isinstance(origin, Result)]
+
+
 def constant(value: Value | None) -> Any:
     """The literal in `value`; None if it is not a literal."""
     return value.value if isinstance(value, Constant) else None
@@ -113,12 +118,8 @@ def is_known(value: Value, depth: int = 0) -> bool:
         return True
     if isinstance(value, Argument):
         return "rank" not in value.name  # the launcher may set a different rank for each process
-    if isinstance(value, Operation):
-        return all(is_known(operand, depth + 1) for operand in value.operands)
-    if isinstance(value, Collection):
-        return all(is_known(item, depth + 1) for item in value.items)
-    if isinstance(value, Choice):
-        return all(is_known(option, depth + 1) for option in value.alternatives)
+    if isinstance(value, (Operation, Collection, Choice)):
+        return all(is_known(part, depth + 1) for part in _computed_from(value))
     if isinstance(value, Result):
         if value.call.name in _RANKS:
             return True
@@ -169,12 +170,12 @@ def _variable(value: Value) -> str:
 
 def is_wrapped_model(value: Value) -> bool:
     """Whether `value` may be a result of ``smp.DistributedModel``."""
-    return any(isinstance(origin, Result) and origin.call.name == "smp.DistributedModel" for origin in origins(value))
+    return any(call.name == "smp.DistributedModel" for call in makers(value))
 
 
 def is_wrapped_optimizer(value: Value) -> bool:
     """Whether `value` may be a result of ``smp.DistributedOptimizer``."""
-    return any(isinstance(o, Result) and o.call.name == "smp.DistributedOptimizer" for o in origins(value))
+    return any(call.name == "smp.DistributedOptimizer" for call in makers(value))
 
 
 def is_plain_model(value: Value) -> bool:
@@ -207,8 +208,7 @@ def updates(trace: Trace) -> list[tuple[Call, Value]]:
     for call in trace.methods("step"):
         if call.receiver is None:
             continue
-        names = [origin.call.name for origin in origins(call.receiver) if isinstance(origin, Result)]
-        scales = any(name.endswith("GradScaler") for name in names)
+        scales = any(maker.name.endswith("GradScaler") for maker in makers(call.receiver))
         steps.append((call, call.arguments[0] if scales and call.arguments else call.receiver))
     return steps
 

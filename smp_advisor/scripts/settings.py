@@ -109,8 +109,7 @@ def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str
         raise AdvisorError(
             f"plan must be a Plan or a dictionary of the library's parameters, not {type(plan).__name__}."
         )
-    usable = {name: value for name, value in values.items() if name in _NAMES and value is not None}
-    usable = {name: value for name, value in usable.items() if _fits(name, value)}
+    usable = {name: value for name, value in values.items() if name in _NAMES and _fits(name, value)}
     if library is not None:
         usable["library"] = library
     return Settings(**usable, hyperparameters=_options(hyperparameters))

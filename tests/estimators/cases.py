@@ -81,14 +81,7 @@ CASES = [
         "tensor_paralel_degree",
         mended="tensor_parallel_degree=2",
     ),
-    Case(
-        "EST501",
-        "in a request",
-        cells.REQUEST,
-        '\\"ddp\\": true',
-        '\\"dpp\\": true',
-        "mp_parameters",
-    ),
+    Case("EST501", "in a request", cells.REQUEST, '\\"ddp\\": true', '\\"dpp\\": true', "mp_parameters"),
     Case(
         "EST501",
         "of TensorFlow",
@@ -106,22 +99,6 @@ CASES = [
         "shard_degree: 60",
         "shard_degree: 60",
         mended="shard_degree: 64",
-    ),
-    _v1(
-        "EST503",
-        "no mpi",
-        '        "mpi": {"enabled": True, "processes_per_host": 8},  # one a GPU\n',
-        "",
-        "smdistributed",
-        mended='"mpi": {"enabled": True, "processes_per_host": 8}',
-    ),
-    _v2(
-        "EST503",
-        "mpi in version 2",
-        '        "torch_distributed": {"enabled": True},\n',
-        '        "torch_distributed": {"enabled": True},\n        "mpi": {"enabled": True, "processes_per_host": 8},\n',
-        '"mpi"',
-        mended='distribution={\n        "torch_distributed": {"enabled": True},\n        "smdistributed"',
     ),
     _v1(
         "EST505",
@@ -157,15 +134,6 @@ CASES = [
     ),
     _v1("EST506", "python", 'py_version="py39"', 'py_version="py38"', "framework_version", mended='py_version="py39"'),
     _v2("EST506", "short version", '"2.4.1"', '"2.4"', "2.4", mended='framework_version="2.4.1"'),
-    _v1(
-        "EST507",
-        "debugger",
-        "    debugger_hook_config=False,\n",
-        "",
-        "disable_profiler",
-        severity="warning",
-        mended="debugger_hook_config=False",
-    ),
     *(
         _v1(
             "EST511",
@@ -202,8 +170,5 @@ CASES = [
     ),
 ]
 
-WITH_MODEL = [
-    ("EST508", cells.V1, LARGE, SMALL),
-    ("EST510", cells.V1, SMALL, LARGE),
-]
+WITH_MODEL = [("EST508", cells.V1, LARGE, SMALL), ("EST510", cells.V1, SMALL, LARGE)]
 """A check of memory, with a model for which it fires and one for which it does not."""

@@ -93,42 +93,6 @@ trainer = ModelTrainer(
 )
 """
 
-COMPILER = """\
-from sagemaker.huggingface import HuggingFace, TrainingCompilerConfig
-
-estimator = HuggingFace(
-    entry_point="train.py",
-    role="role",
-    instance_type="ml.p3dn.24xlarge",
-    instance_count=1,
-    transformers_version="4.21.1",
-    pytorch_version="1.11.0",
-    py_version="py38",
-    compiler_config=TrainingCompilerConfig(),
-    distribution={"pytorchxla": {"enabled": True}},
-    hyperparameters={"per_device_train_batch_size": 24},
-    debugger_hook_config=False,
-    disable_profiler=True,
-)
-"""
-
-CONTRACT = """\
-from sagemaker.core.training.configs import Compute
-from sagemaker.train import ModelTrainer
-
-trainer = ModelTrainer(
-    training_image="763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:1.13.1-gpu-py39",
-    compute=Compute(instance_type="ml.p4d.24xlarge", instance_count=2),
-    hyperparameters={
-        "batch_size": 8,
-        "sagemaker_program": "train.py",
-        "sagemaker_mpi_enabled": True,
-        "sagemaker_mpi_num_of_processes_per_host": 8,
-        "mp_parameters": {"pipeline_parallel_degree": 2, "microbatches": 4, "ddp": True, "fp16": True},
-    },
-)
-"""
-
 TENSORFLOW = """\
 from sagemaker.tensorflow import TensorFlow
 
@@ -236,18 +200,10 @@ estimator = PyTorch(
 """
 
 WAYS = {
-    "dict": """\
-parameters = dict(pipeline_parallel_degree=2, microbatches=4, ddp=True, fp16=True)
-""",
     "union": """\
 base = {"ddp": True, "fp16": False}
 parameters = base | {"fp16": True, "microbatches": 4}
 parameters["pipeline_parallel_degree"] = 2
-""",
-    "unpacking": """\
-base = {"ddp": True}
-parameters = {**base, "fp16": True, "microbatches": 2 * 2}
-parameters.update(pipeline_parallel_degree=16 // 8)
 """,
     "function": """\
 def options(stages, *, m=1, **more):
@@ -256,45 +212,6 @@ def options(stages, *, m=1, **more):
     return found
 
 parameters = options(2, m=4, ddp=True, fp16=True)
-""",
-    "branches": """\
-kind = "ml.p4d.24xlarge"
-if kind.startswith("ml.p4"):
-    stages = 2
-elif kind == "x":
-    stages = 4
-parameters = {"pipeline_parallel_degree": stages, "microbatches": 4, "ddp": True, "fp16": True}
-""",
-    "loop": """\
-parameters = {}
-for key, value in zip(["pipeline_parallel_degree", "microbatches"], (2, 4)):
-    parameters[key] = value
-parameters |= {"ddp": not False, "fp16": 1 > 0}
-""",
-    "comprehension and f-string": """\
-pairs = [("pipeline", 2), ("x", 3)]
-parameters = {f"{name}_parallel_degree": n for name, n in pairs if n < 3}
-parameters = {**parameters, "microbatches": max(4, 2), "ddp": True, "fp16": True}
-""",
-    "JSON": """\
-import json
-
-text = '{"pipeline_parallel_degree": 2, "microbatches": 4, "ddp": true, "fp16": true}'
-parameters = json.loads(text)
-""",
-    "table of sizes": """\
-sizes = {"large": {"stages": 2}}
-config = sizes.get("large", {})
-stages = config["stages"] if config else 1
-parameters = {"microbatches": 4, "ddp": True, "fp16": bool("yes"), "pipeline_parallel_degree": stages}
-""",
-    "what credentials decide": """\
-stages, m = (2, 4)
-try:
-    role = get_execution_role()
-except ValueError:
-    stages = 8
-parameters = {"pipeline_parallel_degree": stages, "microbatches": m, "ddp": True, "fp16": True}
 """,
 }
 """Ways to make one dictionary of parameters."""

@@ -14,8 +14,6 @@ CORRECT = {
     "SDK 2, SMP v1": cells.V1,
     "SDK 2, SMP v2": cells.V2,
     "SDK 3, SMP v2": cells.TRAINER,
-    "SDK 3, SMP v1": cells.CONTRACT,
-    "Training Compiler": cells.COMPILER,
     "TensorFlow": cells.TENSORFLOW,
     "recipe": cells.RECIPE,
     "request": cells.REQUEST,

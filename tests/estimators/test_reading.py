@@ -6,7 +6,6 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -295,16 +294,6 @@ def test_an_estimator_is_told_from_a_script(tmp_path):
     assert looks_like_estimator(cells.RECIPE)
     assert not looks_like_estimator("import torch\nmodel = torch.nn.Linear(1, 1)\n")
     assert not looks_like_estimator("def (")
-
-
-def test_the_report_is_a_list_of_findings_for_other_tools():
-    report = check_estimator(cells.V1.replace('"fp16": True', '"fp16": 1'))
-    assert json.loads(report.to_json())["findings"][0]["id"] == "EST501"
-    rules = json.loads(report.to_sarif())["runs"][0]["tool"]["driver"]["rules"]
-    assert [rule["id"] for rule in rules] == ["EST501"]
-    assert "Corrected:" in str(report)
-    assert isinstance(report.path, str)
-    assert Path(report.path).name == "<cell>"
 
 
 @pytest.mark.parametrize(("script", "is_exported"), [("train.py", False), ("src/train_smp.py", True)])

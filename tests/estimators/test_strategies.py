@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from smp_advisor import check_estimator
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.configuration import fully_sharded, zero
 from tests.estimators.cells import written
 
 ESTIMATOR = """
@@ -41,6 +40,19 @@ def reading(text):
     return check_estimator(text).readings[0]
 
 
+@pytest.fixture
+def beside(tmp_path):
+    """Read a text in a file next to its script and other files."""
+
+    def read(text, code="", folder="scripts", **files):
+        for name, content in {f"{folder}/train.py": code, "launch.py": text, **files}.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(content)
+        return reading(tmp_path / "launch.py")
+
+    return read
+
+
 @pytest.mark.parametrize(
     ("option", "sharding"),
     [
@@ -63,6 +75,8 @@ def test_fsdp_of_the_trainer(option, sharding):
     ("hyperparameters", "more", "words"),
     [
         ({"fsdp": "full_shard offload"}, TORCHRUN, "offloading to the CPU"),
+        ({"fsdp": "diagonal"}, TORCHRUN, "'diagonal' is none of PyTorch's"),
+        ({"deepspeed": {"zero_optimization": {"stage": "x"}}}, TORCHRUN, "its stage is not known"),
         (
             {"deepspeed": {"zero_optimization": {"stage": 1}}},
             TORCHRUN,
@@ -123,17 +137,14 @@ def test_data_parallel_jobs_are_ddp(more):
     assert reading(job(more=more)).plan.library == "ddp"
 
 
-def test_a_job_on_one_gpu_is_a_single_replica_if_its_script_may_train(tmp_path):
+def test_a_job_on_one_gpu_is_a_single_replica_if_its_script_may_train(beside):
     text = job({"gradient-accumulation-steps": 8}, more="", instance="ml.g5.2xlarge", count=1)
     plan = reading(text).plan
     assert (plan.library, plan.gradient_accumulation_steps) == ("ddp", 8)
     assert "EST511" not in {found.id for found in check_estimator(text)}
     local = reading(job(more="", instance="local_gpu", count=1))
     assert "No cluster: local_gpu runs the job on this machine." in local.open
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "train.py").write_text("import subprocess\nsubprocess.run(['tune', 'run', 'generate'])\n")
-    (tmp_path / "launch.py").write_text(text)
-    assert reading(tmp_path / "launch.py").plan is None
+    assert beside(text, "import subprocess\nsubprocess.run(['tune', 'run', 'generate'])\n").plan is None
 
 
 ACCELERATE = """
@@ -180,12 +191,9 @@ Trainer(model, arguments).train()
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_script_next_to_the_text_decides(tmp_path, name):
+def test_the_script_next_to_the_text_decides(beside, name):
     code, sharding = SCRIPTS[name]
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "train.py").write_text(code)
-    (tmp_path / "launch.py").write_text(job())
-    job_read = reading(tmp_path / "launch.py")
+    job_read = beside(job(), code)
     assert (getattr(job_read.plan, "sharding_strategy", None) or None) == sharding
     assert job_read.plan.library == ("fsdp" if sharding else "ddp")
 
@@ -194,14 +202,9 @@ def test_the_script_next_to_the_text_decides(tmp_path, name):
     ("base", "upcast"),
     [("prepare_model_for_kbit_training(model)", True), ("load(BitsAndBytesConfig(load_in_4bit=True))", False)],
 )
-def test_qlora_in_the_script_is_an_adapter_over_four_bits(tmp_path, base, upcast):
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "train.py").write_text(
-        "from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training\n"
-        f"model = get_peft_model({base}, LoraConfig(r=64))\n"
-    )
-    (tmp_path / "launch.py").write_text(job({"fsdp": "full_shard"}))
-    job_read = reading(tmp_path / "launch.py")
+def test_qlora_in_the_script_is_an_adapter_over_four_bits(beside, base, upcast):
+    code = "from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training\n"
+    job_read = beside(job({"fsdp": "full_shard"}), f"{code}model = get_peft_model({base}, LoraConfig(r=64))\n")
     adapter = job_read.job.adapter
     assert (adapter.rank, adapter.base_bits, adapter.upcast) == (64, 4, upcast)
     assert job_read.plan.activation_checkpointing == ("each" if upcast else False)  # PEFT's default
@@ -225,19 +228,15 @@ accelerate launch --config_file "$ACCELERATE_CONFIG" "$TRAINING_SCRIPT" --config
 """
 
 
-def test_the_command_of_a_model_trainer_is_read_to_its_files(tmp_path):
+def test_the_command_of_a_model_trainer_is_read_to_its_files(beside, tmp_path):
     files = {
-        "launch.py": TRAINER,
         "code/start.sh": START,
         "code/configs/sharded.yaml": "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\n",
         "code/recipes/sft.yaml": "model_name_or_path: meta-llama/Llama-2-7b-hf\nbf16: true\nmax_length: 4096\n"
         "per_device_train_batch_size: 3\n",
         "code/sft.py": "from transformers import Trainer\nmodel.gradient_checkpointing_enable()\nTrainer().train()\n",
     }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    job_read = reading(tmp_path / "launch.py")
+    job_read = beside(TRAINER, **files)
     assert (job_read.plan.library, job_read.plan.batch_size, job_read.plan.precision) == ("fsdp", 3, "bf16")
     assert job_read.plan.activation_checkpointing == "each"
     assert job_read.job.sequence_length == 4096
@@ -284,16 +283,11 @@ def test_a_file_that_is_named_and_missing_is_a_finding(tmp_path, name, hyperpara
     assert not found(text)
 
 
-def test_the_entry_script_of_a_model_trainer_is_read(tmp_path):
+def test_the_entry_script_of_a_model_trainer_is_read(beside):
     text = TRAINER.replace("command=f\"bash start.sh {' '.join(args)}\"", 'entry_script="train.py"')
-    (tmp_path / "launch.py").write_text(text.replace("compute=", "distributed=Torchrun(),\n    compute="))
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "train.py").write_text(
-        "from transformers import Trainer\n"
-        'parser.add_argument("--gradient_checkpointing", type=bool, default=True)\n'
-        "Trainer(TrainingArguments()).train()\n"
-    )
-    job_read = reading(tmp_path / "launch.py")
+    code = 'parser.add_argument("--gradient_checkpointing", type=bool, default=True)\n'
+    code = f"from transformers import Trainer\n{code}Trainer(TrainingArguments()).train()\n"
+    job_read = beside(text.replace("compute=", "distributed=Torchrun(),\n    compute="), code, "code")
     assert (job_read.plan.library, job_read.plan.activation_checkpointing) == ("ddp", "each")
 
 
@@ -420,12 +414,6 @@ def test_any_value_anywhere_in_a_recipe_is_read_or_refused(value, data):
         return
 
 
-def test_strategies_that_do_not_exist_have_no_plan():
-    assert fully_sharded("diagonal").library is None
-    assert zero("x").library is None
-    assert zero(0).library == "ddp"
-
-
 LOOP = "from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(model)\nloss.backward()\n"
 OPTION = 'parser.add_argument("--train-batch-size", type=int, default=6)\n'
 MAKES = "from transformers import Trainer, TrainingArguments\n{}\nTrainer(model, arguments).train()\n"
@@ -448,12 +436,9 @@ MAKES = "from transformers import Trainer, TrainingArguments\n{}\nTrainer(model,
         (MAKES.format("arguments = TrainingArguments(**options)"), None, None),
     ],
 )
-def test_what_the_text_leaves_to_the_script_is_read_there_or_there_is_no_plan(tmp_path, code, batch, precision):
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "train.py").write_text(code)
+def test_what_the_text_leaves_to_the_script_is_read_there_or_there_is_no_plan(beside, code, batch, precision):
     text = ESTIMATOR.format(instance="ml.p4d.24xlarge", count=1, hyperparameters="{}", more=TORCHRUN)
-    (tmp_path / "launch.py").write_text(text)
-    job_read = reading(tmp_path / "launch.py")
+    job_read = beside(text, code)
     plan = job_read.plan
     assert (plan and plan.batch_size, plan and plan.precision) == (batch, precision)
     if plan is None:
@@ -462,9 +447,7 @@ def test_what_the_text_leaves_to_the_script_is_read_there_or_there_is_no_plan(tm
         assert precision in " ".join(job_read.inferred)
 
 
-def test_memory_next_to_generation_is_not_checked_and_a_reference_model_is_named(tmp_path):
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "launch.py").write_text(job({"fsdp": "full_shard"}))
+def test_memory_next_to_generation_is_not_checked_and_a_reference_model_is_named(beside):
     for trainer, words in (
         ("GRPOTrainer", "the generation and the reference model"),
         ("DPOTrainer", "reference model"),
@@ -472,18 +455,16 @@ def test_memory_next_to_generation_is_not_checked_and_a_reference_model_is_named
         code = (
             f"from trl import {trainer}, TrlParser\nTrlParser(()).parse_args_and_config()\n{trainer}(model).train()\n"
         )
-        (tmp_path / "scripts" / "train.py").write_text(code)
-        job_read = reading(tmp_path / "launch.py")
+        job_read = beside(job({"fsdp": "full_shard"}), code)
         assert words in " ".join(job_read.open)
         assert (job_read.estimate is None) == (trainer == "GRPOTrainer")
 
 
-def test_checkpointing_by_default_of_a_script_for_smp_is_read(tmp_path):
-    (tmp_path / "train.py").write_text('parser.add_argument("--activation_checkpointing", type=int, default=1)\n')
+def test_checkpointing_by_default_of_a_script_for_smp_is_read(beside):
+    code = 'parser.add_argument("--activation_checkpointing", type=int, default=1)\n'
     body = 'parameters = {"pipeline_parallel_degree": 2, "microbatches": 4, "ddp": True}'
     text = written(body).replace("instance_type=", 'entry_point="train.py",\n    instance_type=')
-    (tmp_path / "launch.py").write_text(text)
-    job_read = reading(tmp_path / "launch.py")
+    job_read = beside(text, code, ".")
     assert job_read.plan.activation_checkpointing == "each"
     assert "activation_checkpointing is the default of the script's option." in job_read.inferred
 

@@ -13,8 +13,8 @@ class Case:
     """`old` replaced by `new` in `base`: the finding `id` on the line that holds `at`."""
 
     id: str
-    base: str
-    plan: dict[str, Any]
+    script: tuple[str, dict[str, Any]]
+    """Text and plan."""
     old: str
     new: str
     at: str
@@ -27,41 +27,21 @@ class Case:
 
     @property
     def firing(self) -> str:
-        assert self.old in self.base, self.old
-        return self.base.replace(self.old, self.new)
+        assert self.old in self.script[0], self.old
+        return self.script[0].replace(self.old, self.new)
 
     @property
     def settings(self) -> dict[str, Any]:
-        return self.plan | self.changes
+        return self.script[1] | self.changes
 
     def __str__(self) -> str:
         return f"{self.id}-{self.name}" if self.name else self.id
 
 
-def _pipeline(identifier: str, old: str, new: str, at: str, **more: Any) -> Case:
-    return Case(identifier, samples.PIPELINE, samples.PIPELINE_PLAN, old, new, at, **more)
-
-
-def _tensor(identifier: str, old: str, new: str, at: str, **more: Any) -> Case:
-    return Case(identifier, samples.TENSOR, samples.TENSOR_PLAN, old, new, at, **more)
-
-
-def _tensorflow(identifier: str, old: str, new: str, at: str, **more: Any) -> Case:
-    return Case(identifier, samples.TENSORFLOW, samples.TENSORFLOW_PLAN, old, new, at, **more)
-
-
-def _v2(identifier: str, old: str, new: str, at: str, **more: Any) -> Case:
-    return Case(identifier, samples.V2, samples.V2_PLAN, old, new, at, **more)
-
-
-def _xla(identifier: str, old: str, new: str, at: str, **more: Any) -> Case:
-    return Case(identifier, samples.XLA, samples.XLA_PLAN, old, new, at, **more)
-
-
-def _fsdp(identifier: str, old: str, new: str, at: str, **more: Any) -> Case:
-    return Case(identifier, samples.FSDP, samples.FSDP_PLAN, old, new, at, **more)
-
-
+PIPELINE = samples.PIPELINE, samples.PIPELINE_PLAN
+TENSOR = samples.TENSOR, samples.TENSOR_PLAN
+TENSORFLOW = samples.TENSORFLOW, samples.TENSORFLOW_PLAN
+V2 = samples.V2, samples.V2_PLAN
 _SHARDED_IN_PLACE = (
     samples.FSDP.replace("FullyShardedDataParallel, MixedPrecision", "fully_shard")
     .replace(
@@ -69,13 +49,6 @@ _SHARDED_IN_PLACE = (
         "for layer in model.model.layers:\n    fully_shard(layer)\nfully_shard(model)\n",
     )
     .replace("    with nullcontext():\n", "    model.set_requires_all_reduce(last)\n    if True:\n")
-)
-_BLOCKS = "functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer})"
-_BUILD = "    model = Net()\n"
-_PLACED = samples.PIPELINE.replace(
-    _BUILD,
-    _BUILD + "    smp.set_partition(model.embed, 1)\n    smp.set_partition(model.head, 1)\n"
-    "    model.head.weight = model.embed.weight\n",
 )
 _LAYERS = samples.PIPELINE.replace(
     "hidden = self.embed(x)", "hidden = smp.patches.checkpoint.checkpoint(self.embed, x)"
@@ -120,11 +93,20 @@ _FULL = samples.TENSOR.replace(
     "    if smp.rdp_rank() == 0:\n        weights = model.state_dict()\n    stage = smp.pp_rank()",
 )
 
+_AUTO = samples.TENSOR.replace("GPT2LMHeadModel(config)", "AutoModelForCausalLM.from_config(config)").replace(
+    "import GPT2Config, GPT2LMHeadModel", "import AutoModelForCausalLM, GPT2Config, LlamaConfig"
+)
+_PLACED = (
+    samples.V2.replace("tsm.init()\n", 'tsm.init()\ntorch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n')
+    .replace("use_orig_params=True", "use_orig_params=True, device_id=torch.cuda.current_device()")
+    .replace("import argparse\n", "import argparse\nimport os\n")
+)
+_SAVED = 'state = model.state_dict()\nif dist.get_rank() == 0:\n    torch.save(state, "model.pt")\n'
+
 CASES = [
     Case(
         "SMP132",
-        _EITHER,
-        samples.PIPELINE_PLAN,
+        (_EITHER, samples.PIPELINE_PLAN),
         "        model = smp.DistributedModel(model)\n",
         "        model = smp.DistributedModel(nn.parallel.DistributedDataParallel(model))\n",
         "DistributedDataParallel(model))",
@@ -132,68 +114,59 @@ CASES = [
     ),
     Case(
         "SMP122",
-        _BRANCHES,
-        samples.TENSOR_PLAN,
+        (_BRANCHES, samples.TENSOR_PLAN),
         "        with smp.model_creation(tensor_parallelism=True, dtype=torch.float16):\n"
         "            model = GPT2LMHeadModel(again)\n",
         "        model = GPT2LMHeadModel(again)\n",
         "model = GPT2LMHeadModel(again)",
         name="one branch",
     ),
-    _tensorflow("SMP105", "@smp.step\n", "", "predictions = model("),
-    _tensorflow("SMP107", "[g.accumulate() for g in gradients]", "[g for g in gradients]", "optimizer.apply_gradients"),
+    Case("SMP105", TENSORFLOW, "@smp.step\n", "", "predictions = model("),
     Case(
-        "SMP126",
-        samples.TENSOR,
-        samples.TENSOR_PLAN,
-        "if smp.rdp_rank() == 0:",
-        "if smp.rank() == 0:",
-        "smp.save(state",
-        name="part",
+        "SMP107",
+        TENSORFLOW,
+        "[g.accumulate() for g in gradients]",
+        "[g for g in gradients]",
+        "optimizer.apply_gradients",
     ),
-    _pipeline(
-        "SMP002",
-        "    smp.init()\n    torch.cuda.set_device(smp.local_rank())\n",
-        "",
-        "import smdistributed",
-        also=frozenset({"SMP101"}),
-    ),
-    _pipeline(
+    Case("SMP126", TENSOR, "if smp.rdp_rank() == 0:", "if smp.rank() == 0:", "smp.save(state", name="part"),
+    Case(
         "SMP101",
+        PIPELINE,
         "    smp.init()\n    torch.cuda.set_device(smp.local_rank())\n",
         "    torch.cuda.set_device(smp.local_rank())\n    smp.init()\n",
         "set_device",
         name="later",
     ),
-    _pipeline(
+    Case(
         "SMP102",
+        PIPELINE,
         "    model = smp.DistributedModel(model)\n",
         "    smp.DistributedModel(model)\n",
         "output = model(data)",
         name="unused",
     ),
-    _pipeline("SMP105", "@smp.step\ndef train_step", "def train_step", "output = model(data)"),
     Case(
         "SMP105",
-        _EVALUATED,
-        samples.PIPELINE_PLAN,
+        (_EVALUATED, samples.PIPELINE_PLAN),
         "@smp.step\ndef test_step",
         "def test_step",
         "return F.cross_entropy(model(data), target)",
         name="evaluation",
     ),
-    _pipeline(
+    Case(
         "SMP106",
+        PIPELINE,
         "    model.backward(loss)",
         "    scaler = smp.amp.GradScaler()\n    scaler.scale(loss).backward()",
         "scaler.scale(loss).backward()",
         fixed=True,
         name="scaler",
     ),
-    _pipeline("SMP106", "model.backward(loss)", "torch.autograd.backward(loss)", "autograd", name="autograd"),
-    _pipeline("SMP107", "print(mean.item())", "print(loss.item())", "print(loss.item())"),
-    _pipeline(
+    Case("SMP106", PIPELINE, "model.backward(loss)", "torch.autograd.backward(loss)", "autograd", name="autograd"),
+    Case(
         "SMP107",
+        PIPELINE,
         "        mean = loss.reduce_mean()\n        optimizer.step()\n"
         "        if smp.rank() == 0:\n            print(mean.item())",
         "        optimizer.step()\n        print(loss / 2)",
@@ -201,51 +174,39 @@ CASES = [
         fixed=True,
         name="arithmetic",
     ),
-    _pipeline("SMP107", "mean = loss.reduce_mean()", "mean = float(loss)", "float(loss)", fixed=True, name="float"),
-    _pipeline("SMP109", "drop_last=True", "drop_last=False", "DataLoader(dataset", fixed=True, name="false"),
-    _pipeline(
+    Case("SMP109", PIPELINE, "drop_last=True", "drop_last=False", "DataLoader(dataset", fixed=True, name="false"),
+    Case(
         "SMP109",
+        PIPELINE,
         "(dataset, batch_size=64, sampler=sampler, drop_last=True)",
         "(\n        dataset,\n        batch_size=64,  # a GPU's\n        sampler=sampler,\n    )",
         "DataLoader(",
         fixed=True,
         name="lines",
     ),
-    _tensor("SMP111", "rank=smp.dp_rank()", "rank=smp.rdp_rank()", "rank=smp.rdp_rank()", fixed=True, name="rdp"),
+    Case("SMP111", TENSOR, "rank=smp.dp_rank()", "rank=smp.rdp_rank()", "rank=smp.rdp_rank()", fixed=True, name="rdp"),
     Case(
         "SMP111",
-        _PRESCALED,
-        samples.TENSOR_PLAN,
+        (_PRESCALED, samples.TENSOR_PLAN),
         "rank=smp.rdp_rank()",
         "rank=smp.dp_rank()",
         "rank=smp.dp_rank()",
         changes={"prescaled_batch": True},
         name="prescaled",
     ),
-    Case("SMP112", _MASKED, samples.PIPELINE_PLAN, '["mask"]', "[]", "torch.tril", fixed=True, name="empty"),
-    Case(
-        "SMP114",
-        _PLACED,
-        samples.PIPELINE_PLAN,
-        "model.embed, 1",
-        "model.embed, 0",
-        "model.head.weight = model.embed.weight",
-        name="set_partition",
-    ),
+    Case("SMP112", (_MASKED, samples.PIPELINE_PLAN), '["mask"]', "[]", "torch.tril", fixed=True, name="empty"),
     Case(
         "SMP115",
-        _LAYERS,
-        samples.PIPELINE_PLAN,
+        (_LAYERS, samples.PIPELINE_PLAN),
         "smp.patches.checkpoint.checkpoint(self.embed, x)",
         "torch.utils.checkpoint.checkpoint(self.embed, x)",
         "torch.utils.checkpoint",
         fixed=True,
     ),
-    _tensor("SMP122", "tensor_parallelism=True", "tensor_parallelism=False", "model_creation", name="false"),
+    Case("SMP122", TENSOR, "tensor_parallelism=True", "tensor_parallelism=False", "model_creation", name="false"),
     Case(
         "SMP126",
-        _FULL,
-        samples.TENSOR_PLAN,
+        (_FULL, samples.TENSOR_PLAN),
         "if smp.rdp_rank() == 0:\n        weights",
         "if smp.rank() == 0:\n        weights",
         "weights = model.state_dict()",
@@ -253,8 +214,7 @@ CASES = [
     ),
     Case(
         "SMP132",
-        _SCALED,
-        samples.PIPELINE_PLAN,
+        (_SCALED, samples.PIPELINE_PLAN),
         "smp.amp.GradScaler()",
         "torch.cuda.amp.GradScaler()",
         "GradScaler",
@@ -263,32 +223,16 @@ CASES = [
     ),
     Case(
         "SMP135",
-        samples.TENSOR.replace("GPT2LMHeadModel(config)", "AutoModelForCausalLM.from_config(config)").replace(
-            "import GPT2Config, GPT2LMHeadModel", "import AutoModelForCausalLM, GPT2Config, LlamaConfig"
-        ),
-        samples.TENSOR_PLAN,
+        (_AUTO, samples.TENSOR_PLAN),
         "config = GPT2Config(",
         "config = LlamaConfig(",
         "AutoModelForCausalLM.from_config(config)",
         name="config",
     ),
-    _v2(
-        "SMP312",
-        ", auto_wrap_policy=policy",
-        "",
-        "FSDP(model",
-        changes={"hybrid_shard_degree": 4},
-        name="v2",
-    ),
+    Case("SMP312", V2, ", auto_wrap_policy=policy", "", "FSDP(model", changes={"hybrid_shard_degree": 4}, name="v2"),
     Case(
         "DDP601",
-        samples.V2.replace(
-            "tsm.init()\n",
-            'tsm.init()\ntorch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n',
-        )
-        .replace("use_orig_params=True", "use_orig_params=True, device_id=torch.cuda.current_device()")
-        .replace("import argparse\n", "import argparse\nimport os\n"),
-        samples.V2_PLAN,
+        (_PLACED, samples.V2_PLAN),
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n',
         "",
         "FSDP(model",
@@ -296,65 +240,27 @@ CASES = [
     ),
     Case(
         "DDP606",
-        samples.V2 + 'state = model.state_dict()\nif dist.get_rank() == 0:\n    torch.save(state, "model.pt")\n',
-        samples.V2_PLAN,
-        'state = model.state_dict()\nif dist.get_rank() == 0:\n    torch.save(state, "model.pt")\n',
+        (samples.V2 + _SAVED, samples.V2_PLAN),
+        _SAVED,
         'if dist.get_rank() == 0:\n    torch.save(model.state_dict(), "model.pt")\n',
         "model.state_dict()",
         name="v2",
     ),
-    _v2(
-        "SMP308",
-        "    loss = model(**batch).loss\n    loss.backward()\n",
-        "    with model.no_sync():\n        loss = model(**batch).loss\n        loss.backward()\n",
-        "model.no_sync()",
-        changes={"hybrid_shard_degree": 4},
-        name="v2",
-    ),
-    _fsdp(
-        "SMP308",
-        "    with nullcontext():\n",
-        "    context = nullcontext if last else model.no_sync\n    with context():\n",
-        "with context()",
-        name="variable",
-    ),
     Case(
         "SMP308",
-        _SHARDED_IN_PLACE,
-        samples.FSDP_PLAN,
+        (_SHARDED_IN_PLACE, samples.FSDP_PLAN),
         "model.set_requires_all_reduce(last)",
         "model.set_requires_gradient_sync(last)",
         "set_requires_gradient_sync(last)",
         name="in place",
     ),
     Case(
-        "SMP308", samples.FABRIC, samples.FSDP_PLAN, "= DDPStrategy()", "= FSDPStrategy()", "no_backward", name="fabric"
-    ),
-    Case(
-        "SMP309",
-        samples.ADAPTER,
-        samples.FSDP_PLAN,
-        "fsdp_auto_wrap_policy(model)",
-        _BLOCKS,
-        "model = FullyShardedDataParallel(",
-    ),
-    _xla("STC401", 'padding="max_length"', "padding=True", "padding=True", fixed=True, name="true"),
-    Case(
         "STC406",
-        _LOADED,
-        samples.XLA_PLAN,
+        (_LOADED, samples.XLA_PLAN),
         "xm.optimizer_step(optimizer)",
         "optimizer.step()",
         "optimizer.step()",
         fixed=True,
         name="without worker function",
-    ),
-    _pipeline("SMP108", "    torch.cuda.set_device(smp.local_rank())\n", "", "smp.init()", fixed=True),
-    _tensor(
-        "SMP119",
-        "optimizer.clip_master_grads(1.0)",
-        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
-        "clip_grad_norm_",
-        fixed=True,
     ),
 ]

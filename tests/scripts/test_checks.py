@@ -9,7 +9,7 @@ import pytest
 
 from smp_advisor.export import training_script
 from smp_advisor.findings.catalog import sections
-from smp_advisor.scripts import apply_fixes, check_script
+from smp_advisor.scripts import check_script
 from smp_advisor.scripts.context import CHECKS
 from tests.export import examples
 from tests.scripts import samples
@@ -24,7 +24,7 @@ def test_every_check_has_texts():
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_defect_is_found_at_its_line_and_nothing_else_and_a_fix_mends_it(case: Case):
-    assert case.id not in {finding.id for finding in check_script(case.base, case.settings)}
+    assert case.id not in {finding.id for finding in check_script(case.script[0], case.settings)}
     report = check_script(case.firing, case.settings)
     found = [finding for finding in report if finding.id == case.id]
     assert any(case.at in finding.text for finding in found), str(report)
@@ -35,33 +35,14 @@ def test_the_defect_is_found_at_its_line_and_nothing_else_and_a_fix_mends_it(cas
         assert case.id not in {finding.id for finding in check_script(fix.source, case.settings)}, fix.source
 
 
-@pytest.mark.parametrize(
-    ("script", "plan"),
-    [
-        (samples.PIPELINE, samples.PIPELINE_PLAN),
-        (samples.TENSOR, samples.TENSOR_PLAN),
-        (samples.SHARDED, samples.SHARDED_PLAN),
-        (samples.TENSORFLOW, samples.TENSORFLOW_PLAN),
-        (samples.V2, samples.V2_PLAN),
-        (samples.FSDP, samples.FSDP_PLAN),
-        (samples.ADAPTER, samples.FSDP_PLAN),
-        (samples.FABRIC, samples.FSDP_PLAN),
-        (samples.ACCELERATE, samples.FSDP_PLAN),
-        (samples.SHARDED_TRAINER, samples.FSDP_PLAN),
-        (samples.XLA, samples.XLA_PLAN),
-        (samples.SCALER, samples.XLA_PLAN),
-        (samples.ESTIMATOR, None),
-        (samples.TRAINER, samples.XLA_PLAN),
-    ],
-    ids=[
-        *("pipeline", "tensor", "sharded", "tensorflow", "v2"),
-        *("fsdp", "adapter", "fabric", "accelerate", "sharded trainer"),
-        *("xla", "scaler", "estimator", "trainer"),
-    ],
-)
+PLANS = {name.removesuffix("_PLAN"): plan for name, plan in vars(samples).items() if name.endswith("_PLAN")}
+PLANS |= dict.fromkeys(("ADAPTER", "FABRIC", "ACCELERATE", "SHARDED_TRAINER"), samples.FSDP_PLAN)
+
+
+@pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("known", [True, False], ids=["plan", "no plan"])
-def test_correct_scripts_have_no_findings(script, plan, known):
-    assert not check_script(script, plan if known else None)
+def test_correct_scripts_have_no_findings(name, known):
+    assert not check_script(getattr(samples, name), PLANS[name] if known else None)
 
 
 def plans(path: Path) -> list[dict[str, object] | None]:
@@ -87,14 +68,10 @@ CELLS = examples.CASES | examples.TASK_CASES
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CELLS)
-@pytest.mark.parametrize("known", [True, False], ids=["plan", "no plan"])
-def test_an_exported_script_has_no_findings(name, known):
-    case = CELLS[name]
-    report = check_script(training_script(*case.parts), case.plan if known else None)
-    assert not report, str(report)
-
-
-PLAN = samples.PIPELINE_PLAN
+def test_an_exported_script_has_no_findings(name):
+    script = training_script(*CELLS[name].parts)
+    for plan in (CELLS[name].plan, None):
+        assert not (report := check_script(script, plan)), str(report)
 
 
 def test_padding_gets_no_length_that_nobody_chose():
@@ -114,16 +91,6 @@ def test_a_name_that_decides_the_device_elsewhere_is_not_replaced_in_one_place()
         "    model = Net()\n", "    model = Net().to(device_of)\n"
     )
     text = text.replace("    smp.init()\n", "    device_of = 0\n    smp.init()\n")
-    finding = next(finding for finding in check_script(text, PLAN) if finding.id == "SMP108")
+    finding = next(finding for finding in check_script(text, samples.PIPELINE_PLAN) if finding.id == "SMP108")
     assert finding.fix is None
     assert finding.unfixed == "device_of also decides the device elsewhere"
-
-
-def test_line_ends_stay(tmp_path):
-    path = tmp_path / "train.py"
-    text = samples.PIPELINE.replace(", drop_last=True", "").replace("    smp.init()\n", "")
-    path.write_bytes(text.replace("\n", "\r\n").encode())
-    content = apply_fixes(path, in_place=True, plan=PLAN).read_bytes()
-    assert b"smp.init()\r\n" in content
-    assert content.count(b"\r\n") == content.count(b"\n")
-    assert b"\r\r" not in content

@@ -27,23 +27,6 @@ def changed(old: str, new: str) -> str:
     return samples.PIPELINE.replace(old, new)
 
 
-@pytest.mark.parametrize(
-    "spelling",
-    [
-        "import torch.utils.data\nloader_class = torch.utils.data.DataLoader",
-        "from torch.utils import data\nloader_class = data.DataLoader",
-        "from torch.utils.data.dataloader import DataLoader as loader_class",
-        "import torch.utils.data as d\nloader_class = d.DataLoader",
-    ],
-)
-def test_aliases_are_seen_through(spelling):
-    script = changed("from torch.utils.data import DataLoader\n", spelling + "\n").replace(
-        "DataLoader(dataset, batch_size=64, sampler=sampler, drop_last=True)",
-        "loader_class(dataset, batch_size=64, sampler=sampler)",
-    )
-    assert ids(check_script(script, samples.PIPELINE_PLAN)) == ["SMP109"]
-
-
 def test_the_library_under_another_name():
     script = samples.PIPELINE.replace(
         "import smdistributed.modelparallel.torch as smp", "from smdistributed.modelparallel import torch as mp"
@@ -65,21 +48,11 @@ def test_the_step_calls_a_helper():
     script = changed("    model.backward(loss)\n", "    finish(loss)\n").replace(
         "@smp.step\ndef train_step", "def finish(loss):\n    loss.backward()\n\n\n@smp.step\ndef train_step"
     )
-    (finding,) = check_script(script, samples.PIPELINE_PLAN)
+    (finding,) = report = check_script(script, samples.PIPELINE_PLAN)
     assert finding.id == "SMP106"
     assert finding.fix is None  # the helper has no model to call
-
-
-def test_options_of_a_dictionary():
-    script = changed(
-        "DataLoader(dataset, batch_size=64, sampler=sampler, drop_last=True)", "DataLoader(dataset, **options)"
-    ).replace(
-        "    loader = ",
-        '    options = {"batch_size": 64, "sampler": sampler}\n    options["drop_last"] = True\n    loader = ',
-    )
-    assert ids(check_script(script, samples.PIPELINE_PLAN)) == []
-    without = script.replace('    options["drop_last"] = True\n', "")
-    assert ids(check_script(without, samples.PIPELINE_PLAN)) == ["SMP109"]
+    assert finding.unfixed in str(report)
+    assert finding.unfixed in report._repr_html_()
 
 
 def test_what_cannot_be_seen_is_listed_and_not_judged():
@@ -107,15 +80,6 @@ def test_batches_skipped_by_hand_need_no_drop_last():
         "        optimizer.zero_grad()\n",
         "        if len(data) % smp.num_microbatches() != 0:\n            continue\n        optimizer.zero_grad()\n",
     )
-    assert ids(check_script(script, samples.PIPELINE_PLAN)) == []
-
-
-def test_a_script_that_also_runs_without_the_library():
-    script = changed(
-        "    model.backward(loss)\n",
-        "    if USE_SMP:\n        model.backward(loss)\n    else:\n        loss.backward()\n",
-    )
-    script = script.replace("class Net", "USE_SMP = bool(smp)\n\n\nclass Net")
     assert ids(check_script(script, samples.PIPELINE_PLAN)) == []
 
 
@@ -153,12 +117,6 @@ def test_a_broken_module_beside_the_script_is_listed(tmp_path):
     assert "broken.py" in report.unresolved[0].what
 
 
-def test_modules_that_import_each_other(tmp_path):
-    (tmp_path / "train.py").write_text("import other\n" + samples.PIPELINE)
-    (tmp_path / "other.py").write_text("import train\nfrom other import *\n\n\ndef f():\n    return f()\n\n\nf()\n")
-    assert ids(check_script(tmp_path / "train.py", samples.PIPELINE_PLAN)) == []
-
-
 def test_what_the_script_passes_to_init_counts_where_the_plan_is_silent():
     script = changed("smp.init()", 'smp.init({"microbatches": 4})').replace("batch_size=64", "batch_size=30")
     assert ids(check_script(script)) == ["SMP110"]
@@ -188,17 +146,6 @@ def test_a_plain_script_is_nobody_s_business():
     )
     assert ids(check_script(complete, samples.PIPELINE_PLAN)) == ["SMP001"]
     assert ids(check_script(script)) == []
-
-
-def test_trainers_of_hugging_face_start_the_library_themselves():
-    script = (
-        "import smdistributed.modelparallel.torch as smp\n"
-        "from transformers import Trainer, TrainingArguments\n"
-        "trainer = Trainer(model, TrainingArguments('out'))\n"
-        "trainer.train()\n"
-        "print(smp.rank())\n"
-    )
-    assert ids(check_script(script, samples.PIPELINE_PLAN)) == []
 
 
 SCRIPT = """\
@@ -308,18 +255,6 @@ def test_an_object_of_a_configuration_file_is_listed():
     assert ["A configuration file names the class" in note.what for note in report.unresolved] == [True]
 
 
-STEP = """\
-import smdistributed.modelparallel.torch as smp
-
-
-@smp.step
-def train_step(model, data):
-    loss = model(data)
-    loss.backward()
-    return loss
-"""
-
-
 @pytest.fixture
 def package(tmp_path):
     folder = tmp_path / "zoo"
@@ -382,16 +317,6 @@ def test_modules_that_import_each_other_end(package):
 def test_a_module_that_acts_when_it_is_imported_does_not_wait(package, text):
     (package / "zoo" / "third.py").write_text(text)
     assert "third.py" in read_files(package, "import zoo\n")[1]
-
-
-def test_a_defect_in_a_used_module_is_found(package):
-    (package / "zoo" / "third.py").write_text(STEP)
-    script = package / "train.py"
-    text = "import smdistributed.modelparallel.torch as smp\nfrom zoo import train_step\n\nsmp.init()\n"
-    script.write_text(
-        text + "model = smp.DistributedModel(build())\nfor data in loader:\n    train_step(model, data)\n"
-    )
-    assert "SMP106" in {finding.id for finding in check_script(script)}
 
 
 def test_modules_above_the_limit_are_listed(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import Plan
 from smp_advisor.scripts import check_script
 from tests.scripts import samples
@@ -18,8 +17,6 @@ TRAINER = samples.SHARDED_TRAINER.replace(
 )
 BLOCKS = "functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer})"
 MIXED = samples.ADAPTER.replace("fsdp_auto_wrap_policy(model)", BLOCKS)
-PRECISION = "    mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16),\n"
-SHAPE = "LlamaConfig(hidden_size=8192, num_hidden_layers=80)"
 MADE = "model = get_peft_model(model, LoraConfig(r=8))\n"
 WAITS = "    with nullcontext() if last else model.no_sync():\n"
 KEPT = "    use_orig_params=True,\n"
@@ -72,12 +69,6 @@ def changed(text: str, *replacements: tuple[str, str]) -> str:
 
 def found(text: str, plan=None, **more) -> dict[str, str]:
     return {finding.id: finding.message for finding in check_script(text, plan, **more)}
-
-
-# -- Whole gradients: what they weigh
-
-
-# -- Other words for it
 
 
 @pytest.mark.parametrize(
@@ -165,9 +156,6 @@ Trainer(make_model(), arguments, train_dataset=make_dataset()).train()
     assert not found(text, hyperparameters=job | {"accelerator_config": each})
 
 
-# -- Where it is right
-
-
 @pytest.mark.parametrize(
     "replacements",
     [
@@ -220,9 +208,6 @@ def test_the_libraries_own_accumulation_in_version_1_is_left_alone():
     assert not found(text, samples.SHARDED_PLAN)
 
 
-# -- Options
-
-
 def test_an_option_that_makes_a_step_of_one_batch_is_named_or_settles_it():
     text = changed(UNSYNCED, ("BATCHES = 8\n", OPTIONS))
     assert "If --accumulation_steps is above 1, " in found(text, PLAN)["SMP308"]
@@ -235,15 +220,6 @@ def test_a_plan_s_own_batches_settle_an_option_of_that_name():
     text = changed(UNSYNCED, ("BATCHES = 8\n", OPTIONS.replace("accumulation_steps", "gradient_accumulation_steps")))
     assert not found(text, Plan(library="fsdp"))
     assert "If --" not in found(text, Plan(library="fsdp", gradient_accumulation_steps=4))["SMP308"]
-
-
-def test_fsdp_is_a_library_to_check_for():
-    with pytest.raises(AdvisorError, match="training-compiler, fsdp, not 'ddp'"):
-        check_script("", library="ddp")
-    assert not check_script("", library="fsdp")
-
-
-# -- Adapters
 
 
 @pytest.mark.parametrize(

@@ -72,22 +72,6 @@ def test_json_holds_everything_but_the_file():
     assert "source" not in finding["fix"]
 
 
-def test_sarif_has_the_structure_that_its_readers_ask_for(script):
-    log = json.loads(check_script(script, PLAN).to_sarif())
-    assert log["version"] == "2.1.0"
-    (run,) = log["runs"]
-    driver = run["tool"]["driver"]
-    assert driver["name"] == "smp_advisor"
-    (result,) = run["results"]
-    assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"] == "SMP109"
-    assert result["level"] in ("error", "warning", "note", "none")
-    place = result["locations"][0]["physicalLocation"]
-    assert place["region"]["startLine"] == 63
-    assert place["region"]["startColumn"] == 14
-    assert place["artifactLocation"]["uri"].endswith("/train.py")
-    assert all(notice["message"]["text"] for notice in run["invocations"][0]["toolExecutionNotifications"])
-
-
 @pytest.mark.parametrize(
     "comment",
     [
@@ -143,21 +127,6 @@ def test_a_comment_is_not_unused_where_no_check_judged_its_line():
     assert not check_script(text)
 
 
-def test_fixes_go_to_a_copy(script):
-    copy = apply_fixes(script, plan=PLAN)
-    assert copy.name == "train.fixed.py"
-    assert script.read_text() == BROKEN
-    assert copy.read_text() == samples.PIPELINE
-
-
-def test_fixes_in_place_keep_a_backup(script):
-    script.with_name("train.py.bak").write_text("mine")
-    assert apply_fixes(script, in_place=True, plan=PLAN) == script
-    assert script.read_text() == samples.PIPELINE
-    assert script.with_name("train.py.bak").read_text() == "mine"
-    assert script.with_name("train.py.bak1").read_text() == BROKEN
-
-
 def test_only_the_fixes_asked_for(script):
     assert apply_fixes(script, ids=["SMP133"], plan=PLAN).read_text() == BROKEN
 
@@ -173,9 +142,6 @@ def test_many_fixes_at_once(script):
 
 
 def test_the_command_line(script, tmp_path, capsys):
-    assert main([str(script), "--microbatches", "4", "--pipeline-parallel-degree", "2"]) == 1
-    assert "SMP109" in capsys.readouterr().out
-
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"enabled": True, "parameters": {"partitions": 2, "microbatches": 4}}))
     assert main([str(script), "--plan", str(plan), "--format", "sarif"]) == 1
@@ -269,3 +235,4 @@ def test_a_trainer_needs_no_calls_of_its_own():
     text = "from transformers import Trainer\n\ntrainer = Trainer(model)\ntrainer.train()\n"
     for library in ("smp-v1", "training-compiler", "fsdp"):
         assert not check_script(text, library=library)
+    assert not check_script(f"import smdistributed.modelparallel.torch as smp\n{text}print(smp.rank())\n", PLAN)

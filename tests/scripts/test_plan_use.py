@@ -5,7 +5,6 @@ import ast
 import pytest
 
 from smp_advisor import Plan, advise
-from smp_advisor.errors import AdvisorError
 from smp_advisor.scripts.check import check_script, warnings_of_script
 
 PLAN = Plan(library="fsdp", batch_size=2, gradient_accumulation_steps=4)
@@ -75,12 +74,6 @@ def test_the_header_has_the_warnings_of_a_script_of_the_user_only(tmp_path, monk
     assert "# Warning: train.py, line 1 (SMP001)" in advice.export("slurm", script="train.py")
     assert "# Warning: other.py was not checked" in advice.cell(sdk="v2", script="other.py")
     assert "Warning" not in advice.cell(sdk="v2")
-
-
-@pytest.mark.parametrize("plan", [5, "smp-v1", [1]])
-def test_a_plan_of_the_wrong_type_is_a_sentence(plan):
-    with pytest.raises(AdvisorError, match="plan must be a Plan or a dictionary"):
-        check_script("import torch\n", plan)
 
 
 def test_a_configuration_file_that_is_named_is_read_or_missed(tmp_path):

@@ -109,17 +109,6 @@ def test_a_sampler_without_set_epoch_repeats_its_order(outcome):
     assert outcome(text) == "True False"
 
 
-def test_gradients_that_are_not_reset_add_up(outcome):
-    text = """
-        replica = DistributedDataParallel(model)
-        replica(batch).mean().backward()
-        once = model.weight.grad.clone()
-        replica(batch).mean().backward()
-        print(torch.equal(model.weight.grad, 2 * once))
-    """
-    assert outcome(text) == "True"
-
-
 def test_a_reentrant_checkpoint_around_a_unit_gathers_it_once_more(outcome):
     text = """
         import functools

@@ -68,13 +68,8 @@ def _versions(case: Case) -> Iterator[Hit]:
     if not isinstance(framework, str) or tensorflow_compiler or "tensorflow_version" in configuration.settings:
         return
     python_version = python if isinstance(python, str) else None
-    call = configuration.tables.get("estimator")
-    if (
-        python_version is None
-        and configuration.form == SDK_2
-        and call is not None
-        and "image_uri" not in configuration.settings
-    ):
+    call = configuration.tables.get("estimator") if "image_uri" not in configuration.settings else None
+    if python_version is None and configuration.form == SDK_2 and call is not None:
         if configuration.unknown("py_version"):
             return
         pair = _nearest_pair(library, framework)
@@ -96,9 +91,8 @@ def _has_image(library: str, framework: str, python: str | None, *, short: bool)
     """Whether the pair is in AWS's tables. Short versions count if the SDK resolves them."""
     if not is_version(framework) or (framework.count(".") == 1 and not short):
         return False
-    if library_version(library, framework, python) is not None:
-        return True
-    return version_of_older_pair(library, framework, python) is not None
+    versions = library_version(library, framework, python), version_of_older_pair(library, framework, python)
+    return any(version is not None for version in versions)
 
 
 def _nearest_pair(library: str, framework: str) -> tuple[str, str]:
@@ -188,9 +182,8 @@ def files(case: Case) -> Iterator[Hit]:
 
 
 def _of_fault(case: Case, fault: Fault, check: str, variant: str, fixes: tuple[Change, ...] = ()) -> Hit:
-    hit = case.hit(
-        check, variant, *_PLACES.get(fault.setting, ()), fixes=fixes, problem=fault.problem, remedy=fault.remedy
-    )
+    texts = {"problem": fault.problem, "remedy": fault.remedy}
+    hit = case.hit(check, variant, *_PLACES.get(fault.setting, ()), fixes=fixes, **texts)
     return replace(hit, span=span_of_term(case.configuration, fault.setting) or hit.span)
 
 

@@ -153,11 +153,8 @@ def fit(case: Case) -> Iterator[Hit]:
         values |= {"needed": gib(now.host_memory_gib_per_node)}
     else:
         variant = "GPU memory"
-        values |= {
-            "needed": gib(now.needed_gib),
-            "excess": gib(-now.headroom_gib),
-            "usable": gib(now.usable_gpu_memory_gib),
-        }
+        values |= {"needed": gib(now.needed_gib), "excess": gib(-now.headroom_gib)}
+        values |= {"usable": gib(now.usable_gpu_memory_gib)}
     yield case.hit("EST508", variant, *_DEGREES, **values)
 
 

@@ -217,12 +217,8 @@ def _corrections(case: Case, parameters: dict[str, Any], violation: Violation) -
         table = entry.table if entry is not None else case.configuration.tables.get("parameters")
         if table is None:
             return ()
-        if renamed:
-            changes.append(Change(table, key, renamed, "rename"))
-        elif value is None:
-            changes.append(Change(table, key, None, "remove"))
-        else:
-            changes.append(Change(table, key, value))
+        action = "remove" if value is None else "set"
+        changes.append(Change(table, key, renamed or value, "rename" if renamed else action))
     return tuple(changes)
 
 

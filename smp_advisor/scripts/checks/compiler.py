@@ -30,8 +30,8 @@ from smp_advisor.scripts.queries import (
     is_cuda,
     is_optimizer,
     known_names,
+    makers,
     mentions,
-    origins,
 )
 
 if TYPE_CHECKING:
@@ -155,8 +155,7 @@ def _marked_steps(context: Context) -> Iterator[Hit]:
 
 
 def _steps_optimizer(call: Call) -> bool:
-    makers = [origin.call.name for origin in origins(call.receiver) if isinstance(origin, Result)]
-    return any(is_optimizer(name) or name.endswith("GradScaler") for name in makers)
+    return any(is_optimizer(maker.name) or maker.name.endswith("GradScaler") for maker in makers(call.receiver))
 
 
 @check("STC405", "xla")
@@ -194,8 +193,7 @@ def _gathered_gradients(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods("step"):
         if not _steps_optimizer(call) or _elsewhere(context, call):
             continue
-        scaled = origins(call.receiver)
-        scaler = any(isinstance(origin, Result) and origin.call.name.endswith("GradScaler") for origin in scaled)
+        scaler = any(maker.name.endswith("GradScaler") for maker in makers(call.receiver))
         if not any(sync.loops[-1:] == call.loops[-1:] and not exclusive(sync, call) for sync in syncs):
             edits: list[Edit] = []
             if not scaler and not call.arguments and isinstance(call.node.func, ast.Attribute) and _xm(call):
@@ -268,17 +266,25 @@ _READ = ("instance_type", "instance_count", "distribution", "hyperparameters")
 def _estimators(context: Context) -> list[tuple[Call, Call]]:
     """Estimators with the compiler: the call of each, and that of its ``TrainingCompilerConfig``."""
     return [
-        (call, origin.call)
+        (call, maker)
         for call in context.trace.calls
-        for origin in origins(call.argument("compiler_config"))
-        if isinstance(origin, Result) and origin.call.name.endswith("TrainingCompilerConfig")
+        for maker in makers(call.argument("compiler_config"))
+        if maker.name.endswith("TrainingCompilerConfig")
     ]
 
 
 @check("STC407")
 def _launched_on_several(context: Context) -> Iterator[Hit]:
-    _list_unknown(context)
-    for call, _ in _estimators(context):
+    compiled = [call for call, _ in _estimators(context)]
+    for call in (call for call in context.trace.calls if call.argument("compiler_config") is not None):
+        values = {name: call.argument(name) for name in (_READ if call in compiled else ("compiler_config",))}
+        values |= {"arguments": Unknown(call.passed.open)} if call.unpacks else {}
+        for name, value in values.items():
+            readable = isinstance(value, (Constant, type(None))) or (isinstance(value, Mapping) and value.complete)
+            if value is not None and not readable:
+                what = f"{name} of {call.called}(...) cannot be read: {reason(value)}. Checks that need it are skipped."
+                context.leave_open(call.module, call.node, what)
+    for call in compiled:
         kind, count = constant(call.argument("instance_type")), constant(call.argument("instance_count"))
         gpus = next((instance.gpus for instance in instances() if instance.name == kind), None)
         if gpus is None or not isinstance(count, int) or gpus * count == 1:
@@ -295,19 +301,6 @@ def _launched_on_several(context: Context) -> Iterator[Hit]:
     yield from _without_worker_function(context)
 
 
-def _list_unknown(context: Context) -> None:
-    """List the arguments of estimators that could not be read."""
-    compiled = [call for call, _ in _estimators(context)]
-    for call in (call for call in context.trace.calls if call.argument("compiler_config") is not None):
-        values = {name: call.argument(name) for name in (_READ if call in compiled else ("compiler_config",))}
-        values |= {"arguments": Unknown(call.passed.open)} if call.unpacks else {}
-        for name, value in values.items():
-            readable = isinstance(value, (Constant, type(None))) or (isinstance(value, Mapping) and value.complete)
-            if value is not None and not readable:
-                what = f"{name} of {call.called}(...) cannot be read: {reason(value)}. Checks that need it are skipped."
-                context.leave_open(call.module, call.node, what)
-
-
 def _without_worker_function(context: Context) -> Iterator[Hit]:
     if not context.trace.imported("torch_xla"):
         return
@@ -315,8 +308,7 @@ def _without_worker_function(context: Context) -> Iterator[Hit]:
     if "_mp_fn" in names or context.trace.named("xmp.spawn"):
         return
     for call in context.trace.named("torch.utils.data.DistributedSampler"):
-        ranks = origins(call.argument("rank", 2))
-        by_worker = any(isinstance(origin, Result) and origin.call.name == "xm.get_ordinal" for origin in ranks)
+        by_worker = any(maker.name == "xm.get_ordinal" for maker in makers(call.argument("rank", 2)))
         if by_worker and call.reached and not call.guards:
             yield Hit(call.module, call.node, variant="no worker function")
 

@@ -23,14 +23,14 @@ from smp_advisor.reading.values import (
 )
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import argument_node, constant, is_known, known_names, mentions, origins, ranks
+from smp_advisor.scripts.queries import argument_node, constant, is_known, known_names, makers, mentions, origins, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.reading.module import Module
     from smp_advisor.reading.source import Edit
-    from smp_advisor.reading.trace import Call, Selection
+    from smp_advisor.reading.trace import Call, Iteration, Selection
 
 
 _TORCHVISION = "torchvision.datasets."
@@ -167,6 +167,12 @@ def comes_from(value: Value, loader: Call, depth: int = 0) -> bool:
     )
 
 
+def iterations_over(context: Context, loader: Call) -> list[Iteration]:
+    """Loops over the loader."""
+    iterations = context.trace.iterations
+    return [loop for loop in iterations if any(comes_from(option, loader) for option in options(loop.over))]
+
+
 @check("SMP110")
 def _divisible(context: Context) -> Iterator[Hit]:
     microbatches = context.settings.microbatches
@@ -273,7 +279,7 @@ def _shards(call: Call) -> list[tuple[str, Value]]:
     if call.method == "select" and call.receiver is not None:
         return [("shard", value) for value in call.arguments]
     if call.name in ("range", "itertools.islice") and len(call.arguments) > 2 and not _prepares(call):
-        sizes = {origin.call.name for origin in origins(call.arguments[-1]) if isinstance(origin, Result)} & _SIZES
+        sizes = {maker.name for maker in makers(call.arguments[-1])} & _SIZES
         return [("shard", call.arguments[-3])] if sizes or ranks(call.arguments[-1]) else []
     if call.name.endswith("split_dataset_by_node"):
         rank = call.argument("rank", 1)
@@ -285,9 +291,8 @@ def _sampler(context: Context, call: Call) -> Iterator[Hit]:
     rank = call.argument("rank", 2)
     if rank is None:
         # The default is the rank of torch.distributed, which counts the pipeline stages of one replica as readers.
-        if (not call.unpacks and context.settings.pipelined) or (
-            not call.unpacks and context.settings.prescaled_batch and context.settings.tensor_parallel
-        ):
+        settings = context.settings
+        if not call.unpacks and (settings.pipelined or (settings.prescaled_batch and settings.tensor_parallel)):
             yield Hit(call.module, call.node, {"right": _right(context)}, variant="default rank")
         return
     yield from _judge(context, call, rank, "sampler", sharding=True)
@@ -328,9 +333,8 @@ def _judge(context: Context, call: Call, value: Value, variant: str, *, sharding
 
 
 def _renamed(module: Module, node: ast.Call, name: str) -> Edit:
-    if isinstance(node.func, ast.Attribute):
-        return replace(module, node.func, f"{module.text(node.func.value)}.{name}")
-    return replace(module, node.func, name)
+    owner = f"{module.text(node.func.value)}." if isinstance(node.func, ast.Attribute) else ""
+    return replace(module, node.func, f"{owner}{name}")
 
 
 def _right(context: Context) -> str:

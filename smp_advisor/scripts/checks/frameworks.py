@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 from smp_advisor.libraries.library import get_library
 from smp_advisor.reading.module import replace
 from smp_advisor.reading.values import Constant, External, Result, Value, options
-from smp_advisor.scripts.checks.data import comes_from, loaders
+from smp_advisor.scripts.checks.data import iterations_over, loaders
 from smp_advisor.scripts.checks.parallel import REPLICATING, reached_accelerators
 from smp_advisor.scripts.checks.planned import trainer_arguments
 from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import argument_node, constant, derivation, is_optimizer, origins, updates
+from smp_advisor.scripts.queries import argument_node, constant, derivation, is_optimizer, makers, updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.findings.finding import Severity
     from smp_advisor.reading.trace import Call
 
 
@@ -26,7 +27,7 @@ _WRAPS = (*REPLICATING, "torch.nn.DataParallel", "torch.nn.parallel.DataParallel
 
 
 def _is_accelerator(value: Value | None, accelerators: list[Call]) -> bool:
-    return any(isinstance(origin, Result) and origin.call in accelerators for origin in origins(value))
+    return any(maker in accelerators for maker in makers(value))
 
 
 def _unpacks_into_prepare(context: Context, accelerators: list[Call]) -> bool:
@@ -45,21 +46,20 @@ def _backward_of_accelerate(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods("backward"):
         if call in own or not call.reached or not call.loops or call.arguments or call.name:
             continue
-        preparing = _preparing(context, call, accelerators)
+        # The accelerators of the model that the loss certainly comes from.
+        sources = [part.call for part in derivation(call.receiver) if isinstance(part, Result)]
+        prepares = [prepare for prepare in context.trace.methods("prepare", "prepare_model") if prepare in sources]
+        owners = [maker for prepare in prepares for maker in makers(prepare.receiver)]
+        preparing = [accelerator for accelerator in accelerators if accelerator in owners]
         if any(peer.loops[-1:] == call.loops[-1:] for peer in own) or not preparing:
             continue
         name = _local_name(accelerators[0])
         func = call.node.func
         loss = call.module.text(func.value) if hasattr(func, "value") else ""
-        usable = name and loss and not call.keywords and call.module is accelerators[0].module
+        usable = name and loss and not (call.keywords or call.functions) and call.module is accelerators[0].module
         edits = [replace(call.module, call.node, f"{name}.backward({loss})")] if usable else []
-        yield Hit(
-            call.module,
-            call.node,
-            {"call": call.module.text(call.node)},
-            edits if not call.functions else [],
-            severity="warning" if all(map(_needs_no_scaling, preparing)) else None,
-        )
+        severity: Severity | None = "warning" if all(map(_needs_no_scaling, preparing)) else None
+        yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, edits, severity)
 
 
 def _needs_no_scaling(accelerator: Call) -> bool:
@@ -70,21 +70,9 @@ def _needs_no_scaling(accelerator: Call) -> bool:
     return unscaled and not accelerator.unpacks and not any(accelerator.gives(name) for name in more)
 
 
-def _preparing(context: Context, backward: Call, accelerators: list[Call]) -> list[Call]:
-    """The accelerators of the model that the loss certainly comes from."""
-    return [
-        accelerator
-        for accelerator in accelerators
-        for call in context.trace.methods("prepare", "prepare_model")
-        if _is_accelerator(call.receiver, [accelerator])
-        if any(isinstance(part, Result) and part.call is call for part in derivation(backward.receiver))
-    ]
-
-
 def _local_name(call: Call) -> str:
     """The name that the object is assigned to."""
-    statement = call.module.statement(call.node)
-    targets = getattr(statement, "targets", [])
+    targets = getattr(call.module.statement(call.node), "targets", [])
     return getattr(targets[0], "id", "") if len(targets) == 1 else ""
 
 
@@ -94,33 +82,25 @@ def _everything_prepared(context: Context) -> Iterator[Hit]:
     if not accelerators or _unpacks_into_prepare(context, accelerators):
         return
     prepared = {
-        origin.call.node
+        maker.node
         for call in context.trace.methods("prepare", "prepare_model", "prepare_optimizer", "prepare_data_loader")
         if _is_accelerator(call.receiver, accelerators)
         for value in (*call.arguments, *call.keywords.values())
-        for origin in origins(value)
-        if isinstance(origin, Result)
+        for maker in makers(value)
     }
     backwards = [call for call in context.trace.methods("backward") if call.reached]
     for loader in loaders(context):
-        fed = [
-            iteration
-            for iteration in context.trace.iterations
-            if any(comes_from(option, loader) for option in options(iteration.over))
-        ]
+        fed = iterations_over(context, loader)
         trains = any(iteration.node in call.loops for iteration in fed for call in backwards)
         if loader.reached and trains and loader.node not in prepared and loader.argument("sampler", 3) is None:
             yield Hit(loader.module, loader.node, {"object": "data loader"}, variant="loader")
     own = {call.loops[-1:] for call in backwards if _is_accelerator(call.receiver, accelerators)}
     steps = [call for call in context.trace.methods("step") if call.reached and call.loops[-1:] in own]
     for call in context.trace.calls:
-        stepped = any(
-            isinstance(origin, Result) and origin.call is call for step in steps for origin in origins(step.receiver)
-        )
+        stepped = any(call in makers(step.receiver) for step in steps)
         if not (call.reached and is_optimizer(call.name) and stepped) or call.node in prepared:
             continue
-        trained = [origin.call.receiver for origin in origins(call.argument("params", 0)) if isinstance(origin, Result)]
-        models = {origin.call.node for model in trained for origin in origins(model) if isinstance(origin, Result)}
+        models = {maker.node for group in makers(call.argument("params", 0)) for maker in makers(group.receiver)}
         if models <= prepared:
             yield Hit(call.module, call.node, {"object": "optimizer"}, variant="optimizer")
 
@@ -141,13 +121,9 @@ def _model_for_trainer(context: Context) -> Iterator[Hit]:
     for call in context.trace.calls:
         if not call.reached or not call.name.endswith("Trainer") or not call.name.startswith(("transformers.", "trl.")):
             continue
-        for origin in origins(call.argument("model", 0)):
-            if (
-                isinstance(origin, Result)
-                and origin.call.name in _WRAPS
-                and not origin.call.name.endswith("fully_shard")
-            ):
-                yield Hit(call.module, call.node, {"wrapper": origin.call.name.rpartition(".")[2]})
+        for maker in makers(call.argument("model", 0)):
+            if maker.name in _WRAPS and not maker.name.endswith("fully_shard"):
+                yield Hit(call.module, call.node, {"wrapper": maker.name.rpartition(".")[2]})
 
 
 @check("TRN705")

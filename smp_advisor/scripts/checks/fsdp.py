@@ -24,7 +24,7 @@ from smp_advisor.scripts.checks.parallel import by_framework, wrapped_by
 from smp_advisor.scripts.checks.sharding import in_place, inside, running, same, sharded_model, sharding_calls
 from smp_advisor.scripts.conditions import Conditions, Reaching
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import argument_node, is_optimizer, mentions, origins
+from smp_advisor.scripts.queries import argument_node, is_optimizer, makers, mentions, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,11 +54,9 @@ def _norm_of_all_shards(context: Context) -> Iterator[Hit]:
     for call in context.trace.named(*_CLIPS) if wraps else ():
         if not call.reached:
             continue
-        for origin in origins(call.argument("parameters", 0)):
-            made_by = origin.call if isinstance(origin, Result) else None
-            if made_by is None or made_by.method != "parameters" or wrapped_by(made_by.receiver, wraps) is None:
-                continue
-            yield Hit(call.module, call.node, {}, [_own_clipping(call)])
+        for maker in makers(call.argument("parameters", 0)):
+            if maker.method == "parameters" and wrapped_by(maker.receiver, wraps) is not None:
+                yield Hit(call.module, call.node, {}, [_own_clipping(call)])
 
 
 def _own_clipping(call: Call) -> Edit | None:
@@ -158,13 +156,9 @@ def _units_inside_of_checkpoints(context: Context) -> Iterator[Hit]:
             continue
         for wrap in wraps:
             first = call.order < wrap.order and not exclusive(call, wrap)
-            models = [
-                model
-                for model in sharded_model(wrap)
-                for owner in origins(call.argument("model", 0))
-                if same(model, owner)
-            ]
-            if first and models and "CheckpointWrapper" not in wrap.module.source.text:
+            owners = origins(call.argument("model", 0))
+            own = any(same(model, owner) for model in sharded_model(wrap) for owner in owners)
+            if first and own and "CheckpointWrapper" not in wrap.module.source.text:
                 yield Hit(call.module, call.node)
                 break
 
@@ -185,11 +179,10 @@ def _reentrant(wrapper: Value | None) -> bool:
 @check("SMP317")
 def _values_after_meta(context: Context) -> Iterator[Hit]:
     texts = [module.source.text for module in context.trace.modules]
-    if any(
-        re.search(r"init_weights|reset_parameters|initialize|_init_|load_|param_init_fn|init\.", text) for text in texts
-    ):
-        return
-    for call in context.trace.methods("to_empty"):
+    sets = any(
+        re.search(r"init_weights|reset_parameters|initialize|_init_|load_|param_init_fn|init\.", t) for t in texts
+    )
+    for call in context.trace.methods("to_empty") if not sets else ():
         if call.reached and context.trace.methods("backward"):
             yield Hit(call.module, call.node)
 
@@ -227,10 +220,8 @@ def _through_the_root(context: Context) -> Iterator[Hit]:
         trains = call.reached and call.loops[-1:] and call.loops[-1] in innermost
         if trains and wrapped_by(call.receiver, wraps) is not None:
             func = call.node.func
-            edits = (
-                [replace(call.module, func, call.module.text(func.value))] if isinstance(func, ast.Attribute) else []
-            )
-            yield Hit(call.module, call.node, {}, edits)
+            text = call.module.text(func.value) if isinstance(func, ast.Attribute) else ""
+            yield Hit(call.module, call.node, {}, [replace(call.module, func, text)] if text else [])
 
 
 STRATEGY = ".FSDPStrategy"

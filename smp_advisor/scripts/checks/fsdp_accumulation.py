@@ -23,7 +23,7 @@ from smp_advisor.scripts.checks.parallel import ACCELERATORS
 from smp_advisor.scripts.checks.sharding import in_place, is_whole, may_offload, running, sharding_calls, wrap_of
 from smp_advisor.scripts.conditions import Conditions, Reaching, is_one, option_of_batches
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import constant, mentions, origins
+from smp_advisor.scripts.queries import constant, makers, mentions, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,9 +116,9 @@ def _by_fabric(context: Context) -> Iterator[Delay]:
     # No other code calls the functions that `launch` calls.
     launched = any(call.arguments and isinstance(call.arguments[0], Function) for call in launches)
     for call in context.trace.methods("no_backward_sync") if fabrics else ():
-        owners = origins(call.receiver)
-        of_fabric = runs(call) and any(isinstance(owner, Result) and owner.call in fabrics for owner in owners)
-        handed = launched and not call.reached and any(isinstance(owner, Unknown) for owner in owners)
+        of_fabric = runs(call) and any(maker in fabrics for maker in makers(call.receiver))
+        unknown = any(isinstance(owner, Unknown) for owner in origins(call.receiver))
+        handed = launched and not call.reached and unknown
         enabled = call.argument("enabled", 1)
         off = enabled is not None and Conditions(context.settings).truth(enabled) is False
         # Unsharded gradients of adapters are small, unless they share units with frozen parameters.
@@ -142,16 +142,13 @@ def _by_accelerate(context: Context) -> Iterator[Delay]:
         if not runs(accelerator) or not _accelerates_fsdp(context, accelerator) or _trains_adapter(context):
             continue
         count = _unsynced_batches(context, accelerator)
-        if count and any(runs(call) and _is_of(call, accelerator) for call in context.trace.methods("accumulate")):
+        accumulates = context.trace.methods("accumulate")
+        if count and any(runs(call) and accelerator in makers(call.receiver) for call in accumulates):
             yield Delay(accelerator, {"framework": "Accelerate", **count})
         for call in calls_of(context, "no_sync"):
-            if runs(call) and _is_of(call, accelerator) and not elsewhere(call) and around_backward(context, call):
+            own = runs(call) and accelerator in makers(call.receiver)
+            if own and not elsewhere(call) and around_backward(context, call):
                 yield Delay(call, {"call": "no_sync()"})
-
-
-def _is_of(call: Call, accelerator: Call) -> bool:
-    owners = origins(call.receiver)
-    return any(isinstance(owner, Result) and owner.call is accelerator for owner in owners)
 
 
 def _accelerates_fsdp(context: Context, accelerator: Call) -> bool:
@@ -176,15 +173,11 @@ def _unsynced_batches(context: Context, accelerator: Call) -> dict[str, object]:
     plugin = accelerator.argument("gradient_accumulation_plugin")
     if plugin is None:
         return batches(context, accelerator.argument("gradient_accumulation_steps"))
-    for origin in origins(plugin):
-        if (
-            isinstance(origin, Result)
-            and origin.call.name.endswith("GradientAccumulationPlugin")
-            and not origin.call.unpacks
-        ):
-            every_batch = origin.call.argument("sync_each_batch", 3)
+    for maker in makers(plugin):
+        if maker.name.endswith("GradientAccumulationPlugin") and not maker.unpacks:
+            every_batch = maker.argument("sync_each_batch", 3)
             if every_batch is None or Conditions(context.settings, defaults=True).truth(every_batch) is False:
-                return batches(context, origin.call.argument("num_steps", 0))
+                return batches(context, maker.argument("num_steps", 0))
     return {}
 
 
@@ -300,11 +293,11 @@ def _in_place(context: Context) -> Iterator[Delay]:
             yield Delay(call, {"call": f"{_LATER}()"})
 
 
-def _is_light(context: Context, wrap: Call, makers: list[Call]) -> bool:
+def _is_light(context: Context, wrap: Call, adapting: list[Call]) -> bool:
     """Whether only adapters have gradients: their unsharded gradients are small."""
-    if not makers:
+    if not adapting:
         return False
     reaching = Reaching(context)
-    places = [Hit(maker.module, maker.node) for maker in makers]
+    places = [Hit(adapter.module, adapter.node) for adapter in adapting]
     sure = any(not reaching.never(place) and not reaching.needed(place) for place in places)
     return sure and not mixes(context, wrap)

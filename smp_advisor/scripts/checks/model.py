@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from smp_advisor.files import table
 from smp_advisor.reading.module import replace
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import External, Instance, Result, Value, options
+from smp_advisor.reading.values import External, Instance, Result, options
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import constant, is_plain_model, origins
+from smp_advisor.scripts.queries import constant, is_plain_model, makers, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,22 +37,14 @@ def _original_forward(context: Context) -> Iterator[Hit]:
             for method in cls.body:
                 if not isinstance(method, ast.FunctionDef) or method.name != "forward":
                     continue
-                bases = {ast.unparse(base) for base in cls.bases}
+                # ``Base.forward(self, x)`` in a class that derives from ``Base``.
+                of_bases = tuple(f"{ast.unparse(base)}.forward(self{end}" for base in cls.bases for end in ",)")
                 for node in ast.walk(method):
                     owner = _super_of_forward(node)
                     if isinstance(node, ast.Call) and owner is not None:
                         yield Hit(module, node, {}, [replace(module, node.func, f"{module.text(owner)}._orig_forward")])
-                    elif isinstance(node, ast.Call) and _base_forward(node, bases):
+                    elif isinstance(node, ast.Call) and ast.unparse(node).startswith(of_bases):
                         yield Hit(module, node)
-
-
-def _base_forward(node: ast.Call, bases: set[str]) -> bool:
-    """``Base.forward(self, x)`` in a class that derives from ``Base``."""
-    function = node.func
-    of_base = (
-        isinstance(function, ast.Attribute) and function.attr == "forward" and ast.unparse(function.value) in bases
-    )
-    return of_base and bool(node.args) and getattr(node.args[0], "id", "") == "self"
 
 
 def _super_of_forward(node: ast.AST) -> ast.expr | None:
@@ -110,9 +102,9 @@ def _supported_family(context: Context) -> Iterator[Hit]:
 def _class_of_config(call: Call) -> str:
     """The class that ``AutoModel.from_config(LlamaConfig(...))`` creates: ``LlamaModel``; empty if not visible."""
     names = {
-        origin.call.name.removesuffix(".from_dict").rpartition(".")[2]
-        for origin in origins(call.argument("config", 0))
-        if isinstance(origin, Result) and origin.call.name.startswith("transformers.")
+        maker.name.removesuffix(".from_dict").rpartition(".")[2]
+        for maker in makers(call.argument("config", 0))
+        if maker.name.startswith("transformers.")
     }
     name = names.pop() if len(names) == 1 else ""
     return f"{name.removesuffix('Config')}Model" if name.endswith("Config") else ""
@@ -228,18 +220,11 @@ def _parallel_modules(context: Context) -> Iterator[Hit]:
         for model in (
             value.call for value in models if isinstance(value, (Instance, Result)) and is_plain_model(value)
         ):
-            if not any(_may_turn_on(value) for value in model.contexts):
+            # A context that is not visible may be one of tensor parallelism.
+            around = [option for value in model.contexts for option in options(value)]
+            calls = [option.call for option in around if isinstance(option, Result)]
+            if len(calls) == len(around) and not any(call.name in _CONTEXTS and _turns_on(call) for call in calls):
                 yield Hit(model.module, model.node, values)
-
-
-def _may_turn_on(value: Value) -> bool:
-    """Whether a context may be one of tensor parallelism. A context that is not visible may be one."""
-    for option in options(value):
-        if not isinstance(option, Result):
-            return True
-        if option.call.name in _CONTEXTS and _turns_on(option.call):
-            return True
-    return False
 
 
 def _turns_on(call: Call) -> bool:
@@ -257,6 +242,7 @@ def _weights_after_wrapping(context: Context) -> Iterator[Hit]:
         return
     wrapping = context.wrappings[0]
     wrapped = [origin for argument in wrapping.arguments for origin in origins(argument)]
+    loaded = [maker for argument in wrapping.arguments for maker in makers(argument)]
     later = [call for call in context.trace.methods(*_LATER_LOADS) if call.order > wrapping.order and call.reached]
     for call in context.trace.methods("load_state_dict"):
         early = call.reached and call.order < wrapping.order and not exclusive(call, wrapping)
@@ -269,16 +255,12 @@ def _weights_after_wrapping(context: Context) -> Iterator[Hit]:
     names = [call.module.text(call.node.func).lower() for call in later]
     if any(not any(word in name for word in ("optim", "sched", "scaler")) for name in names):
         return
-    for source in wrapped:
-        if (
-            isinstance(source, Result)
-            and source.call.method == "from_pretrained"
-            and source.call.name.startswith("transformers.")
-        ):
-            around = [option for value in source.call.contexts for option in options(value)]
+    for call in loaded:
+        if call.method == "from_pretrained" and call.name.startswith("transformers."):
+            around = [option for value in call.contexts for option in options(value)]
             parallel = any(isinstance(o, Result) and o.call.name in _CONTEXTS and _turns_on(o.call) for o in around)
-            if parallel and constant(source.call.argument("state_dict")) is None:
-                yield Hit(source.call.module, source.call.node, variant="pretrained")
+            if parallel and constant(call.argument("state_dict")) is None:
+                yield Hit(call.module, call.node, variant="pretrained")
 
 
 _NATIVE = ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential")

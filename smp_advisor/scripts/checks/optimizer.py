@@ -13,7 +13,6 @@ from smp_advisor.reading.values import (
     External,
     Instance,
     Result,
-    Value,
     options,
 )
 from smp_advisor.scripts.context import Context, Hit, check
@@ -26,6 +25,7 @@ from smp_advisor.scripts.queries import (
     is_optimizer_call,
     is_scheduler,
     is_wrapped_optimizer,
+    makers,
     mentions,
     origins,
     updates,
@@ -51,26 +51,23 @@ def _optimizer_wrapped(context: Context) -> Iterator[Hit]:
     for step, stepped in updates(context.trace):
         if not step.reached or not is_optimizer_call(stepped):
             continue
-        calls = [origin.call for origin in origins(stepped) if isinstance(origin, Result)]
-        for call in calls:
+        for call in makers(stepped):
             wrappings = context.trace.named("smp.DistributedOptimizer")
             elsewhere = bool(wrappings) and all(exclusive(step, wrapping) for wrapping in wrappings)
             # If the step also gets the wrapped optimizer, the plain one is for runs without the library.
             if call.node not in reported and not elsewhere and step.node not in wrapped:
                 reported.add(call.node)
                 yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]})
-    if not reported and not any(_is_optimizer(stepped) for _, stepped in updates(context.trace)):
+    # A value that is not visible may be an optimizer instead of a scheduler.
+    candidates = [origin for _, stepped in updates(context.trace) for origin in origins(stepped)]
+    if not reported and not any(
+        is_optimizer(candidate.call.name) or is_wrapped_optimizer(candidate)
+        if isinstance(candidate, Result)
+        else not isinstance(candidate, Instance)
+        for candidate in candidates
+    ):
         for call in _handed_on(context):
             yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]})
-
-
-def _is_optimizer(value: Value) -> bool:
-    """Whether `value` may be an optimizer instead of a scheduler. A value that is not visible may be one."""
-    candidates = [origin for origin in origins(value) if not isinstance(origin, Instance)]
-    return any(
-        not isinstance(candidate, Result) or is_optimizer(candidate.call.name) or is_wrapped_optimizer(candidate)
-        for candidate in candidates
-    )
 
 
 def _handed_on(context: Context) -> list[Call]:
@@ -195,9 +192,8 @@ def _own_half_precision(context: Context) -> bool:
             class_name = getattr(source.cls.node, "name", "") if isinstance(source, Instance) else ""
             class_name = class_name or (source.call.name.rpartition(".")[2] if isinstance(source, Result) else "")
             if "fp16" in class_name.lower() or "half" in class_name.lower():
-                context.leave_open(
-                    call.module, call.node, f"{class_name} is the script's own form of half precision (SMP118)."
-                )
+                what = f"{class_name} is the script's own form of half precision (SMP118)."
+                context.leave_open(call.module, call.node, what)
                 return True
     return False
 
@@ -210,10 +206,8 @@ def _inner_optimizer(context: Context) -> Iterator[Hit]:
             if optimizer is not None and all(is_wrapped_optimizer(option) for option in options(optimizer)):
                 place = argument_node(call, "optimizer", 0)
                 has_name = isinstance(place, (ast.Name, ast.Attribute))
-                edits = (
-                    [replace(call.module, place, f"{call.module.text(place)}.optimizer")] if place and has_name else []
-                )
-                yield Hit(call.module, call.node, {}, edits, variant="scheduler")
+                edit = replace(call.module, place, f"{call.module.text(place)}.optimizer") if place else None
+                yield Hit(call.module, call.node, {}, [edit] if has_name else [], variant="scheduler")
         elif call.name in _CLIPS and context.wrappings and not _for_other_precision(context, call):
             yield Hit(call.module, call.node, {}, _clip_masters(context, call), variant="clipping")
 

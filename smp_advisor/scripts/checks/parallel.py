@@ -20,7 +20,7 @@ from smp_advisor.reading.values import (
     is_none,
     options,
 )
-from smp_advisor.scripts.checks.data import comes_from, is_sharded, loaders
+from smp_advisor.scripts.checks.data import is_sharded, iterations_over, loaders
 from smp_advisor.scripts.checks.sharding import FSDP, in_place, inside, same
 from smp_advisor.scripts.conditions import Conditions, is_one, option_of_batches
 from smp_advisor.scripts.context import Context, Hit, check
@@ -28,7 +28,9 @@ from smp_advisor.scripts.queries import (
     constant,
     is_optimizer_call,
     is_plain_model,
+    is_wrapped_optimizer,
     known_names,
+    makers,
     mentions,
     origins,
     ranks,
@@ -38,7 +40,7 @@ from smp_advisor.scripts.queries import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.reading.trace import Call, Iteration
+    from smp_advisor.reading.trace import Call
 
 
 REPLICATING = ("torch.nn.parallel.DistributedDataParallel",)
@@ -111,24 +113,14 @@ def _each_its_own_part(context: Context) -> Iterator[Hit]:
             continue
         dataset = call.argument("dataset", 0)
         trained = [loop for back in context.trace.methods("backward") if back.reached for loop in back.loops]
-        trains = any(iteration.node in trained for iteration in _fed(context, call))
+        trains = any(iteration.node in trained for iteration in iterations_over(context, call))
         if not call.reached or not trains or dataset is None or is_sharded(dataset):
             continue
-        makers = [origin.call for origin in origins(dataset) if isinstance(origin, Result)]
-        if not all(call.name.startswith(_DATA) for call in makers):
+        if not all(maker.name.startswith(_DATA) for maker in makers(dataset)):
             continue  # another package may divide its data sets by itself
-        streams = any(constant(loading.argument("streaming")) is True for loading in makers)
+        streams = any(constant(loading.argument("streaming")) is True for loading in makers(dataset))
         shuffles = any(bool(constant(option)) for option in options(call.argument("shuffle", 2)))
         yield Hit(call.module, call.node, variant="stream" if streams else "shuffled" if shuffles else "same")
-
-
-def _fed(context: Context, loader: Call) -> list[Iteration]:
-    """Loops over the loader."""
-    return [
-        iteration
-        for iteration in context.trace.iterations
-        if any(comes_from(option, loader) for option in options(iteration.over))
-    ]
 
 
 @check("DDP604")
@@ -138,14 +130,13 @@ def _another_order_each_epoch(context: Context) -> Iterator[Hit]:
     ):
         return
     for loader in loaders(context):
-        for origin in origins(loader.argument("sampler", 3)):
-            if not isinstance(origin, Result) or origin.call.name != _SAMPLER or not origin.call.reached:
-                continue
-            shuffle = origin.call.argument("shuffle", 3)
-            nodes = {iteration.node for iteration in _fed(context, loader)}
-            outer = [loop for call in context.trace.methods("backward") if call.reached for loop in call.loops[1:]]
-            if (shuffle is None or constant(shuffle) is True) and not nodes.isdisjoint(outer):
-                yield Hit(origin.call.module, origin.call.node)
+        nodes = {iteration.node for iteration in iterations_over(context, loader)}
+        outer = [loop for call in context.trace.methods("backward") if call.reached for loop in call.loops[1:]]
+        for sampler in makers(loader.argument("sampler", 3)):
+            shuffle = sampler.argument("shuffle", 3)
+            shuffles = sampler.name == _SAMPLER and sampler.reached and (shuffle is None or constant(shuffle) is True)
+            if shuffles and not nodes.isdisjoint(outer):
+                yield Hit(sampler.module, sampler.node)
 
 
 @check("SMP314", "smp_v2", needs="tensor_parallel")
@@ -248,10 +239,7 @@ def _gradients_reset(context: Context) -> Iterator[Hit]:
         backward = any(
             call.loops and call.loops[-1:] == step.loops[-1:] for call in context.trace.methods("backward")
         ) or any(call.step is not None and call.reached for call in context.trace.calls)
-        own = is_optimizer_call(optimizer) or any(
-            isinstance(origin, Result) and origin.call.name == "smp.DistributedOptimizer"
-            for origin in origins(optimizer)
-        )
+        own = is_optimizer_call(optimizer) or is_wrapped_optimizer(optimizer)
         if step.reached and step.loops and backward and own:
             yield Hit(step.module, step.node)
             return

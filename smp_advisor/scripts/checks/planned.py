@@ -10,12 +10,12 @@ import yaml
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import CONFIGURATION, read_bytes, table
 from smp_advisor.reading.module import replace
-from smp_advisor.reading.values import Constant, Mapping, Result, options
+from smp_advisor.reading.values import Constant, Mapping, options
 from smp_advisor.scripts.checks.parallel import reached_accelerators
 from smp_advisor.scripts.checks.sharding import FSDP, shards
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import argument_node, constant, origins
+from smp_advisor.scripts.queries import argument_node, constant, makers
 from smp_advisor.scripts.settings import blocks_of
 
 if TYPE_CHECKING:
@@ -42,9 +42,8 @@ def trainer_arguments(context: Context) -> Iterator[Call]:
 
 def _shards(context: Context) -> bool:
     """Whether the plan or the script certainly shards the model."""
-    by_arguments = any(
-        constant(option) for call in trainer_arguments(context) for option in options(call.argument("fsdp"))
-    )
+    switches = [option for call in trainer_arguments(context) for option in options(call.argument("fsdp"))]
+    by_arguments = any(map(constant, switches))
     wraps = any(call.reached for call in context.trace.named(*FSDP))
     return by_arguments or wraps or shards(context, *reached_accelerators(context))
 
@@ -60,8 +59,8 @@ def _sharding_turned_on(context: Context) -> Iterator[Hit]:
     if any(not isinstance(option, Constant) or option.value for option in switches):
         return
     parsers = [call for call in context.trace.calls if call.reached and call.name.endswith(_PARSERS)]
-    makers = reached_accelerators(context)
-    for call in (*calls, *parsers, *makers):
+    accelerators = reached_accelerators(context)
+    for call in (*calls, *parsers, *accelerators):
         passed = context.settings.hyperparameters
         if call in parsers and any(passed.get(name) for name in ("fsdp", "deepspeed", "config")):
             return
@@ -70,7 +69,7 @@ def _sharding_turned_on(context: Context) -> Iterator[Hit]:
             context.leave_open(call.module, call.node, what)
         elif call.unpacks or (call in parsers and not passed):
             context.leave_open(call.module, call.node, "whether its arguments turn on FSDP, as the plan does")
-        elif call in makers:
+        elif call in accelerators:
             if not any(call.gives(name) for name in ("fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins")):
                 yield Hit(call.module, call.node, severity="warning", variant="accelerate")
         else:
@@ -180,9 +179,8 @@ def _arguments_of_the_plan(context: Context) -> Iterator[Hit]:
     precision: Any = "no" if settings.precision == "fp32" else settings.precision
     for call in reached_accelerators(context):
         steps = settings.gradient_accumulation_steps
-        yield from _differences(
-            call, [("mixed_precision", None, precision), ("gradient_accumulation_steps", None, steps)]
-        )
+        rows = [("mixed_precision", None, precision), ("gradient_accumulation_steps", None, steps)]
+        yield from _differences(call, rows)
 
 
 def _differences(call: Call, rows: list[tuple[str, Any, Any]]) -> Iterator[Hit]:
@@ -250,13 +248,12 @@ def _quantized_shards(context: Context) -> Iterator[Hit]:
 
 @check("TRN715")
 def _saved_from_all_shards(context: Context) -> Iterator[Hit]:
-    makers = reached_accelerators(context)
-    for call in context.trace.methods("save_pretrained") if makers and shards(context, *makers) else ():
-        for origin in origins(call.receiver):
-            unwrapped = isinstance(origin, Result) and origin.call.method == "unwrap_model"
-            if call.reached and unwrapped and not call.gives("state_dict"):
-                yield Hit(call.module, call.node)
-                break
+    accelerators = reached_accelerators(context)
+    saves = context.trace.methods("save_pretrained") if accelerators and shards(context, *accelerators) else []
+    for call in saves:
+        unwrapped = any(maker.method == "unwrap_model" for maker in makers(call.receiver))
+        if call.reached and unwrapped and not call.gives("state_dict"):
+            yield Hit(call.module, call.node)
 
 
 @check("TRN716")

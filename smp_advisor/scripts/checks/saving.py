@@ -18,8 +18,8 @@ from smp_advisor.scripts.queries import (
     is_wrapped_model,
     is_wrapped_optimizer,
     known_names,
+    makers,
     mentions,
-    origins,
     rank_conditions,
     ranks,
 )
@@ -50,14 +50,13 @@ def _saving_ranks(context: Context) -> Iterator[Hit]:
     for call in [*context.trace.named(*_SAVES), *states]:
         conditions = rank_conditions(call)
         if settings.tensor_parallel and "smp.dp_rank" in conditions and not conditions & {"smp.rank", "smp.rdp_rank"}:
-            guard = _guard_node(call, "dp_rank")
-            place = guard or call.node
+            nodes = [node for guard in call.guards for node in ast.walk(guard.test) if isinstance(node, ast.Call)]
+            place = next((node for node in nodes if getattr(node.func, "attr", "") == "dp_rank"), call.node)
             if place not in reported:
                 reported.add(place)
-                func = guard.func if guard is not None else None
                 edits = []
-                if isinstance(func, ast.Attribute):
-                    edits = [replace(call.module, func, f"{call.module.text(func.value)}.rdp_rank")]
+                if place is not call.node and isinstance(place.func, ast.Attribute):
+                    edits = [replace(call.module, place.func, f"{call.module.text(place.func.value)}.rdp_rank")]
                 yield Hit(call.module, place, _values(call, "smp.dp_rank()"), edits)
             continue
         # All ranks of a replica take part in state_dict. A state that was gathered before is written by one.
@@ -70,14 +69,6 @@ def _saving_ranks(context: Context) -> Iterator[Hit]:
 
 def _values(call: Call, rank: str) -> dict[str, object]:
     return {"call": call.module.text(call.node.func), "rank": rank}
-
-
-def _guard_node(call: Call, name: str) -> ast.Call | None:
-    for guard in call.guards:
-        for node in ast.walk(guard.test):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
-                return node
-    return None
 
 
 @check("SMP127", "smp_torch")
@@ -170,7 +161,7 @@ def _is_zero(test: ast.expr) -> bool:
 
 
 def _of_accelerator(value: Value | None) -> bool:
-    return any(isinstance(origin, Result) and origin.call.name in ACCELERATORS for origin in origins(value))
+    return any(maker.name in ACCELERATORS for maker in makers(value))
 
 
 def _on_main_process(call: Call) -> bool:

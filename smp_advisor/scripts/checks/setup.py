@@ -31,6 +31,7 @@ from smp_advisor.scripts.queries import (
     is_plain_model,
     is_wrapped_model,
     known_names,
+    makers,
     mentions,
     origins,
     rank_conditions,
@@ -150,18 +151,11 @@ def _device_set(context: Context) -> Iterator[Hit]:
         if wrong and all(isinstance(option, Operation) and option.operator == "Mod" for option in options(device)):
             continue
         if device is not None and (wrong or isinstance(device, Constant)):
-            edits = [replace(call.module, call.node.args[0], "smp.local_rank()")] if call.node.args else []
-            decides = _decides_elsewhere(call)
-            edits = [] if decides else edits
-            smp = call.module.scope.find("smp")
-            yield Hit(
-                call.module,
-                call.node,
-                {},
-                edits if isinstance(smp, External) and smp.path == "smp" else [],
-                variant="other",
-                unfixed=f"{decides} also decides the device elsewhere" if decides else "",
-            )
+            decides, smp = _decides_elsewhere(call), call.module.scope.find("smp")
+            usable = call.node.args and not decides and isinstance(smp, External) and smp.path == "smp"
+            edits = [replace(call.module, call.node.args[0], "smp.local_rank()")] if usable else []
+            unfixed = f"{decides} also decides the device elsewhere" if decides else ""
+            yield Hit(call.module, call.node, {}, edits, variant="other", unfixed=unfixed)
 
 
 def _decides_elsewhere(call: Call) -> str:
@@ -192,13 +186,12 @@ def _job_options(context: Context) -> Iterator[Hit]:
         arguments = "".join(map(call.module.text, call.node.args)).replace(" ", "")
         if call.keywords or call.unpacks or arguments not in ("", "sys.argv[1:]"):
             continue
-        makers = [getattr(getattr(parser, "call", None), "name", "") for parser in origins(call.receiver)]
-        if set(makers) == {"argparse.ArgumentParser"} and isinstance(call.node.func, ast.Attribute):
+        parsers = [getattr(getattr(parser, "call", None), "name", "") for parser in origins(call.receiver)]
+        if set(parsers) == {"argparse.ArgumentParser"} and isinstance(call.node.func, ast.Attribute):
             receiver, arguments = call.module.text(call.node.func.value), "".join(map(call.module.text, call.node.args))
             text = f"{receiver}.parse_known_args({arguments})[0]"
-            yield Hit(
-                call.module, call.node, {"call": "parse_args"}, [replace(call.module, call.node, text)], needed=needed
-            )
+            edits = [replace(call.module, call.node, text)]
+            yield Hit(call.module, call.node, {"call": "parse_args"}, edits, needed=needed)
     for call in context.trace.methods("parse_args_into_dataclasses"):
         if not call.gives("return_remaining_strings") and call.reached and _all_here(call):
             yield Hit(call.module, call.node, {"call": call.method}, needed=needed)
@@ -230,12 +223,8 @@ def _downloads(context: Context) -> Iterator[Hit]:
         if rank_conditions(call) and not rank_conditions(call) & _OF_NODE and not mentions(call.node, "local"):
             yield Hit(call.module, call.node, {"name": name}, variant="first node")
         for reader in context.trace.named(call.name):
-            if (
-                reader.reached
-                and reader.order > call.order
-                and not _fetches(reader)
-                and not _waits(context, call, reader)
-            ):
+            after = reader.reached and reader.order > call.order and not _fetches(reader)
+            if after and not _waits(context, call, reader):
                 yield Hit(reader.module, reader.node, {"name": name}, variant="no barrier")
                 break
 
@@ -306,12 +295,10 @@ def _shows_its_model(context: Context) -> bool:
     optimizers = [call for call in context.trace.calls if is_optimizer(call.name)]
     if not optimizers and not context.trace.methods("step"):
         return False  # a backward pass without an update is no training
-    groups = [origin for call in optimizers for origin in origins(call.argument("params", 0))]
-    models = [group.call.receiver for group in groups if isinstance(group, Result) and group.call.method]
-    plain = [model is not None and is_plain_model(model) for model in models]
-    if not plain:
-        return any(call.receiver is not None and is_plain_model(call.receiver) for call in forwards(context))
-    return all(plain)
+    groups = [maker for call in optimizers for maker in makers(call.argument("params", 0)) if maker.method]
+    if groups:
+        return all(group.receiver is not None and is_plain_model(group.receiver) for group in groups)
+    return any(call.receiver is not None and is_plain_model(call.receiver) for call in forwards(context))
 
 
 @check("SMP002")

@@ -17,6 +17,7 @@ from smp_advisor.scripts.queries import (
     is_optimizer_call,
     is_wrapped_model,
     is_wrapped_optimizer,
+    makers,
     mentions,
     origins,
     updates,
@@ -116,8 +117,7 @@ def _is_models(call: Call) -> bool:
         return True
     if not call.arguments or "gradient" in call.keywords:
         return False
-    sources = origins(call.receiver)
-    return not any(isinstance(source, Result) and source.call.receiver is not None for source in sources)
+    return not any(maker.receiver is not None for maker in makers(call.receiver))
 
 
 def _through_model(call: Call) -> list[Edit]:

@@ -19,7 +19,7 @@ from smp_advisor.reading.values import (
     options,
 )
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import argument_node, constant, is_wrapped_model, origins
+from smp_advisor.scripts.queries import argument_node, constant, is_wrapped_model, makers, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,9 +127,8 @@ def _reduce_at_call(use: Use) -> list[Edit]:
     returns = [node.value for node in ast.walk(call.function.node) if isinstance(node, ast.Return)]
     names = [getattr(value, "id", "").lower() for value in returns]
     name = statement.targets[0].id
-    if not names or not all("loss" in text for text in (*names, name.lower())):
-        return []
-    if _reduces(call.module, statement, name):
+    losses = names and all("loss" in text for text in (*names, name.lower()))
+    if not losses or _reduces(call.module, statement, name):
         return []
     return list(wrap(call.module, call.node, "", ".reduce_mean()"))
 
@@ -140,10 +139,7 @@ def _reduces(module: Module, statement: ast.stmt, name: str) -> bool:
     while around is not None and not isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
         around = module.parent(around)
     return any(
-        isinstance(node, ast.Attribute)
-        and node.attr in _REDUCTIONS
-        and isinstance(node.value, ast.Name)
-        and node.value.id == name
+        isinstance(node, ast.Attribute) and node.attr in _REDUCTIONS and getattr(node.value, "id", "") == name
         for node in ast.walk(around or module.tree)
     )
 
@@ -168,8 +164,7 @@ def _unused_outputs(context: Context) -> Iterator[Hit]:
             ):
                 yield Hit(store.module, store.node, {"flag": flag, "output": attribute}, variant="flag")
     for call in context.models():
-        makers = [origin.call for origin in origins(call.receiver) if isinstance(origin, Result)]
-        inner = [model for maker in makers for model in origins(maker.argument("module", 0))]
+        inner = [model for maker in makers(call.receiver) for model in origins(maker.argument("module", 0))]
         counts = {returned_values(model, "forward") for model in inner if isinstance(model, Instance)}
         returned = counts.pop() if len(counts) == 1 else 0
         if dropped := unused_values(call, returned):

@@ -133,9 +133,7 @@ def _in_order(call: Call) -> bool:
         if isinstance(node, ast.Compare):
             return True
         node = call.module.parent(node)
-    names = []
-    if isinstance(node, ast.Assign):
-        names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+    names = [target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)]
     return any(_sorts(part, names) for part in call.module.all(ast.Call))
 
 

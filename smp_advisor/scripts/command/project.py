@@ -135,7 +135,7 @@ class Outcome:
 def judged(source: Source, settings: Settings) -> Outcome:
     """Follow and check one script."""
     context = follow(source, settings)
-    modules = [module for module in context.trace.modules[1:] if module.source.file is not None]
+    files = [module.source.file for module in context.trace.modules[1:]]
     uncalled = {
         (module.source.file.resolve(), function.node.lineno, function.name)
         for function in context.trace.functions
@@ -145,7 +145,7 @@ def judged(source: Source, settings: Settings) -> Outcome:
     }
     return Outcome(
         report=report_of(context),
-        modules=tuple(module.source.file.resolve() for module in modules if module.source.file is not None),
+        modules=tuple(file.resolve() for file in files if file is not None),
         uncalled=frozenset(uncalled),
     )
 

@@ -104,8 +104,8 @@ WRITTEN = {  # loop and plan: texts of the adapted script, texts that it does no
     ("grad_scaler", "pipeline"): (
         ["smp.amp.GradScaler(", "autocast(", "model.backward(scaler.scale(loss))"], [], ["clip_grad_norm_"],
     ),
-    ("main_function", "pipeline"): (["rank=smp.dp_rank(),"], ["torch.manual_seed(0 + smp.dp_rank())"], []),
-    ("main_function", "tensor_fp16"): (["rank=smp.rdp_rank(),", "torch.manual_seed(0 + smp.dp_rank())"], [], []),
+    ("flat", "pipeline"): (["rank=smp.dp_rank(),"], ["torch.manual_seed(7 + smp.dp_rank())"], []),
+    ("flat", "tensor_fp16"): (["rank=smp.rdp_rank(),", "torch.manual_seed(7 + smp.dp_rank())"], [], []),
     ("evaluation_loop", "pipeline"): ([], [], ["save with smp.save_checkpoint"]),
     ("branches", "pipeline"): (
         [

@@ -8,7 +8,7 @@ torch.manual_seed(7)
 x = torch.randn(64, 8)
 y = torch.randint(0, 3, (64,))
 dataset = TensorDataset(x, y)
-loader = DataLoader(dataset, batch_size=8, shuffle=True)
+loader = DataLoader(dataset, 8, True)
 
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).to(device)
@@ -16,6 +16,7 @@ criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 for epoch in range(2):
+    total = 0.0
     for inputs, labels in loader:
         inputs, labels = inputs.to(device), labels.to(device)
         # forward
@@ -25,6 +26,7 @@ for epoch in range(2):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    print(f"epoch {epoch} loss {loss.item():.4f}")
+        total += loss.item()
+    print("epoch", epoch, "loss", total / len(loader))
 
 torch.save(model.state_dict(), "model.pt")
