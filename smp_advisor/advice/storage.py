@@ -250,12 +250,16 @@ def plain(value: Any) -> Any:
     raise StorageError(f"A {name} cannot be stored: a model, job, cluster, plan, estimate or advice can.")
 
 
+def members(hint: Any) -> tuple[Any, ...]:
+    """Members of a union; the type itself for others."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
 def from_plain(data: Any, hint: Any = Any, place: str = "") -> Any:
     """The inverse of `plain` for a value of a type."""
     if hint is Any:
         return _untyped(data, place)
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    for member in typing.get_args(hint) if is_union else (hint,):
+    for member in members(hint):
         restored = _member(data, member, place)
         if restored is not _NOT:
             return restored

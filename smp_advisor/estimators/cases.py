@@ -187,8 +187,8 @@ class Terms:
                 reads = read_strategy if configuration.library is None else read_defaults
                 reads(configuration, siblings)
         # A notebook often trains first without the libraries: that job is no defect.
-        named = [(found, get_library(found.library)) for found in configurations if found.library]
-        chosen = [found for found, library in named if library.divides_model or library.compiles] or configurations
+        jobs = [(job, get_library(job.library)) for job in configurations if job.library]
+        chosen = [job for job, library in jobs if library.divides_model or library.compiles] or configurations
         checked = _first(chosen)
         if len(checked) < len(chosen):
             left = f"The text configures {len(chosen):,} jobs: the first {len(checked)} are checked."

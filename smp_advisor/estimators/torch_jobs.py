@@ -486,8 +486,8 @@ def _defaults(configuration: Configuration, script: ScriptFacts | None) -> list[
     taken = {name: value for name, value in settings.items() if name not in present and name not in values}
     for name, value in taken.items():
         values[name] = Setting(value)
-    others = [f"{name} {value}" for name, value in taken.items() if name != "batch_size"]
-    assumed = [f"The script sets {', '.join(others)}."] if others else []
+    sentences = [f"{name} {value}" for name, value in taken.items() if name != "batch_size"]
+    assumed = [f"The script sets {', '.join(sentences)}."] if sentences else []
     if "batch_size" in present:
         return assumed
     if "batch_size" in settings:

@@ -110,8 +110,8 @@ def literal(value: object, indent: int = 0) -> str:
 def _nested(value: Call | Mapping[str, object] | list[object] | tuple[object, ...], indent: int) -> str:
     if isinstance(value, Call):
         opening, closing = f"{value.name}(", ")"
-        given = {name: entry for name, entry in value.arguments.items() if entry is not None}
-        entries = [f"{name}={literal(entry, indent + 4)}" for name, entry in given.items()]
+        arguments = {name: entry for name, entry in value.arguments.items() if entry is not None}
+        entries = [f"{name}={literal(entry, indent + 4)}" for name, entry in arguments.items()]
     elif isinstance(value, Mapping):
         opening, closing = "{", "}"
         entries = [f"{text_literal(str(key))}: {literal(entry, indent + 4)}" for key, entry in value.items()]

@@ -171,8 +171,8 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
         return f"{reason}: check that a job starts before relying on it."
     near = nearest_supported(library, machine)
     same = (record for record in libraries() if record.framework == get_library(library).framework)
-    others = [one.name for one in same if not one.compiles and machine in supported_instances(one.name)]
-    *earlier, last = [f"{name!r}" for name in others] or [""]
+    names = [record.name for record in same if not record.compiles and machine in supported_instances(record.name)]
+    *earlier, last = [f"{name!r}" for name in names] or [""]
     choices = f"{', '.join(earlier)} or {last}" if earlier else last
     way_out = f"; on {machine.name}, use library={choices}" if last else ""
     raise InstanceError(sentence("libraries", "nearest_instance", reason=reason, near=near, way_out=way_out))

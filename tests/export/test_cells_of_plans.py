@@ -152,7 +152,7 @@ def test_advice_writes_every_cell_with_its_own_script_and_data():
     assert "INSTANCES, SECONDS = 2, 60" in advice.monitoring_cell()
     assert 'QUOTA = "ml.p4d.24xlarge for training job usage"' in advice.quota_cell()
     assert advice.local_cell().startswith("%%smp_local ")
-    assert re.search(r"\([1-9]\d+M parameters\)", advice.cell())
+    assert re.search(r"\([1-9][\d.]* M parameters\)", advice.cell())
     own = advise(LLAMA, "ml.p4d.24xlarge", instance_count=2, library="smp-v1", sequence_length=512, script="mine.py")
     assert own.script_cell() == ""
     assert 'runpy.run_path("mine.py"' in own.local_cell()

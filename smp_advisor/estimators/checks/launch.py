@@ -177,8 +177,8 @@ def terms(case: Case) -> Iterator[Hit]:
 def files(case: Case) -> Iterator[Hit]:
     """EST513: files that the job names and that are not there."""
     for gap in case.configuration.missing:
-        named, _, unread = gap.why.partition(": ")
-        yield replace(case.hit("EST513", "", named=named, unread=unread), span=gap.span or case.configuration.span)
+        reference, _, unread = gap.why.partition(": ")
+        yield replace(case.hit("EST513", "", named=reference, unread=unread), span=gap.span or case.configuration.span)
 
 
 def _of_fault(case: Case, fault: Fault, check: str, variant: str, fixes: tuple[Change, ...] = ()) -> Hit:

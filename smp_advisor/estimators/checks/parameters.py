@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.estimators.cases import SDK_2, Case, Change, Hit
 from smp_advisor.estimators.readback import script_settings
@@ -217,8 +217,8 @@ def _corrections(case: Case, parameters: dict[str, Any], violation: Violation) -
         table = entry.table if entry is not None else case.configuration.tables.get("parameters")
         if table is None:
             return ()
-        action = "remove" if value is None else "set"
-        changes.append(Change(table, key, renamed or value, "rename" if renamed else action))
+        action: Literal["set", "remove", "rename"] = "rename" if renamed else "remove" if value is None else "set"
+        changes.append(Change(table, key, renamed or value, action))
     return tuple(changes)
 
 

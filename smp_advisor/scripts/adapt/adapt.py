@@ -154,8 +154,8 @@ def propose(  # noqa: C901 - the steps in their order
     adapted = draft.module.code
     if checked_plan is not None:  # SMP v1 splits the batch itself, and FSDP's steps add checkpointing
         batch = missing_batch(adapted, checked_plan) if target.kind != "smp_step" else ()
-        others = (f(adapted, checked_plan, target.kind) for f in (missing_precision, missing_checkpointing))
-        for text in (*batch, *chain.from_iterable(others)):
+        sentences = (f(adapted, checked_plan, target.kind) for f in (missing_precision, missing_checkpointing))
+        for text in (*batch, *chain.from_iterable(sentences)):
             draft.add_sentence(text)
     _report_remaining_errors(draft, checked_plan, target)
     return Adaptation(

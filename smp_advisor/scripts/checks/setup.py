@@ -152,8 +152,8 @@ def _device_set(context: Context) -> Iterator[Hit]:
             continue
         if device is not None and (wrong or isinstance(device, Constant)):
             decides, smp = _decides_elsewhere(call), call.module.scope.find("smp")
-            usable = call.node.args and not decides and isinstance(smp, External) and smp.path == "smp"
-            edits = [replace(call.module, call.node.args[0], "smp.local_rank()")] if usable else []
+            usable = not decides and isinstance(smp, External) and smp.path == "smp"
+            edits = [replace(call.module, call.node.args[0], "smp.local_rank()")] if usable and call.node.args else []
             unfixed = f"{decides} also decides the device elsewhere" if decides else ""
             yield Hit(call.module, call.node, {}, edits, variant="other", unfixed=unfixed)
 
