@@ -338,7 +338,7 @@ _UNREAD = {
     ".txt": "the packages that the job installs",
     "accelerate": "the strategy and the precision that accelerate launches",
 }
-"""What is not known without a file, by its suffix or for accelerate; otherwise the settings of the trainer."""
+"""Settings that are unknown without a file, by its suffix or for accelerate; otherwise those of the trainer."""
 _OF_ACCELERATE = ("--config_file", "ACCELERATE_CONFIG")
 
 
