@@ -13,6 +13,9 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 
+from smp_advisor.profiling.sandbox import supervisor
+from smp_advisor.profiling.sandbox.limits import Limits
+
 pytestmark = pytest.mark.torch
 
 
@@ -249,3 +252,22 @@ def is_running(pid: int) -> bool:
     with suppress(psutil.Error):
         return psutil.Process(pid).status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
     return False
+
+
+def test_a_request_to_stop_in_the_first_moment_counts_where_it_is_ignored(monkeypatch):
+    """A server that was started with nohup ignores SIGHUP, with which the children are asked to end."""
+    fork, before = supervisor._fork, signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def asked() -> int:
+        if number := fork():
+            os.kill(number, signal.SIGHUP)
+        else:
+            time.sleep(0.5)  # it is asked before it can prepare for that
+        return number
+
+    monkeypatch.setattr(supervisor, "_fork", asked)
+    try:
+        report = supervisor.run_monitored(lambda *_: time.sleep(60), Limits(), forked=True, stack_signal=None)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert report.end["breach"] == "abandoned"

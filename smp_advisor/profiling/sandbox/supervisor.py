@@ -70,6 +70,8 @@ def run_monitored(
     log_out, log_in = os.pipe()
     channel_out, channel_in = os.pipe()
     shared_bytes = status_bytes(Path("/proc/self/status"), "RssAnon:") if forked else 0
+    # Blocked before the fork: a signal of the first moments waits, also where it is ignored, as SIGHUP is under nohup.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_SIGNALS)
     supervisor = _fork()
     if supervisor == 0:
         try:
@@ -84,6 +86,7 @@ def run_monitored(
     report = ChildReport()
     reader = _Reader(log_out, channel_out, report, limits.output_bytes, on_line, on_progress)
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         reader.read(supervisor)
     finally:
         with _uninterrupted():
@@ -211,7 +214,7 @@ def _finish(supervisor: int, reader: _Reader) -> None:
             reader.read_messages()
             reader.read_log()
         if time.monotonic() > until:
-            _end_tree(supervisor, supervisor)
+            _end_tree(supervisor, None)
             os.kill(supervisor, signal.SIGKILL)
             until = float("inf")
         time.sleep(0.005)
@@ -278,7 +281,6 @@ def _bind_to_parent(number: int) -> None:
 def _supervise(start: Callable[[], None], limits: Limits, *, shared_bytes: int, stack_signal: int | None) -> None:
     """Run `start` in a child process, wait for it, end its remaining processes and report; never returns."""
     os.setsid()
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_SIGNALS)
     _bind_to_parent(signal.SIGHUP)
     # Orphaned descendants become children of this process instead of the init process.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -400,15 +402,16 @@ def _descendants(pid: int) -> list[int]:
     return running
 
 
-def _end_tree(pid: int, group: int, *, spare: int | None = None) -> None:
+def _end_tree(pid: int, group: int | None, *, spare: int | None = None) -> None:
     """End all descendants of `pid`, including new ones; the process `spare` is stopped but not ended.
 
-    All processes are stopped before any is ended, and those of `group` at once. Otherwise a fork bomb would replace the
+    All processes are stopped before any is ended, and those of `group`, which is not that of `pid`, at once. Otherwise a fork bomb would replace the
     ended processes.
     """
     until = time.monotonic() + ANSWER_SECONDS
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL if spare is None else signal.SIGSTOP)
+    if group is not None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL if spare is None else signal.SIGSTOP)
     stopped: set[int] = set()
     while (tree := set(_descendants(pid)) - {spare}) and time.monotonic() < until:
         for descendant in tree - stopped:
