@@ -179,7 +179,7 @@ class Configuration:
     """Tables for new entries: ``estimator``, ``distribution``, ``mpi``, ``parameters``, ``hyperparameters``."""
     gaps: list[Gap] = field(default_factory=list)
     missing: list[Gap] = field(default_factory=list)
-    """Files that the job names and that do not exist: its path, its argument, what is unknown without it, and the place."""
+    """Files that the job names and that do not exist: path, argument and what is unknown without it, and the place."""
     strategy: Strategy | None = None
     """How a job without SageMaker's libraries divides its model; None for other jobs."""
     sure: bool = True
