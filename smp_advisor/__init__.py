@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from smp_advisor import errors
     from smp_advisor.advice import Advice
+    from smp_advisor.advice.files import load, save
     from smp_advisor.advice.live import LiveAdvice
     from smp_advisor.advice.recommendation import advise
-    from smp_advisor.advice.written import load, save
     from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.costs import Estimate, estimate, estimate_many
     from smp_advisor.estimators import check_estimator, watch
@@ -110,13 +110,13 @@ _HOMES = {
     "check_script": "scripts",
     "estimate": "costs",
     "estimate_many": "costs",
-    "load": "advice.written",
+    "load": "advice.files",
     "load_calibration": "workload",
     "profile": "profiling",
     "prove": "proving",
     "read_failure": "runs",
     "read_stack": "scripts",
-    "save": "advice.written",
+    "save": "advice.files",
     "stacks": "workload",
     "watch": "estimators",
 }

@@ -183,7 +183,7 @@ class RankStep:
         mode, dtype = KnownValuesMode(), torch.bfloat16 if rank.half_parameters else torch.float32
         mode.replay.stop()
         model = build_fake(lambda: profiled.build(attention=rank.attention), mode, dtype)
-        example = example_inputs(model, config=profiled.config)
+        example = example_inputs(model)
         batch = fake_inputs(named_batch(example.make(rank.samples, rank.sequence)), mode, dtype)
         return cls(model=model.train(), rank=rank, mode=mode, inputs=batch)
 

@@ -172,6 +172,26 @@ class Plan:
 
     if TYPE_CHECKING:
         __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+        # Fields of single libraries, which a plan of another one does not have.
+        fp16: bool
+        bf16: bool
+        skip_tracing: bool
+        memory_weight: float | None
+        ddp_dist_backend: str | None
+        sdp_reduce_bucket_size: int | None
+        sdp_param_persistence_threshold: int | None
+        sdp_max_live_parameters: int | None
+        sdp_hierarchical_allgather: bool | None
+        sdp_gradient_clipping: float | None
+        tensor_parallel_seed: int | None
+        partitions: int
+        horovod: bool
+        contiguous: bool
+        sm_activation_offloading: bool | None
+        fsdp_cache_flush_warnings: bool | None
+        allow_empty_shards: bool | None
+        random_seed: int | None
+        enabled: bool
 
         @property
         def library(self) -> str:

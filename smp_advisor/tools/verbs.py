@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice import Advice
+from smp_advisor.advice.files import load
 from smp_advisor.advice.project import Project, project_of
 from smp_advisor.advice.recommendation import advise as recommend
 from smp_advisor.advice.request import job_of, read_model, sort_settings, suited
-from smp_advisor.advice.written import load, write_text
+from smp_advisor.advice.written import write_text
 from smp_advisor.arguments import options_of
 from smp_advisor.cluster import Cluster, instances
 from smp_advisor.costs.evaluate import estimate as evaluate

@@ -19,7 +19,7 @@ MODELS = {
     "Llama 3 8B": lambda: transformers.LlamaConfig(**LLAMA, intermediate_size=14336, vocab_size=128256),
     "Mixtral": lambda: transformers.MixtralConfig(**LLAMA, intermediate_size=14336),
     "ModernBERT": lambda: transformers.ModernBertConfig(num_hidden_layers=16),  # one layer of three sees all tokens
-    "T5": lambda: transformers.T5Config(num_layers=3, decoder_start_token_id=0),
+    "T5": lambda: transformers.T5Config(decoder_start_token_id=0),
     "ViT": lambda: transformers.ViTConfig(num_hidden_layers=12),
     "ResNet": lambda: on_meta(ResNet),
     "plain GPT": lambda: on_meta(PlainGPT),

@@ -1,0 +1,102 @@
+"""Values of the package in files: an advice with what was on screen, or a model, job, cluster, plan or estimate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.advice import Advice
+from smp_advisor.advice.live import control_state
+from smp_advisor.advice.live.control_state import ControlState, Entry
+from smp_advisor.advice.live.live_advice import SNAPSHOTS, LiveAdvice
+from smp_advisor.advice.live.settings import settings_of
+from smp_advisor.advice.storage import from_plain
+from smp_advisor.advice.written import SCREEN, as_text, from_text, read_text, write_text
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.costs.estimate import Estimate
+from smp_advisor.errors import AdvisorError, StorageError
+from smp_advisor.libraries.plan import Plan
+from smp_advisor.workload import Job, Model
+
+if TYPE_CHECKING:
+    import os
+
+_SNAPSHOT = {"name", "recommended", *SCREEN}
+
+
+def live_advice(value: Advice, screen: Any, snapshots: Any) -> LiveAdvice:
+    """The advice with what was on screen."""
+    if not isinstance(snapshots, list) or len(snapshots) > SNAPSHOTS:
+        raise StorageError(f"The stored snapshots must be a list of at most {SNAPSHOTS}.")
+    state = None if screen is None else _state(value, screen, SCREEN)
+    return LiveAdvice(value, state, dict(_snapshot(value, data) for data in snapshots))
+
+
+def _snapshot(value: Advice, data: Any) -> tuple[str, Entry]:
+    name = data.get("name") if isinstance(data, dict) else None
+    if not isinstance(name, str):
+        raise StorageError("A stored snapshot lacks its name.")
+    recommended = value if data.get("recommended") is None else from_plain(data["recommended"], Advice, "snapshots")
+    return name, Entry(recommended=recommended, state=_state(recommended, data, _SNAPSHOT), summary=f"Snapshot {name}")
+
+
+def _state(value: Advice, data: Any, fields: set[str]) -> ControlState:
+    """State of the controls with a plan and a job."""
+    if not isinstance(data, dict) or data.keys() != fields:
+        raise StorageError("The stored plan on screen must have a plan and a job.")
+    plan, job = from_plain(data["plan"], Plan, "plan"), from_plain(data["job"], Job, "job")
+    try:
+        state = control_state.apply(control_state.recommended(value), settings_of(plan, job))
+        return state if state.plan == plan else control_state.adopt(state, plan)
+    except (AdvisorError, AttributeError) as error:
+        raise StorageError(f"The stored plan on screen does not suit the recommendation: {error}") from None
+
+
+_KINDS = (Cluster, Estimate, Job, Model, Plan)
+
+
+def save(value: object, path: str | os.PathLike[str]) -> None:
+    """Write a value to a file, which is complete or unchanged, whatever happens.
+
+    Parameters
+    ----------
+    value
+        An advice with the plan on screen and its snapshots, or a model, job, cluster, plan or estimate.
+    path
+        A JSON file. Advice is also written as a report, to a file whose name ends in ``.html`` or ``.md``.
+
+    Raises
+    ------
+    StorageError
+        The value cannot be stored, or the file cannot be written.
+
+    Examples
+    --------
+    >>> smp_advisor.save(smp_advisor.Cluster("ml.p4d.24xlarge", 16), "cluster.json")
+    >>> smp_advisor.load("cluster.json").gpus
+    128
+    """
+    if isinstance(value, Advice):
+        value.save(path)
+    elif isinstance(value, _KINDS):
+        write_text(as_text(value), path)
+    else:
+        names = ", ".join(sorted(kind.__name__ for kind in _KINDS))
+        raise StorageError(f"A {type(value).__name__} cannot be stored: pass an Advice or one of {names}.")
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read the value of a JSON file that `save` or `Advice.save` wrote.
+
+    Raises
+    ------
+    StorageError
+        The file is missing, too large, not in the format, or of a newer version of it.
+
+    Examples
+    --------
+    >>> smp_advisor.load("advice.json").plan  # doctest: +SKIP
+    """
+    value, document = from_text(read_text(path), f"{path!s:.200}")
+    if isinstance(value, Advice):
+        return live_advice(value, document.get("screen"), document.get("snapshots", []))
+    return value
