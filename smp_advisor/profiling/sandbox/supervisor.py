@@ -405,8 +405,8 @@ def _descendants(pid: int) -> list[int]:
 def _end_tree(pid: int, group: int | None, *, spare: int | None = None) -> None:
     """End all descendants of `pid`, including new ones; the process `spare` is stopped but not ended.
 
-    All processes are stopped before any is ended, and those of `group`, not that of `pid`, at once. Otherwise a fork bomb
-    would replace the ended processes.
+    All processes are stopped before any is ended, and those of `group`, not that of `pid`, at once. Otherwise a fork
+    bomb would replace the ended processes.
     """
     until = time.monotonic() + ANSWER_SECONDS
     if group is not None:
