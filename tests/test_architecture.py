@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -103,3 +105,11 @@ def test_the_page_links_to_what_exists():
     page = (ROOT / "docs/architecture.md").read_text("utf-8")
     for path in re.findall(r"`((?:smp_advisor|js|tests|docs|scripts|benchmarks)/[\w./-]+)`", page):
         assert (ROOT / path).exists(), path
+
+
+def test_the_commands_of_developers_find_what_they_import():
+    """Not all of them run in the tests."""
+    names = [f"scripts.{path.stem}" for path in sorted((ROOT / "scripts").glob("*.py"))]
+    code = f"import importlib\nfor name in {names}: importlib.import_module(name)"
+    end = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert not end.returncode, end.stderr

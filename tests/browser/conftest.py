@@ -162,13 +162,15 @@ def open_alone(
 ) -> Iterator[Callable[..., NotebookPage]]:
     """Open a notebook of these cells, with a context, a page and a kernel of its own."""
 
-    def opened(*cells: str) -> NotebookPage:
-        page = context.new_page()
-        page.goto(server.address(write(server, request, cells)))
-        return wait_for_kernel(page)
-
-    yield opened
+    yield lambda *cells: open_page(context, server, write(server, request, cells))
     server.shut_kernels(keep=application.session)
+
+
+def open_page(context: BrowserContext, server: Server, name: str) -> NotebookPage:
+    """Open a notebook of the server on a new page, and wait for its kernel."""
+    page = context.new_page()
+    page.goto(server.address(name))
+    return wait_for_kernel(page)
 
 
 @pytest.fixture
