@@ -80,9 +80,17 @@ def advice() -> Advice:
         ("advice.plan.gradient_acc", "gradient_accumulation_steps"),
     ],
 )
-def test_a_notebook_completes_keywords(advice: Advice, typed: str, completed: str) -> None:
+def test_a_notebook_completes_keywords(
+    advice: Advice,
+    typed: str,
+    completed: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import jedi
 
+    # A user without a home can write no cache there.
+    monkeypatch.setattr(jedi.settings, "cache_directory", str(tmp_path_factory.getbasetemp() / "jedi"))
     names = {
         entry.name
         for entry in jedi.Interpreter(typed, [{"smpa": smpa, "advice": advice, "plan": advice.plan}]).complete()
