@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import adapter_packages, newest_release, trl_packages
 from smp_advisor.export.script_parts import (
@@ -134,7 +136,7 @@ def requirements(training: Training) -> list[str]:
 
 
 def settings(training: Training) -> dict[str, Any]:
-    """The plan as plain data, which the cell writes next to the script.
+    """The plan as plain data, which the script reads.
 
     ``settings`` are those of the trainer and of ``ModelConfig``, and defaults for the hyperparameters of the job, whose
     other names are in ``names``. A job with another value of a ``fixed`` one, or weights with other ``sizes``, is
@@ -167,6 +169,7 @@ def settings(training: Training) -> dict[str, Any]:
         "weight_decay": 0.01,
         "output_dir": "/opt/ml/checkpoints",
         "save_steps": 0,  # never
+        "eval_steps": 10**9,  # after the last step only
         "save_total_limit": 2,
         "logging_first_step": True,
         "logging_nan_inf_filter": False,
@@ -205,6 +208,10 @@ def settings(training: Training) -> dict[str, Any]:
         "sizes": sizes,
         "model": {name: value for name, value in model.items() if name not in sizes},
     }
+    if not preferences:
+        # Token ids of one step, for a job without data.
+        rows = plan.batch_size * plan.gradient_accumulation_steps * training.cluster.gpus
+        content["random"] = {"high": training.model.shape.vocab, "size": [rows, training.sequence_length]}
     if _hybrid(training):
         # Shards on the GPUs of a node, and a replica per node.
         cluster = training.cluster
@@ -221,6 +228,12 @@ def _hybrid(training: Training) -> bool:
     return training.plan.shards_parameters and "hybrid" in training.plan.sharding_strategy
 
 
+def companions(training: Training) -> dict[str, str]:
+    """The files next to the script: the plan, and the callback that reports its steps."""
+    report = render("report.py.in", values={}, flags={})
+    return {"train.yaml": yaml.safe_dump(settings(training), sort_keys=False), "report.py": report}
+
+
 def write(training: Training) -> str:
     """Generate the script."""
     title, config_class, trainer_class = _OBJECTIVES[training.objective]
@@ -230,7 +243,6 @@ def write(training: Training) -> str:
         "config_class": Comment(config_class),
         "trainer_class": Comment(trainer_class),
         "settings": settings(training) if training.small_copy else {},
-        "sequences": Comment("2 * " if preferences else ""),
     }
     flags = common_flags(training) | {
         "sharded": sharded,
