@@ -9,6 +9,7 @@ import yaml
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import adapter_packages, newest_release, trl_packages
 from smp_advisor.export.script_parts import (
+    DTYPES,
     common_flags,
     common_values,
     copies_fit,
@@ -96,8 +97,12 @@ def _objection(training: Training) -> str:
         return f"it trains language models, not {training.architecture.title}"
     if not trl_packages(training.container.framework_version):
         return f"its transformers require PyTorch 2.11 or later, not {training.container.framework_version}"
-    if plan.precision == "fp16" or job.optimizer != "adam" or setting:
-        return f"it trains in bf16 or fp32 with Adam, without {setting or plan.precision}"
+    if job.optimizer != "adam" or setting:
+        return f"it trains with Adam, without {setting or job.optimizer}"
+    # TRL trains adapters of a quantized base in bf16, and gradients in fp16 cannot be scaled.
+    quantized = job.adapter is not None and job.adapter.quantized
+    if plan.precision == "fp16" and (plan.shards_parameters or quantized or job.state_precision != "mixed"):
+        return "it trains in fp16 with DDP only, with 32-bit states and no quantized base"
     if job.adapter is not None and job.state_precision != "mixed":
         return "it trains adapters with 32-bit states"
     if plan.activation_checkpointing not in (False, "each"):
@@ -112,7 +117,7 @@ def _objection(training: Training) -> str:
 def _base_bytes(training: Training) -> int:
     """Bytes per parameter of the model as it is loaded: fp32 unless frozen, or trained in 16 bits."""
     half = training.job.adapter is not None or training.job.state_precision == "16-bit"
-    return 2 if half and training.plan.precision == "bf16" else 4
+    return 2 if half and training.plan.precision != "fp32" else 4
 
 
 def _loaded_bytes(training: Training) -> float:
@@ -156,9 +161,10 @@ def settings(training: Training) -> dict[str, Any]:
         "per_device_eval_batch_size": batch,
         "gradient_accumulation_steps": plan.gradient_accumulation_steps,
         "max_length": training.sequence_length,
-        "dtype": "bfloat16" if _base_bytes(training) == 2 else "float32",
+        "dtype": DTYPES[plan.precision if _base_bytes(training) == 2 else "fp32"].removeprefix("torch."),
         # Parameters in bf16 need no autocast.
         "bf16": plan.precision == "bf16" and training.job.state_precision == "mixed",
+        "fp16": plan.precision == "fp16",
         # FSDP has its own.
         "activation_checkpointing": checkpoints and not sharded,
         "optim": "adamw_torch_fused",

@@ -134,9 +134,9 @@ def load_adapters(job):
     """Load a model alone and with adapters of it, and note the loss of each on an answer, and tokens that it adds."""
     from peft import PeftModel
 
-    tokens = torch.tensor([[2, 4, 1, 3, 5, 6, 1]])
+    tokens = torch.tensor([[5, 4, 6, 6, 6, 1]])  # a row of the data: w1 w0, then w2 three times
     labels = tokens.clone()
-    labels[:, :4] = -100
+    labels[:, :2] = -100
     base, results = job["answered"][0], {}
     with torch.no_grad():
         for place in job["answered"]:

@@ -47,6 +47,8 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<assistant> {% endif %}"
 )
 SHARDED = """
+import accelerate
+import torch
 import weakref
 from accelerate import state
 from accelerate.utils import DistributedType, fsdp_utils
@@ -69,6 +71,15 @@ state.AcceleratorState.__init__ = on_processors
 
 # Models that were sharded, and those that are in memory during the first step.
 models, prepare, train = [], fsdp_utils.fsdp2_prepare_model, Trainer.training_step
+construct = accelerate.Accelerator.__init__
+
+def scaled(self, *arguments, **keywords):
+    # accelerate ignores fp16 on processors.
+    construct(self, *arguments, **keywords)
+    if self.state.mixed_precision == "fp16":
+        self.native_amp, self.scaler = True, torch.amp.GradScaler("cpu")
+
+accelerate.Accelerator.__init__ = scaled
 
 def noted(accelerator, model):
     model = prepare(accelerator, model)
@@ -80,6 +91,8 @@ def noted(accelerator, model):
 def counted(self, *arguments, **keywords):
     if self.state.global_step == 0:
         print(f"models in memory: {sum(model() is not None for model in models)}", flush=True)
+        types = {(value.dtype, value.requires_grad) for value in self.model.parameters()}
+        print(f"scale {self.accelerator.scaler and self.accelerator.scaler.get_scale()}, {sorted(types, key=str)}")
     return train(self, *arguments, **keywords)
 
 def converted(self, *arguments, **keywords):
@@ -132,12 +145,13 @@ RESUMED = {
     # Name: kind of job, fields of the plan, options of the job.
     "whole": (FULL, {"library": "fsdp"}, {"train": "chats"}),
     "adapter": (LORA, {}, {"train": "pairs", "max_steps": 12, "merge_adapter": 1}),
+    "adapter in fp16": (LORA, {"precision": "fp16"}, {"train": "pairs", "max_steps": 12}),
     "sharded adapter": (LORA, FSDP, {"train": "pairs", "max_steps": 12}),
     "sharded preferences": (LORA, FSDP | {"objective": "dpo"}, PREFERENCES),
     "sharded preferences of all weights": (FULL, FSDP | {"objective": "dpo"}, PREFERENCES),
 }
 """Jobs that run once as a whole, and again with a fault while they save step 4, after which they resume."""
-ADAPTERS = ("adapter", "sharded adapter", "preferences", "sharded preferences")
+ADAPTERS = ("adapter", "adapter in fp16", "sharded adapter", "preferences", "sharded preferences")
 ONE = {"processes": 1}
 
 
@@ -252,15 +266,20 @@ class TestJobs:
     @pytest.mark.parametrize("name", ADAPTERS)
     def test_an_adapter_is_trained_saved_and_merged(self, jobs, folder, name):
         """An adapter of preferences learns what to prefer; its loss on the answer can rise."""
-        losses, (base, _), (loss, generated) = (
-            losses_of(jobs[name]),
-            *map(jobs["sharded preferences"]["losses"].get, ("trial", name)),
-        )
+        losses, answered = losses_of(jobs[name]), jobs["sharded preferences"]["losses"]
+        (base, _), (loss, generated) = answered["trial"], answered[name]
         assert losses[max(losses)] < losses[1]
         assert loss < base if "adapter" in name else loss != base
         assert generated == 4
         assert (folder / name / "adapter_model.safetensors").stat().st_size < 100_000
         assert (folder / name / "merged" / "model.safetensors").exists() is (name == "adapter")
+
+    def test_adapters_in_fp16_have_32_bits_and_scaled_gradients_over_a_base_of_16_bits(self, jobs):
+        """As the estimate counts them. Gradients are scaled by a stand-in of accelerate, which does so on GPUs only."""
+        types = "[(torch.float16, False), (torch.float32, True)]"
+        assert f"scale 65536.0, {types}" in jobs["adapter in fp16"]["printed"]
+        full, half = (losses_of(jobs[name]) for name in ("adapter", "adapter in fp16"))
+        assert half == pytest.approx(full, rel=1e-3)
 
     @pytest.mark.parametrize("name", ["preferences", "sharded preferences", "sharded preferences of all weights"])
     def test_preferences_are_trained(self, jobs, name):
@@ -380,7 +399,7 @@ def test_the_settings_of_fsdp_are_those_of_the_plan(tmp_path):
         (FULL, {"version": "2.8.0", "library": "fsdp"}, {}),
         (FULL, {"activation_checkpointing": "every_2"}, {}),
         (FULL | {"optimizer": "sgd"}, {}, {}),
-        (FULL, {"precision": "fp16"}, {}),
+        (FULL, FSDP | {"precision": "fp16"}, {}),
         (FULL, {"library": "smp-v2", "hybrid_shard_degree": 8}, {}),
     ],
 )
@@ -398,7 +417,9 @@ def test_the_plain_script_trains_what_trl_does_not(job, plan, options):
 @pytest.mark.parametrize(
     ("job", "plan", "options", "sentence"),
     [
-        (FULL, {"precision": "fp16"}, {"trainer": "trl"}, "in bf16 or fp32 with Adam, without fp16"),
+        (LORA, FSDP | {"precision": "fp16"}, {}, "it trains in fp16 with DDP only"),
+        ({"adapter": Adapter(base_bits=4)}, {"precision": "fp16"}, {}, "it trains in fp16 with DDP only"),
+        (FULL | {"optimizer": "sgd"}, {}, {"trainer": "trl"}, "it trains with Adam, without sgd"),
         (FULL, {"batch_size": 3}, {"objective": "dpo"}, "a pair of preferences has two sequences, and batch_size is 3"),
         (FULL, {}, {"objective": "ppo"}, "objective 'sft' or 'dpo', not None and 'ppo'"),
         (FULL, {}, {"objective": "dpo", "trainer": "plain"}, "trains no preferences: leave out trainer="),
