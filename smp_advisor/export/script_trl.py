@@ -99,7 +99,7 @@ def _objection(training: Training) -> str:
         return f"its transformers require PyTorch 2.11 or later, not {training.container.framework_version}"
     if job.optimizer != "adam" or setting:
         return f"it trains with Adam, without {setting or job.optimizer}"
-    # TRL trains adapters of a quantized base in bf16, and gradients in fp16 cannot be scaled.
+    # accelerate 1.15 resumes no scaled gradients of FSDP 2. TRL 1.16 trains adapters of a quantized base in bf16.
     quantized = job.adapter is not None and job.adapter.quantized
     if plan.precision == "fp16" and (plan.shards_parameters or quantized or job.state_precision != "mixed"):
         return "it trains in fp16 with DDP only, with 32-bit states and no quantized base"
