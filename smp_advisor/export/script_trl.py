@@ -43,11 +43,7 @@ _NAMES = {
     "--text_column": "--dataset_text_field",
 }
 """Hyperparameters of the advisor's jobs with their names in TRL."""
-_OBJECTIVES = {
-    # Objective: title, class of the settings, class of the trainer.
-    "sft": ("supervised fine-tuning", "SFTConfig", "SFTTrainer"),
-    "dpo": ("direct preference optimization (DPO)", "DPOConfig", "DPOTrainer"),
-}
+_OBJECTIVES = {"sft": "supervised fine-tuning", "dpo": "direct preference optimization (DPO)"}
 
 
 def trainer_of(training: Training, trainer: str | None) -> str:
@@ -77,7 +73,7 @@ def trainer_of(training: Training, trainer: str | None) -> str:
 def trainer_note(training: Training, trainer: str | None) -> str:
     """The trainer of fine-tuning, in a sentence, and why it is not TRL's; `trainer` is the requested one."""
     if training.trainer == "trl":
-        return f"Trainer: {_OBJECTIVES[training.objective][2]} of TRL."
+        return f"Trainer: {training.objective.upper()}Trainer of TRL."
     if trainer == "plain":
         return "Trainer: the PyTorch loop of the script, as requested."
     return f"Trainer: the PyTorch loop of the script. TRL is not used: {_objection(training)}."
@@ -218,7 +214,7 @@ def settings(training: Training) -> dict[str, Any]:
         # Token ids of one step, for a job without data.
         rows = plan.batch_size * plan.gradient_accumulation_steps * training.cluster.gpus
         content["random"] = {"high": training.model.shape.vocab, "size": [rows, training.sequence_length]}
-    if _hybrid(training):
+    if sharded and "hybrid" in plan.sharding_strategy:
         # Shards on the GPUs of a node, and a replica per node.
         cluster = training.cluster
         content["groups"] = {"dp_replicate_size": cluster.nodes, "dp_shard_size": cluster.gpus_per_node}
@@ -230,10 +226,6 @@ def settings(training: Training) -> dict[str, Any]:
     return content
 
 
-def _hybrid(training: Training) -> bool:
-    return training.plan.shards_parameters and "hybrid" in training.plan.sharding_strategy
-
-
 def companions(training: Training) -> dict[str, str]:
     """The files next to the script: the plan, and the callback that reports its steps."""
     report = render("report.py.in", values={}, flags={})
@@ -242,17 +234,15 @@ def companions(training: Training) -> dict[str, str]:
 
 def write(training: Training) -> str:
     """Generate the script."""
-    title, config_class, trainer_class = _OBJECTIVES[training.objective]
-    sharded, preferences = training.plan.shards_parameters, training.objective == "dpo"
+    sharded, preferences, content = training.plan.shards_parameters, training.objective == "dpo", settings(training)
     values = common_values(training) | {
-        "objective": Comment(title),
-        "config_class": Comment(config_class),
-        "trainer_class": Comment(trainer_class),
-        "settings": settings(training) if training.small_copy else {},
+        "objective": Comment(_OBJECTIVES[training.objective]),
+        "kind": Comment(training.objective.upper()),
+        "settings": content,
     }
     flags = common_flags(training) | {
         "sharded": sharded,
-        "hybrid": _hybrid(training),
+        "hybrid": "groups" in content,
         "preferences": preferences,
         "reference": preferences and sharded and not _shards_quantized(training),
         "adapter": (adapter := training.job.adapter) is not None,

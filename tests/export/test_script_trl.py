@@ -30,17 +30,14 @@ TWO_NODES = Cluster(P4D, 2)
 LENGTH, BATCH = 16, 4
 FULL: dict[str, object] = {"training": "fine-tuning"}
 LORA: dict[str, object] = {"adapter": Adapter(dropout=False)}
+QLORA: dict[str, object] = {"adapter": Adapter(base_bits=4)}
+FSDP: dict[str, object] = {"library": "fsdp", "precision": "bf16"}
 KINDS = {"layer_types": ["sliding_attention", "full_attention"]}
+HEADS = {"head_dim": 8, "num_key_value_heads": 2}
 FAMILIES = {
-    family: Model.from_config(
-        {"model_type": family, "head_dim": 8, "num_key_value_heads": 2} | TINY | POSITIONS | WORDS | sizes
-    )
+    family: Model.from_config({"model_type": family} | HEADS | TINY | POSITIONS | WORDS | sizes)
     for family, sizes in (("qwen3", {}), ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2} | KINDS))
 }
-DATA_CASE = (
-    *(TASKS["llama"], TWO_NODES, Job(sequence_length=LENGTH, precision="bf16", adapter=Adapter())),
-    Plan(library="fsdp", batch_size=BATCH),
-)
 TEMPLATE = (
     "{% for message in messages %}<{{ message['role'] }}> {% if message['role'] == 'assistant' %}{% generation %}"
     "{{ message['content'] }} </s> {% endgeneration %}{% else %}{{ message['content'] }} </s> {% endif %}{% endfor %}"
@@ -139,12 +136,11 @@ def write_files(folder, job, model=TASKS["llama"], objective=None, **fields):
         (folder / name).write_text(text)
 
 
-FSDP: dict[str, object] = {"library": "fsdp", "precision": "bf16"}
+SHARDED_LORA = parts_of(LORA, **FSDP)
 PREFERENCES = {"train": "answers", "max_steps": 4}
 RESUMED = {
     # Name: kind of job, fields of the plan, options of the job.
     "whole": (FULL, {"library": "fsdp"}, {"train": "chats"}),
-    "adapter": (LORA, {}, {"train": "pairs", "max_steps": 12, "merge_adapter": 1}),
     "adapter in fp16": (LORA, {"precision": "fp16"}, {"train": "pairs", "max_steps": 12}),
     "sharded adapter": (LORA, FSDP, {"train": "pairs", "max_steps": 12}),
     "sharded preferences": (LORA, FSDP | {"objective": "dpo"}, PREFERENCES),
@@ -187,6 +183,7 @@ def make_specs(folder):
 
     add("trial", FULL, {}, {"max_steps": 3})
     add("diverged", FULL, {}, ONE | {"train": "text", "learning_rate": 1e30, "checkpoint_every": 1, "max_steps": 20})
+    add("adapter", LORA, {}, {"train": "pairs", "max_steps": 12, "merge_adapter": 1})
     add("preferences", LORA, {"objective": "dpo"}, PREFERENCES)
     for name, parts in RESUMED.items():
         add(name, *parts)
@@ -196,7 +193,7 @@ def make_specs(folder):
     specs["whole"]["environment"]["SM_CHANNEL_VALIDATION"] = str(folder / "few chats")
     specs["sharded preferences"]["answered"] = [str(folder / name) for name in ("trial", *ADAPTERS)]
     add("small copy", FULL, {}, {"train": "chats", "max_steps": 2})
-    (folder / "source" / "small copy" / "train_smp.py").write_text(small_training(*DATA_CASE, trainer="trl").script)
+    (folder / "source" / "small copy" / "train_smp.py").write_text(small_training(*SHARDED_LORA, trainer="trl").script)
     add("unmarked", FULL, {}, ONE | {"train": "chats", "tokenizer": "tokenizer"})
     add("other columns", FULL, {}, ONE | {"train": "answers"})
     add("other model", FULL, {"model": TASKS["mistral"]}, ONE | {"train": "chats"})
@@ -239,11 +236,9 @@ class TestJobs:
         assert later == {step: whole[step] for step in later}
         assert whole[max(whole)] < whole[1]
 
-    def test_padded_steps_report_their_tokens_only(self, jobs):
+    def test_padded_steps_report_their_tokens_only_and_a_finished_job_no_loss(self, jobs):
         assert "seconds_per_step" not in jobs["whole"]["printed"]
         assert read_text(jobs["whole"]["printed"]).unit == "tokens_per_second"
-
-    def test_a_finished_job_reports_no_loss(self, jobs):
         assert jobs["again"]["error"] is None
         assert jobs["again"]["summary"] == {"steps": 6}
 
@@ -273,13 +268,10 @@ class TestJobs:
         assert generated == 4
         assert (folder / name / "adapter_model.safetensors").stat().st_size < 100_000
         assert (folder / name / "merged" / "model.safetensors").exists() is (name == "adapter")
-
-    def test_adapters_in_fp16_have_32_bits_and_scaled_gradients_over_a_base_of_16_bits(self, jobs):
-        """As the estimate counts them. Gradients are scaled by a stand-in of accelerate, which does so on GPUs only."""
-        types = "[(torch.float16, False), (torch.float32, True)]"
-        assert f"scale 65536.0, {types}" in jobs["adapter in fp16"]["printed"]
-        full, half = (losses_of(jobs[name]) for name in ("adapter", "adapter in fp16"))
-        assert half == pytest.approx(full, rel=1e-3)
+        if name == "adapter in fp16":
+            # As the estimate counts them. accelerate scales gradients on GPUs only, and a stand-in here.
+            assert "scale 65536.0, [(torch.float16, False), (torch.float32, True)]" in jobs[name]["printed"]
+            assert losses == pytest.approx(losses_of(jobs["adapter"]), rel=1e-3)
 
     @pytest.mark.parametrize("name", ["preferences", "sharded preferences", "sharded preferences of all weights"])
     def test_preferences_are_trained(self, jobs, name):
@@ -418,7 +410,7 @@ def test_the_plain_script_trains_what_trl_does_not(job, plan, options):
     ("job", "plan", "options", "sentence"),
     [
         (LORA, FSDP | {"precision": "fp16"}, {}, "it trains in fp16 with DDP only"),
-        ({"adapter": Adapter(base_bits=4)}, {"precision": "fp16"}, {}, "it trains in fp16 with DDP only"),
+        (QLORA, {"precision": "fp16"}, {}, "it trains in fp16 with DDP only"),
         (FULL | {"optimizer": "sgd"}, {}, {"trainer": "trl"}, "it trains with Adam, without sgd"),
         (FULL, {"batch_size": 3}, {"objective": "dpo"}, "a pair of preferences has two sequences, and batch_size is 3"),
         (FULL, {}, {"objective": "ppo"}, "objective 'sft' or 'dpo', not None and 'ppo'"),
@@ -428,12 +420,7 @@ def test_the_plain_script_trains_what_trl_does_not(job, plan, options):
         (LORA, {"activation_checkpointing": "operators"}, {}, "it checkpoints all layers or none"),
         ({"adapter": Adapter(base_bits=8)}, {"library": "fsdp"}, {}, "does not shard a base of 8 bits"),
         (LORA | {"state_precision": "16-bit"}, {}, {}, "trains adapters with 32-bit states"),
-        (
-            {"adapter": Adapter(base_bits=4)},
-            {"library": "fsdp", "version": "2.8.0"},
-            {},
-            "require PyTorch 2.11 or later",
-        ),
+        (QLORA, {"library": "fsdp", "version": "2.8.0"}, {}, "require PyTorch 2.11 or later"),
         (FULL, {"library": "smp-v2", "hybrid_shard_degree": 8}, {"trainer": "trl"}, "it uses FSDP or DDP, not SMP v2"),
     ],
 )
@@ -444,12 +431,10 @@ def test_what_no_script_trains_is_refused(job, plan, options, sentence):
 
 def test_a_quantized_base_is_stored_in_values_that_fsdp_shards_and_refused_if_it_does_not_fit_on_one_gpu():
     """Each GPU holds all of it while it is loaded (accelerate 1.15, `fsdp2_prepare_model`)."""
-    double = {"adapter": Adapter(base_bits=4, double_quantization=True)}
-    files = companions(writable(*parts_of(double, **FSDP)))
-    chosen = yaml.safe_load(files["train.yaml"])["settings"]
+    *_, job, plan = parts_of(QLORA, **FSDP)
+    double = parts_of({"adapter": Adapter(base_bits=4, double_quantization=True)}, **FSDP)
+    chosen = yaml.safe_load(companions(writable(*double))["train.yaml"])["settings"]
     assert (chosen["bnb_4bit_quant_storage"], chosen["use_bnb_nested_quant"]) == ("bfloat16", True)
-    job = Job(sequence_length=LENGTH, precision="bf16", adapter=Adapter(base_bits=4))
-    plan = Plan(library="fsdp", batch_size=BATCH)
     with pytest.raises(ExportError, match=r"on each GPU before it shards it, 40 of 39\.4 GiB"):
         training_script(Model.from_name("llama-3-70b"), Cluster(P4D, 1), job, plan)
     training_script(Model.from_name("llama-3-70b"), Cluster("ml.p5.48xlarge", 1), job, plan)
@@ -471,15 +456,16 @@ def test_the_estimate_counts_the_loss_of_fine_tuning_in_parts():
 
 def test_the_local_cell_trains_with_trl_where_it_is_installed(monkeypatch):
     monkeypatch.setattr(local, "find_spec", lambda name: name)
-    assert "DPOTrainer(" in local_cell(*DATA_CASE, objective="dpo")
-    assert "SFTTrainer" not in local_cell(*DATA_CASE, trainer="plain")
+    assert "DPOTrainer(" in local_cell(*SHARDED_LORA, objective="dpo")
+    assert "SFTTrainer" not in local_cell(*SHARDED_LORA, trainer="plain")
     monkeypatch.setattr(local, "find_spec", lambda _: None)
-    assert local_cell(*DATA_CASE).splitlines()[1].startswith("# The job trains with TRL, which is not installed here")
+    assert (
+        local_cell(*SHARDED_LORA).splitlines()[1].startswith("# The job trains with TRL, which is not installed here")
+    )
 
 
 def test_the_cell_brings_the_packages_and_says_what_follows():
-    plan, job = Plan(library="fsdp", batch_size=BATCH), Job(sequence_length=LENGTH, precision="bf16", **LORA)
-    parts = (TASKS["llama"], TWO_NODES, job, plan)
+    parts = SHARDED_LORA
     packages = [line.partition("==")[0] for line in requirements(writable(*parts)).splitlines()]
     assert packages == ["transformers", "trl", "accelerate", "datasets", "peft"]
     cell = estimator_cell(*parts, sdk="v2", data={"train": "s3://data/chats", "model": "s3://data/llama"})
@@ -493,7 +479,7 @@ def test_the_cell_brings_the_packages_and_says_what_follows():
         estimator_cell(*parts, sdk="v2", objective="dpo")
     with pytest.raises(ExportError, match="pass data= with the channels train and model"):
         estimator_cell(*parts, sdk="v2", data="s3://data/chats")
-    older = Cluster("ml.p3.16xlarge"), Job(sequence_length=LENGTH, **LORA), Plan(library="ddp", precision="fp32")
+    older = Cluster("ml.p3.16xlarge"), *parts_of(LORA)[2:]
     with pytest.raises(ExportError, match="GPUs of the Ampere generation or later"):
         training_script(TASKS["llama"], *older)
     default = older[0], Job(sequence_length=LENGTH), older[2]
