@@ -213,7 +213,7 @@ def settings(training: Training) -> dict[str, Any]:
     if not preferences:
         # Token ids of one step, for a job without data.
         rows = plan.batch_size * plan.gradient_accumulation_steps * training.cluster.gpus
-        content["random"] = {"high": training.model.shape.vocab, "size": [rows, training.sequence_length]}
+        content["noise"] = {"high": training.model.shape.vocab, "size": [rows, training.sequence_length]}
     if sharded and "hybrid" in plan.sharding_strategy:
         # Shards on the GPUs of a node, and a replica per node.
         cluster = training.cluster

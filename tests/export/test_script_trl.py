@@ -464,6 +464,16 @@ def test_the_local_cell_trains_with_trl_where_it_is_installed(monkeypatch):
     )
 
 
+@pytest.mark.parametrize(
+    ("job", "objective"), [(FULL, "sft"), (LORA, "sft"), (QLORA, "sft"), (FULL, "dpo"), (LORA, "dpo")]
+)
+def test_scripts_have_120_lines_or_less(job, objective):
+    """Of models that are given and inferred, on one node and with a replica per node."""
+    for model in (TASKS["llama"], Model.from_parameters(8e9)):
+        for strategy in ("full_shard", "hybrid_shard"):
+            assert script_of(job, model, objective, **FSDP, sharding_strategy=strategy).count("\n") <= 120
+
+
 def test_the_cell_brings_the_packages_and_says_what_follows():
     parts = SHARDED_LORA
     packages = [line.partition("==")[0] for line in requirements(writable(*parts)).splitlines()]
