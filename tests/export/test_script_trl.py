@@ -5,6 +5,7 @@ One child process runs the jobs, see `run_jobs.py`. The first job leaves the mod
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 
@@ -16,6 +17,7 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import ExportError
 from smp_advisor.export import estimator_cell, local, local_cell, small_training, training_script
 from smp_advisor.export.script import companions, requirements, writable, written
+from smp_advisor.export.template import text_block
 from smp_advisor.libraries import Plan
 from smp_advisor.runs.readers import read_text
 from smp_advisor.workload.adapter import Adapter
@@ -480,6 +482,8 @@ def test_the_cell_brings_the_packages_and_says_what_follows():
     assert packages == ["transformers", "trl", "accelerate", "datasets", "peft"]
     cell = estimator_cell(*parts, sdk="v2", data={"train": "s3://data/chats", "model": "s3://data/llama"})
     assert "5 epochs of the channel `train`" in cell
+    assert all(text_block(text) in cell for text in companions(writable(*parts)).values())
+    assert ast.literal_eval(text_block(nasty := 'a: """\\n" \\\n')) == nasty
     assert "then down to 0 at the last step" in cell
     places = {"train": "s3://data/answers", "model": "s3://data/llama"}
     preferences = estimator_cell(*parts, sdk="v2", objective="dpo", data=places)
