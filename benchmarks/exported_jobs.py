@@ -17,11 +17,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import yaml
-
 from smp_advisor.cluster import Cluster
-from smp_advisor.export import training_script
-from smp_advisor.export.script import requirements, settings, writable
+from smp_advisor.export.script import companions, requirements, writable, written
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.version import image
 from smp_advisor.workload import Adapter, Job, Model
@@ -34,7 +31,7 @@ Written by `python -m benchmarks.exported_jobs --write` from the results of the 
 The tests send the cells to a mock of AWS, with the oldest and newest release of both major versions of the SDK. They
 train tiny models with the script over gloo on processors, end the job while it saves, resume it, load its model with
 `from_pretrained`, and generate. "-" is not tested: weights of 4 bits require a GPU. SMP v1 and SMP v2 run with
-stand-ins for the libraries. Lines of settings are those of `train.yaml`.
+stand-ins for the libraries. Lines are those of the script, `train.yaml` and `report.py`.
 """
 
 
@@ -75,10 +72,7 @@ def _described(row: dict[str, Any]) -> list[str]:
     length = min(2048, model.shape.max_positions or 2048)
     job = Job(sequence_length=length, precision=plan.precision, **row["job"] | adapter)
     training = writable(model, cluster, job, plan, objective=row.get("objective"))
-    script = training_script(model, cluster, job, plan, objective=row.get("objective"))
-    lines = f"{len(script.splitlines())}"
-    if configuration := settings(training):
-        lines += f" + {len(yaml.safe_dump(configuration).splitlines())}"
+    lines = " + ".join(str(text.count("\n")) for text in (written(training), *companions(training).values()))
     pins = [f"PyTorch {image(training.plan.library, training.plan.version).framework_version}"]
     return [row["title"], model.name, lines, ", ".join([*pins, *requirements(training).split()])]
 

@@ -176,6 +176,10 @@ def _of_commands(by_name: dict[str, list[ast.Call]], nodes: list[ast.AST]) -> di
     }
 
 
+_CHECKPOINTING = {"gradient_checkpointing", "activation_checkpointing"}
+"""Of TrainingArguments, before and from transformers 5.23."""
+
+
 def _options(call: ast.Call) -> list[str]:
     return [str(arg.value).lstrip("-").replace("-", "_") for arg in call.args if isinstance(arg, ast.Constant)]
 
@@ -183,12 +187,12 @@ def _options(call: ast.Call) -> list[str]:
 def _checkpoints(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword]) -> bool:
     """Whether activations are checkpointed: by the default of an option for it, or by a call or argument."""
     for call in by_name.get("add_argument", []):
-        if "gradient_checkpointing" in _options(call):
+        if not _CHECKPOINTING.isdisjoint(_options(call)):
             return True in _constants(call, "default")
     fast = any(ast.unparse(call.func).startswith("Fast") for call in by_name.get("get_peft_model", []))  # of Unsloth
-    passed = [keyword.value for keyword in keywords if keyword.arg == "gradient_checkpointing"]
+    passed = [keyword.value for keyword in keywords if keyword.arg in _CHECKPOINTING]
     by_argument = any(isinstance(value, ast.Constant) and value.value for value in passed)
-    return fast or by_argument or "gradient_checkpointing_enable" in by_name
+    return fast or by_argument or any(f"{name}_enable" in by_name for name in _CHECKPOINTING)
 
 
 def _strategy(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], nodes: list[ast.AST]) -> Strategy | None:
@@ -502,8 +506,9 @@ def _defaults(configuration: Configuration, script: ScriptFacts | None) -> list[
 def _precision(configuration: Configuration, script: ScriptFacts | None) -> str:
     """Set precision and checkpointing by the Trainer's arguments; the assumption about the precision, if any."""
     values = configuration.hyperparameters
-    setting = values.get("gradient_checkpointing")
-    if setting is not None and "activation_checkpointing" not in values:
+    new = values.get("activation_checkpointing")
+    setting = values.get("gradient_checkpointing") if new is None else new
+    if setting is not None and (new is None or str(new.value).lower() in ("true", "false")):
         values["activation_checkpointing"] = Setting("each" if is_on(setting.value) else "none", setting.span)
     elif script is not None and (
         script.checkpoints or (script.checkpoints_quantized and "bit" in configuration.get("adapter", ""))

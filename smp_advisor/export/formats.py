@@ -379,8 +379,7 @@ def exported(
                 " model of transformers (save_pretrained)."
             )
         files = {SCRIPT_NAME: written(content.training), "requirements.txt": content.requirements}
-        if content.settings:
-            files["train.yaml"] = yaml.safe_dump(content.settings, sort_keys=False)
+        files |= content.companions
     if content.library.of_sagemaker:
         title = content.library.title
         raise ExportError(f"A {format.title()} job of {title} is not documented by AWS: use library='fsdp'.")

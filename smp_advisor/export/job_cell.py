@@ -17,7 +17,7 @@ from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script_parts import architecture_note, describe, hardware, in_words, library_name
 from smp_advisor.export.script_trl import trainer_note
 from smp_advisor.export.sdk_calls import estimator_values, trainer_values
-from smp_advisor.export.template import Comment, comment, comment_lines, render, text_literal
+from smp_advisor.export.template import Comment, Expression, comment, comment_lines, render, text_block, text_literal
 from smp_advisor.libraries.version import facts, images
 
 if TYPE_CHECKING:
@@ -118,7 +118,12 @@ def estimator_cell(
         "role": content.options.role,
         "script": content.script,
         "requirements": content.requirements,
-        "settings": content.settings,
+        "companions": Expression(
+            "\n".join(
+                f"(source_dir / {text_literal(name)}).write_text({text_block(text)})"
+                for name, text in content.companions.items()
+            )
+        ),
         "train": content.inputs.get("train"),
     }
     # Scripts of SMP v1 and before read no conversations, and FSx has no files here.
@@ -160,7 +165,7 @@ def terms_of(
 def _flags(job: Launch) -> dict[str, bool]:
     return {
         "generated": job.generated,
-        "configured": bool(job.settings),
+        "companions": bool(job.companions),
         "warned": bool(job.warnings),
         "data": bool(job.inputs),
         "estimated": job.run.estimate is not None,

@@ -14,7 +14,7 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export import checks
 from smp_advisor.export.options import CHECKPOINT_CHANNEL, FileSystem, Location
 from smp_advisor.export.run import run_of, schedule_of
-from smp_advisor.export.script import builds, requirements, settings, writable
+from smp_advisor.export.script import builds, companions, requirements, writable
 from smp_advisor.export.template import Expression
 from smp_advisor.files import data_file
 from smp_advisor.job_rules import MAX_RUN_SECONDS, SCRIPT_NAME, JobTerms
@@ -67,8 +67,8 @@ class Launch:
     script: str
     requirements: str
     """Content of ``requirements.txt`` for the generated script."""
-    settings: dict[str, Any]
-    """Content of ``train.yaml`` for the generated script; empty without one."""
+    companions: dict[str, str]
+    """Files that the generated script reads, by name; empty without any."""
     hyperparameters: dict[str, Any]
     """Options of the script, without the parameters of the library."""
     inputs: dict[str, Location]
@@ -208,7 +208,7 @@ def launch(
         training=training,
         script=SCRIPT_NAME if generated else options.script or _OWN_SCRIPT,
         requirements=_requirements(options, training),
-        settings={} if training is None else settings(training),
+        companions={} if training is None else companions(training),
         hyperparameters=passed,
         inputs=inputs,
         run=run,

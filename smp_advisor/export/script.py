@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export import script_torch, script_trl
@@ -204,9 +204,9 @@ def written(training: Training) -> str:
     return _KINDS[_kind(training)][2](training)
 
 
-def settings(training: Training) -> dict[str, Any]:
-    """Content of the file `SETTINGS_NAME` next to the script, which the cell of the job writes; empty without one."""
-    return script_trl.settings(training) if training.trainer == "trl" else {}
+def companions(training: Training) -> dict[str, str]:
+    """Texts of the files next to the script, which the cell of the job writes, by name; empty without any."""
+    return script_trl.companions(training) if training.trainer == "trl" else {}
 
 
 def requirements(training: Training) -> str:

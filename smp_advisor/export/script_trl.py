@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import adapter_packages, newest_release, trl_packages
 from smp_advisor.export.script_parts import (
+    DTYPES,
     common_flags,
     common_values,
     copies_fit,
@@ -40,11 +43,7 @@ _NAMES = {
     "--text_column": "--dataset_text_field",
 }
 """Hyperparameters of the advisor's jobs with their names in TRL."""
-_OBJECTIVES = {
-    # Objective: title, class of the settings, class of the trainer.
-    "sft": ("supervised fine-tuning", "SFTConfig", "SFTTrainer"),
-    "dpo": ("direct preference optimization (DPO)", "DPOConfig", "DPOTrainer"),
-}
+_OBJECTIVES = {"sft": "supervised fine-tuning", "dpo": "direct preference optimization (DPO)"}
 
 
 def trainer_of(training: Training, trainer: str | None) -> str:
@@ -74,7 +73,7 @@ def trainer_of(training: Training, trainer: str | None) -> str:
 def trainer_note(training: Training, trainer: str | None) -> str:
     """The trainer of fine-tuning, in a sentence, and why it is not TRL's; `trainer` is the requested one."""
     if training.trainer == "trl":
-        return f"Trainer: {_OBJECTIVES[training.objective][2]} of TRL."
+        return f"Trainer: {training.objective.upper()}Trainer of TRL."
     if trainer == "plain":
         return "Trainer: the PyTorch loop of the script, as requested."
     return f"Trainer: the PyTorch loop of the script. TRL is not used: {_objection(training)}."
@@ -94,8 +93,12 @@ def _objection(training: Training) -> str:
         return f"it trains language models, not {training.architecture.title}"
     if not trl_packages(training.container.framework_version):
         return f"its transformers require PyTorch 2.11 or later, not {training.container.framework_version}"
-    if plan.precision == "fp16" or job.optimizer != "adam" or setting:
-        return f"it trains in bf16 or fp32 with Adam, without {setting or plan.precision}"
+    if job.optimizer != "adam" or setting:
+        return f"it trains with Adam, without {setting or job.optimizer}"
+    # accelerate 1.15 resumes no scaled gradients of FSDP 2. TRL 1.16 trains adapters of a quantized base in bf16.
+    quantized = job.adapter is not None and job.adapter.quantized
+    if plan.precision == "fp16" and (plan.shards_parameters or quantized or job.state_precision != "mixed"):
+        return "it trains in fp16 with DDP only, with 32-bit states and no quantized base"
     if job.adapter is not None and job.state_precision != "mixed":
         return "it trains adapters with 32-bit states"
     if plan.activation_checkpointing not in (False, "each"):
@@ -110,7 +113,7 @@ def _objection(training: Training) -> str:
 def _base_bytes(training: Training) -> int:
     """Bytes per parameter of the model as it is loaded: fp32 unless frozen, or trained in 16 bits."""
     half = training.job.adapter is not None or training.job.state_precision == "16-bit"
-    return 2 if half and training.plan.precision == "bf16" else 4
+    return 2 if half and training.plan.precision != "fp32" else 4
 
 
 def _loaded_bytes(training: Training) -> float:
@@ -134,7 +137,7 @@ def requirements(training: Training) -> list[str]:
 
 
 def settings(training: Training) -> dict[str, Any]:
-    """The plan as plain data, which the cell writes next to the script.
+    """The plan as plain data, which the script reads.
 
     ``settings`` are those of the trainer and of ``ModelConfig``, and defaults for the hyperparameters of the job, whose
     other names are in ``names``. A job with another value of a ``fixed`` one, or weights with other ``sizes``, is
@@ -154,9 +157,10 @@ def settings(training: Training) -> dict[str, Any]:
         "per_device_eval_batch_size": batch,
         "gradient_accumulation_steps": plan.gradient_accumulation_steps,
         "max_length": training.sequence_length,
-        "dtype": "bfloat16" if _base_bytes(training) == 2 else "float32",
+        "dtype": DTYPES[plan.precision if _base_bytes(training) == 2 else "fp32"].removeprefix("torch."),
         # Parameters in bf16 need no autocast.
         "bf16": plan.precision == "bf16" and training.job.state_precision == "mixed",
+        "fp16": plan.precision == "fp16",
         # FSDP has its own.
         "activation_checkpointing": checkpoints and not sharded,
         "optim": "adamw_torch_fused",
@@ -167,6 +171,7 @@ def settings(training: Training) -> dict[str, Any]:
         "weight_decay": 0.01,
         "output_dir": "/opt/ml/checkpoints",
         "save_steps": 0,  # never
+        "eval_steps": 10**9,  # after the last step only
         "save_total_limit": 2,
         "logging_first_step": True,
         "logging_nan_inf_filter": False,
@@ -205,7 +210,11 @@ def settings(training: Training) -> dict[str, Any]:
         "sizes": sizes,
         "model": {name: value for name, value in model.items() if name not in sizes},
     }
-    if _hybrid(training):
+    if not preferences:
+        # Token ids of one step, for a job without data.
+        rows = plan.batch_size * plan.gradient_accumulation_steps * training.cluster.gpus
+        content["noise"] = {"high": training.model.shape.vocab, "size": [rows, training.sequence_length]}
+    if sharded and "hybrid" in plan.sharding_strategy:
         # Shards on the GPUs of a node, and a replica per node.
         cluster = training.cluster
         content["groups"] = {"dp_replicate_size": cluster.nodes, "dp_shard_size": cluster.gpus_per_node}
@@ -217,24 +226,23 @@ def settings(training: Training) -> dict[str, Any]:
     return content
 
 
-def _hybrid(training: Training) -> bool:
-    return training.plan.shards_parameters and "hybrid" in training.plan.sharding_strategy
+def companions(training: Training) -> dict[str, str]:
+    """The files next to the script: the plan, and the callback that reports its steps."""
+    report = render("report.py.in", values={}, flags={})
+    return {"train.yaml": yaml.safe_dump(settings(training), sort_keys=False), "report.py": report}
 
 
 def write(training: Training) -> str:
     """Generate the script."""
-    title, config_class, trainer_class = _OBJECTIVES[training.objective]
-    sharded, preferences = training.plan.shards_parameters, training.objective == "dpo"
+    sharded, preferences, content = training.plan.shards_parameters, training.objective == "dpo", settings(training)
     values = common_values(training) | {
-        "objective": Comment(title),
-        "config_class": Comment(config_class),
-        "trainer_class": Comment(trainer_class),
-        "settings": settings(training) if training.small_copy else {},
-        "sequences": Comment("2 * " if preferences else ""),
+        "objective": Comment(_OBJECTIVES[training.objective]),
+        "kind": Comment(training.objective.upper()),
+        "settings": content,
     }
     flags = common_flags(training) | {
         "sharded": sharded,
-        "hybrid": _hybrid(training),
+        "hybrid": "groups" in content,
         "preferences": preferences,
         "reference": preferences and sharded and not _shards_quantized(training),
         "adapter": (adapter := training.job.adapter) is not None,

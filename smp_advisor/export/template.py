@@ -89,6 +89,12 @@ def text_literal(text: str) -> str:
     return quote + "".join(escaped) + quote
 
 
+def text_block(text: str) -> str:
+    """String literal of the lines of a text, as they are read."""
+    escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    return f'"""\\\n{escaped}"""'
+
+
 def literal(value: object, indent: int = 0) -> str:
     """Python source of plain data, one entry per line with a trailing comma, which black does not reformat."""
     if isinstance(value, Expression):

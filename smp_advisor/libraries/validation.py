@@ -329,7 +329,8 @@ def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance,
     own, adapter = get_library(library), job.adapter
     if adapter is None:
         return ""
-    if own.adapter_bases and not (instance.bf16 and _has_trl(library, instance)):
+    precise = instance.bf16 or not (own.divides_model or adapter.quantized)
+    if own.adapter_bases and not (precise and _has_trl(library, instance)):
         return sentence("libraries", "adapters_by_trl")
     if adapter.base_bits in own.adapter_bases:
         # Embedding and head stay in 16 bits.

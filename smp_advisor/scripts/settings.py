@@ -143,7 +143,10 @@ def with_script(settings: Settings, trace: Trace) -> Settings:
 
 _HALF = {"bf16": ("bfloat16", "bf16"), "fp16": ("float16", "fp16", "half(")}
 """Words of a script that trains in 16 bits."""
-_CHECKPOINTING = ("checkpoint_wrapper", "utils.checkpoint", "utils import checkpoint", "gradient_checkpointing")
+_CHECKPOINTING = (
+    *("checkpoint_wrapper", "utils.checkpoint", "utils import checkpoint"),
+    *("gradient_checkpointing", "activation_checkpointing_enable"),
+)
 _WRAPPERS = {
     "fsdp": "FSDP(..., mixed_precision=MixedPrecision(...))",
     "fsdp2": "fully_shard(..., mp_policy=MixedPrecisionPolicy(...))",

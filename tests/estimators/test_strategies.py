@@ -54,16 +54,16 @@ def beside(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("option", "sharding"),
+    ("option", "sharding", "checkpointing"),
     [
-        ("full_shard auto_wrap", "full_shard"),
-        ('"full_shard auto_wrap"', "full_shard"),
-        ("shard_grad_op", "shard_grad_op"),
-        ("hybrid_shard auto_wrap", "hybrid_shard"),
+        ("full_shard auto_wrap", "full_shard", "gradient_checkpointing"),
+        ('"full_shard auto_wrap"', "full_shard", "activation_checkpointing"),
+        ("shard_grad_op", "shard_grad_op", "gradient_checkpointing"),
+        ("hybrid_shard auto_wrap", "hybrid_shard", "gradient_checkpointing"),
     ],
 )
-def test_fsdp_of_the_trainer(option, sharding):
-    job_read = reading(job({"fsdp": option, "gradient_checkpointing": True}))
+def test_fsdp_of_the_trainer(option, sharding, checkpointing):
+    job_read = reading(job({"fsdp": option, checkpointing: True}))
     assert (job_read.plan.library, job_read.plan.sharding_strategy) == ("fsdp", sharding)
     assert (job_read.plan.batch_size, job_read.plan.precision) == (2, "bf16")
     assert job_read.plan.activation_checkpointing == "each"
@@ -234,7 +234,7 @@ def test_the_command_of_a_model_trainer_is_read_to_its_files(beside, tmp_path):
         "code/configs/sharded.yaml": "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\n",
         "code/recipes/sft.yaml": "model_name_or_path: meta-llama/Llama-2-7b-hf\nbf16: true\nmax_length: 4096\n"
         "per_device_train_batch_size: 3\n",
-        "code/sft.py": "from transformers import Trainer\nmodel.gradient_checkpointing_enable()\nTrainer().train()\n",
+        "code/sft.py": "from transformers import Trainer\nmodel.activation_checkpointing_enable()\nTrainer().train()\n",
     }
     job_read = beside(TRAINER, **files)
     assert (job_read.plan.library, job_read.plan.batch_size, job_read.plan.precision) == ("fsdp", 3, "bf16")
@@ -285,7 +285,7 @@ def test_a_file_that_is_named_and_missing_is_a_finding(tmp_path, name, hyperpara
 
 def test_the_entry_script_of_a_model_trainer_is_read(beside):
     text = TRAINER.replace("command=f\"bash start.sh {' '.join(args)}\"", 'entry_script="train.py"')
-    code = 'parser.add_argument("--gradient_checkpointing", type=bool, default=True)\n'
+    code = 'parser.add_argument("--activation_checkpointing", type=bool, default=True)\n'
     code = f"from transformers import Trainer\n{code}Trainer(TrainingArguments()).train()\n"
     job_read = beside(text.replace("compute=", "distributed=Torchrun(),\n    compute="), code, "code")
     assert (job_read.plan.library, job_read.plan.activation_checkpointing) == ("ddp", "each")

@@ -35,6 +35,10 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 dynamic_rendezvous.get_method_name = lambda **_: "rendezvous"
 
 
+FOUR = {"min_new_tokens": 4, "max_new_tokens": 4, "return_dict_in_generate": True}
+NO_CACHE = "The model generates without its cache of keys and values."
+
+
 def rank(job):
     """Run the job's script in this fork, with its output in files of the job's folder."""
     folder = Path(job["folder"])
@@ -46,6 +50,7 @@ def rank(job):
     if job["stand_in"]:
         runpy.run_path(job["stand_in"])
     sys.argv = [job["script"], *job["options"]]
+    sys.path.insert(0, str(Path(job["script"]).parent))
     try:
         runpy.run_path(job["script"], run_name="__main__")
     except BaseException:
@@ -108,8 +113,8 @@ def load_and_continue(job):
     losses, generated = [], None
     if model.can_generate():
         prompt = batch["input_ids"][:1]
-        answer = model.generate(prompt, min_new_tokens=4, max_new_tokens=4, return_dict_in_generate=True)
-        assert answer.past_key_values is not None, "The model generates without its cache of keys and values."
+        answer = model.generate(prompt, **FOUR)
+        assert answer.past_key_values is not None, NO_CACHE
         before = 1 if model.config.is_encoder_decoder else prompt.shape[1]
         generated = answer.sequences.shape[1] - before
     for _ in range(3):
@@ -126,20 +131,25 @@ def load_and_continue(job):
 
 
 def load_adapters(job):
-    """Load a model alone and with adapters of it, and note the loss of each on an answer."""
+    """Load a model alone and with adapters of it, and note the loss of each on an answer, and tokens that it adds."""
     from peft import PeftModel
 
-    tokens = torch.tensor([[2, 4, 1, 3, 5, 6, 1]])
+    tokens = torch.tensor([[5, 4, 6, 6, 6, 1]])  # a row of the data: w1 w0, then w2 three times
     labels = tokens.clone()
-    labels[:, :4] = -100
-    base, losses = job["answered"][0], []
+    labels[:, :2] = -100
+    base, results = job["answered"][0], {}
     with torch.no_grad():
         for place in job["answered"]:
             model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
             if place != base:
                 model = PeftModel.from_pretrained(model, place)
-            losses.append(model(input_ids=tokens, labels=labels)["loss"].item())
-    (Path(job["folder"]) / "losses.json").write_text(json.dumps(losses))
+            loss, answer = (
+                model(input_ids=tokens, labels=labels)["loss"].item(),
+                model.generate(input_ids=tokens, **FOUR),
+            )
+            results[Path(place).name] = loss, answer.sequences.shape[1] - tokens.shape[1]
+            assert answer.past_key_values is not None, NO_CACHE
+    (Path(job["folder"]) / "losses.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -98,3 +98,19 @@ def test_a_configuration_file_that_is_named_is_read_or_missed(tmp_path):
     assert not found()
     notes = [note.what for note in check_script(script, PLAN).unresolved]
     assert "ds.json, whose settings the job uses, is not a table of names and values" in notes
+
+
+@pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_checkpointing"])
+def test_the_trainer_checkpoints_by_both_names(name):
+    """transformers 5.23 renamed the argument."""
+
+    def found(plan=PLAN, more=""):
+        text = f'TrainingArguments("out", bf16=True, per_device_train_batch_size=2, {name}=True{more})'
+        text = f"from transformers import Trainer, TrainingArguments\nTrainer(model, {text}).train()\n"
+        return {f"{finding.id} {finding.message}" for finding in check_script(text, plan)}
+
+    named = f"{name} is True here, and False in the plan."
+    assert f"TRN710 {named}" in found()
+    assert not any(name in message for message in found(Plan(library="fsdp", activation_checkpointing="each")))
+    twice = ', fsdp="full_shard", fsdp_config={"activation_checkpointing": True}'
+    assert any(message.startswith("TRN711") for message in found(more=twice))

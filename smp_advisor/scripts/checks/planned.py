@@ -40,6 +40,14 @@ def trainer_arguments(context: Context) -> Iterator[Call]:
             yield call
 
 
+_CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")
+"""Arguments that checkpoint activations, of transformers before and from 5.23; methods end in ``_enable``."""
+
+
+def _checkpointing_argument(call: Call) -> str:
+    return next((name for name in _CHECKPOINTING if call.argument(name) is not None), _CHECKPOINTING[0])
+
+
 def _shards(context: Context) -> bool:
     """Whether the plan or the script certainly shards the model."""
     switches = [option for call in trainer_arguments(context) for option in options(call.argument("fsdp"))]
@@ -167,13 +175,14 @@ def _arguments_of_the_plan(context: Context) -> Iterator[Hit]:
     numbers = (settings.batch_size, settings.gradient_accumulation_steps)
     for call in trainer_arguments(context):
         checkpoints = settings.activation_checkpointing not in (None, False, "none")
-        by_method = context.trace.methods("gradient_checkpointing_enable") or _config(call, "activation_checkpointing")
+        methods = context.trace.methods(*(f"{name}_enable" for name in _CHECKPOINTING))
+        by_method = methods or _config(call, "activation_checkpointing")
         # Name, default of TrainingArguments, plan. Defaults of TRL's differ by release.
         rows: list[tuple[str, Any, Any]] = [
             (name, _DEFAULTS[name], number) for name, number in zip(_DEFAULTS, numbers, strict=True)
         ]
         rows += [(name, False if name == settings.precision else None, name == settings.precision) for name in _HALF]
-        rows += [] if by_method else [("gradient_checkpointing", False, checkpoints)]
+        rows += [] if by_method else [(_checkpointing_argument(call), False, checkpoints)]
         of_trl = not call.name.endswith("TrainingArguments")
         yield from _differences(call, [(name, None if of_trl else default, plan) for name, default, plan in rows])
     precision: Any = "no" if settings.precision == "fp32" else settings.precision
@@ -205,8 +214,9 @@ def _config(call: Call, name: str) -> Any:
 @check("TRN711")
 def _one_checkpointing(context: Context) -> Iterator[Hit]:
     for call in trainer_arguments(context):
-        if constant(call.argument("gradient_checkpointing")) is True and _config(call, "activation_checkpointing"):
-            node = argument_node(call, "gradient_checkpointing")
+        name = _checkpointing_argument(call)
+        if constant(call.argument(name)) is True and _config(call, "activation_checkpointing"):
+            node = argument_node(call, name)
             edits = [replace(call.module, node, "False")] if node is not None else []
             yield Hit(call.module, node or call.node, {}, edits)
 
