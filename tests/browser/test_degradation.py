@@ -44,7 +44,7 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, applicat
     with application.context.expect_console_message(lambda message: "model not found" in message.text):
         trusted = application.open(name)
     expect_the_picture(trusted)
-    application.close(page=False, kernel=False)
+    application.close(kernel=False)
     # What a colleague gets: a file that this server has not signed.
     saved = json.loads(path.read_text())
     saved["metadata"]["sent"] = "by mail"
@@ -62,10 +62,19 @@ def expect_the_picture(notebook):
     expect(picture.get_by_role("row", name="Peak")).to_contain_text("█")
 
 
+@pytest.fixture
+def without_anywidget(application):
+    application.close(page=False)  # it has loaded anywidget
+    application.context.route(ANYWIDGET, lambda route: route.abort())
+    yield
+    application.context.unroute(ANYWIDGET)
+    application.close(page=False)
+
+
 @pytest.mark.lab_only
-def test_where_the_front_end_cannot_load_core_widgets_take_over(context, open_alone):
-    context.route(ANYWIDGET, lambda route: route.abort())
-    notebook = open_alone(ADVISE, "advice.plan.offload_activations", "%smp_export")
+@pytest.mark.usefixtures("without_anywidget")
+def test_where_the_front_end_cannot_load_core_widgets_take_over(open_notebook):
+    notebook = open_notebook(ADVISE, "advice.plan.offload_activations", "%smp_export")
     notebook.run(0)
     expect(notebook.output(0)).to_contain_text("reload the browser page once")
     expect(notebook.output(0)).to_contain_text("Memory per GPU")

@@ -88,6 +88,7 @@ FIRST_IN_SIGHT = """
 """
 
 
+@pytest.mark.lab_only
 @pytest.mark.oldest("lab")
 def test_cells_are_updated_until_they_are_edited(advised):
     view, status = advised.advisor, advised.advisor.locator(".smp-status-line .smp-status")
