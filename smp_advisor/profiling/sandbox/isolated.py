@@ -195,7 +195,7 @@ def _work(function: Callable[[], Any], bounds: Limits) -> None:
         json.dumps(message)
     except BaseException as error:  # noqa: BLE001 (every exception of the user's code is reported)
         message = {"failure": describe_exception(error)}
-        signal.signal(_STACK_SIGNAL, signal.SIG_IGN)  # the message is all there is to say
+        signal.signal(_STACK_SIGNAL, signal.SIG_IGN)  # the message contains its lines
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
