@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 sys.modules["tests"] = ModuleType("tests")
 sys.modules["tests"].__path__ = [str(ROOT / "tests")]
 
-from tests.browser.conftest import launch, open_page  # noqa: E402
+from tests.browser.application import Application  # noqa: E402
+from tests.browser.conftest import launch  # noqa: E402
 from tests.browser.page import REFERENCE  # noqa: E402
 from tests.browser.server import serve, write_notebook  # noqa: E402
 
@@ -30,7 +31,7 @@ def take(image: Path) -> None:
     with tempfile.TemporaryDirectory() as folder, serve("lab", ROOT, Path(folder)) as server, sync_playwright() as play:
         browser = launch(play)
         write_notebook(server.work / "quickstart.ipynb", REFERENCE)
-        notebook = open_page(browser.new_context(viewport=SIZE), server, "quickstart.ipynb")
+        notebook = Application(browser.new_context(viewport=SIZE), server).open("quickstart.ipynb")
         notebook.page.keyboard.press("Control+b")  # closes the file browser
         advisor = notebook.advise()
         slider = advisor.get_by_label("Batch size")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -10,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, Request, expect, sync_playwright
 
 from scripts import browser
 
-from .application import VIEWPORT, Application, wait_for_kernel
+from .application import VIEWPORT, Application
 from .host import Host, Site, open_host
 from .page import ADVISE, NotebookPage
 from .server import Server, serve, write_notebook
@@ -111,9 +110,9 @@ def refused(requested_elsewhere: list[str]) -> list[str]:
     return requested_elsewhere
 
 
-@contextlib.contextmanager
-def guarded_context(chromium: Browser, server: Server, requested_elsewhere: list[str]) -> Iterator[BrowserContext]:
-    """Storage and permissions of one person, whose requests beyond the server are noted."""
+@pytest.fixture(scope="session")
+def application(chromium: Browser, server: Server, requested_elsewhere: list[str]) -> Iterator[Application]:
+    """One person's page, whose requests beyond the server are noted."""
     context = chromium.new_context(viewport=VIEWPORT)
     context.set_default_timeout(PATIENCE_MS)
 
@@ -123,21 +122,8 @@ def guarded_context(chromium: Browser, server: Server, requested_elsewhere: list
 
     context.on("request", note)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
-    yield context
+    yield Application(context, server)
     context.close()
-
-
-@pytest.fixture(scope="session")
-def application(chromium: Browser, server: Server, requested_elsewhere: list[str]) -> Iterator[Application]:
-    with guarded_context(chromium, server, requested_elsewhere) as context:
-        yield Application(context, server)
-
-
-@pytest.fixture
-def context(chromium: Browser, server: Server, requested_elsewhere: list[str]) -> Iterator[BrowserContext]:
-    """A context for one test."""
-    with guarded_context(chromium, server, requested_elsewhere) as context:
-        yield context
 
 
 def write(server: Server, request: pytest.FixtureRequest, cells: tuple[str, ...]) -> str:
@@ -154,23 +140,6 @@ def open_notebook(application: Application, server: Server, request) -> Iterator
     yield lambda *cells: application.open(write(server, request, cells))
     passed = request.session.testsfailed == failures
     application.close(page=passed, kernel=passed)
-
-
-@pytest.fixture
-def open_alone(
-    context: BrowserContext, application: Application, server: Server, request
-) -> Iterator[Callable[..., NotebookPage]]:
-    """Open a notebook of these cells, with a context, a page and a kernel of its own."""
-
-    yield lambda *cells: open_page(context, server, write(server, request, cells))
-    server.shut_kernels(keep=application.session)
-
-
-def open_page(context: BrowserContext, server: Server, name: str) -> NotebookPage:
-    """Open a notebook of the server on a new page, and wait for its kernel."""
-    page = context.new_page()
-    page.goto(server.address(name))
-    return wait_for_kernel(page)
 
 
 @pytest.fixture

@@ -88,6 +88,7 @@ FIRST_IN_SIGHT = """
 """
 
 
+@pytest.mark.lab_only
 @pytest.mark.oldest("lab")
 def test_cells_are_updated_until_they_are_edited(advised):
     view, status = advised.advisor, advised.advisor.locator(".smp-status-line .smp-status")
@@ -144,6 +145,7 @@ def test_the_shortcut_to_save_works_on_a_slider_and_an_output_in_its_own_tab_ins
     expect(advised.cells).to_have_count(4)
 
 
+@pytest.mark.lab_only
 def test_an_edit_that_is_not_applied_is_never_exported(advised):
     """Enter applies it: inside a notebook of JupyterLab, a field gets no event of a change."""
     view = advised.advisor

@@ -50,27 +50,18 @@ def test_a_plan_that_does_not_fit_is_exported_by_a_second_click_and_carries_a_gu
     expect(page.view.get_by_role("button", name="Insert estimator cell")).to_be_visible()
 
 
-@pytest.mark.parametrize("width", [1920, 340])
-def test_a_busy_kernel_is_shown_and_the_page_goes_on(host, width):
-    page = host(make_advice(PIPELINE), width=width, height=900)
-    page.settle()
-    kernel, verdict = page.view.locator(".smp-kernel"), page.view.locator(".smp-verdict")
-    height = verdict.bounding_box()["height"]
-    with page.busy():
-        page.view.get_by_label("Batch size").press("ArrowLeft")
-        expect(kernel).to_have_text(re.compile(r"Kernel busy: \d queued"))
-        assert verdict.bounding_box()["height"] == height
-    page.settle()
-    expect(kernel).to_have_attribute("data-status", "live")
-
-
 @pytest.mark.parametrize("application", ["jupyter", "vscode"])
-def test_a_kernel_that_was_restarted_is_no_zombie(host, application):
-    page = host(make_advice(), application=application)
-    kernel = page.view.locator(".smp-kernel")
+def test_a_kernel_that_was_restarted_is_no_zombie_and_its_plan_is_offered(host, application):
+    page = host(make_advice(), application=application, width=420)
+    kernel, batch = page.view.locator(".smp-kernel"), page.view.get_by_label("Batch size")
+    name = "Back to the plan before the restart"
+    expect(page.view.get_by_role("button", name=name)).to_be_hidden()
+    batch.press("ArrowLeft")
+    page.settle()
+    moved = batch.input_value()
     page.restart_kernel()
     if application == "vscode":  # it does not report the restart: the next request finds it out
-        page.view.get_by_label("Batch size").press("ArrowLeft")
+        batch.press("ArrowLeft")
     expect(kernel).to_have_attribute("data-status", "gone")
     expect(kernel).to_contain_text("Disconnected")
     page.view.get_by_role("button", name="Insert estimator cell").click()
@@ -83,6 +74,15 @@ def test_a_kernel_that_was_restarted_is_no_zombie(host, application):
         expect(kernel).to_contain_text("press Shift+Enter")
     page.show(make_advice())
     expect(page.view.locator(".smp-kernel")).to_have_attribute("data-status", "live")
+    offer = page.view.get_by_role("button", name=name)
+    if application == "vscode":  # its frame has no storage
+        expect(offer).to_be_hidden()
+    else:
+        expect(offer).to_be_visible()
+        assert page.view.evaluate(NOTHING_CLIPPED) == []
+        offer.click()
+        expect(page.view.get_by_label("Batch size")).to_have_value(moved)
+        expect(offer).to_be_hidden()
     assert page.errors == []
 
 
@@ -94,6 +94,13 @@ def test_nothing_moves_and_nothing_is_cut_off(host, width):
     assert verdict["height"] < (205 if width > 400 else 280)
     assert page.view.evaluate(POSITIONS) == []
     page.settle()
+    kernel = page.view.locator(".smp-kernel")
+    with page.busy():
+        page.view.get_by_label("Batch size").press("ArrowLeft")
+        expect(kernel).to_have_text(re.compile(r"Kernel busy: \d queued"))
+        assert page.view.locator(".smp-verdict").bounding_box()["height"] == verdict["height"]
+    page.settle()
+    expect(kernel).to_have_attribute("data-status", "live")
     assert page.view.locator(".smp-verdict").bounding_box()["height"] == verdict["height"]
     box = page.view.bounding_box()
     assert width - 40 <= box["x"] + box["width"] <= width

@@ -113,24 +113,6 @@ def violations(frame: Frame, root: Path, part: str, rules: str = "axe.run(part)"
     return [f"{each['id']}: {json.dumps([node['html'] for node in each['nodes']])[:400]}" for each in found]
 
 
-def test_the_plan_of_an_earlier_kernel_is_offered_in_a_narrow_view_too(host):
-    page = host(make_advice(), width=420)
-    name = "Back to the plan before the restart"
-    expect(page.view.get_by_role("button", name=name)).to_be_hidden()
-    page.view.get_by_label("Batch size").press("ArrowLeft")
-    page.settle()
-    moved = page.view.get_by_label("Batch size").input_value()
-    page.restart_kernel()
-    expect(page.view.locator(".smp-kernel")).to_have_attribute("data-status", "gone")
-    page.show(make_advice())
-    offer = page.view.get_by_role("button", name=name)
-    expect(offer).to_be_visible()
-    assert page.view.evaluate(NOTHING_CLIPPED) == []
-    offer.click()
-    expect(page.view.get_by_label("Batch size")).to_have_value(moved)
-    expect(offer).to_be_hidden()
-
-
 def test_find_the_largest_batch_that_fits(host):
     page = host(make_advice())
     largest = page.view.get_by_role("button", name="max")

@@ -13,7 +13,8 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 
-from smp_advisor.profiling.sandbox import supervisor
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.sandbox import isolated, run_isolated, supervisor
 from smp_advisor.profiling.sandbox.limits import Limits
 
 pytestmark = pytest.mark.torch
@@ -271,3 +272,42 @@ def test_a_request_to_stop_in_the_first_moment_counts_where_it_is_ignored(monkey
     finally:
         signal.signal(signal.SIGHUP, before)
     assert report.end["breach"] == "abandoned"
+
+
+def hold_too_much():
+    held = b"x" * 2**27
+    while held:
+        pass
+
+
+def run_out():
+    raise MemoryError
+
+
+LIBRARY = compile(
+    """
+def describe(error):
+    if not held:
+        held.append(b"x" * 2**27)
+        while True:
+            pass
+    return describe_exception(error)
+""",
+    "<library>",
+    "exec",
+)
+
+
+@pytest.mark.parametrize(
+    ("work", "late"),
+    [(hold_too_much, False), (run_out, False), (run_out, True)],
+    ids=["stopped", "raised", "stopped while its error is described"],
+)
+def test_memory_runs_out_at_a_line_whoever_notices_it_first(monkeypatch, work, late):
+    if late:  # when the user's lines are no longer on the stack
+        names = {"held": [], "describe_exception": isolated.describe_exception}
+        exec(LIBRARY, names)
+        monkeypatch.setattr(isolated, "describe_exception", names["describe"])
+    message = r"was stopped at .*test_kernel_survives\.py:\d+ \(`[^`]+`\): it needed more than the 0\.0625 GiB"
+    with pytest.raises(ProfileError, match=message):
+        run_isolated(work, limits=Limits(memory_bytes=2**26))

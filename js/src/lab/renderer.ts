@@ -1,7 +1,7 @@
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
-import type { IRenderMime, IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import type { IRenderMime } from '@jupyterlab/rendermime';
 import { DisposableDelegate, IDisposable } from '@lumino/disposable';
-import { Panel, Widget } from '@lumino/widgets';
+import { Panel } from '@lumino/widgets';
 
 /** Marks an output of the advisor, next to its widget view and its picture. */
 export const ADVISOR_MIME = 'application/vnd.smp-advisor.view+json';
@@ -27,13 +27,10 @@ const WIDGET_MIME = 'application/vnd.jupyter.widget-view+json';
 const PICTURE_MIME = 'text/html';
 /** Before ipywidgets' renderer, which has -10. */
 const RANK = -20;
-/** Message of ipywidgets' renderer if the kernel has no such widget. */
-const NOT_FOUND = /^Error displaying widget/;
+/** Messages of ipywidgets' renderer if the kernel has no such widget, or the page cannot draw it. */
+const FAILED = /^Error displaying widget/;
 /** A live widget appears earlier, so that the picture does not flicker. */
 const PICTURE_AFTER_MS = 1000;
-/** Doubles with each attempt: a new one gives up a view that a slow page may still be building. */
-const RETRY_MS = 1500;
-const LAST_RETRY_MS = 60_000;
 
 /**
  * Shows an advisor's widget, or its picture while there is no widget.
@@ -42,18 +39,17 @@ const LAST_RETRY_MS = 60_000;
  * output contains a picture of the advisor.
  */
 export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
-  private live: Widget | null = null;
+  private live: IRenderMime.IRenderer | null = null;
   /** Model of the widget in the output. */
   private widget: unknown;
-  private picture: Widget | null = null;
-  private timers: ReturnType<typeof setTimeout>[] = [];
+  private picture: IRenderMime.IRenderer | null = null;
+  private model: IRenderMime.IMimeModel | null = null;
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  /** Follows ipywidgets' renderer: its promise may settle long before it has a widget, or never. */
+  private readonly observer = new MutationObserver(() => this.look());
 
   constructor(private readonly panel: NotebookPanel) {
     super();
-  }
-
-  private get rendermime(): IRenderMimeRegistry {
-    return this.panel.content.rendermime;
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
@@ -61,68 +57,69 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
     // The kernel writes the output again after moves, so that the notebook saves the plan on the screen. The view stays.
     // The simpler view of a page that cannot load this one is another widget in the same output.
     const widget = (model.data[WIDGET_MIME] as { model_id?: unknown } | undefined)?.model_id;
-    if (widget !== undefined && widget === this.widget && this.look()) return;
+    if (widget !== undefined && widget === this.widget && this.isLive) return;
     this.widget = widget;
+    this.model = model;
     shown.set(this.node, { panel: this.panel, model: typeof identity === 'string' ? identity : '' });
-    this.stop();
-    this.picture?.dispose();
-    this.picture = null;
-    this.later(PICTURE_AFTER_MS, () => void this.showPicture(model));
-    this.attempt(model, RETRY_MS);
+    this.replacePicture(null);
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.showPicture(), PICTURE_AFTER_MS);
+    void this.showWidget(model);
   }
 
   override dispose(): void {
-    this.stop();
+    clearTimeout(this.timer);
+    this.observer.disconnect();
     super.dispose();
   }
 
+  private get isLive(): boolean {
+    return this.live !== null && this.live.node.childElementCount > 0;
+  }
+
   /**
-   * Request the widget from ipywidgets' renderer, repeatedly, because a renderer that is created before ipywidgets knows
-   * the kernel of this notebook never shows a widget.
+   * Request the widget from ipywidgets' renderer.
+   *
+   * ipywidgets replaces that renderer in a step of its own once the notebook has a session; one that was created earlier
+   * never gets a widget.
    */
-  private attempt(model: IRenderMime.IMimeModel, delay: number): void {
+  private async showWidget(model: IRenderMime.IMimeModel): Promise<void> {
+    await this.panel.sessionContext.ready;
+    await new Promise(resolve => setTimeout(resolve, 0));
+    const { rendermime } = this.panel.content;
+    if (this.isDisposed || model !== this.model || rendermime.getFactory(WIDGET_MIME) === undefined) return;
     this.live?.dispose();
-    const live = (this.live = this.rendermime.createRenderer(WIDGET_MIME));
-    live.hide();
-    this.insertWidget(0, live);
-    // The promise of a renderer that waits for a kernel may never settle, so its output is checked as well.
-    live.renderModel(model).then(
-      () => this.look(),
-      () => undefined
-    );
-    this.later(delay, () => {
-      if (!this.look() && !this.isLost && delay < LAST_RETRY_MS) this.attempt(model, 2 * delay);
-    });
+    this.live = rendermime.createRenderer(WIDGET_MIME);
+    this.live.hide();
+    this.insertWidget(0, this.live);
+    this.observer.observe(this.live.node, { childList: true });
+    await this.live.renderModel(model);
   }
 
-  /** Show the widget if it exists. */
-  private look(): boolean {
-    if (this.live === null || this.live.isDisposed || this.live.node.childElementCount === 0) return false;
-    this.stop();
+  /** Show the widget if it exists, and the picture if it never will. */
+  private look(): void {
+    if (this.isLive) {
+      clearTimeout(this.timer);
+      this.replacePicture(null);
+      this.live?.show();
+    } else if (FAILED.test(this.live?.node.textContent ?? '')) {
+      this.live?.dispose();
+      this.live = null;
+      this.showPicture();
+    }
+  }
+
+  private showPicture(): void {
+    if (this.isLive || this.picture !== null || this.model === null || !(PICTURE_MIME in this.model.data)) return;
+    const picture = this.panel.content.rendermime.createRenderer(PICTURE_MIME);
+    this.replacePicture(picture);
+    void picture.renderModel(this.model);
+  }
+
+  private replacePicture(picture: IRenderMime.IRenderer | null): void {
     this.picture?.dispose();
-    this.picture = null;
-    this.live.show();
-    return true;
-  }
-
-  private get isLost(): boolean {
-    return NOT_FOUND.test(this.live?.node.textContent ?? '');
-  }
-
-  private async showPicture(model: IRenderMime.IMimeModel): Promise<void> {
-    if (this.look() || !(PICTURE_MIME in model.data)) return;
-    const picture = (this.picture = this.rendermime.createRenderer(PICTURE_MIME));
-    this.addWidget(picture);
-    await picture.renderModel(model);
-  }
-
-  private later(delay: number, action: () => void): void {
-    this.timers.push(setTimeout(() => !this.isDisposed && action(), delay));
-  }
-
-  private stop(): void {
-    this.timers.forEach(clearTimeout);
-    this.timers = [];
+    this.picture = picture;
+    if (picture !== null) this.addWidget(picture);
   }
 }
 

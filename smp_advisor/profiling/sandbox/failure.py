@@ -35,7 +35,7 @@ _SHOWN_CHARACTERS = 400
 
 def describe_exception(error: BaseException) -> dict[str, Any]:
     """Describe an exception as plain data; called in the child process."""
-    frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    frames = [(frame.f_code.co_filename, line or 0) for frame, line in traceback.walk_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno or 0))
     code = error.code if isinstance(error, SystemExit) else None
@@ -54,16 +54,18 @@ def describe_exception(error: BaseException) -> dict[str, Any]:
 
 def failed(what: str, report: ChildReport, limits: Limits) -> ProfileError:
     """Build the error for a child process that failed at a task, such as "the model's training step"."""
-    failure = report.failure
-    if failure and failure["own"]:
+    failure, breach = report.failure, report.end.get("breach")
+    if failure and failure["own"] and breach is None:
         return ProfileError(failure["text"], kind="error")
     frames = [(file, line) for file, line in failure["frames"]] if failure else []
     logged = last_error_in_log(report.stack) or (None if failure else last_error_in_log(report.log))
-    line = user_source_line(frames) or (logged.source_line if logged else None)
+    raised, written = user_source_line(frames), logged.source_line if logged else None
+    # A child that is stopped may have been handling an exception from earlier lines.
+    line = raised or written if breach is None else written or raised
     at = f" at {line}" if line else ""
     if not line and report.end.get("answered") is False:
         at = f" (it did not write where it was within {ANSWER_SECONDS:.0f} seconds)"
-    if logged and logged.exception and report.end.get("breach") is None:
+    if logged and logged.exception and breach is None:
         kind, outcome = "error", f"failed{at}: {_sentence(logged.exception)}"
     else:
         kind, outcome = _outcome(at, failure, report.end, limits)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _FRESH = "from smp_advisor.profiling.sandbox.isolated import run_fresh; run_fresh()"
 _STACK_SIGNAL = signal.SIGUSR1
-"""Signal on which a child process writes its Python stack."""
+"""Signal on which a child process writes its Python stack, and ends."""
 _RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _OBJECTS_PER_COLLECTION = 20_000
@@ -187,17 +187,26 @@ def _run_forked(function: Callable[..., Any], arguments: tuple[Any, ...], bounds
 
 def _work(function: Callable[[], Any], bounds: Limits) -> None:
     faulthandler.enable(file=2, all_threads=False)
-    faulthandler.register(_STACK_SIGNAL, file=2, all_threads=False)
+    signal.signal(_STACK_SIGNAL, _end)
+    faulthandler.register(_STACK_SIGNAL, file=2, all_threads=False, chain=True)
     apply(bounds)
     try:
         message = {"result": function()}
         json.dumps(message)
     except BaseException as error:  # noqa: BLE001 (every exception of the user's code is reported)
         message = {"failure": describe_exception(error)}
+        signal.signal(_STACK_SIGNAL, signal.SIG_IGN)  # the message contains its lines
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
     supervisor.send(message)
+
+
+def _end(*_: object) -> None:
+    """End after the stack is written; the lines of an exception on its way out are no longer on it."""
+    if (error := sys.exception()) is not None:
+        supervisor.send({"failure": describe_exception(error)})
+    os._exit(1)
 
 
 def run_fresh() -> None:

@@ -98,7 +98,8 @@ def memory_bytes(pids: list[int], shared_bytes: int, limit: int) -> int:
     if upper_bound <= limit:
         return upper_bound
     exact = sum(status_bytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss_Anon:", "Pss_Shmem:") for pid in pids)
-    return max(0, exact - shared_bytes)
+    # Each process has its share of a page: so have the kernel and the supervisor of pages that all share.
+    return max(0, exact - shared_bytes * len(pids) // (len(pids) + 2))
 
 
 def status_bytes(file: Path, *names: str) -> int:

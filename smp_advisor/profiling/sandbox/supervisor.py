@@ -360,35 +360,15 @@ def _collected(child: int) -> int | None:
 
 
 def _request_stacks(child: int, stack_signal: int) -> bool:
-    """Have the child and its descendants write their stacks; whether all did."""
-    pids = [child, *_descendants(child)]
-    for pid in pids:
+    """Have the child and its descendants write their stacks and end; whether all did."""
+    for pid in [child, *_descendants(child)]:
         for number in (stack_signal, signal.SIGCONT):
             _signal(pid, number)
     until = time.monotonic() + ANSWER_SECONDS
-    while time.monotonic() < until:
+    while (running := bool(_descendants(os.getpid()))) and time.monotonic() < until:
         signal.sigtimedwait({signal.SIGCHLD}, _TICK_SECONDS)
         _collected(child)
-        # An interrupted process ends by itself; others write their stack and continue.
-        alive = _descendants(os.getpid())
-        if stack_signal == signal.SIGINT:
-            busy = bool(alive)
-        else:
-            busy = any(is_handling(pid, stack_signal) for pid in pids if pid in alive)
-        if not busy:
-            return True
-    return False
-
-
-def is_handling(pid: int, number: int) -> bool:
-    """Whether a signal sent to a process is pending or being handled."""
-    signals = 0
-    with suppress(OSError, ValueError):  # the process has just ended
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            # A signal is blocked while its handler runs.
-            if line.startswith(("SigPnd:", "ShdPnd:", "SigBlk:")):
-                signals |= int(line.split()[1], 16)
-    return bool(signals >> (number - 1) & 1)
+    return not running
 
 
 def _descendants(pid: int) -> list[int]:
