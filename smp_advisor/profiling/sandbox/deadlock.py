@@ -16,6 +16,7 @@ import psutil
 
 from smp_advisor.profiling.sandbox.failure import last_error_in_log
 from smp_advisor.profiling.sandbox.limits import ANSWER_SECONDS
+from smp_advisor.profiling.sandbox.supervisor import is_handling
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -133,7 +134,7 @@ def _stack(pid: int, file: Path) -> list[str]:
     with suppress(ProcessLookupError):
         os.kill(pid, _STACK_SIGNAL)
     until = time.monotonic() + ANSWER_SECONDS
-    while _is_handling(pid, _STACK_SIGNAL) and time.monotonic() < until:
+    while is_handling(pid, _STACK_SIGNAL) and time.monotonic() < until:
         time.sleep(_PAUSE_SECONDS / 5)
     with suppress(OSError):
         return (_STACK + file.read_text(encoding="utf-8").rpartition(_STACK)[2]).splitlines()
@@ -147,14 +148,3 @@ def _end(pids: Iterable[int]) -> None:
             os.kill(pid, number)
     for pid in pids:
         os.waitpid(pid, 0)
-
-
-def _is_handling(pid: int, number: int) -> bool:
-    """Whether a signal sent to a process is pending or being handled."""
-    signals = 0
-    with suppress(OSError, ValueError):  # the process has just ended
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            # A signal is blocked while its handler runs.
-            if line.startswith(("SigPnd:", "ShdPnd:", "SigBlk:")):
-                signals |= int(line.split()[1], 16)
-    return bool(signals >> (number - 1) & 1)

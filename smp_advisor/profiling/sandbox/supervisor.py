@@ -297,7 +297,9 @@ def _supervise(start: Callable[[], None], limits: Limits, *, shared_bytes: int, 
     if end["breach"] not in (None, "abandoned") and stack_signal is not None:
         if end["breach"] == "processes":
             _end_tree(os.getpid(), child, spare=child)
-        end["answered"] = _request_stacks(child, stack_signal)
+        # What runs out of memory may be describing an exception of its own, whose lines are no longer on its stack.
+        to_end = end["breach"] == "memory" or stack_signal == signal.SIGINT
+        end["answered"] = _request_stacks(child, stack_signal, to_end=to_end)
     _end_tree(os.getpid(), child)
     send({"end": end})
     os._exit(0)
@@ -359,16 +361,29 @@ def _collected(child: int) -> int | None:
     return status
 
 
-def _request_stacks(child: int, stack_signal: int) -> bool:
-    """Have the child and its descendants write their stacks and end; whether all did."""
+def _request_stacks(child: int, stack_signal: int, *, to_end: bool) -> bool:
+    """Have the child and its descendants write their stacks, or end; whether all did."""
     for pid in [child, *_descendants(child)]:
         for number in (stack_signal, signal.SIGCONT):
             _signal(pid, number)
     until = time.monotonic() + ANSWER_SECONDS
-    while (running := bool(_descendants(os.getpid()))) and time.monotonic() < until:
+    while time.monotonic() < until:
         signal.sigtimedwait({signal.SIGCHLD}, _TICK_SECONDS)
         _collected(child)
-    return not running
+        if not any(to_end or is_handling(pid, stack_signal) for pid in _descendants(os.getpid())):
+            return True
+    return False
+
+
+def is_handling(pid: int, number: int) -> bool:
+    """Whether a signal sent to a process is pending or being handled."""
+    signals = 0
+    with suppress(OSError, ValueError):  # the process has just ended
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            # A signal is blocked while its handler runs.
+            if line.startswith(("SigPnd:", "ShdPnd:", "SigBlk:")):
+                signals |= int(line.split()[1], 16)
+    return bool(signals >> (number - 1) & 1)
 
 
 def _descendants(pid: int) -> list[int]:
