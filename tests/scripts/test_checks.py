@@ -138,7 +138,7 @@ CASES = [
     ),
     Case("SMP132", (_SCALED, samples.PIPELINE_PLAN), "smp.amp.GradScaler", "torch.cuda.amp.GradScaler", fixed=True),
     Case("SMP135", (_AUTO, samples.TENSOR_PLAN), "= GPT2Config(", "= LlamaConfig(", "AutoModelForCausalLM.from_config"),
-    Case("SMP312", (samples.V2, samples.V2_PLAN | {"hybrid_shard_degree": 4}), ", auto_wrap_policy=policy", "", "FSDP("),
+    Case("SMP312", (samples.V2, samples.V2_PLAN | {"hybrid_shard_degree": 4}), ", auto_wrap_policy=policy", "", "FSDP"),
     Case("DDP601", (_PLACED, samples.V2_PLAN), _PLACE, "", "FSDP(model"),
     Case(
         "DDP606", (samples.V2 + _SAVED, samples.V2_PLAN), _SAVED,
