@@ -188,59 +188,6 @@ for number, input_ids in enumerate(make_loader(rank=smp.dp_rank())):
         optimizer.zero_grad()
 """
 
-TENSORFLOW_PLAN = {"pipeline_parallel_degree": 2, "microbatches": 4}
-
-TENSORFLOW = """\
-import os
-
-import smdistributed.modelparallel.tensorflow as smp
-import tensorflow as tf
-
-smp.init()
-
-files = sorted(os.listdir("/opt/ml/input/data/train"))
-train_ds = (
-    tf.data.TFRecordDataset(files)
-    .shuffle(10000, seed=smp.dp_rank())
-    .batch(256, drop_remainder=True)
-)
-
-
-class MyModel(smp.DistributedModel):
-    def __init__(self):
-        super().__init__()
-        self.first = tf.keras.layers.Dense(128)
-        self.last = tf.keras.layers.Dense(10)
-
-    def call(self, x, training=None):
-        return self.last(self.first(x))
-
-
-model = MyModel()
-loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-optimizer = tf.keras.optimizers.Adam()
-
-
-@smp.step
-def get_grads(images, labels):
-    predictions = model(images, training=True)
-    loss = loss_object(labels, predictions)
-    grads = optimizer.get_gradients(loss, model.trainable_variables)
-    return grads, loss, predictions
-
-
-@tf.function
-def train_step(images, labels):
-    gradients, loss, predictions = get_grads(images, labels)
-    gradients = [g.accumulate() for g in gradients]
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-    return loss.reduce_mean()
-
-
-for images, labels in train_ds:
-    loss = train_step(images, labels)
-"""
-
 V2_PLAN = {
     "library": "smp-v2",
     "tensor_parallel_degree": 2,
