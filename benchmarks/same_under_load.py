@@ -1,8 +1,8 @@
 """Compare answers of a quiet machine with those next to four busy processes: ``python benchmarks/same_under_load.py``.
 
-Each answer is made by a process of its own, first as it is and then under ``scripts/loaded.sh``: a profile with its scaled
-copy, the rehearsal of a plan, the proof of an adaptation, and the notebook of an own model with its outputs. The bytes
-have to be equal. The random identifiers of reports are numbered, as in saved notebooks; nothing else is left out.
+Each answer is made by a process of its own, first as it is and then under ``scripts/loaded.sh``: a profile with its
+scaled copy, the rehearsal of a plan, the proof of an adaptation, and the notebook of an own model with its outputs. The
+bytes have to be equal. The random identifiers of reports are numbered, as in saved notebooks; nothing else is left out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-CONFIG = {"model_type": "gpt2", "n_embd": 64, "n_layer": 4, "n_head": 4, "vocab_size": 300}
+CONFIG = {
+    "model_type": "gpt2",
+    "n_embd": 64,
+    "n_layer": 4,
+    "n_head": 4,
+    "vocab_size": 300,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 SCRIPT = """import torch
 data = torch.utils.data.TensorDataset(torch.randn(40, 3), torch.randint(0, 2, (40,)))
 model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 2))
