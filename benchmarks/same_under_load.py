@@ -86,11 +86,8 @@ def main() -> int:
         )
         same = same and quiet == loaded
         print(f"{name}: {len(quiet.encode()):,} bytes, {'the same' if quiet == loaded else 'differ'} under load")
-        print(
-            *difflib.unified_diff(quiet.splitlines(), loaded.splitlines(), "quiet", "loaded", "", "", 0),
-            sep="\n",
-            end="",
-        )
+        for line in difflib.unified_diff(quiet.splitlines(), loaded.splitlines(), "quiet", "loaded", n=0, lineterm=""):
+            print(line)
     return int(not same)
 
 
