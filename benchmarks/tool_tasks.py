@@ -5,7 +5,7 @@
 The server is a process of its own that speaks the real protocol on standard input and output. A question is answered if
 its compact answers have what `tool_tasks.toml` expects, with at most two calls and 6 kB. Exit status 1 if one is not.
 ``--session`` prints the first messages between client and server instead, for docs/how_to/assistants.md. ``--once``
-asks each question in one way: by the protocol or on the command line, in turn, and there those that take seconds.
+puts each question in one way: by the protocol or on the command line, in turn, and there those that take seconds.
 """
 
 from __future__ import annotations
