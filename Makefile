@@ -10,7 +10,7 @@ PYTHONS ?=
 unexport PYTHONDONTWRITEBYTECODE # every process would compile every module again
 LINT := style types prose front-end
 TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
-BENCHMARKS ?= cost_speed checker_speed degree_ranking profile_trace mutations # published_scripts requires a folder of scripts
+BENCHMARKS ?= cost_speed checker_speed degree_ranking profile_trace mutations same_under_load # published_scripts requires a folder of scripts
 
 .PHONY: help lab demo test loaded check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs notebooks pages pins images image lab-environment test-environment
 

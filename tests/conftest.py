@@ -176,10 +176,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: PARTS.index(part_of(item)))
 
 
+IN_CHILDREN = (
+    *("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.pipelining", "torch.distributed.optim"),
+    *("torch.distributed.checkpoint.state_dict", "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"),
+    *("torch.profiler._cupti_monitor", "torch.utils.serialization", "transformers.models.gpt2.modeling_gpt2"),
+    *(f"smp_advisor.proving.{name}" for name in ("program", "preparation", "conditions", "smp_simulator", "stand_ins")),
+    *(f"smp_advisor.profiling.{name}" for name in ("fallback", "scaled.training", "rehearsal.ranks")),
+)
+"""Modules that child processes of the advisor import first: of PyTorch, those of the first step of a training."""
+
+
 @cache
 def import_pytorch() -> None:
-    """Import what PyTorch imports in the first step of a training: child processes are forks of this one."""
-    for module in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.pipelining"):
+    """Import what child processes need: they are forks of this one."""
+    for module in IN_CHILDREN:
         importlib.import_module(module)
     importlib.import_module("smp_advisor.profiling.sandbox").share_interpreter()
     gc.freeze()  # a collection in a fork would copy the pages of all that was imported

@@ -146,6 +146,7 @@ def test_a_saved_advice_exports_and_still_fits(run, saved, tmp_path):
     assert (status, json.loads(output)["answer"]) == (0, f"{cell}: no findings")
 
 
+@pytest.mark.slow
 def test_no_is_status_1(run, tmp_path):
     status, output, _ = run("advise", "70B", *PLAN)
     assert status == 1

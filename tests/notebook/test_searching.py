@@ -116,6 +116,7 @@ def test_an_impossible_request_has_a_page_whose_changes_are_one_click_each():
     assert made[0].estimate.fits
 
 
+@pytest.mark.slow
 def test_changes_of_the_workload_make_the_plan_on_screen_fit_with_its_settings(sent):
     advisor = Advisor(advise("10B", P4D, instance_count=16, library="smp-v1", sequence_length=512))
     advisor.move(batch_size=384)

@@ -107,20 +107,3 @@ class Scanning(nn.Module):
         for layer in self.layers:
             hidden = layer(hidden)
         return hidden.float().mean()
-
-
-class Unrolled(Scanning):
-    """The same blocks without a container that shows their repetition."""
-
-    def __init__(self, layers):
-        super().__init__(layers)
-        for place, layer in enumerate(self.layers):
-            setattr(self, f"layer_{place}", layer)
-        self.count = layers
-        del self.layers
-
-    def forward(self, x):
-        hidden = self.embedding(x)
-        for place in range(self.count):
-            hidden = getattr(self, f"layer_{place}")(hidden)
-        return hidden.float().mean()

@@ -152,8 +152,9 @@ def test_a_batch_without_a_publication_is_at_the_knee_of_the_speed(profile):
 
 
 @pytest.mark.parametrize("library", ["ddp", "fsdp", "smp-v1", "smp-v2"])
-def test_every_library_plans_every_module(profile, library):
-    advice = smp_advisor.advise(profile, "ml.p4d.24xlarge", library=library)
+@pytest.mark.parametrize("name", ["U-Net", "embedding bags"])
+def test_every_library_plans_a_module(name, library):
+    advice = smp_advisor.advise(profile_of(name), "ml.p4d.24xlarge", library=library)
     assert advice.estimate.fits
     assert getattr(advice.plan, "tensor_parallel_degree", 1) == 1
 

@@ -1,12 +1,9 @@
 """Models that cannot be traced directly: the next method, labeled, or an error that explains what to supply."""
 
-import json
-
 import pytest
 
 import smp_advisor
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.result import Profile
 from tests.deferred import Deferred, deferred
 from tests.profiling.shared import plain_profile, profiled
 
@@ -104,11 +101,6 @@ def test_odd_inputs_are_asked_for_and_taken():
     profile = smp_advisor.profile(Odd(), stages=("trace",), inputs=inputs, precision="fp32")
     assert profile.forward_flops(1, 1) == 2 * 2 * 8 * 8
     assert profile.inputs.endswith("(supplied)")
-
-
-def test_a_profile_survives_json():
-    plain = plain_profile()
-    assert Profile.from_dict(json.loads(json.dumps(plain.as_dict()))) == plain
 
 
 def test_the_call_runs_isolated_and_explains_itself():

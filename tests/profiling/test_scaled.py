@@ -23,6 +23,7 @@ transformers = Deferred("transformers")
 affordable_inputs, make_copy = deferred("smp_advisor.profiling.scaled.build", "affordable_inputs", "make_copy")
 torch = Deferred("torch")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
+PlainGPT = Deferred("tests.profiling.plain_models", "PlainGPT")
 
 JOB = Job(sequence_length=512)
 PLAN = Plan(microbatches=4, batch_size=16, fp16=True, activation_checkpointing="each")
@@ -127,6 +128,19 @@ def test_a_module_is_cut_in_depth_and_left_whole_and_names_parameters_without_gr
     assert not dataclasses.replace(done, unused=()).ok
     with pytest.raises(ProfileError, match="available memory"):
         run(read_model(module), JOB, name="Net", memory_bytes=2**11)
+
+
+def test_random_weights_of_a_narrower_copy_are_the_same_in_every_process():
+    with torch.device("meta"):
+        module = PlainGPT(width=128)
+    weights = []
+    for seed in (1, 2):  # PyTorch draws one in each process
+        torch.manual_seed(seed)
+        with ExitStack() as stack:
+            copy = make_copy(read_model(module), stack, memory_bytes=10 * 2**20, dtype=torch.float32)
+        assert "hidden size" in {part.name for part in copy.reductions}
+        weights.append(torch.cat([value.flatten() for value in copy.model.parameters()]))
+    assert torch.equal(*weights)
 
 
 def test_a_model_without_a_loss_is_said_to_have_none():

@@ -134,6 +134,7 @@ def test_a_log_runs_out_of_memory_by_the_messages_of_failures(line, ran_out):
     assert read_text(f"{exported([2.0] * 20)}\n{line}\n").out_of_memory is ran_out
 
 
+@pytest.mark.slow
 def test_the_start_and_the_end_of_a_long_log_are_read(advice, tmp_path):
     short = exported([2.0] * 20) + "\n"
     text = short + "a line between steps\n" * 2**19 + "CUDA out of memory. Tried to allocate 2.00 GiB\n"

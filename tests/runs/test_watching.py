@@ -307,6 +307,7 @@ def _plans(advice):
     return [*found, replace(plan, activation_checkpointing="each")]
 
 
+@pytest.mark.slow
 def test_a_cell_carries_its_prediction_exactly_or_not_at_all(tokens):
     module = smpa.advise("sdxl", "ml.p4d.24xlarge")  # traced, and known by name
     large = smpa.advise("llama-3.1-70b", "ml.p4d.24xlarge", instance_count=8, adapter=smpa.Adapter(rank=8))

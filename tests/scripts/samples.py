@@ -188,59 +188,6 @@ for number, input_ids in enumerate(make_loader(rank=smp.dp_rank())):
         optimizer.zero_grad()
 """
 
-TENSORFLOW_PLAN = {"pipeline_parallel_degree": 2, "microbatches": 4}
-
-TENSORFLOW = """\
-import os
-
-import smdistributed.modelparallel.tensorflow as smp
-import tensorflow as tf
-
-smp.init()
-
-files = sorted(os.listdir("/opt/ml/input/data/train"))
-train_ds = (
-    tf.data.TFRecordDataset(files)
-    .shuffle(10000, seed=smp.dp_rank())
-    .batch(256, drop_remainder=True)
-)
-
-
-class MyModel(smp.DistributedModel):
-    def __init__(self):
-        super().__init__()
-        self.first = tf.keras.layers.Dense(128)
-        self.last = tf.keras.layers.Dense(10)
-
-    def call(self, x, training=None):
-        return self.last(self.first(x))
-
-
-model = MyModel()
-loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-optimizer = tf.keras.optimizers.Adam()
-
-
-@smp.step
-def get_grads(images, labels):
-    predictions = model(images, training=True)
-    loss = loss_object(labels, predictions)
-    grads = optimizer.get_gradients(loss, model.trainable_variables)
-    return grads, loss, predictions
-
-
-@tf.function
-def train_step(images, labels):
-    gradients, loss, predictions = get_grads(images, labels)
-    gradients = [g.accumulate() for g in gradients]
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-    return loss.reduce_mean()
-
-
-for images, labels in train_ds:
-    loss = train_step(images, labels)
-"""
-
 V2_PLAN = {
     "library": "smp-v2",
     "tensor_parallel_degree": 2,
@@ -385,41 +332,4 @@ arguments = TrainingArguments(
 )
 trainer = Trainer(make_model(), arguments, train_dataset=make_dataset())
 trainer.train()
-"""
-
-XLA_PLAN = {"library": "training-compiler"}
-
-XLA = """\
-import torch
-import torch_xla.core.xla_model as xm
-from datasets import load_dataset
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
-from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-LOG_EVERY = 50
-
-
-def train():
-    device = xm.xla_device()
-    tokenizer = AutoTokenizer.from_pretrained("bert-base-uncased")
-    model = AutoModelForMaskedLM.from_pretrained("bert-base-uncased").to(device)
-    raw = load_dataset("wikitext")
-    dataset = raw.map(lambda rows: tokenizer(rows["text"], padding="max_length", max_length=512), num_proc=8)
-    sampler = DistributedSampler(dataset, num_replicas=xm.xrt_world_size(), rank=xm.get_ordinal())
-    loader = DataLoader(dataset, batch_size=32, sampler=sampler, drop_last=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
-    for step, batch in enumerate(loader):
-        optimizer.zero_grad()
-        loss = model(**batch).loss
-        loss.backward()
-        xm.optimizer_step(optimizer)
-        xm.mark_step()
-        if step % LOG_EVERY == 0:
-            print(step, loss.item())
-    xm.save(model.state_dict(), "/opt/ml/model/model.pt")
-
-
-def _mp_fn(index):
-    train()
 """

@@ -1,9 +1,14 @@
-"""Every check notices its defect, is silent on correct and exported scripts, and its fixes are safe."""
+"""Checks notice defects in full scripts, in other words and places than the catalog's examples, and fix them safely.
+
+They are silent on correct and exported scripts.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -13,7 +18,135 @@ from smp_advisor.scripts import check_script
 from smp_advisor.scripts.context import CHECKS
 from tests.export import examples
 from tests.scripts import samples
-from tests.scripts.cases import CASES, Case
+
+
+class Case(NamedTuple):
+    """`old` replaced by `new` in a script: the finding `id`, and no other, on the line with `at`, or with `new`."""
+
+    id: str
+    script: tuple[str, dict[str, Any]]
+    """Text and plan."""
+    old: str
+    new: str
+    at: str = ""
+    fixed: bool = False
+
+
+PIPELINE = samples.PIPELINE, samples.PIPELINE_PLAN
+TENSOR = samples.TENSOR, samples.TENSOR_PLAN
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "scripts"
+TENSORFLOW = (BENCHMARK / "tf_images.py").read_text("utf-8"), {"pipeline_parallel_degree": 2, "microbatches": 4}
+_DDP, _DEVICE = "nn.parallel.DistributedDataParallel", "    torch.cuda.set_device(smp.local_rank())\n"
+_PLACE = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n'
+_SHARDED_IN_PLACE = (
+    samples.FSDP.replace("FullyShardedDataParallel, MixedPrecision", "fully_shard")
+    .replace(
+        samples.FSDP[samples.FSDP.index("model = FullyShardedDataParallel(") : samples.FSDP.index("optimizer =")],
+        "for layer in model.model.layers:\n    fully_shard(layer)\nfully_shard(model)\n",
+    )
+    .replace("    with nullcontext():\n", "    model.set_requires_all_reduce(last)\n    if True:\n")
+)
+_LAYERS = samples.PIPELINE.replace(
+    "hidden = self.embed(x)", "hidden = smp.patches.checkpoint.checkpoint(self.embed, x)"
+)
+_SCALED = samples.PIPELINE.replace(
+    "    train(model, loader", "    scaler = smp.amp.GradScaler()\n    train(model, loader"
+)
+_MASKED = samples.PIPELINE.replace(
+    "@smp.step\ndef train_step(model, data, target):",
+    '@smp.step(non_split_inputs=["mask"])\ndef train_step(model, data, target, mask):',
+).replace(
+    "loss = train_step(model, data, target)", "loss = train_step(model, data, target, torch.tril(torch.ones(8, 8)))"
+)
+_EITHER = samples.PIPELINE.replace(
+    "    model = smp.DistributedModel(model)\n",
+    "    if args.lr > 1 or args.use_smp:\n        model = smp.DistributedModel(model)\n"
+    f"    else:\n        model = {_DDP}(model)\n",
+)
+_BRANCHES = samples.TENSOR.replace(
+    "    model = smp.DistributedModel(model)\n",
+    "    if config.again:\n        again = GPT2Config()\n"
+    "        with smp.model_creation(tensor_parallelism=True, dtype=torch.float16):\n"
+    "            model = GPT2LMHeadModel(again)\n"
+    "    model = smp.DistributedModel(model)\n",
+)
+_PRESCALED = samples.TENSOR.replace("smp.dp_size(), rank=smp.dp_rank()", "smp.rdp_size(), rank=smp.rdp_rank()")
+_EVALUATED = samples.PIPELINE.replace(
+    "    if smp.dp_rank() == 0:\n        smp.save(",
+    "    for data, target in loader:\n        test_step(model, data, target)\n"
+    "    if smp.dp_rank() == 0:\n        smp.save(",
+)
+COMPILED = (BENCHMARK / "compiler_native_workers.py").read_text("utf-8"), {"library": "training-compiler"}
+_LOADED = re.sub(
+    r"xm.reduce_gradients.*?optimizer.step\(\)", "xm.optimizer_step(optimizer)", COMPILED[0], flags=re.DOTALL
+)
+_LOADED = _LOADED.replace("def _mp_fn(index):\n    train(arguments())\n", "").replace("xm.get_ordinal()", "rank")
+"""Data for several workers, without the entry function of a worker."""
+_FULL = samples.TENSOR.replace(
+    "    stage = smp.pp_rank()",
+    "    if smp.rdp_rank() == 0:\n        weights = model.state_dict()\n    stage = smp.pp_rank()",
+)
+
+_AUTO = samples.TENSOR.replace("GPT2LMHeadModel(config)", "AutoModelForCausalLM.from_config(config)").replace(
+    "import GPT2Config, GPT2LMHeadModel", "import AutoModelForCausalLM, GPT2Config, LlamaConfig"
+)
+_PLACED = (
+    samples.V2.replace("tsm.init()\n", f"tsm.init()\n{_PLACE}")
+    .replace("use_orig_params=True", "use_orig_params=True, device_id=torch.cuda.current_device()")
+    .replace("import argparse\n", "import argparse\nimport os\n")
+)
+_SAVED = 'state = model.state_dict()\nif dist.get_rank() == 0:\n    torch.save(state, "model.pt")\n'
+CASES = [
+    Case("SMP132", (_EITHER, samples.PIPELINE_PLAN), "Model(model)", f"Model({_DDP}(model))"),
+    Case(
+        "SMP122", (_BRANCHES, samples.TENSOR_PLAN),
+        "        with smp.model_creation(tensor_parallelism=True, dtype=torch.float16):\n"
+        "            model = GPT2LMHeadModel(again)\n",
+        "        model = GPT2LMHeadModel(again)\n", "model = GPT2LMHeadModel(again)",
+    ),
+    Case("SMP105", TENSORFLOW, '@smp.step(non_split_inputs=["class_weights"])\n', "", "predictions = model("),
+    Case("SMP107", TENSORFLOW, ".accumulate() for", " for", "optimizer.apply_gradients"),
+    Case("SMP126", TENSOR, "if smp.rdp_rank() == 0:", "if smp.rank() == 0:", "smp.save(state"),
+    Case("SMP101", PIPELINE, f"    smp.init()\n{_DEVICE}", f"{_DEVICE}    smp.init()\n", "set_device"),
+    Case("SMP102", PIPELINE, "model = smp.Dist", "smp.Dist", "output = model(data)"),
+    Case(
+        "SMP105", (_EVALUATED, samples.PIPELINE_PLAN), "@smp.step\ndef test_step", "def test_step",
+        "return F.cross_entropy(model(data), target)",
+    ),
+    Case("SMP106", PIPELINE, "model.backward(loss)", "smp.amp.GradScaler().scale(loss).backward()", fixed=True),
+    Case("SMP106", PIPELINE, "model.backward(loss)", "torch.autograd.backward(loss)"),
+    Case(
+        "SMP107", PIPELINE,
+        "        mean = loss.reduce_mean()\n        optimizer.step()\n"
+        "        if smp.rank() == 0:\n            print(mean.item())",
+        "        optimizer.step()\n        print(loss / 2)", "print(loss / 2)", fixed=True,
+    ),
+    Case("SMP109", PIPELINE, "drop_last=True", "drop_last=False", "DataLoader(dataset", fixed=True),
+    Case(
+        "SMP109", PIPELINE, "(dataset, batch_size=64, sampler=sampler, drop_last=True)",
+        "(\n        dataset,\n        batch_size=64,  # a GPU's\n        sampler=sampler,\n    )", "DataLoader(",
+        fixed=True,
+    ),
+    Case("SMP111", TENSOR, "rank=smp.dp_rank()", "rank=smp.rdp_rank()", fixed=True),
+    Case("SMP111", (_PRESCALED, samples.TENSOR_PLAN | {"prescaled_batch": True}), "rank=smp.rdp", "rank=smp.dp"),
+    Case("SMP112", (_MASKED, samples.PIPELINE_PLAN), '["mask"]', "[]", "torch.tril", fixed=True),
+    Case("SMP115", (_LAYERS, samples.PIPELINE_PLAN), "smp.patches.checkpoint", "torch.utils.checkpoint", fixed=True),
+    Case("SMP122", TENSOR, "tensor_parallelism=True", "tensor_parallelism=False"),
+    Case(
+        "SMP126", (_FULL, samples.TENSOR_PLAN), "if smp.rdp_rank() == 0:\n        weights",
+        "if smp.rank() == 0:\n        weights", "weights = model.state_dict()",
+    ),
+    Case("SMP132", (_SCALED, samples.PIPELINE_PLAN), "smp.amp.GradScaler", "torch.cuda.amp.GradScaler", fixed=True),
+    Case("SMP135", (_AUTO, samples.TENSOR_PLAN), "= GPT2Config(", "= LlamaConfig(", "AutoModelForCausalLM.from_config"),
+    Case("SMP312", (samples.V2, samples.V2_PLAN | {"hybrid_shard_degree": 4}), ", auto_wrap_policy=policy", "", "FSDP"),
+    Case("DDP601", (_PLACED, samples.V2_PLAN), _PLACE, "", "FSDP(model"),
+    Case(
+        "DDP606", (samples.V2 + _SAVED, samples.V2_PLAN), _SAVED,
+        'if dist.get_rank() == 0:\n    torch.save(model.state_dict(), "model.pt")\n', "model.state_dict()",
+    ),
+    Case("SMP308", (_SHARDED_IN_PLACE, samples.FSDP_PLAN), "requires_all_reduce(last)", "requires_gradient_sync(last)"),
+    Case("STC406", (_LOADED, COMPILED[1]), "xm.optimizer_step(optimizer)", "optimizer.step()", fixed=True),
+]  # fmt: skip
 
 
 def test_every_check_has_texts():
@@ -22,17 +155,18 @@ def test_every_check_has_texts():
     assert set(CHECKS) | {"SMP100"} == texts
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.id}-{number}" for number, case in enumerate(CASES)])
 def test_the_defect_is_found_at_its_line_and_nothing_else_and_a_fix_mends_it(case: Case):
-    assert case.id not in {finding.id for finding in check_script(case.script[0], case.settings)}
-    report = check_script(case.firing, case.settings)
-    found = [finding for finding in report if finding.id == case.id]
-    assert any(case.at in finding.text for finding in found), str(report)
-    assert {finding.id for finding in report} <= {case.id} | case.also, str(report)
+    text, plan = case.script
+    assert case.old in text
+    assert case.id not in {finding.id for finding in check_script(text, plan)}
+    report = check_script(text.replace(case.old, case.new), plan)
+    assert {finding.id for finding in report} == {case.id}, str(report)
+    assert any((case.at or case.new) in finding.text for finding in report), str(report)
     if case.fixed:
-        fix = found[0].fix
+        fix = report[0].fix
         assert fix.diff.startswith("--- a/")
-        assert case.id not in {finding.id for finding in check_script(fix.source, case.settings)}, fix.source
+        assert case.id not in {finding.id for finding in check_script(fix.source, plan)}, fix.source
 
 
 PLANS = {name.removesuffix("_PLAN"): plan for name, plan in vars(samples).items() if name.endswith("_PLAN")}
@@ -51,12 +185,13 @@ def plans(path: Path) -> list[dict[str, object] | None]:
     return [None, *([json.loads(first.removeprefix("# plan: "))] if first.startswith("# plan: ") else [])]
 
 
-SCRIPTS = sorted((Path(__file__).parents[2] / "benchmarks" / "scripts").glob("*.py"))
-
-
 @pytest.mark.parametrize(
     ("path", "plan"),
-    [pytest.param(path, plan, id=path.stem + "-plan" * bool(plan)) for path in SCRIPTS for plan in plans(path)],
+    [
+        pytest.param(path, plan, id=path.stem + "-plan" * bool(plan))
+        for path in sorted(BENCHMARK.glob("*.py"))
+        for plan in plans(path)
+    ],
 )
 def test_what_the_benchmark_breaks_is_whole_before(path, plan):
     report = check_script(path, plan)
@@ -75,10 +210,9 @@ def test_an_exported_script_has_no_findings(name):
 
 
 def test_padding_gets_no_length_that_nobody_chose():
-    text = samples.XLA.replace('padding="max_length"', "padding=True")
-    without = text.replace(", max_length=128", "").replace(", max_length=512", "")
-    for script in {text, without}:
-        finding = next(finding for finding in check_script(script, samples.XLA_PLAN) if finding.id == "STC401")
+    text = COMPILED[0].replace('padding="max_length"', "padding=True")
+    for script in (text, text.replace(", max_length=512", "")):
+        finding = next(finding for finding in check_script(script, COMPILED[1]) if finding.id == "STC401")
         if "max_length" in finding.text:
             assert finding.fix is not None
         else:

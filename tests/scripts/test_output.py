@@ -141,19 +141,6 @@ def test_many_fixes_at_once(script):
     assert not check_script(script, PLAN)
 
 
-def test_the_command_line(script, tmp_path, capsys):
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"enabled": True, "parameters": {"partitions": 2, "microbatches": 4}}))
-    assert main([str(script), "--plan", str(plan), "--format", "sarif"]) == 1
-    assert json.loads(capsys.readouterr().out)["runs"][0]["results"]
-
-    assert main([str(script), "--plan", str(plan), "--format", "json"]) == 1
-    assert json.loads(capsys.readouterr().out)["findings"][0]["id"] == "SMP109"
-
-    assert main([str(script), "--plan", str(plan), "--fix"]) == 0
-    assert script.read_text() == samples.PIPELINE
-
-
 def test_the_command_line_s_exit_status(script, tmp_path, capsys):
     assert main([str(tmp_path / "nowhere.py")]) == 2
     assert main([str(script), "--plan", str(tmp_path / "nowhere.json")]) == 2

@@ -285,6 +285,7 @@ def test_adapters_that_fit_or_name_their_library():
     assert pinned.plan.tensor_parallel_degree == pinned.plan.expert_parallel_degree == 1
 
 
+@pytest.mark.slow
 def test_far_from_fitting():
     with pytest.raises(NoPlanFitsError, match=r"changes that fit there: .*QLoRA") as error:
         smpa.advise("70B", ["g5.12xlarge", "g6.12xlarge"], instance_count=2, sequence_length=4096)

@@ -76,6 +76,7 @@ def test_the_policy_refuses(project, request_, sentence):
     assert sentence in str(error.value)
 
 
+@pytest.mark.slow
 def test_the_policy_decides_what_is_open_compared_and_exported(project):
     _, data = call("advise", {"model": "8B", "tokens": "2B"}, Caller(roots=(project,)))
     assert data["instance"] in ("ml.p4d.24xlarge", "ml.p5.48xlarge")

@@ -47,6 +47,7 @@ def in_its_own_loop(session):
         thread.submit(asyncio.run, session()).result()
 
 
+@pytest.mark.slow
 @pytest.mark.tools
 def test_a_session_over_standard_input_and_output(root, tmp_path):
     (tmp_path / "train.py").write_text("import torch\nfrom torch.distributed.fsdp import FSDP\nmodel = FSDP(net)\n")
@@ -177,8 +178,16 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path):
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("advise", {"model": "llama-3-70b", "instance": "any", "tokens": "15T", "max_days": 90}),
-        ("compare", {"model": "llama-3-8b", "instance": ["p4d", "p5", "p5en", "g6e"], "counts": [*range(1, 33)]}),
+        ("advise", {"model": "llama-3-70b", "instance": "any", "tokens": "15T", "max_days": 90, "library": "fsdp"}),
+        (
+            "compare",
+            {
+                "model": "llama-3-8b",
+                "instance": ["p4d", "p5", "p5en", "g6e"],
+                "counts": [*range(1, 33)],
+                "library": "fsdp",
+            },
+        ),
         ("export", {**REQUEST, "what": "script"}),
         ("check", {"text": "import smdistributed.modelparallel.torch as smp\n" + "smp.DistributedModel(n)\n" * 200}),
     ],

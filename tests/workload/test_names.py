@@ -41,10 +41,12 @@ def test_every_published_shape_and_module_has_its_name():
         assert model.origin == "given"
 
     for row in rows("smp_advisor.workload", "data/published_modules.csv"):
-        advice = advise(row["name"], "ml.p4d.24xlarge")
-        assert (advice.model.name, advice.model.parameter_count) == (row["name"], int(row["parameters"]))
-        assert row["source"] in advice.model.note
-        assert "samples" in str(advice)
+        model = Model.from_name(row["name"])
+        assert (model.name, model.parameter_count) == (row["name"], int(row["parameters"]))
+        assert row["source"] in model.note
+    advice = advise(model.name, "ml.p4d.24xlarge")
+    assert advice.model.parameter_count == model.parameter_count
+    assert "samples" in str(advice)
     assert "Replace train.py with your training script" in advice.cell()
 
 

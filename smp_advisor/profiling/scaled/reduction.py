@@ -125,6 +125,7 @@ def _experts(model: nn.Module, values: list[tuple[str, int]]) -> tuple[int, int]
 
 def _renamed(model: nn.Module, plan: _Renaming) -> nn.Module:
     """Copy of the module with the renamed dimensions; parameters and buffers are cut to their new shapes."""
+    torch.manual_seed(0)  # of random weights: PyTorch draws its first seed in each process
     tensors: dict[int, Tensor] = {}
     for module in model.modules():
         for tensor in [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]:
