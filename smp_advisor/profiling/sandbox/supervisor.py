@@ -297,7 +297,7 @@ def _supervise(start: Callable[[], None], limits: Limits, *, shared_bytes: int, 
     if end["breach"] not in (None, "abandoned") and stack_signal is not None:
         if end["breach"] == "processes":
             _end_tree(os.getpid(), child, spare=child)
-        # What runs out of memory may be describing an exception of its own, whose lines are no longer on its stack.
+        # Out of memory, a child may be describing an exception, whose lines are no longer on its stack.
         to_end = end["breach"] == "memory" or stack_signal == signal.SIGINT
         end["answered"] = _request_stacks(child, stack_signal, to_end=to_end)
     _end_tree(os.getpid(), child)
