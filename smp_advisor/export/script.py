@@ -112,8 +112,6 @@ def _write_smp_v1(training: Training) -> str:
     """Generate the script."""
     plan = training.plan
     values = common_values(training) | {
-        "library_version": Comment(plan.version),
-        "framework_version": Comment(training.container.framework_version),
         "features": {
             "fp16": plan.precision == "fp16",
             "bf16": plan.precision == "bf16",

@@ -33,6 +33,7 @@ _OPTIONAL = (
     *("chats", "pairs", "padded", "sharded", "tracks", "evaluates", "starts_pretrained", "tensorflow"),
 )
 """Parts that only some scripts have."""
+_LAUNCHERS = {"torchrun": "torchrun", "mpi": "MPI", "xla": "torch_xla"}
 _FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
 _HOST_SHARE = 0.7
 """Fraction of the host memory that the copies of the model in all processes may use while it is built."""
@@ -155,6 +156,7 @@ def common_values(training: Training) -> dict[str, object]:
         "task": Comment(architecture.title),
         "architecture": architecture_note(model),
         "library": Comment(library_name(plan)),
+        "launcher": Comment(_LAUNCHERS[training.library.launcher]),
         "plan": Comment(describe(plan)),
         "auto_model": Comment(architecture.auto_model),
         "family": model.family,
