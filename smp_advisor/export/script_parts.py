@@ -137,10 +137,10 @@ def in_words(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
 
 
-def architecture_note(model: Model) -> Comment:
-    """The architecture that stands for a number of parameters, as a comment, and how to train another one."""
+def architecture_note(model: Model) -> str:
+    """The architecture that stands for a number of parameters, and how to train another one."""
     shape = model.shape
-    return comment_lines(
+    return (
         f"Architecture: a {model.family} model of {shape.layers} layers and width {shape.hidden:,}, inferred from the"
         " number of parameters. To train another one, advise on it by name, configuration or weights:"
         ' advise("llama-3-8b", ...).'
@@ -154,7 +154,7 @@ def common_values(training: Training) -> dict[str, object]:
         "model_name": Comment(f'"{comment(model.name)}"'),
         "parameters": Comment("small sizes" if training.small_copy else parameters_text(model, training.job.adapter)),
         "task": Comment(architecture.title),
-        "architecture": architecture_note(model),
+        "architecture": comment_lines(architecture_note(model)),
         "library": Comment(library_name(plan)),
         "launcher": Comment(_LAUNCHERS[training.library.launcher]),
         "plan": Comment(describe(plan)),

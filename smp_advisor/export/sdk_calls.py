@@ -127,8 +127,14 @@ def estimator_values(job: Launch) -> dict[str, object]:
         **dict.fromkeys((name, "TrainingCompilerConfig"), f"sagemaker.{name.lower()}"),
         "TensorBoardOutputConfig": "sagemaker.debugger",
     }
-    lines = ["import sagemaker", *_imports(values, modules)]
-    return values | {"imports": Comment("\n".join(lines)), "execution_role": Comment("sagemaker.get_execution_role")}
+    return values | {
+        "distribution": "sagemaker",
+        "imports": Comment("\n".join(["import sagemaker", *_imports(values, modules)])),
+        "session": Comment("sagemaker.Session"),
+        "execution_role": Comment("sagemaker.get_execution_role"),
+        "start": Comment(f"estimator.fit({'inputs, ' if job.inputs else ''}wait=False)"),
+        "job_name": Comment("estimator.latest_training_job.name"),
+    }
 
 
 def _estimator(job: Launch) -> Call:
@@ -219,8 +225,12 @@ def trainer_values(job: Launch) -> dict[str, object]:
     }
     more = ("Session", *(["get_execution_role"] if options.role is None else []))
     return calls | {
+        "distribution": "sagemaker-train",
         "imports": Comment("\n".join(_imports(calls, _MODULES, *more))),
+        "session": Comment("Session"),
         "execution_role": Comment("get_execution_role"),
+        "start": Comment(f"trainer.train({'input_data_config=inputs, ' if job.inputs else ''}wait=False, logs=False)"),
+        "job_name": Comment("trainer._latest_training_job.training_job_name"),
         "source_dir": options.source_dir or "",
         "packed": [Expression("script.name"), *(["requirements.txt"] if job.generated else [])],
         "key_prefix": Comment(job.base_job_name),

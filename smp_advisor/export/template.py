@@ -53,6 +53,11 @@ def comment_lines(text: str) -> Comment:
     return Comment("\n# ".join(textwrap.wrap(_words(text), _LINE_LENGTH, break_on_hyphens=False)))
 
 
+def comments(sentences: Iterable[str]) -> Comment:
+    """Comment lines of Python, Bash or YAML from any texts, of which empty ones are left out."""
+    return Comment("\n".join(f"# {comment_lines(sentence)}" for sentence in sentences if sentence))
+
+
 def _words(text: str) -> str:
     printable = "".join(character if character.isprintable() and character != "#" else " " for character in text)
     return " ".join(printable.split())
