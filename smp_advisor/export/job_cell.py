@@ -17,7 +17,16 @@ from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script_parts import architecture_note, describe, hardware, in_words, library_name
 from smp_advisor.export.script_trl import trainer_note
 from smp_advisor.export.sdk_calls import estimator_values, trainer_values
-from smp_advisor.export.template import Comment, Expression, comment, comments, render, text_block, text_literal
+from smp_advisor.export.template import (
+    Comment,
+    Expression,
+    comment,
+    comments,
+    gathered,
+    render,
+    text_block,
+    text_literal,
+)
 from smp_advisor.libraries.version import facts, images
 
 if TYPE_CHECKING:
@@ -156,7 +165,6 @@ def estimator_cell(
         "packs": packs,
         "own_directory": own_directory,
         "own_file": own_file,
-        "path": content.generated or own_file or packs,
         "generated": content.generated,
         "companions": bool(content.companions),
         "data": bool(content.inputs),
@@ -170,7 +178,7 @@ def estimator_cell(
         "to_be_written": not content.generated and content.options.script is None,
     }
     calls = estimator_values(content) if chosen == "v2" else trainer_values(content)
-    return render("job.py.in", values=values | calls, flags=flags)
+    return gathered(render("job.py.in", values=values | calls, flags=flags))
 
 
 def terms_of(

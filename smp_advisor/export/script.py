@@ -61,6 +61,7 @@ def _write_keras(training: Training) -> str:
         "clip": False,
         "horovod": bool(training.plan.ddp),
         "evaluates": True,
+        "full_batches": True,
         "tensorflow": True,
     }
     return gathered(render("train_smp_v1_tensorflow.py.in", values=values, flags=flags))
@@ -80,8 +81,7 @@ def _require_trainer(training: Training) -> None:
 def _write_trainer(training: Training) -> str:
     """Generate the script."""
     values = common_values(training) | {"evaluation_note": Comment("")}
-    flags = common_flags(training) | {"starts_pretrained": True}
-    return gathered(render("train_compiler.py.in", values=values, flags=flags))
+    return gathered(render("train_compiler.py.in", values=values, flags=common_flags(training)))
 
 
 def _require_smp_v1(training: Training) -> None:
@@ -132,9 +132,8 @@ def _write_smp_v1(training: Training) -> str:
         "tensor_parallel": plan.tensor_parallel_degree > 1,
         "tensor_parallel_family": supports_tensor_parallelism(training.model.family, plan.library),
         "delay_initialization": _delays_initialization(training),
-        "tracks": True,
-        "starts_pretrained": True,
         "evaluates": True,
+        "full_batches": True,
     }
     return gathered(render("train_smp_v1.py.in", values=values, flags=flags))
 

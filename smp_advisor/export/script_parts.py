@@ -29,8 +29,8 @@ DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.floa
 
 _TASKS = ("causal", "masked", "sequence_to_sequence", "text_classification", "image_classification")
 _OPTIONAL = (
-    *("accumulates", "checks_launch", "chooses_step", "half_inputs", "reads_text", "weighted", "norms"),
-    *("chats", "pairs", "padded", "sharded", "tracks", "evaluates", "starts_pretrained", "tensorflow"),
+    *("accumulates", "checks_launch", "chooses_step", "half_inputs", "reads_text", "weighted", "norms", "full_batches"),
+    *("chats", "pairs", "padded", "sharded", "evaluates", "tensorflow"),
 )
 """Parts that only some scripts have."""
 _LAUNCHERS = {"torchrun": "torchrun", "mpi": "MPI", "xla": "torch_xla"}

@@ -25,7 +25,7 @@ from smp_advisor.export.template import render
 def namespace():
     """Names of the order of a script, with stand-ins for batches."""
     names = {"to_batch": lambda rows, _: rows, "np": np, "math": math, "lru_cache": functools.lru_cache}
-    exec(render("data/batches.py.in", values={}, flags={"chats": False}), names)
+    exec(render("data/batches.py.in", values={}, flags={"chats": False, "full_batches": False}), names)
     return SimpleNamespace(**names)
 
 
@@ -233,7 +233,7 @@ def test_a_batch_of_conversations_is_as_long_as_its_longest_row():
     import torch
 
     flags = dict.fromkeys(("image_classification", "text_classification", "masked", "sequence_to_sequence"), False)
-    flags |= dict.fromkeys(("reads_text", "padded", "half_inputs", "causal", "pairs", "tunes"), False)
+    flags |= dict.fromkeys(("reads_text", "padded", "half_inputs", "causal", "pairs", "tunes", "weighted"), False)
     names = {"torch": torch, "np": np, "math": math}
     source = render("data/dataset.py.in", values={}, flags=flags | {"chats": True})
     exec(source[source.index("def to_batch") :], names)

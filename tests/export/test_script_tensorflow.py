@@ -28,7 +28,10 @@ HOROVOD = SimpleNamespace(allreduce=lambda value: value / 2)  # the other replic
 def part(name, names=None):
     """The names of a part of the script."""
     names = {"tf": TF, "hvd": HOROVOD, "smp": SimpleNamespace(rank=lambda: 0), "os": os, "Path": Path} | (names or {})
-    exec(render(f"tensorflow/{name}.py.in", values={}, flags={"horovod": True, "chats": False}), names)
+    exec(
+        render(f"tensorflow/{name}.py.in", values={}, flags={"horovod": True, "chats": False, "full_batches": True}),
+        names,
+    )
     return names
 
 
@@ -97,7 +100,7 @@ class Job:
             "schedule": float,
             "model": SimpleNamespace(save_model=lambda _: self.events.append("save_model")),
             "Meter": lambda *_: SimpleNamespace(
-                due=lambda _: True,
+                first=1,
                 log=lambda *_: None,
                 finish=lambda step: print(json.dumps({"steps": step})),
             ),
