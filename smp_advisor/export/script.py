@@ -110,8 +110,11 @@ def _patched_transformers(training: Training) -> list[str]:
 
 def _write_smp_v1(training: Training) -> str:
     """Generate the script."""
-    plan = training.plan
+    plan, images = training.plan, training.architecture.task == "image_classification"
+    inputs = ("pixel_values",) if images else ("input_ids", "attention_mask")
     values = common_values(training) | {
+        "inputs": Comment(", ".join(inputs)),
+        "keywords": Comment(", ".join(f"{name}={name}" for name in inputs)),
         "features": {
             "fp16": plan.precision == "fp16",
             "bf16": plan.precision == "bf16",
