@@ -51,7 +51,7 @@ class Advice(Recommended):
     >>> advice.estimate.fits, advice.plan.library
     (True, 'fsdp')
     >>> advice.cell(sdk="v2").splitlines()[0]
-    '# Start a SageMaker training job on 1 x ml.p4d.24xlarge (8 GPUs, about $...
+    '# SageMaker training job on 1 x ml.p4d.24xlarge (8 GPUs, about $...
     """
 
     @property

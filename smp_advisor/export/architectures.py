@@ -67,7 +67,6 @@ def architecture_of(model: Model) -> Architecture:
         problem = f"{model.name!r} has no head, so there is no training loss"
         raise unscripted(problem, "describe the model with its head")
     listed = families[model.family]
-    entry = _table()["family"].get(model.family, {})
     task = listed.task
     if model.head.kind != "language-model" and task != "image_classification":
         task = "text_classification"
@@ -76,11 +75,16 @@ def architecture_of(model: Model) -> Architecture:
         task=task,
         title=_table()["task"][task]["title"],
         auto_model=_table()["task"][task]["auto_model"],
-        layers=tuple(entry.get("layers", _table()["usual"]["layers"])),
+        layers=tuple(_table()["layers"].get(model.family, _table()["layers"]["usual"])),
         since=listed.since,
-        mask_token_id=entry.get("mask_token_id", 0),
-        reserved_positions=entry.get("reserved_positions", 0),
+        mask_token_id=_figure("mask_token_id", model.family),
+        reserved_positions=_figure("reserved_positions", model.family),
     )
+
+
+def _figure(name: str, family: str) -> int:
+    """A figure of a family; 0 if it has none."""
+    return next((int(value) for value, families in _table()[name].items() if family in families), 0)
 
 
 def patched_release(architecture: Architecture) -> str:

@@ -17,7 +17,16 @@ from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script_parts import architecture_note, describe, hardware, in_words, library_name
 from smp_advisor.export.script_trl import trainer_note
 from smp_advisor.export.sdk_calls import estimator_values, trainer_values
-from smp_advisor.export.template import Comment, Expression, comment, comment_lines, render, text_block, text_literal
+from smp_advisor.export.template import (
+    Comment,
+    Expression,
+    comment,
+    comments,
+    gathered,
+    render,
+    text_block,
+    text_literal,
+)
 from smp_advisor.libraries.version import facts, images
 
 if TYPE_CHECKING:
@@ -32,6 +41,10 @@ Sdk = Literal["v2", "v3"]
 
 _TESTED: dict[Sdk, tuple[str, str]] = {"v2": ("2.243", "3"), "v3": ("3.0.1", "4")}
 """The oldest releases with which the cells have been tested, and the first that they do not support."""
+_UNDOCUMENTED = (
+    "AWS documents this library for version 2 only, and version 3 has no class for it. This cell sends the same"
+    " hyperparameters as version 2 (sagemaker_*), which the launcher in the container reads."
+)
 
 
 def _oldest_release(sdk: Sdk, container: Container | None) -> str:
@@ -107,9 +120,17 @@ def estimator_cell(
         script_check=script_check,
     )
     oldest = _oldest_release(chosen, None if content.options.image_uri else content.container)
-    parts = oldest.split(".")[:2]
-    values = header(model, content, job.adapter) | {
-        "requirement": Comment(f'"sagemaker>={oldest},<{_TESTED[chosen][1]}"'),
+    parts, requirement = oldest.split(".")[:2], f'"sagemaker>={oldest},<{_TESTED[chosen][1]}"'
+    packs = chosen == "v3" and not content.torchrun
+    sentences = [
+        *_header(model, content, job.adapter),
+        f"Requires version {chosen[1]} of the SageMaker Python SDK: %pip install {requirement}",
+        *([_UNDOCUMENTED] if packs else []),
+    ]
+    values: dict[str, object] = {
+        "header": comments(sentences),
+        "objection": " ".join(content.run.objections),
+        "requirement": Comment(requirement),
         "oldest": Comment(f"[{', '.join(parts)}]"),
         "oldest_text": Comment(".".join(parts)),
         "job_count": content.run.jobs,
@@ -134,24 +155,30 @@ def estimator_cell(
         rows = ["messages", "prompt"] if tunes else ["prompt"] * (training.architecture.task == "sequence_to_sequence")
         columns = [*rows, str(content.hyperparameters.get("text_column", "text"))]
         values["columns"] = Comment("{" + ", ".join(map(text_literal, columns)) + "}")
-        values["trainer_note"] = comment_lines(trainer_note(training, content.options.trainer))
-    flags = _flags(content) | {
+    own_directory = content.options.source_dir is not None
+    own_file = chosen == "v3" and not content.generated and not own_directory
+    flags = {
+        "v3": chosen == "v3",
         "tunes": tunes,
-        "inferred": model.origin == "inferred" and content.generated,
         "preferences": content.options.objective == "dpo",
         "checks_data": reads_rows and isinstance(content.inputs.get("train"), str),
-    }
-    if chosen == "v2":
-        return render("job_v2.py.in", values=values | estimator_values(content), flags=flags)
-    own_directory = content.options.source_dir is not None
-    flags |= {
-        "launcher_hyperparameters": not content.torchrun,
-        "waits": content.run.is_chain or not content.torchrun,
+        "packs": packs,
         "own_directory": own_directory,
-        "own_file": not content.generated and not own_directory,
-        "path": not (content.torchrun and own_directory),
+        "own_file": own_file,
+        "generated": content.generated,
+        "companions": bool(content.companions),
+        "data": bool(content.inputs),
+        "chain": content.run.is_chain,
+        "guarded": bool(content.run.objections),
+        "in_region": content.options.region is not None,
+        "own_role": content.options.role is not None,
+        "tracks": content.tensorboard_s3_uri is not None,
+        "measures": bool(content.metrics),
+        "retries": content.options.retry_attempts is not None,
+        "to_be_written": not content.generated and content.options.script is None,
     }
-    return render("job_v3.py.in", values=values | trainer_values(content), flags=flags)
+    calls = estimator_values(content) if chosen == "v2" else trainer_values(content)
+    return gathered(render("job.py.in", values=values | calls, flags=flags))
 
 
 def terms_of(
@@ -160,27 +187,6 @@ def terms_of(
     """Hardware, duration and price of the job of `estimator_cell` in words; and why it is not expected to train."""
     content = launch(model, cluster, job, plan, JobOptions.of(options), min_fit_probability=min_fit_probability)
     return f"{hardware(cluster)}. {duration(content)}", content.run.objections
-
-
-def _flags(job: Launch) -> dict[str, bool]:
-    return {
-        "generated": job.generated,
-        "companions": bool(job.companions),
-        "warned": bool(job.warnings),
-        "data": bool(job.inputs),
-        "estimated": job.run.estimate is not None,
-        "saves": job.run.saves_checkpoints,
-        "scheduled": job.schedule is not None,
-        "chain": job.run.is_chain,
-        "guarded": bool(job.run.objections),
-        "in_region": job.options.region is not None,
-        "own_role": job.options.role is not None,
-        "tracks": job.tensorboard_s3_uri is not None,
-        "measures": bool(job.metrics),
-        "retries": job.options.retry_attempts is not None,
-        "discontinued": "discontinued" in facts(job.plan.library),
-        "to_be_written": not job.generated and job.options.script is None,
-    }
 
 
 def _container_name(container: Container) -> str:
@@ -299,35 +305,34 @@ def _learning_rate(job: Launch) -> str:
     return f"Learning rate: {rate:g} after {steps} warm-up ({origin}), then down to {end} at the last step."
 
 
-def header(model: Model, job: Launch, adapter: Adapter | None) -> dict[str, object]:
-    """Template values of the comments at the top of a job cell, and the reasons against starting it."""
+def _header(model: Model, job: Launch, adapter: Adapter | None) -> list[str]:
+    """Sentences at the top of a job cell; empty ones do not apply."""
     container, patches = _image(job)
-    return {
-        "hardware": Comment(hardware(job.cluster)),
-        "model_name": Comment(f'"{comment(model.name)}"'),
-        "parameters": Comment(parameters_text(model, adapter)),
-        "architecture": architecture_note(model),
-        "library": Comment(library_name(job.plan)),
-        "container": Comment(container),
-        "patches": comment_lines(patches),
-        "plan": Comment(describe(job.plan)),
-        "duration": comment_lines(duration(job)),
-        "memory": comment_lines(_memory(job)),
-        "checkpointing": comment_lines(_checkpointing(job)),
-        "jobs": comment_lines(_job_chain(job)),
-        "learning_rate": comment_lines(_learning_rate(job)),
-        "warnings": Comment("\n".join(_warning_lines(job))),
-        "discontinued": Comment(facts(job.plan.library).get("discontinued", "")),
-        "objection": " ".join(job.run.objections),
-    }
+    training, run = job.training, job.run
+    return [
+        f"SageMaker training job on {hardware(job.cluster)}.",
+        f'Model: "{comment(model.name)}" ({parameters_text(model, adapter)}). Library: {library_name(job.plan)}.',
+        architecture_note(model) if model.origin == "inferred" and job.generated else "",
+        f"Plan: {describe(job.plan)}.",
+        trainer_note(training, job.options.trainer) if training is not None and training.tunes else "",
+        f"Container: {container}.",
+        patches,
+        *_warnings(job),
+        duration(job),
+        _memory(job),
+        _checkpointing(job) if run.saves_checkpoints else "",
+        _job_chain(job) if run.is_chain else "",
+        _learning_rate(job),
+        facts(job.plan.library).get("discontinued", ""),
+    ]
 
 
 def summary_lines(job: Launch) -> list[str]:
     """Plan, library and hardware with the findings of the model's profile, as comments of Bash or YAML."""
-    plan = f"# {describe(job.plan)}, {library_name(job.plan)}"
-    return [plan, f"# {comment_lines(hardware(job.cluster))}", *_warning_lines(job)]
+    sentences = [f"{describe(job.plan)}, {library_name(job.plan)}", hardware(job.cluster), *_warnings(job)]
+    return comments(sentences).splitlines()
 
 
-def _warning_lines(job: Launch) -> list[str]:
-    """Findings of the model's profile, as comments of Python, Bash or YAML."""
-    return [f"# {comment_lines(f'Warning: {warning}')}" for warning in job.warnings]
+def _warnings(job: Launch) -> list[str]:
+    """Findings of the model's profile and of the user's script."""
+    return [f"Warning: {warning}" for warning in job.warnings]

@@ -32,10 +32,9 @@ def _small_configuration(settings: dict[str, Any]) -> dict[str, Any]:
     """Reduce the sizes of a transformers configuration; its vocabulary and architecture are unchanged."""
     dimensions = data_file("export", "small_model")
     small = {name: value for name, value in settings.items() if name not in dimensions["dropped"]}
-    for name, largest in dimensions["largest"].items():
-        value = small.get(name)
-        if isinstance(value, int) and not isinstance(value, bool):
-            small[name] = min(value, largest)
+    for largest, names in dimensions["largest"].items():
+        sizes = {name: small[name] for name in names if isinstance(small.get(name), int)}
+        small |= {name: min(size, int(largest)) for name, size in sizes.items()}
     # As many heads share keys and values as in the original, if there are that many.
     heads = {name: settings[name] for name in dimensions["heads"] if isinstance(settings.get(name), int)}
     shared = {name: settings[name] for name in dimensions["key_value_heads"] if isinstance(settings.get(name), int)}

@@ -70,8 +70,16 @@ _PATTERNS = {
     "trainer": ("trl|plain", "'trl' or 'plain'"),
     "objective": ("sft|dpo", "'sft' or 'dpo'"),
 }
+_LISTS = {
+    # Option: pattern of an entry, and what the entries are, with an example.
+    "subnets": ("[-0-9a-zA-Z]{1,32}", "ids such as ['subnet-0abc']"),
+    "security_group_ids": ("[-0-9a-zA-Z]{1,32}", "ids such as ['sg-0abc']"),
+    "packages": (
+        r"[A-Za-z0-9][\w.-]*(\[[\w, .-]+\])? ?([<>=!~].{1,100})?",
+        "requirements such as ['mlflow>=3', 'sagemaker-mlflow']",
+    ),
+}
 _TAG = re.compile(r"[\w .:/=+@-]*")
-_PACKAGE = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w, .-]+\])? ?([<>=!~].{1,100})?", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -222,22 +230,12 @@ class JobOptions:
         checks.integer("max_wait_seconds", self.max_wait_seconds, MAX_RUN_SECONDS, seconds="28 days")
         checks.integer("volume_gb", self.volume_gb, limits["volume_gb"])
         check_account(self)
-        for name in ("subnets", "security_group_ids"):
-            ids = getattr(self, name)
-            if not isinstance(ids, list | tuple) or not all(
-                isinstance(network_id, str) and re.fullmatch(r"[-0-9a-zA-Z]{1,32}", network_id) for network_id in ids
-            ):
-                raise ExportError(f"{name} must be a list of ids such as ['subnet-0abc'], not {ids!r}.")
-            object.__setattr__(self, name, tuple(ids))
-        packages: Any = self.packages
-        if not isinstance(packages, list | tuple) or not all(
-            isinstance(package, str) and _PACKAGE.fullmatch(package) for package in packages
-        ):
-            raise ExportError(
-                f"packages must be a list of requirements such as ['mlflow>=3', 'sagemaker-mlflow'], not"
-                f" {packages!r:.200}."
-            )
-        object.__setattr__(self, "packages", tuple(packages))
+        for name, (entry, example) in _LISTS.items():
+            texts: Any = getattr(self, name)
+            is_list = isinstance(texts, list | tuple)
+            if not is_list or not all(isinstance(text, str) and re.fullmatch(entry, text, re.ASCII) for text in texts):
+                raise ExportError(f"{name} must be a list of {example}, not {texts!r:.200}.")
+            object.__setattr__(self, name, tuple(texts))
         places = [*self.channels.values(), self.checkpoint_place]
         terms = JobTerms(
             spot=self.spot,

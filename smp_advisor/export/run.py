@@ -75,9 +75,8 @@ def schedule_of(
     if steps is not None:
         shortest = min(trainings["warmup_steps_at_least"], steps // 5)
         warmup = min(max(round(warmup * steps), shortest), trainings["warmup_steps_at_most"])
-    return Schedule(
-        learning_rate=float(f"{rate:.1e}"), warmup_steps=warmup, source=rows["source"], assumed=rows["assumed"]
-    )
+    rate, assumed = float(f"{rate:.1e}"), rows.get("assumed", False)
+    return Schedule(learning_rate=rate, warmup_steps=warmup, source=rows["source"], assumed=assumed)
 
 
 HOUR_SECONDS = 3600

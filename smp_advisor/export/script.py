@@ -61,6 +61,7 @@ def _write_keras(training: Training) -> str:
         "clip": False,
         "horovod": bool(training.plan.ddp),
         "evaluates": True,
+        "full_batches": True,
         "tensorflow": True,
     }
     return gathered(render("train_smp_v1_tensorflow.py.in", values=values, flags=flags))
@@ -80,8 +81,7 @@ def _require_trainer(training: Training) -> None:
 def _write_trainer(training: Training) -> str:
     """Generate the script."""
     values = common_values(training) | {"evaluation_note": Comment("")}
-    flags = common_flags(training) | {"starts_pretrained": True}
-    return gathered(render("train_compiler.py.in", values=values, flags=flags))
+    return gathered(render("train_compiler.py.in", values=values, flags=common_flags(training)))
 
 
 def _require_smp_v1(training: Training) -> None:
@@ -110,10 +110,11 @@ def _patched_transformers(training: Training) -> list[str]:
 
 def _write_smp_v1(training: Training) -> str:
     """Generate the script."""
-    plan = training.plan
+    plan, images = training.plan, training.architecture.task == "image_classification"
+    inputs = ("pixel_values",) if images else ("input_ids", "attention_mask")
     values = common_values(training) | {
-        "library_version": Comment(plan.version),
-        "framework_version": Comment(training.container.framework_version),
+        "inputs": Comment(", ".join(inputs)),
+        "keywords": Comment(", ".join(f"{name}={name}" for name in inputs)),
         "features": {
             "fp16": plan.precision == "fp16",
             "bf16": plan.precision == "bf16",
@@ -134,9 +135,8 @@ def _write_smp_v1(training: Training) -> str:
         "tensor_parallel": plan.tensor_parallel_degree > 1,
         "tensor_parallel_family": supports_tensor_parallelism(training.model.family, plan.library),
         "delay_initialization": _delays_initialization(training),
-        "tracks": True,
-        "starts_pretrained": True,
         "evaluates": True,
+        "full_batches": True,
     }
     return gathered(render("train_smp_v1.py.in", values=values, flags=flags))
 

@@ -29,10 +29,11 @@ DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.floa
 
 _TASKS = ("causal", "masked", "sequence_to_sequence", "text_classification", "image_classification")
 _OPTIONAL = (
-    *("accumulates", "checks_launch", "chooses_step", "half_inputs", "reads_text", "weighted", "norms"),
-    *("chats", "pairs", "padded", "sharded", "tracks", "evaluates", "starts_pretrained", "tensorflow"),
+    *("accumulates", "checks_launch", "chooses_step", "half_inputs", "reads_text", "weighted", "norms", "full_batches"),
+    *("chats", "pairs", "padded", "sharded", "evaluates", "tensorflow"),
 )
 """Parts that only some scripts have."""
+_LAUNCHERS = {"torchrun": "torchrun", "mpi": "MPI", "xla": "torch_xla"}
 _FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
 _HOST_SHARE = 0.7
 """Fraction of the host memory that the copies of the model in all processes may use while it is built."""
@@ -136,10 +137,10 @@ def in_words(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
 
 
-def architecture_note(model: Model) -> Comment:
-    """The architecture that stands for a number of parameters, as a comment, and how to train another one."""
+def architecture_note(model: Model) -> str:
+    """The architecture that stands for a number of parameters, and how to train another one."""
     shape = model.shape
-    return comment_lines(
+    return (
         f"Architecture: a {model.family} model of {shape.layers} layers and width {shape.hidden:,}, inferred from the"
         " number of parameters. To train another one, advise on it by name, configuration or weights:"
         ' advise("llama-3-8b", ...).'
@@ -153,8 +154,9 @@ def common_values(training: Training) -> dict[str, object]:
         "model_name": Comment(f'"{comment(model.name)}"'),
         "parameters": Comment("small sizes" if training.small_copy else parameters_text(model, training.job.adapter)),
         "task": Comment(architecture.title),
-        "architecture": architecture_note(model),
+        "architecture": comment_lines(architecture_note(model)),
         "library": Comment(library_name(plan)),
+        "launcher": Comment(_LAUNCHERS[training.library.launcher]),
         "plan": Comment(describe(plan)),
         "auto_model": Comment(architecture.auto_model),
         "family": model.family,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export.options import FileSystem
-from smp_advisor.export.template import Call, Comment, Expression, import_line
+from smp_advisor.export.template import Call, Comment, Expression
 from smp_advisor.files import data_file
 from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     from smp_advisor.cluster.table import Instance
     from smp_advisor.export.launch import Launch
@@ -90,29 +89,13 @@ def _mpi(instance: Instance) -> dict[str, Any]:
     return launcher
 
 
-def _imports(values: object, modules: Mapping[str, str], *more: str) -> list[str]:
-    """Import statements for the calls in some values and for more names, sorted."""
-    names: dict[str, set[str]] = {}
-    for name in {*_called(values), *more}:
-        names.setdefault(modules[name], set()).add(name)
-    return [import_line(module, names[module]) for module in sorted(names)]
-
-
-def _called(value: object) -> Iterator[str]:
-    """First names of the calls in a value."""
-    if isinstance(value, Call):
-        yield value.name.partition(".")[0]
-        value = value.arguments
-    if isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _called(part)
-
-
 def estimator_values(job: Launch) -> dict[str, object]:
     """Template values of a cell for version 2."""
     name = job.container.estimator
-    values: dict[str, object] = {
+    return {
         "estimator": _estimator(job),
+        "estimator_class": Comment(name),
+        "estimator_module": Comment(f"sagemaker.{name.lower()}"),
         "inputs": {
             name: _file_system("FileSystemInput", place)
             if isinstance(place, FileSystem)
@@ -121,14 +104,12 @@ def estimator_values(job: Launch) -> dict[str, object]:
             else place
             for name, place in job.inputs.items()
         },
+        "distribution": "sagemaker",
+        "session": Comment("sagemaker.Session"),
+        "execution_role": Comment("sagemaker.get_execution_role"),
+        "start": Comment(f"estimator.fit({'inputs, ' if job.inputs else ''}wait=False)"),
+        "job_name": Comment("estimator.latest_training_job.name"),
     }
-    modules = {
-        **dict.fromkeys(("FileSystemInput", "TrainingInput"), "sagemaker.inputs"),
-        **dict.fromkeys((name, "TrainingCompilerConfig"), f"sagemaker.{name.lower()}"),
-        "TensorBoardOutputConfig": "sagemaker.debugger",
-    }
-    lines = ["import sagemaker", *_imports(values, modules)]
-    return values | {"imports": Comment("\n".join(lines)), "execution_role": Comment("sagemaker.get_execution_role")}
 
 
 def _estimator(job: Launch) -> Call:
@@ -188,26 +169,12 @@ def _file_system(name: str, place: FileSystem) -> Call:
 
 
 _REGION = Expression("session.boto_region_name")
-_SHAPES = (
-    *("Channel", "CheckpointConfig", "DataSource", "FileSystemDataSource", "MetricDefinition", "RetryStrategy"),
-    *("S3DataSource", "StoppingCondition", "Tag", "TensorBoardOutputConfig"),
-)
-_CONFIGS = ("Compute", "InputData", "Networking", "OutputDataConfig", "SourceCode")
-_MODULES = {
-    "image_uris": "sagemaker.core",
-    **dict.fromkeys(("Session", "get_execution_role"), "sagemaker.core.helper.session_helper"),
-    **dict.fromkeys(_SHAPES, "sagemaker.core.shapes"),
-    **dict.fromkeys(_CONFIGS, "sagemaker.core.training.configs"),
-    "ModelTrainer": "sagemaker.train",
-    **dict.fromkeys(("SMP", "Torchrun"), "sagemaker.train.distributed"),
-}
-"""Modules of version 3 by the names in them that cells use."""
 
 
 def trainer_values(job: Launch) -> dict[str, object]:
     """Template values of a cell for version 3."""
     options, board = job.options, {"s3_output_path": job.tensorboard_s3_uri}
-    calls: dict[str, object] = {
+    return {
         "training_image": _training_image(job),
         "trainer": _trainer(job),
         "metrics": [Call("MetricDefinition", {"name": name, "regex": regex}) for name, regex in job.metrics.items()],
@@ -216,11 +183,11 @@ def trainer_values(job: Launch) -> dict[str, object]:
         if options.retry_attempts is None
         else Call("RetryStrategy", {"maximum_retry_attempts": options.retry_attempts}),
         "inputs": [_channel(job, name, place) for name, place in job.inputs.items()],
-    }
-    more = ("Session", *(["get_execution_role"] if options.role is None else []))
-    return calls | {
-        "imports": Comment("\n".join(_imports(calls, _MODULES, *more))),
+        "distribution": "sagemaker-train",
+        "session": Comment("Session"),
         "execution_role": Comment("get_execution_role"),
+        "start": Comment(f"trainer.train({'input_data_config=inputs, ' if job.inputs else ''}wait=False, logs=False)"),
+        "job_name": Comment("trainer._latest_training_job.training_job_name"),
         "source_dir": options.source_dir or "",
         "packed": [Expression("script.name"), *(["requirements.txt"] if job.generated else [])],
         "key_prefix": Comment(job.base_job_name),

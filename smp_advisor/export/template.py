@@ -53,6 +53,11 @@ def comment_lines(text: str) -> Comment:
     return Comment("\n# ".join(textwrap.wrap(_words(text), _LINE_LENGTH, break_on_hyphens=False)))
 
 
+def comments(sentences: Iterable[str]) -> Comment:
+    """Comment lines of Python, Bash or YAML from any texts, of which empty ones are left out."""
+    return Comment("\n".join(f"# {comment_lines(sentence)}" for sentence in sentences if sentence))
+
+
 def _words(text: str) -> str:
     printable = "".join(character if character.isprintable() and character != "#" else " " for character in text)
     return " ".join(printable.split())
@@ -143,24 +148,28 @@ _EMPTY_LINES = re.compile(r"\n{4,}")
 
 
 def gathered(source: str) -> str:
-    """Merge the imports at the top level of `source` into one sorted block at the place of the first one.
+    """Sort each group of imports at the top level of `source`, and leave out the names that it does not use.
 
-    Each part of a script imports what it uses itself. Names without a use in the script are left out. More than two
-    empty lines in a row, which are between the parts, become two.
+    Templates import everything that one of their variants uses. More than two empty lines in a row, which are between
+    the parts, become two.
     """
     tree = ast.parse(source)
-    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    names = [
-        (node.module if isinstance(node, ast.ImportFrom) else None, alias)
-        for node in imports
-        for alias in node.names
-        if (alias.asname or alias.name.split(".")[0]) in used
-    ]
+    groups: list[list[ast.Import | ast.ImportFrom]] = []
+    for before, node in zip([None, *tree.body], tree.body, strict=False):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            if before is None or not groups or groups[-1][-1] is not before:
+                groups.append([])
+            groups[-1].append(node)
     lines = source.splitlines(keepends=True)
-    for node in reversed(imports):
-        del lines[node.lineno - 1 : node.end_lineno]
-    lines.insert(imports[0].lineno - 1, _block(names))
+    for imports in reversed(groups):
+        names = [
+            (node.module if isinstance(node, ast.ImportFrom) else None, alias)
+            for node in imports
+            for alias in node.names
+            if (alias.asname or alias.name.split(".")[0]) in used
+        ]
+        lines[imports[0].lineno - 1 : imports[-1].end_lineno] = [_block(names)]
     return _EMPTY_LINES.sub("\n\n\n", "".join(lines))
 
 

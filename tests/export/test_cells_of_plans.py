@@ -28,7 +28,7 @@ from smp_advisor.libraries.version import supported_instances
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import TASKS, make_model
-from tests.export.reading import formatted
+from tests.export.reading import formatted, names_of
 
 MODELS = {
     "smp-v1-tensorflow": Model.from_config({"model_type": "gpt2"}),
@@ -129,15 +129,14 @@ def test_the_quota_cell_offers_training_plans():
     }
     names = {"INSTANCE": "ml.p5.48xlarge", "INSTANCES": 2, "RESERVED_HOURS": 24, "patience": None}
     names["aws"] = SimpleNamespace(client=lambda *_, **__: client)
-    function = next(node for node in ast.parse(cell).body if getattr(node, "name", "") == "training_plans")
-    exec(ast.unparse(function), names)
+    training_plans = names_of(cell, "training_plans", **names)["training_plans"]
     with Stubber(client) as stub:
         stub.add_response(
             "search_training_plan_offerings",
             {"TrainingPlanOfferings": [offer]},
             {**machines, "DurationHours": 24, "TargetResources": ["training-job"]},
         )
-        assert names["training_plans"]() == ["24 h from 2026-12-01 11:30, price USD 1500.00 (tpo-1)"]
+        assert training_plans() == ["24 h from 2026-12-01 11:30, price USD 1500.00 (tpo-1)"]
     assert "training_plan" not in quota_cell(Cluster("ml.g5.12xlarge", 2))
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
 import math
+import os
 import re
 import sys
+import time
 import types
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +24,8 @@ from smp_advisor.export.template import render
 
 def namespace():
     """Names of the order of a script, with stand-ins for batches."""
-    names = {"to_batch": lambda rows, _: rows}
-    exec(render("data/batches.py.in", values={}, flags={"chats": False}), names)
+    names = {"to_batch": lambda rows, _: rows, "np": np, "math": math, "lru_cache": functools.lru_cache}
+    exec(render("data/batches.py.in", values={}, flags={"chats": False, "full_batches": False}), names)
     return SimpleNamespace(**names)
 
 
@@ -104,9 +109,11 @@ def test_an_evaluation_uses_each_sample_once(replicas, batch_size):
 def test_figures_go_to_tensorboard_and_mlflow(monkeypatch):
     """Each only where it is installed and wanted: TensorBoard is in the containers, MLflow has a tracking server."""
     flags = dict.fromkeys(("tensorflow", "image_classification", "small_copy", "chats"), False) | {"norms": True}
-    meter = {"over_processes": lambda values: np.array([values])}
+    meter = {"over_processes": lambda values: np.array([values]), "suppress": contextlib.suppress}
+    meter |= {"np": np, "os": os, "json": json, "time": time, "Path": Path}
     for name in ("torch", "torch.utils", "torch.utils.tensorboard", "mlflow"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    meter["torch"] = sys.modules["torch"]
     values = {"flops_per_sample": 1e12, "peak_tflops": 1.0, "sequence_length": 8}
     exec(render("metrics/meter.py.in", values=values, flags=flags), meter)
     peaks = {"max_memory_allocated": lambda: 2**30, "max_memory_reserved": lambda: 2**31}
@@ -199,7 +206,7 @@ def rendered(messages, template, prompt=False):
 def turns_of(template, first=0):
     """Parts of a conversation that have a loss in the plain script, of the turns from this one on."""
     flags = {"chats": True, "pairs": False}
-    names = {"np": np}
+    names = {"np": np, "functools": functools}
     exec(render("data/rows.py.in", values={}, flags=flags), names)
     rows = names["Rows"]([], Characters(template), 8)
     _, labels = rows.conversation(CHAT, None, first)
@@ -226,8 +233,8 @@ def test_a_batch_of_conversations_is_as_long_as_its_longest_row():
     import torch
 
     flags = dict.fromkeys(("image_classification", "text_classification", "masked", "sequence_to_sequence"), False)
-    flags |= dict.fromkeys(("reads_text", "padded", "half_inputs", "causal", "pairs", "tunes"), False)
-    names = {"torch": torch, "np": np, "math": math, "dist": None, "AutoTokenizer": None}
+    flags |= dict.fromkeys(("reads_text", "padded", "half_inputs", "causal", "pairs", "tunes", "weighted"), False)
+    names = {"torch": torch, "np": np, "math": math}
     source = render("data/dataset.py.in", values={}, flags=flags | {"chats": True})
     exec(source[source.index("def to_batch") :], names)
     for rows, length in (((3, 70), 128), ((3, 5), 64), ((3, 160), 160)):

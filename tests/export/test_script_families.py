@@ -64,7 +64,7 @@ def test_a_small_model_of_the_family_trains(family, tmp_path):
         gradients = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
         model.zero_grad()
         flags = dict.fromkeys(("fp8", "smp", "image_classification", "transformed", "autocast"), False)
-        parts = {}
+        parts = {"torch": torch, "checkpoint": torch.utils.checkpoint.checkpoint}
         exec(render("torch/loss.py.in", values={}, flags=flags | {"chunked_loss": True}), parts)
         parts["compute_loss_in_parts"](model)
         in_parts = names["forward"](model, batch)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from types import SimpleNamespace
 
 import pytest
 
 from smp_advisor.export import training_script
 from tests.export.examples import CASES, TASK_CASES
+from tests.export.reading import names_of
 
 CELLS = CASES | TASK_CASES
 
@@ -46,21 +48,12 @@ def test_layers_of_the_library_are_checkpointed_by_the_plans_strategy():
     """Tensor-parallel layers are an nn.Sequential called seq_layers, to which the strategy applies."""
     import torch
 
-    text = training_script(*CASES["offload"].parts)
-    function = next(
-        node
-        for node in ast.parse(text).body
-        if isinstance(node, ast.FunctionDef) and node.name == "checkpoint_activations"
-    )
     checkpointed = []
-
-    class Smp:
-        @staticmethod
-        def set_activation_checkpointing(module, **options):
-            checkpointed.append((type(module).__name__, options))
-
-    namespace = {"torch": torch, "smp": Smp}
-    exec(ast.unparse(function), namespace)
+    smp = SimpleNamespace(
+        set_activation_checkpointing=lambda module, **options: checkpointed.append((type(module).__name__, options))
+    )
+    script = training_script(*CASES["offload"].parts)
+    checkpoint = names_of(script, "checkpoint_activations", torch=torch, smp=smp)["checkpoint_activations"]
 
     class Transformer(torch.nn.Module):
         def __init__(self):
@@ -68,9 +61,9 @@ def test_layers_of_the_library_are_checkpointed_by_the_plans_strategy():
             self.seq_layers = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
 
     wrapped = torch.nn.ModuleDict({"module": torch.nn.ModuleDict({"transformer": Transformer()})})
-    namespace["checkpoint_activations"](wrapped, "group_2")
+    checkpoint(wrapped, "group_2")
     assert checkpointed == [("Sequential", {"strategy": "group_2"})]
-    namespace["checkpoint_activations"](wrapped, "none")
+    checkpoint(wrapped, "none")
     assert len(checkpointed) == 1
-    with pytest.raises(SystemExit, match="no layers named seq_layers or h"):
-        namespace["checkpoint_activations"](torch.nn.Linear(2, 2), "each")
+    with pytest.raises(SystemExit, match="no layers named seq_layers or "):
+        checkpoint(torch.nn.Linear(2, 2), "each")

@@ -13,7 +13,7 @@ from smp_advisor.export import estimator_cell, training_script
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, TASKS
-from tests.export.reading import estimator_arguments
+from tests.export.reading import estimator_arguments, names_of
 
 TWO_NODES = Cluster(P4D, 2)
 PLANS = {
@@ -53,13 +53,10 @@ def settings_of(script, name):
 
 def parse(script, options, monkeypatch):
     """Run the script's own reading of its command line."""
-    names = ("SETTINGS", "FIXED", "parse_arguments")
-    nodes = [node for node in script.body if getattr(node, "name", ast.unparse(node).split(" ")[0]) in names]
-    namespace = {"argparse": argparse}
-    exec("\n".join(map(ast.unparse, nodes)), namespace)
+    names = names_of(ast.unparse(script), "SETTINGS", "FIXED", "parse_arguments", argparse=argparse)
     command_line = ["train_smp.py", *(text for key, value in options.items() for text in (f"--{key}", str(value)))]
     monkeypatch.setattr(sys, "argv", command_line)
-    return namespace["parse_arguments"]()
+    return names["parse_arguments"]()
 
 
 @pytest.mark.parametrize("library", PLANS)

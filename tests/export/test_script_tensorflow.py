@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import sys
-import types
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,43 +13,36 @@ import pytest
 from smp_advisor.export.template import render
 from tests.export.test_script_data import namespace
 
-
-@pytest.fixture
-def modules(monkeypatch):
-    """The names of TensorFlow and of the library that the parts use."""
-    schedules = SimpleNamespace(LearningRateSchedule=object)
-    tf = types.ModuleType("tensorflow")
-    tf.float32 = float
-    tf.cast, tf.maximum, tf.where = (lambda value, to: to(value)), np.maximum, np.where
-    tf.constant = np.asarray
-    tf.keras = SimpleNamespace(optimizers=SimpleNamespace(schedules=schedules))
-    smp = types.ModuleType("smp")
-    smp.rank = lambda: 0
-    for name in ("smdistributed", "smdistributed.modelparallel"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, "smdistributed.modelparallel.tensorflow", smp)
-    sys.modules["smdistributed.modelparallel"].tensorflow = smp
-    horovod = types.ModuleType("horovod.tensorflow")
-    horovod.allreduce = lambda value: value / 2  # the other replica has a loss of 0
-    monkeypatch.setitem(sys.modules, "horovod", types.ModuleType("horovod"))
-    monkeypatch.setitem(sys.modules, "horovod.tensorflow", horovod)
-    sys.modules["horovod"].tensorflow = horovod
-    monkeypatch.setitem(sys.modules, "tensorflow", tf)
+TF = SimpleNamespace(
+    float32=float,
+    cast=lambda value, to: to(value),
+    maximum=np.maximum,
+    where=np.where,
+    constant=np.asarray,
+    keras=SimpleNamespace(optimizers=SimpleNamespace(schedules=SimpleNamespace(LearningRateSchedule=object))),
+)
+"""The names of TensorFlow that the parts use."""
+HOROVOD = SimpleNamespace(allreduce=lambda value: value / 2)  # the other replica has a loss of 0
 
 
-def part(name, names):
-    exec(render(f"tensorflow/{name}.py.in", values={}, flags={"horovod": True}), names)
+def part(name, names=None):
+    """The names of a part of the script."""
+    names = {"tf": TF, "hvd": HOROVOD, "smp": SimpleNamespace(rank=lambda: 0), "os": os, "Path": Path} | (names or {})
+    exec(
+        render(f"tensorflow/{name}.py.in", values={}, flags={"horovod": True, "chats": False, "full_batches": True}),
+        names,
+    )
     return names
 
 
-def test_the_learning_rate_rises_and_falls(modules):
+def test_the_learning_rate_rises_and_falls():
     settings = SimpleNamespace(learning_rate=0.5, warmup_steps=4, max_steps=24)
-    schedule = part("optimizer", {})["Schedule"](settings)
+    schedule = part("optimizer")["Schedule"](settings)
     rates = [float(schedule(step)) for step in range(24)]
     assert rates[:5] == [0.125, 0.25, 0.375, 0.5, 0.5]
     assert rates[14] == pytest.approx(0.25)
     assert min(rates[4:]) == pytest.approx(0.05)
-    assert float(part("optimizer", {})["Schedule"](SimpleNamespace(**vars(settings) | {"warmup_steps": 0}))(0)) == 0.5
+    assert float(part("optimizer")["Schedule"](SimpleNamespace(**vars(settings) | {"warmup_steps": 0}))(0)) == 0.5
 
 
 class Used:
@@ -108,7 +100,7 @@ class Job:
             "schedule": float,
             "model": SimpleNamespace(save_model=lambda _: self.events.append("save_model")),
             "Meter": lambda *_: SimpleNamespace(
-                due=lambda _: True,
+                first=1,
                 log=lambda *_: None,
                 finish=lambda step: print(json.dumps({"steps": step})),
             ),
@@ -117,7 +109,7 @@ class Job:
         return self
 
 
-def test_a_resumed_job_restores_after_its_first_step_and_continues(modules, tmp_path, monkeypatch, capsys):
+def test_a_resumed_job_restores_after_its_first_step_and_continues(tmp_path, monkeypatch, capsys):
     (tmp_path / "one").mkdir()
     saved = {}
     through = Job(tmp_path / "one", 9, {}).run(monkeypatch)
@@ -130,7 +122,7 @@ def test_a_resumed_job_restores_after_its_first_step_and_continues(modules, tmp_
     assert saved["steps"] == 9, "the last step is saved"
 
 
-def test_the_validation_loss_is_that_of_all_replicas(modules):
+def test_the_validation_loss_is_that_of_all_replicas():
     held_out = SimpleNamespace(once=lambda *_, **__: [(3.0, 1), (5.0, 1)])
     step = lambda tokens: SimpleNamespace(reduce_mean=lambda: float(tokens))  # noqa: E731
     names = part("loop", {"evaluation_step": step, "arguments": SimpleNamespace(evaluation_batches=2)})
@@ -138,13 +130,9 @@ def test_the_validation_loss_is_that_of_all_replicas(modules):
 
 
 @pytest.mark.parametrize("measured", [True, False])
-def test_memory_is_0_where_tensorflow_does_not_measure_it(modules, measured):
+def test_memory_is_0_where_tensorflow_does_not_measure_it(measured):
     """TensorFlow 2.3 and 2.4 have no get_memory_info."""
-    tf = sys.modules["tensorflow"]
     memory = {"get_memory_info": lambda _: {"peak": 2**30}} if measured else {}
-    tf.config = SimpleNamespace(list_physical_devices=lambda kind: [kind], experimental=SimpleNamespace(**memory))
-    tree = ast.parse(render("tensorflow/data.py.in", values={}, flags={"chats": False}))
-    (function,) = [node for node in tree.body if getattr(node, "name", "") == "peak_bytes"]
-    names = {"tf": tf}
-    exec(ast.unparse(function), names)
-    assert names["peak_bytes"]() == (2**30 if measured else 0)
+    config = SimpleNamespace(list_physical_devices=lambda kind: [kind], experimental=SimpleNamespace(**memory))
+    tf = SimpleNamespace(config=config)
+    assert part("data", {"tf": tf})["peak_bytes"]() == (2**30 if measured else 0)

@@ -24,7 +24,7 @@ from smp_advisor.scripts import check_script
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS, WORDS
-from tests.export.reading import formatted, unformatted
+from tests.export.reading import formatted, names_of, unformatted
 from tests.forked import run_forked
 
 pytestmark = pytest.mark.slow
@@ -133,7 +133,7 @@ def test_the_checker_and_the_python_of_the_container_accept_each_script(name):
 
 def test_no_script_imports_what_it_does_not_use(scripts):
     answer = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", "--ignore", "F401", "--quiet", scripts],
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", "--quiet", scripts],
         capture_output=True,
         text=True,
         check=False,
@@ -209,16 +209,13 @@ def test_what_no_script_can_be_written_for_is_said_in_a_sentence(model, plan, se
 
 def test_a_divided_script_stops_if_the_job_has_other_parameters(monkeypatch):
     plan = DIVIDED["tensor"]
-    script = ast.parse(training_script(TASKS["llama"], TWO_NODES, job(plan), plan))
-    names = ("WRITTEN_FOR", "check_launch")
-    chosen = [node for node in script.body if getattr(node, "name", ast.unparse(node).split(" ")[0]) in names]
-    namespace = {"json": json, "os": os}
-    exec("\n".join(map(ast.unparse, chosen)), namespace)
+    script = training_script(TASKS["llama"], TWO_NODES, job(plan), plan)
+    check_launch = names_of(script, "WRITTEN_FOR", "check_launch", json=json, os=os)["check_launch"]
     monkeypatch.setenv("SM_HP_MP_PARAMETERS", json.dumps(plan.parameters))
-    namespace["check_launch"](SimpleNamespace(batch_size=4))
+    check_launch(SimpleNamespace(batch_size=4))
     monkeypatch.setenv("SM_HP_MP_PARAMETERS", json.dumps(plan.parameters | {"tensor_parallel_degree": 1}))
     with pytest.raises(SystemExit, match="generated for other parameters"):
-        namespace["check_launch"](SimpleNamespace(batch_size=4))
+        check_launch(SimpleNamespace(batch_size=4))
 
 
 @pytest.mark.parametrize(
