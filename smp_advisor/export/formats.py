@@ -355,7 +355,9 @@ def exported(
     """
     require_types({"format": (format, str), "plan": (plan, Plan)}, "export")
     if format not in FORMATS:
-        raise ExportError(f"format must be one of {', '.join(FORMATS)}, not {format!r}.")
+        raise ExportError(
+            f"format must be one of {', '.join(FORMATS)}, not {format!r}; advice.cell() starts a SageMaker job."
+        )
     checks.option_names("A cluster job", ClusterOptions, options)
     chosen = ClusterOptions(**options)
     names = ("script", "image_uri", "trainer", "objective", "extra_hyperparameters")
