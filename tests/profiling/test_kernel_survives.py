@@ -274,9 +274,19 @@ def test_a_request_to_stop_in_the_first_moment_counts_where_it_is_ignored(monkey
     assert report.end["breach"] == "abandoned"
 
 
+KEPT = bytearray()
+
+
 def hold_too_much():
     held = b"x" * 2**27
     while held:
+        pass
+
+
+def copy_pages_of_the_kernel():
+    for page in range(0, len(KEPT), 4096):
+        KEPT[page] = 1
+    while KEPT:
         pass
 
 
@@ -300,10 +310,11 @@ def describe(error):
 
 @pytest.mark.parametrize(
     ("work", "late"),
-    [(hold_too_much, False), (run_out, False), (run_out, True)],
-    ids=["stopped", "raised", "stopped while its error is described"],
+    [(hold_too_much, False), (copy_pages_of_the_kernel, False), (run_out, False), (run_out, True)],
+    ids=["stopped", "copies", "raised", "stopped while its error is described"],
 )
 def test_memory_runs_out_at_a_line_whoever_notices_it_first(monkeypatch, work, late):
+    monkeypatch.setitem(globals(), "KEPT", bytearray(b"x") * 2**27)
     if late:  # when the user's lines are no longer on the stack
         names = {"held": [], "describe_exception": isolated.describe_exception}
         exec(LIBRARY, names)

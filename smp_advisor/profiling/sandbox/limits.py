@@ -91,12 +91,16 @@ def _lower(which: int, maximum: int) -> None:
     resource.setrlimit(which, (maximum, maximum))
 
 
-def memory_bytes(pids: list[int], shared_bytes: int, limit: int) -> int:
-    """Total memory of processes beyond pages shared with the kernel; the expensive exact figure only above `limit`."""
+def memory_bytes(pids: list[int], shared_bytes: int, limit: int = -1) -> int:
+    """Total memory of processes beyond pages shared with the kernel.
+
+    Up to `limit`, it is an estimate that takes no time, and does not count pages of the kernel that a process has
+    written, which are copies.
+    """
     resident = [status_bytes(Path(f"/proc/{pid}/status"), "RssAnon:", "RssShmem:") for pid in pids]
-    upper_bound = sum(max(0, size - shared_bytes) for size in resident)
-    if upper_bound <= limit:
-        return upper_bound
+    estimate = sum(max(0, size - shared_bytes) for size in resident)
+    if estimate <= limit:
+        return estimate
     exact = sum(status_bytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss_Anon:", "Pss_Shmem:") for pid in pids)
     # Each process has its share of a page: so have the kernel and the supervisor of pages that all share.
     return max(0, exact - shared_bytes * len(pids) // (len(pids) + 2))
