@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
 import time
 
 import pytest
@@ -14,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smp_advisor import Job, Plan
+from smp_advisor.profiling.sandbox import deadlock
 from tests.deferred import Deferred, deferred
 
 torch = Deferred("torch")
@@ -116,6 +120,18 @@ def test_ranks_that_wait_for_each_other_are_a_hang():
     rehearsal = run(read_model(Waits()), Job(), plan, data_parallel_degree=2, seconds=1e9)
     assert re.search(r"did not complete.*\(a hang\).*rank 0 waited at .*dist.broadcast", rehearsal.summary)
     assert [problem.kind for problem in rehearsal.problems] == ["hang"]
+
+
+def test_the_stack_of_a_rank_that_has_not_written_all_of_it_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(deadlock, "ANSWER_SECONDS", 0)
+    file = tmp_path / "0.stack"
+    file.write_text(f'{deadlock._STACK}\n  File "/torch/distributed/distributed_c10d.py", line 1 in broadcast\n')
+    with subprocess.Popen(["sleep", "600"]) as rank:
+        rank.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, rank.pid, os.WSTOPPED)
+        lines = deadlock._stack(rank.pid, file)
+        rank.kill()
+    assert lines == []
 
 
 def test_a_rank_that_takes_longer_than_the_others_is_no_hang():

@@ -130,11 +130,13 @@ def _thread(number: int) -> tuple[bool, int, int]:
 
 
 def _stack(pid: int, file: Path) -> list[str]:
-    """The stack that a process writes on request, innermost frame first; empty if it has just ended."""
+    """The stack that a process writes on request, innermost frame first; empty unless it is complete."""
     with suppress(ProcessLookupError):
         os.kill(pid, _STACK_SIGNAL)
     until = time.monotonic() + ANSWER_SECONDS
-    while is_handling(pid, _STACK_SIGNAL) and time.monotonic() < until:
+    while is_handling(pid, _STACK_SIGNAL):
+        if time.monotonic() > until:
+            return []
         time.sleep(_PAUSE_SECONDS / 5)
     with suppress(OSError):
         return (_STACK + file.read_text(encoding="utf-8").rpartition(_STACK)[2]).splitlines()
