@@ -34,6 +34,7 @@ from smp_advisor.estimators.strategies import (
 )
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.libraries.library import get_library
+from smp_advisor.scripts.settings import CHECKPOINTING
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
@@ -176,10 +177,6 @@ def _of_commands(by_name: dict[str, list[ast.Call]], nodes: list[ast.AST]) -> di
     }
 
 
-_CHECKPOINTING = {"gradient_checkpointing", "activation_checkpointing"}
-"""Of TrainingArguments, before and from transformers 5.23."""
-
-
 def _options(call: ast.Call) -> list[str]:
     return [str(arg.value).lstrip("-").replace("-", "_") for arg in call.args if isinstance(arg, ast.Constant)]
 
@@ -187,12 +184,12 @@ def _options(call: ast.Call) -> list[str]:
 def _checkpoints(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword]) -> bool:
     """Whether activations are checkpointed: by the default of an option for it, or by a call or argument."""
     for call in by_name.get("add_argument", []):
-        if not _CHECKPOINTING.isdisjoint(_options(call)):
+        if not set(CHECKPOINTING).isdisjoint(_options(call)):
             return True in _constants(call, "default")
     fast = any(ast.unparse(call.func).startswith("Fast") for call in by_name.get("get_peft_model", []))  # of Unsloth
-    passed = [keyword.value for keyword in keywords if keyword.arg in _CHECKPOINTING]
+    passed = [keyword.value for keyword in keywords if keyword.arg in CHECKPOINTING]
     by_argument = any(isinstance(value, ast.Constant) and value.value for value in passed)
-    return fast or by_argument or any(f"{name}_enable" in by_name for name in _CHECKPOINTING)
+    return fast or by_argument or any(f"{name}_enable" in by_name for name in CHECKPOINTING)
 
 
 def _strategy(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], nodes: list[ast.AST]) -> Strategy | None:

@@ -171,7 +171,6 @@ def settings(training: Training) -> dict[str, Any]:
         "weight_decay": 0.01,
         "output_dir": "/opt/ml/checkpoints",
         "save_steps": 0,  # never
-        "eval_steps": 10**9,  # after the last step only
         "save_total_limit": 2,
         "logging_first_step": True,
         "logging_nan_inf_filter": False,

@@ -143,6 +143,8 @@ def with_script(settings: Settings, trace: Trace) -> Settings:
 
 _HALF = {"bf16": ("bfloat16", "bf16"), "fp16": ("float16", "fp16", "half(")}
 """Words of a script that trains in 16 bits."""
+CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")
+"""Arguments of TrainingArguments, before and from transformers 5.23; methods of models end in ``_enable``."""
 _CHECKPOINTING = (
     *("checkpoint_wrapper", "utils.checkpoint", "utils import checkpoint"),
     *("gradient_checkpointing", "activation_checkpointing_enable"),

@@ -19,6 +19,7 @@ import os
 import runpy
 import shutil
 import sys
+import tempfile
 import traceback
 import uuid
 from pathlib import Path
@@ -47,6 +48,7 @@ def rank(job):
         os.dup2(target, stream)
     os.chdir(folder)
     os.environ |= job["environment"]
+    tempfile.tempdir = None  # that of the environment
     if job["stand_in"]:
         runpy.run_path(job["stand_in"])
     sys.argv = [job["script"], *job["options"]]

@@ -7,6 +7,7 @@ runs them all, see `run_jobs.py`.
 from __future__ import annotations
 
 import json
+import os
 import re
 
 import pyarrow as pa
@@ -41,7 +42,8 @@ def texts():
 
 def make_data(folder):
     """Text and conversations, as files."""
-    (folder / "text").mkdir()
+    for name in ("text", "temporary"):
+        (folder / name).mkdir()
     lines = [json.dumps({"text": text}) for text in texts()]
     (folder / "text" / "a.jsonl").write_text("\n".join(lines[:50]))
     (folder / "text" / "b.jsonl").write_text("\n".join(lines[50:]) + "\n")
@@ -96,7 +98,7 @@ def make_specs(folder):
             QUICK | own | {"checkpoint_directory": place / "checkpoints"} | options,
             processes=processes,
             channels={channel: folder / data for channel, data in channels.items()},
-            environment={"HF_HOME": str(folder / "cache")},
+            environment={"HF_HOME": str(folder / "cache"), "TMPDIR": str(folder / "temporary")},
         )
 
     text = {"train": "text", "tokenizer": "tokenizer"}
@@ -145,9 +147,10 @@ class TestJobs:
         assert [int(step) for step, _ in evaluations] == [4, 8, 9]
         assert jobs["text"]["summary"]["validation_loss"] == pytest.approx(float(evaluations[-1][1]), abs=1e-3)
 
-    def test_data_without_a_number_of_steps_are_trained_on_once(self, jobs):
+    def test_data_without_a_number_of_steps_are_trained_on_once(self, jobs, folder):
         tokens = sum(len(text.split()) + 1 for text in texts())
         samples = tokens // LENGTH
+        assert {path.name for path in (folder / "temporary").iterdir()} == {f"training-{os.getuid()}"}  # of one user
         assert len(losses_of(jobs["one epoch"])) == jobs["one epoch"]["summary"]["steps"] == -(-samples // (2 * BATCH))
 
     def test_a_finished_job_trains_nothing_and_reports_no_loss(self, jobs):

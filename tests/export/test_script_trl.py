@@ -142,7 +142,7 @@ SHARDED_LORA = parts_of(LORA, **FSDP)
 PREFERENCES = {"train": "answers", "max_steps": 4}
 RESUMED = {
     # Name: kind of job, fields of the plan, options of the job.
-    "whole": (FULL, {"library": "fsdp"}, {"train": "chats"}),
+    "whole": (FULL, {"library": "fsdp"}, {"train": "chats", "evaluate_every": 0}),
     "adapter in fp16": (LORA, {"precision": "fp16"}, {"train": "pairs", "max_steps": 12}),
     "sharded adapter": (LORA, FSDP, {"train": "pairs", "max_steps": 12}),
     "sharded preferences": (LORA, FSDP | {"objective": "dpo"}, PREFERENCES),

@@ -16,7 +16,7 @@ from smp_advisor.scripts.checks.sharding import FSDP, shards
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import argument_node, constant, makers
-from smp_advisor.scripts.settings import blocks_of
+from smp_advisor.scripts.settings import CHECKPOINTING, blocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,12 +40,8 @@ def trainer_arguments(context: Context) -> Iterator[Call]:
             yield call
 
 
-_CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")
-"""Arguments that checkpoint activations, of transformers before and from 5.23; methods end in ``_enable``."""
-
-
 def _checkpointing_argument(call: Call) -> str:
-    return next((name for name in _CHECKPOINTING if call.argument(name) is not None), _CHECKPOINTING[0])
+    return next((name for name in CHECKPOINTING if call.argument(name) is not None), CHECKPOINTING[0])
 
 
 def _shards(context: Context) -> bool:
@@ -175,7 +171,7 @@ def _arguments_of_the_plan(context: Context) -> Iterator[Hit]:
     numbers = (settings.batch_size, settings.gradient_accumulation_steps)
     for call in trainer_arguments(context):
         checkpoints = settings.activation_checkpointing not in (None, False, "none")
-        methods = context.trace.methods(*(f"{name}_enable" for name in _CHECKPOINTING))
+        methods = context.trace.methods(*(f"{name}_enable" for name in CHECKPOINTING))
         by_method = methods or _config(call, "activation_checkpointing")
         # Name, default of TrainingArguments, plan. Defaults of TRL's differ by release.
         rows: list[tuple[str, Any, Any]] = [
