@@ -146,14 +146,14 @@ def untouched(request):
     assert kernel.value(UNTOUCHED) == pid
 
 
-# Upon this signal a child writes where it is.
+# Upon these signals a child writes where it is, and ends.
 LATE = """
-from signal import SIG_BLOCK, SIG_UNBLOCK, SIGUSR1, pthread_sigmask, sigpending
-pthread_sigmask(SIG_BLOCK, [SIGUSR1])
+from signal import SIG_BLOCK, SIG_UNBLOCK, SIGRTMIN, SIGUSR1, pthread_sigmask, sigpending
+pthread_sigmask(SIG_BLOCK, [SIGUSR1, SIGRTMIN])
 while SIGUSR1 not in sigpending():
     print('flood' * 100)
 time.sleep(1)
-pthread_sigmask(SIG_UNBLOCK, [SIGUSR1])
+pthread_sigmask(SIG_UNBLOCK, [SIGUSR1, SIGRTMIN])
 time.sleep(60)
 """
 HALF = "more than the 0.5 GiB"
@@ -268,10 +268,43 @@ def test_a_request_to_stop_in_the_first_moment_counts_where_it_is_ignored(monkey
 
     monkeypatch.setattr(supervisor, "_fork", asked)
     try:
-        report = supervisor.run_monitored(lambda *_: time.sleep(60), Limits(), forked=True, stack_signal=None)
+        report = supervisor.run_monitored(lambda *_: time.sleep(60), Limits(), forked=True, stack_signals=())
     finally:
         signal.signal(signal.SIGHUP, before)
     assert report.end["breach"] == "abandoned"
+
+
+def test_a_child_is_not_ended_while_it_writes_where_it_is():
+    """A cell that is slow to show the log holds up the child, which can write no more until the log is read."""
+    asked_out, asked_in = os.pipe()
+
+    def fill_the_log_and_fork():
+        print(os.getpid(), flush=True)
+        os.read(asked_out, 1)
+        os.set_blocking(1, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(1, b".\n")
+        os.set_blocking(1, True)
+        for _ in range(3):
+            os.fork()
+        time.sleep(600)
+
+    def slow(line):
+        if line.isdigit():
+            os.write(asked_in, b" ")
+            until = time.monotonic() + 140
+            while is_running(int(line)) and not supervisor.is_handling(int(line), signal.SIGUSR1):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            time.sleep(0.5)  # whoever believes the child has answered ends it now
+
+    try:
+        with pytest.raises(ProfileError, match=r"stopped at .*test_kernel_survives\.py:\d+ .*than 4 processes"):
+            run_isolated(fill_the_log_and_fork, what="a", limits=Limits(processes=4), on_line=slow)
+    finally:
+        os.close(asked_out)
+        os.close(asked_in)
 
 
 KEPT = bytearray()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 _FRESH = "from smp_advisor.profiling.sandbox.isolated import run_fresh; run_fresh()"
-_STACK_SIGNAL = signal.SIGUSR1
-"""Signal on which a child process writes its Python stack, and ends."""
+_STACK_SIGNALS = (signal.SIGUSR1, signal.SIGRTMIN)
+"""Signals on which a child process writes its Python stack, and ends at its next instruction."""
 _RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _OBJECTS_PER_COLLECTION = 20_000
@@ -77,7 +77,7 @@ def run_isolated(
 
     forked = not isinstance(target, str)
     report = run_monitored(
-        start, bounds, forked=forked, stack_signal=_STACK_SIGNAL, on_line=on_line, on_progress=on_progress
+        start, bounds, forked=forked, stack_signals=_STACK_SIGNALS, on_line=on_line, on_progress=on_progress
     )
     if report.has_result and report.end.get("breach") is None:
         return report.result
@@ -144,7 +144,7 @@ def run_program(
         os.execve(program, [str(word) for word in command], dict(environment))  # noqa: S606
 
     # On SIGINT a Python program prints a traceback, as after Ctrl-C.
-    report = run_monitored(start, bounds, forked=False, stack_signal=signal.SIGINT, on_line=on_line)
+    report = run_monitored(start, bounds, forked=False, stack_signals=(signal.SIGINT,), on_line=on_line)
     end, status = report.end, report.end.get("status")
     error = None
     if status != 0 or end.get("breach") is not None:
@@ -187,15 +187,17 @@ def _run_forked(function: Callable[..., Any], arguments: tuple[Any, ...], bounds
 
 def _work(function: Callable[[], Any], bounds: Limits) -> None:
     faulthandler.enable(file=2, all_threads=False)
-    signal.signal(_STACK_SIGNAL, _end)
-    faulthandler.register(_STACK_SIGNAL, file=2, all_threads=False, chain=True)
+    asks, ends = _STACK_SIGNALS
+    signal.signal(ends, _end)
+    faulthandler.register(asks, file=2, all_threads=False)
     apply(bounds)
     try:
         message = {"result": function()}
         json.dumps(message)
     except BaseException as error:  # noqa: BLE001 (every exception of the user's code is reported)
         message = {"failure": describe_exception(error)}
-        signal.signal(_STACK_SIGNAL, signal.SIG_IGN)  # the message contains its lines
+        for number in _STACK_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # the message contains its lines
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

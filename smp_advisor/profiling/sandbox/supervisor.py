@@ -58,13 +58,14 @@ def run_monitored(
     limits: Limits,
     *,
     forked: bool,
-    stack_signal: int | None,
+    stack_signals: tuple[int, ...],
     on_line: Callable[[str], None] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ChildReport:
     """Run `start` in a supervised child, with the descriptors of the log and of the channel, and wait for it.
 
     `forked` is whether the child shares the kernel's memory, which then does not count against its limit.
+    `stack_signals` are sent to a child that exceeds a limit; on the first it writes its stack.
     """
     if not Path("/proc/self/status").exists():
         raise ProfileError("Running a model in a child process with limits requires Linux.")
@@ -79,7 +80,9 @@ def run_monitored(
             os.close(log_out)
             os.close(channel_out)
             open_channel(channel_in)
-            _supervise(lambda: start(log_in, channel_in), limits, shared_bytes=shared_bytes, stack_signal=stack_signal)
+            _supervise(
+                lambda: start(log_in, channel_in), limits, shared_bytes=shared_bytes, stack_signals=stack_signals
+            )
         finally:
             os._exit(1)
     os.close(log_in)
@@ -281,7 +284,7 @@ def _bind_to_parent(number: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
-def _supervise(start: Callable[[], None], limits: Limits, *, shared_bytes: int, stack_signal: int | None) -> None:
+def _supervise(start: Callable[[], None], limits: Limits, *, shared_bytes: int, stack_signals: tuple[int, ...]) -> None:
     """Run `start` in a child process, wait for it, end its remaining processes and report; never returns."""
     os.setsid()
     _bind_to_parent(signal.SIGHUP)
@@ -297,12 +300,14 @@ def _supervise(start: Callable[[], None], limits: Limits, *, shared_bytes: int, 
         finally:
             os._exit(0)
     end = _wait(child, limits, shared_bytes)
-    if end["breach"] not in (None, "abandoned") and stack_signal is not None:
+    if end["breach"] not in (None, "abandoned") and stack_signals:
         if end["breach"] == "processes":
             _end_tree(os.getpid(), child, spare=child)
         # Out of memory, a child may be describing an exception, whose lines are no longer on its stack.
-        to_end = end["breach"] == "memory" or stack_signal == signal.SIGINT
-        end["answered"] = _request_stacks(child, stack_signal, to_end=to_end)
+        to_end = end["breach"] == "memory" or signal.SIGINT in stack_signals
+        # A signal is neither pending nor blocked for a moment before its handler runs. One that is sent after that
+        # moment waits for the handler, so after the second request at least the first stack is complete.
+        end["answered"] = all(_request_stacks(child, stack_signals, to_end=to_end) for _ in range(1 if to_end else 2))
     _end_tree(os.getpid(), child)
     send({"end": end})
     os._exit(0)
@@ -366,16 +371,16 @@ def _collected(child: int) -> int | None:
     return status
 
 
-def _request_stacks(child: int, stack_signal: int, *, to_end: bool) -> bool:
+def _request_stacks(child: int, stack_signals: tuple[int, ...], *, to_end: bool) -> bool:
     """Have the child and its descendants write their stacks, or end; whether all did."""
     for pid in [child, *_descendants(child)]:
-        for number in (stack_signal, signal.SIGCONT):
+        for number in (*stack_signals, signal.SIGCONT):
             _signal(pid, number)
     until = time.monotonic() + ANSWER_SECONDS
     while time.monotonic() < until:
         signal.sigtimedwait({signal.SIGCHLD}, _TICK_SECONDS)
         _collected(child)
-        if not any(to_end or is_handling(pid, stack_signal) for pid in _descendants(os.getpid())):
+        if not any(to_end or is_handling(pid, stack_signals[0]) for pid in _descendants(os.getpid())):
             return True
     return False
 
