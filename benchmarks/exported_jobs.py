@@ -30,8 +30,8 @@ _HEAD = """# Exported jobs
 Written by `python -m benchmarks.exported_jobs --write` from the results of the tests that `exported_jobs.toml` names.
 The tests send the cells to a mock of AWS, with the oldest and newest release of both major versions of the SDK. They
 train tiny models with the script over gloo on processors, end the job while it saves, resume it, load its model with
-`from_pretrained`, and generate. "-" is not tested: weights of 4 bits require a GPU. SMP v1 and SMP v2 run with
-stand-ins for the libraries. Lines are those of the script, `train.yaml` and `report.py`.
+`from_pretrained`, and generate. SMP v1 and SMP v2 run with stand-ins for the libraries. Lines are those of the script,
+`train.yaml` and `report.py`.
 """
 
 

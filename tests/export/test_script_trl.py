@@ -145,11 +145,13 @@ RESUMED = {
     "whole": (FULL, {"library": "fsdp"}, {"train": "chats", "evaluate_every": 0}),
     "adapter in fp16": (LORA, {"precision": "fp16"}, {"train": "pairs", "max_steps": 12}),
     "sharded adapter": (LORA, FSDP, {"train": "pairs", "max_steps": 12}),
+    "quantized adapter": (QLORA, {"precision": "bf16"}, {"train": "pairs", "max_steps": 12}),
+    "sharded quantized adapter": (QLORA, FSDP, {"train": "pairs", "max_steps": 12, "merge_adapter": 1}),
     "sharded preferences": (LORA, FSDP | {"objective": "dpo"}, PREFERENCES),
     "sharded preferences of all weights": (FULL, FSDP | {"objective": "dpo"}, PREFERENCES),
 }
 """Jobs that run once as a whole, and again with a fault while they save step 4, after which they resume."""
-ADAPTERS = ("adapter", "adapter in fp16", "sharded adapter", "preferences", "sharded preferences")
+ADAPTERS = ("adapter", *(name for name in RESUMED if "adapter" in name), "preferences", "sharded preferences")
 ONE = {"processes": 1}
 
 
@@ -269,7 +271,9 @@ class TestJobs:
         assert loss < base if "adapter" in name else loss != base
         assert generated == 4
         assert (folder / name / "adapter_model.safetensors").stat().st_size < 100_000
-        assert (folder / name / "merged" / "model.safetensors").exists() is (name == "adapter")
+        assert (folder / name / "merged" / "model.safetensors").exists() is (
+            name in ("adapter", "sharded quantized adapter")
+        )
         if name == "adapter in fp16":
             # As the estimate counts them. accelerate scales gradients on GPUs only, and a stand-in here.
             assert "scale 65536.0, [(torch.float16, False), (torch.float32, True)]" in jobs[name]["printed"]
