@@ -15,8 +15,8 @@ from importlib.resources import files
 from smp_advisor.errors import ExportError
 
 _COMMENT_LENGTH = 60
-_LINE_LENGTH = 88
-"""Line length of black, in columns."""
+_LINE_LENGTH = 120
+"""Of generated code, in columns."""
 
 
 class Comment(str):
