@@ -73,8 +73,7 @@ def architecture_of(model: Model) -> Architecture:
     return Architecture(
         family=model.family,
         task=task,
-        title=_table()["task"][task]["title"],
-        auto_model=_table()["task"][task]["auto_model"],
+        **_table()["task"][task],
         layers=tuple(_table()["layers"].get(model.family, _table()["layers"]["usual"])),
         since=listed.since,
         mask_token_id=_figure("mask_token_id", model.family),
@@ -107,26 +106,11 @@ def _supported(architecture: Architecture, chosen: str | None, framework: str) -
     return chosen
 
 
-def _of_pytorch(releases: dict[str, Any], pytorch_version: str) -> Any:
-    """The entry of the newest PyTorch release that is not newer than a version; None without one."""
+def packages_of(trainer: str, pytorch_version: str) -> list[str]:
+    """Packages of a trainer besides `newest_release`, with exact versions; empty where it does not support PyTorch."""
+    releases = _table()["release"][trainer]
     since = [first for first in releases if release(first) <= release(pytorch_version)]
-    return releases[max(since, key=release)] if since else None
-
-
-def datasets_package(pytorch_version: str) -> str:
-    """The package that reads text, with its exact version."""
-    return f"datasets=={_of_pytorch(_table()['release']['datasets'], pytorch_version)}"
-
-
-def adapter_packages(pytorch_version: str, *, quantized: bool) -> list[str]:
-    """Packages that train adapters with `newest_release`, with exact versions."""
-    packages = _of_pytorch(_table()["release"]["adapters"], pytorch_version)
-    return [f"peft=={packages['peft']}", *([f"bitsandbytes=={packages['bitsandbytes']}"] if quantized else [])]
-
-
-def trl_packages(pytorch_version: str) -> list[str]:
-    """Packages of TRL's trainers for `newest_release`, with exact versions; empty where TRL does not support it."""
-    packages = _of_pytorch(_table()["release"]["trl"], pytorch_version) or {}
+    packages = releases[max(since, key=release)] if since else {}
     return [f"{name}=={version}" for name, version in packages.items()]
 
 

@@ -70,12 +70,6 @@ def base_job_name(name: object, model_name: str) -> str:
     )
 
 
-def boolean(name: str, value: object) -> None:
-    """Raise `ExportError` unless a value is True or False."""
-    if not isinstance(value, bool):
-        raise ExportError(f"{name} must be True or False, not {value!r}.")
-
-
 def integer(name: str, value: object, longest: int, *, seconds: str = "") -> None:
     """Raise `ExportError` unless a value is None or an integer from 1 to `longest`; of `seconds`, in words."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= longest):

@@ -149,17 +149,13 @@ def monitoring_cell(cluster: Cluster, *, region: str | None = None) -> str:
     region of the job; None for that of the environment.
     """
     checks.sagemaker_instance(cluster)
-    gpus, vcpus = cluster.instance.gpus, cluster.instance.vcpus
     values = {
         "region": JobOptions(region=region).region,
         "instances": cluster.nodes,
-        "gpus": gpus,
-        "vcpus": vcpus,
-        "gpus_comment": Comment(gpus),
-        "gpus_percent": Comment(100 * gpus),
-        "vcpus_comment": Comment(vcpus),
+        "gpus": cluster.instance.gpus,
+        "vcpus": cluster.instance.vcpus,
     }
-    return render("monitoring.py.in", values=values, flags={"in_region": region is not None})
+    return render("monitoring.py.in", values=values, flags={})
 
 
 def permissions_cell(cluster: Cluster, plan: Plan, *, model_name: str = "", sdk: str = "auto", **options: Any) -> str:
@@ -195,8 +191,7 @@ def quota_cell(cluster: Cluster, **options: Any) -> str:
     values = {
         "instance": name,
         "instance_name": Comment(name),
-        "instances": Comment(cluster.nodes),
-        "instances_value": cluster.nodes,
+        "instances": cluster.nodes,
         "quota": f"{name} for {use} usage",
         "usd": cluster.instance.usd_per_hour,
         "price_note": comment_lines(cluster.instance.price_note or "on demand"),
@@ -205,4 +200,4 @@ def quota_cell(cluster: Cluster, **options: Any) -> str:
         "region": chosen.region,
     }
     plans = name in data_file("export", "launch")["training_plans"]["instances"]
-    return render("quota.py.in", values=values, flags={"in_region": chosen.region is not None, "plans": plans})
+    return render("quota.py.in", values=values, flags={"plans": plans})

@@ -198,10 +198,7 @@ def pytorch_job(job: ClusterJob) -> str:
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
-    """Writes texts of several lines as blocks, and no aliases."""
-
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the signature of PyYAML
-        return True
+    """Writes texts of several lines as blocks."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:

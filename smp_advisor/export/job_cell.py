@@ -121,10 +121,10 @@ def estimator_cell(
     )
     oldest = _oldest_release(chosen, None if content.options.image_uri else content.container)
     parts, requirement = oldest.split(".")[:2], f'"sagemaker>={oldest},<{_TESTED[chosen][1]}"'
-    packs = chosen == "v3" and not content.torchrun
+    packs, sdk_name = chosen == "v3" and not content.torchrun, f"{chosen[1]} of the SageMaker Python SDK"
     sentences = [
         *_header(model, content, job.adapter),
-        f"Requires version {chosen[1]} of the SageMaker Python SDK: %pip install {requirement}",
+        f"Requires version {sdk_name}: %pip install {requirement}",
         *([_UNDOCUMENTED] if packs else []),
     ]
     values: dict[str, object] = {
@@ -132,7 +132,7 @@ def estimator_cell(
         "objection": " ".join(content.run.objections),
         "requirement": Comment(requirement),
         "oldest": Comment(f"[{', '.join(parts)}]"),
-        "oldest_text": Comment(".".join(parts)),
+        "required": Comment(f"{sdk_name}, {'.'.join(parts)} or later" if chosen == "v2" else sdk_name),
         "job_count": content.run.jobs,
         "base_job_name": content.base_job_name,
         "region": content.options.region,
@@ -155,26 +155,16 @@ def estimator_cell(
         rows = ["messages", "prompt"] if tunes else ["prompt"] * (training.architecture.task == "sequence_to_sequence")
         columns = [*rows, str(content.hyperparameters.get("text_column", "text"))]
         values["columns"] = Comment("{" + ", ".join(map(text_literal, columns)) + "}")
-    own_directory = content.options.source_dir is not None
-    own_file = chosen == "v3" and not content.generated and not own_directory
+    own_file = chosen == "v3" and not content.generated and content.options.source_dir is None
     flags = {
         "v3": chosen == "v3",
         "tunes": tunes,
         "preferences": content.options.objective == "dpo",
         "checks_data": reads_rows and isinstance(content.inputs.get("train"), str),
         "packs": packs,
-        "own_directory": own_directory,
         "own_file": own_file,
         "generated": content.generated,
-        "companions": bool(content.companions),
-        "data": bool(content.inputs),
         "chain": content.run.is_chain,
-        "guarded": bool(content.run.objections),
-        "in_region": content.options.region is not None,
-        "own_role": content.options.role is not None,
-        "tracks": content.tensorboard_s3_uri is not None,
-        "measures": bool(content.metrics),
-        "retries": content.options.retry_attempts is not None,
         "to_be_written": not content.generated and content.options.script is None,
     }
     calls = estimator_values(content) if chosen == "v2" else trainer_values(content)

@@ -60,7 +60,6 @@ def _write_keras(training: Training) -> str:
     flags = common_flags(training) | {
         "clip": False,
         "horovod": bool(training.plan.ddp),
-        "evaluates": True,
         "full_batches": True,
         "tensorflow": True,
     }
@@ -81,7 +80,8 @@ def _require_trainer(training: Training) -> None:
 def _write_trainer(training: Training) -> str:
     """Generate the script."""
     values = common_values(training) | {"evaluation_note": Comment("")}
-    return gathered(render("train_compiler.py.in", values=values, flags=common_flags(training)))
+    flags = common_flags(training) | {"evaluates": False}
+    return gathered(render("train_compiler.py.in", values=values, flags=flags))
 
 
 def _require_smp_v1(training: Training) -> None:
@@ -135,7 +135,6 @@ def _write_smp_v1(training: Training) -> str:
         "tensor_parallel": plan.tensor_parallel_degree > 1,
         "tensor_parallel_family": supports_tensor_parallelism(training.model.family, plan.library),
         "delay_initialization": _delays_initialization(training),
-        "evaluates": True,
         "full_batches": True,
     }
     return gathered(render("train_smp_v1.py.in", values=values, flags=flags))

@@ -10,7 +10,7 @@ from smp_advisor.costs.constants import peak_flops
 from smp_advisor.costs.wording import parameters_text
 from smp_advisor.export.architectures import Architecture, configuration
 from smp_advisor.export.checks import unscripted
-from smp_advisor.export.template import Comment, comment, comment_lines
+from smp_advisor.export.template import Comment, comment, comment_lines, text_literal
 from smp_advisor.files import data_file
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.version import image
@@ -29,8 +29,8 @@ DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.floa
 
 _TASKS = ("causal", "masked", "sequence_to_sequence", "text_classification", "image_classification")
 _OPTIONAL = (
-    *("accumulates", "checks_launch", "chooses_step", "half_inputs", "reads_text", "weighted", "norms", "full_batches"),
-    *("chats", "pairs", "padded", "sharded", "evaluates", "tensorflow"),
+    *("accumulates", "checks_launch", "half_inputs", "reads_text", "weighted", "norms", "full_batches"),
+    *("chats", "pairs", "sharded", "tensorflow"),
 )
 """Parts that only some scripts have."""
 _LAUNCHERS = {"torchrun": "torchrun", "mpi": "MPI", "xla": "torch_xla"}
@@ -160,7 +160,6 @@ def common_values(training: Training) -> dict[str, object]:
         "plan": Comment(describe(plan)),
         "auto_model": Comment(architecture.auto_model),
         "family": model.family,
-        "family_text": Comment(architecture.family),
         "configuration": model_configuration(training),
         "batch_size": plan.batch_size,
         "sequence_length": training.sequence_length,
@@ -171,7 +170,10 @@ def common_values(training: Training) -> dict[str, object]:
         "mask_token_id": min(architecture.mask_token_id, max(0, model.shape.vocab - 1)),
         "dtype": Comment(DTYPES[plan.precision]),
         "evaluation_note": Comment(" and every --evaluate_every steps"),
-        "layer_names": ["seq_layers", *architecture.layers],
+        "step_option": Comment(""),
+        "layer_names": Comment(", ".join(map(text_literal, ["seq_layers", *architecture.layers]))),
+        # Half of a sample is for the encoder, half for the decoder.
+        "sample_length": Comment(f"{'twice ' if architecture.task == 'sequence_to_sequence' else ''}--sequence_length"),
         "token_dtype": "uint16" if model.shape.vocab <= 2**16 else "uint32",
         **flops(training),
     }
@@ -201,6 +203,7 @@ def common_flags(training: Training) -> dict[str, bool]:
             "small_copy": training.small_copy,
             "inferred": training.model.origin == "inferred",
             "clip": True,
+            "evaluates": True,
             "checkpoints_activations": bool(plan.activation_checkpointing),
             "chooses_checkpointing": "activation_checkpointing" in plan.hyperparameters,
             "more_positions": training.lacks_positions,

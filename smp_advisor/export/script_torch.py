@@ -5,15 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export.architectures import datasets_package, newest_release
+from smp_advisor.export.architectures import newest_release, packages_of
 from smp_advisor.export.checks import unscripted
-from smp_advisor.export.script_parts import (
-    DTYPES,
-    common_flags,
-    common_values,
-    copies_fit,
-    require_implemented,
-)
+from smp_advisor.export.script_parts import DTYPES, common_flags, common_values, copies_fit, require_implemented
 from smp_advisor.export.template import Comment, gathered, render
 from smp_advisor.libraries.library import FULLY_SHARD_SINCE, supports_tensor_parallelism
 from smp_advisor.libraries.state_bytes import loss_in_parts
@@ -86,15 +80,14 @@ def requirements(training: Training) -> list[str]:
     if training.library.smdistributed:
         packages.append("accelerate")
     if training.architecture.reads_text:
-        packages.append(datasets_package(training.container.framework_version))
+        packages += packages_of("plain", training.container.framework_version)
     return packages
 
 
 def write(training: Training) -> str:
     """Generate the script."""
     plan, smp = training.plan, training.library.smdistributed
-    sharded, checkpoints = plan.shards_parameters, bool(plan.activation_checkpointing)
-    building, pure = _building(training), training.job.state_precision == "16-bit"
+    sharded, building, pure = plan.shards_parameters, _building(training), training.job.state_precision == "16-bit"
     strategy = plan.sharding_strategy if sharded else ""
     shards = plan.shard_degree(training.cluster) if sharded else 1
     # Parameters and optimizer state are copied to be saved in the background.
@@ -119,25 +112,19 @@ def write(training: Training) -> str:
         "reshard_after_forward": strategy in ("full_shard", "hybrid_shard"),
         "model_dtype": Comment(DTYPES["bf16" if plan.precision == "bf16" else "fp32"]),
         "fixed_settings": {name: str(plan.hyperparameters[name]) for name in fixed_settings(plan)},
-        "in_background": Comment(", in the background" if smp or in_thread else ""),
         "weighted": Comment("* weights[part]" if weighted else "/ len(parts)"),
         "built_dtype": Comment(DTYPES[plan.precision if pure else "fp32"]),
-        "built_in": Comment(plan.precision if pure else "fp32"),
         "backward": Comment("state.scaler.scale(loss).backward()" if plan.precision == "fp16" else "loss.backward()"),
         "clip": Comment(_clipping(training)),
-        "step_option": Comment(_step_option(training)),
+        "step_option": Comment(f", {option}" if (option := _step_option(training)) else ""),
         "checkpoint_period": Comment(str(period)),
-        "wrapped": Comment("with sharded layers" if sharded else "with a full copy on every GPU"),
     }
     flags = common_flags(training) | {
         "reads_text": training.architecture.reads_text,
         "chats": causal and training.tunes,
         "pairs": pairs,
-        "padded": pairs or (causal and training.tunes),
         "weighted": weighted,
         "norms": plan.precision != "fp16",
-        "builds": pure or chunked or building != "every process" or _transforms(training),
-        "evaluates": True,
         "smp": smp,
         "sharded": sharded,
         "accumulates": True,
@@ -152,7 +139,6 @@ def write(training: Training) -> str:
         "builds_half": pure,
         "loads_first": building == "library" or _transforms(training),
         "chunked_loss": chunked,
-        "chooses_step": bool(_step_option(training)),
         "delays_reduction": not sharded or training.job.unsharded_accumulation,
         "keeps_products": plan.activation_checkpointing == "operators",
         "checkpoints_some": period > 1,
@@ -162,7 +148,6 @@ def write(training: Training) -> str:
         "expert_parallel": plan.expert_parallel_degree > 1,
         "shares_batches": plan.tensor_parallel_degree * plan.context_parallel_degree > 1,
         "offloads": plan.offload_activations,
-        "finds_layers": sharded or checkpoints,
         "delay_initialization": building == "library",
         "first_builds": building == "first process",
     }
@@ -177,11 +162,13 @@ def _step_option(training: Training) -> str:
 
 
 def _clipping(training: Training) -> str:
-    """The call that clips the gradients: the library's own, that of FSDP1, or PyTorch's."""
+    """The call that clips the gradients: the library's own, that of FSDP1, or PyTorch's, which shards the norm, too."""
     of_fsdp1 = training.library.smdistributed and training.plan.shards_parameters and not _transforms(training)
     name = "model.clip_grad_norm_(" if of_fsdp1 else "clip_grad_norm_("
     model = "" if of_fsdp1 else "model, " if _transforms(training) else "model.parameters(), "
-    return f"{name}{model}arguments.max_gradient_norm)"
+    is_shard = training.plan.shards_parameters and not training.library.smdistributed
+    full = ".full_tensor()" if is_shard and training.plan.precision != "fp16" else ""
+    return f"{name}{model}arguments.max_gradient_norm){full}"
 
 
 def fixed_settings(plan: Plan) -> list[str]:

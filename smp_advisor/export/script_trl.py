@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export.architectures import adapter_packages, newest_release, trl_packages
+from smp_advisor.export.architectures import newest_release, packages_of
 from smp_advisor.export.script_parts import (
     DTYPES,
     common_flags,
@@ -91,7 +91,7 @@ def _objection(training: Training) -> str:
         return f"it uses FSDP or DDP, not {training.library.title}"
     if training.architecture.task != "causal":
         return f"it trains language models, not {training.architecture.title}"
-    if not trl_packages(training.container.framework_version):
+    if not packages_of("trl", training.container.framework_version):
         return f"its transformers require PyTorch 2.11 or later, not {training.container.framework_version}"
     if job.optimizer != "adam" or setting:
         return f"it trains with Adam, without {setting or job.optimizer}"
@@ -132,8 +132,9 @@ def _loaded_bytes(training: Training) -> float:
 def requirements(training: Training) -> list[str]:
     """Packages missing from the container."""
     version, adapter = training.container.framework_version, training.job.adapter
-    packages = [f"transformers=={newest_release(version, training.architecture)}", *trl_packages(version)]
-    return packages + adapter_packages(version, quantized=adapter is not None and adapter.quantized)
+    packages = [f"transformers=={newest_release(version, training.architecture)}", *packages_of("trl", version)]
+    quantized = adapter is not None and adapter.quantized
+    return [package for package in packages if quantized or not package.startswith("bitsandbytes")]
 
 
 def settings(training: Training) -> dict[str, Any]:

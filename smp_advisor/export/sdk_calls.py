@@ -175,7 +175,7 @@ def trainer_values(job: Launch) -> dict[str, object]:
     """Template values of a cell for version 3."""
     options, board = job.options, {"s3_output_path": job.tensorboard_s3_uri}
     return {
-        "training_image": _training_image(job),
+        "image": _image(job),
         "trainer": _trainer(job),
         "metrics": [Call("MetricDefinition", {"name": name, "regex": regex}) for name, regex in job.metrics.items()],
         "tensorboard": Call("TensorBoardOutputConfig", board) if job.tensorboard_s3_uri is not None else "",
@@ -207,7 +207,7 @@ def _channel(job: Launch, name: str, place: Location) -> Call:
     return Call("InputData", {"channel_name": name, "data_source": place_or_call})
 
 
-def _training_image(job: Launch) -> Call | Expression | str:
+def _image(job: Launch) -> Call | Expression | str:
     """The address of the image, or its lookup, which version 3 does not derive from the framework version."""
     container = job.container
     if (uri := job.image_uri("v3")) is not None:
@@ -234,7 +234,7 @@ def _training_image(job: Launch) -> Call | Expression | str:
 
 
 def _trainer(job: Launch) -> Call:
-    """The ModelTrainer; it uses the variables ``role``, ``session``, ``training_image`` and ``source_dir``."""
+    """The ModelTrainer; it uses the variables ``role``, ``session``, ``image`` and ``source_dir``."""
     options = job.options
     hyperparameters = {name: _as_text(value) for name, value in job.hyperparameters.items()}
     if not job.torchrun:
@@ -254,7 +254,7 @@ def _trainer(job: Launch) -> Call:
     arguments = {
         "sagemaker_session": Expression("session"),
         "role": Expression("role"),
-        "training_image": Expression("training_image"),
+        "training_image": Expression("image"),
         "source_code": _source_code(job) if job.torchrun else None,
         "distributed": _torchrun(job) if job.torchrun else None,
         "compute": _compute(job),

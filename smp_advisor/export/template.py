@@ -15,8 +15,8 @@ from importlib.resources import files
 from smp_advisor.errors import ExportError
 
 _COMMENT_LENGTH = 60
-_LINE_LENGTH = 88
-"""Line length of black, in columns."""
+_TEXT_LENGTH, _LINE_LENGTH = 88, 120
+"""Of wrapped text and of generated code, in columns."""
 
 
 class Comment(str):
@@ -50,7 +50,7 @@ def comment(text: str) -> Comment:
 
 def comment_lines(text: str) -> Comment:
     """Make any text safe for a comment, wrapped over several lines; the first has no ``#``."""
-    return Comment("\n# ".join(textwrap.wrap(_words(text), _LINE_LENGTH, break_on_hyphens=False)))
+    return Comment("\n# ".join(textwrap.wrap(_words(text), _TEXT_LENGTH, break_on_hyphens=False)))
 
 
 def comments(sentences: Iterable[str]) -> Comment:
@@ -212,12 +212,12 @@ def _lines(name: str) -> tuple[str, ...]:
 def render(name: str, *, values: Mapping[str, object], flags: Mapping[str, bool]) -> str:
     """Render a template.
 
-    Lines between ``#: if <flags>`` (``#: elif``, ``#: else``) and ``#: end`` are included if the flags are true
-    (``not`` negates a flag, ``and`` and ``or`` join flags). ``#: include <template>`` includes another template,
-    ``#: part <template>`` after two empty lines. ``{{ name }}`` is replaced by the literal of the value, or by the text
-    itself if it is a `Comment`. Values are inserted in one pass, so braces in the text of a user have no effect.
+    Lines between ``#: if <flags>`` (``#: elif``, ``#: else``) and ``#: end`` are included if the flags are true, or the
+    values not empty (``not`` negates a flag, ``and`` and ``or`` join flags). ``#: include <template>`` includes another
+    template, ``#: part <template>`` after two empty lines. ``{{ name }}`` is replaced by the literal of the value, or
+    by the text itself if it is a `Comment`. Values are inserted in one pass, so braces in a text have no effect.
     """
-    lines: list[str] = []
+    lines, known = [], {**{name: bool(value) for name, value in values.items()}, **flags}
     # For each open block: whether the current branch is true, and whether any branch was true.
     blocks: list[tuple[bool, bool]] = []
     for line in _lines(name):
@@ -227,14 +227,10 @@ def render(name: str, *, values: Mapping[str, object], flags: Mapping[str, bool]
                 lines.append(_filled(line, values))
             continue
         word, condition = directive.groups()
-        if word == "if":
-            holds = _holds(condition, flags)
-            blocks.append((holds, holds))
-        elif word == "end":
-            blocks.pop()
-        else:
-            _, any_held = blocks.pop()
-            holds = not any_held and (word == "else" or _holds(condition, flags))
+        any_held = word != "if" and blocks.pop()[1]
+        if word != "end":
+            holds = not any_held and all(outer for outer, _ in blocks)
+            holds = holds and (word == "else" or _holds(condition, known))
             blocks.append((holds, any_held or holds))
     return "\n".join(lines) + "\n"
 

@@ -167,7 +167,7 @@ def test_a_cell_names_the_image_that_aws_patches():
     patched = "dkr.ecr.eu-south-1.amazonaws.com/pytorch:2.13.0-cu133-amzn2023-sagemaker"
     today = _words(Plan(library="fsdp"), region="eu-south-1")
     assert "Patches: AWS patches this image until 2027-07-20." in today
-    assert f'training_image = "692866216735.{patched}"' in today
+    assert f'image = "692866216735.{patched}"' in today
     assert "for the others" in _words(Plan(library="fsdp"))
     earlier = _words(Plan(library="fsdp", version="2.8.0"))
     assert "Patches: none since 2026-08-06." in earlier

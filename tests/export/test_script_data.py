@@ -24,7 +24,7 @@ from smp_advisor.export.template import render
 
 def namespace():
     """Names of the order of a script, with stand-ins for batches."""
-    names = {"to_batch": lambda rows, _: rows, "np": np, "math": math, "lru_cache": functools.lru_cache}
+    names = {"to_batch": lambda rows, _: rows, "np": np, "math": math, "functools": functools}
     exec(render("data/batches.py.in", values={}, flags={"chats": False, "full_batches": False}), names)
     return SimpleNamespace(**names)
 
@@ -118,10 +118,10 @@ def test_figures_go_to_tensorboard_and_mlflow(monkeypatch):
     exec(render("metrics/meter.py.in", values=values, flags=flags), meter)
     peaks = {"max_memory_allocated": lambda: 2**30, "max_memory_reserved": lambda: 2**31}
     meter["torch"].cuda = SimpleNamespace(**peaks)
-    given = SimpleNamespace(max_steps=9, sequence_length=8)
+    given, batches = SimpleNamespace(max_steps=9, sequence_length=8), SimpleNamespace(samples_per_step=4)
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", "board")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    plain = meter["Meter"](given, 0, 4, 0)
+    plain = meter["Meter"](given, 0, batches, 0)
     assert (plain.board, plain.mlflow) == (None, None)
     scalars, calls = [], []
     sys.modules["torch.utils.tensorboard"].SummaryWriter = lambda directory, **_: SimpleNamespace(
@@ -131,7 +131,7 @@ def test_figures_go_to_tensorboard_and_mlflow(monkeypatch):
         call = lambda *values, name=name, **options: calls.append((name, *values, options))  # noqa: E731
         setattr(sys.modules["mlflow"], name, call)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "arn:aws:sagemaker:tracking")
-    tracked = meter["Meter"](given, 0, 4, 0)
+    tracked = meter["Meter"](given, 0, batches, 0)
     tracked.log(7, 2.5, 0.1, 0.5)
     assert ("board", "loss", 2.5, 7) in scalars
     assert ("board", "gradient_norm", 0.5, 7) in scalars
@@ -233,13 +233,13 @@ def test_a_batch_of_conversations_is_as_long_as_its_longest_row():
     import torch
 
     flags = dict.fromkeys(("image_classification", "text_classification", "masked", "sequence_to_sequence"), False)
-    flags |= dict.fromkeys(("reads_text", "padded", "half_inputs", "causal", "pairs", "tunes", "weighted"), False)
+    flags |= dict.fromkeys(("reads_text", "half_inputs", "causal", "pairs", "tunes", "weighted"), False)
     names = {"torch": torch, "np": np, "math": math}
     source = render("data/dataset.py.in", values={}, flags=flags | {"chats": True})
     exec(source[source.index("def to_batch") :], names)
     for rows, length in (((3, 70), 128), ((3, 5), 64), ((3, 160), 160)):
         pairs = [(np.arange(1, row + 1), np.arange(1, row + 1)) for row in rows]
-        tokens, mask, labels = names["to_batch"](pairs, arguments(2, 1, length=160))
+        tokens, mask, labels = names["to_batch"](pairs, arguments(2, 1, length=160)).values()
         assert tokens.shape == mask.shape == labels.shape == (2, length)
         assert [int((row != -100).sum()) for row in labels] == list(rows)
         assert int(labels[1, rows[1] - 1]) == rows[1]

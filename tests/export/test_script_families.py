@@ -47,7 +47,7 @@ def test_a_small_model_of_the_family_trains(family, tmp_path):
     names = runpy.run_path(str(script))
     config = AutoConfig.for_model(names["MODEL_TYPE"], use_cache=False, **names["MODEL"])
     torch.manual_seed(0)
-    model = names["first_weights"](config).eval()
+    model = names["build_model"](config).eval()
     assert sum(parameter.numel() for parameter in model.parameters()) < 5e7
     layers = names["layer_classes"](model)
     counts = [sum(type(module) is layer for module in model.modules()) for layer in layers]
@@ -55,7 +55,7 @@ def test_a_small_model_of_the_family_trains(family, tmp_path):
     tokens = torch.randint(config.vocab_size, (2, 64))
     labels = tokens.clone()
     labels[0, :9] = -100
-    batch = [tokens, torch.ones_like(tokens), labels]
+    batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": labels}
     loss = names["forward"](model, batch)
     loss.backward()
     assert torch.isfinite(loss)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -27,7 +28,8 @@ HOROVOD = SimpleNamespace(allreduce=lambda value: value / 2)  # the other replic
 
 def part(name, names=None):
     """The names of a part of the script."""
-    names = {"tf": TF, "hvd": HOROVOD, "smp": SimpleNamespace(rank=lambda: 0), "os": os, "Path": Path} | (names or {})
+    smp = SimpleNamespace(rank=lambda: 0)
+    names = {"tf": TF, "hvd": HOROVOD, "smp": smp, "os": os, "Path": Path, "functools": functools} | (names or {})
     exec(
         render(f"tensorflow/{name}.py.in", values={}, flags={"horovod": True, "chats": False, "full_batches": True}),
         names,
