@@ -20,6 +20,7 @@ import sys
 import tempfile
 import tomllib
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,6 +103,7 @@ def roots(folder: list[Path], kind: str) -> list[Path]:
     return [p for p in own if kind_of(texts[p]) is not None or "__main__" in texts[p]] or own
 
 
+@cache
 def _imports(text: str) -> set[str]:
     try:
         tree = ast.parse(text)
@@ -172,8 +174,9 @@ def _mutations(
 ) -> Iterator[tuple[Operator, int, str, list[set[str]]]]:
     """Every mutated text, with the ids to report; with `combined`, each operator's first place with the next one's."""
     mine = [operator for operator in operators if operator.library == kind and operator.needs in text]
+    script = Script(text)
     for position, operator in enumerate(mine):
-        for number, mutated in enumerate(operator.apply(Script(text))):
+        for number, mutated in enumerate(operator.apply(script)):
             if number == (1 if combined else sites):
                 break
             if not _parses(mutated):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 OPERATORS: list[Operator] = []
@@ -85,15 +86,13 @@ class Script:
 
     def calls(self, *endings: str) -> list[ast.Call]:
         """Calls whose function ends in one of these names, in the order of the text."""
-        found = [
-            node
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Call)
-            and any(
-                ast.unparse(node.func) == ending or ast.unparse(node.func).endswith("." + ending) for ending in endings
-            )
-        ]
-        return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+        names = tuple(f".{ending}" for ending in endings)
+        return [call for called, call in self._calls if f".{called}".endswith(names)]
+
+    @cached_property
+    def _calls(self) -> list[tuple[str, ast.Call]]:
+        found = [(ast.unparse(node.func), node) for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+        return sorted(found, key=lambda pair: (pair[1].lineno, pair[1].col_offset))
 
     def steps(self) -> list[ast.FunctionDef]:
         """Functions decorated with smp.step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
@@ -98,6 +98,8 @@ class Candidate:
     replica's state leaves half of the memory free, or nine tenths with recomputation. Infinite where division also
     saves memory."""
     optimizer_seconds: float = 0.0
+    result: SearchResult | None = field(default=None, compare=False, repr=False)
+    """The search for the fastest plan."""
 
 
 def job_for(library: str, request: Request) -> Job:
@@ -158,6 +160,7 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
         or not unscripted_adapter(library, request.job, request.model, request.cluster.instance),
         fastest_divided=float("inf") if get_library(library).divides_model else _fastest_divided(request, job, result),
         optimizer_seconds=float(parts["optimizer_seconds"][0]) / float(result.scores.tokens_per_step[0]),
+        result=result,
     )
 
 
@@ -251,9 +254,13 @@ def search_in_bf16_if_possible(
     terms: Mapping[str, Any],
     *,
     user_settings: frozenset[str],
+    found: SearchResult | None = None,
 ) -> tuple[Job, SearchResult, tuple[Job, SearchResult]]:
-    """The search of a cluster, in bf16 if the preferred plan allows it; and the search that it was preferred to."""
-    result = _surest(model, job, search(model, cluster, job, objective=objective, **terms))
+    """The search of a cluster, in bf16 if the preferred plan allows it; and the search that it was preferred to.
+
+    `found` is the search for these terms, if there was one.
+    """
+    result = _surest(model, job, found or search(model, cluster, job, objective=objective, **terms))
     free = "precision" not in user_settings and not {"fp16", "bf16"} & set(terms["pins"] or {})
     if free and len(result.ranked) and allows_bf16(result.best(), cluster):
         in_bf16 = replace(job, precision="bf16")

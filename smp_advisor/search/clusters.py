@@ -16,6 +16,7 @@ from smp_advisor.errors import AdvisorError, ClusterError, JobError
 from smp_advisor.files import sentence
 from smp_advisor.libraries.version import suggested_instances
 from smp_advisor.search.candidates import (
+    Candidate,
     job_for,
     library_policy,
     obstacle,
@@ -240,17 +241,18 @@ class Question:
 
 def best_on(question: Question, cluster: Cluster) -> ClusterSize:
     """The best plan on a cluster, of the library that the policy prefers there."""
-    here = question.having(cluster=cluster)
-    if question.library != AUTO:
-        return _searched(here.request, question.library, question.objective)
-    try:
-        library = preferred_library(here.request)
-    except AdvisorError:
-        library = library_policy().archived
-    return _searched(here.request, library, question.objective)
+    here = question.having(cluster=cluster).request
+    chosen = Candidate(library=question.library)
+    if question.library == AUTO:
+        try:
+            chosen = preferred_library(here)
+        except AdvisorError:
+            chosen = Candidate(library=library_policy().archived)
+    return _searched(here, chosen, question.objective)
 
 
-def _searched(request: Request, library: str, objective: Objective) -> ClusterSize:
+def _searched(request: Request, chosen: Candidate, objective: Objective) -> ClusterSize:
+    library, found = chosen.library, chosen.result if objective == "throughput" else None
     cluster = request.cluster
     job = job_for(library, request)
     nothing = ClusterSize(cluster=cluster, library=library, job=job, estimate=None)
@@ -260,7 +262,7 @@ def _searched(request: Request, library: str, objective: Objective) -> ClusterSi
     terms = {"library": library, "min_fit_probability": request.min_fit_probability, "pins": pins}
     try:
         job, result, _ = search_in_bf16_if_possible(
-            request.model, cluster, job, objective, terms, user_settings=request.user_settings
+            request.model, cluster, job, objective, terms, user_settings=request.user_settings, found=found
         )
     except AdvisorError:
         return nothing  # a fixed setting that this cluster does not allow

@@ -72,9 +72,9 @@ def choose_library(request: Request, framework: str | None = None) -> LibraryCho
     return LibraryChoice(library=chosen.library, because=" ".join(filter(None, parts)), comparisons=comparisons)
 
 
-def preferred_library(request: Request) -> str:
+def preferred_library(request: Request) -> Candidate:
     """The library of a run that AWS's list of the instance allows."""
-    return _preferred(_usual(request), request)[0].library
+    return _preferred(_usual(request), request)[0]
 
 
 def _usual(request: Request) -> tuple[Candidate, ...]:

@@ -34,13 +34,13 @@ def on_meta(build):
 
 
 def profile(model, **settings):
-    values = {"precision": "bf16", "attention": "fused", "sequence": 512} | settings
+    values = {"precision": "bf16", "attention": "fused", "sequence": 512, "checkpointing": False} | settings
     return trace(read_model(model), Settings(**values)).profile
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_two_repeats_of_each_block_say_what_the_whole_model_does(name):
-    result = profile(MODELS[name](), checkpointing=False)
+    result = profile(MODELS[name]())
     if name in PARAMETERS:
         assert result.parameter_count == PARAMETERS[name]
     against_full = [agreement for agreement in result.agreements if agreement.against == "the full trace"]
@@ -87,7 +87,7 @@ def test_the_users_module_is_left_as_it_is():
     model = PlainGPT()
     model.eval()
     before = {name: (p.data_ptr(), p.dtype, p.grad) for name, p in model.named_parameters()}
-    profile(model)
+    profile(model, checkpointing=True)
     assert before == {name: (p.data_ptr(), p.dtype, p.grad) for name, p in model.named_parameters()}
     assert not model.training
     assert not model._forward_hooks

@@ -18,3 +18,6 @@ def refuse_network(event: str, arguments: tuple) -> None:
 
 
 sys.addaudithook(refuse_network)
+
+# transformers imports it where it is installed, for a quarter of the time in which a small training starts.
+sys.modules["peft"] = None  # type: ignore[assignment]
