@@ -221,8 +221,8 @@ class JobOptions:
             )
         checks.integer("max_run_seconds", self.max_run_seconds, MAX_RUN_SECONDS, seconds="28 days")
         for name in ("spot", "plan_hyperparameters", "long_run_without_checkpoints"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise ExportError(f"{name} must be True or False, not {value!r}.")
+            if not isinstance(chosen := getattr(self, name), bool):
+                raise ExportError(f"{name} must be True or False, not {chosen!r}.")
         limits = data_file("export", "launch")["limits"]
         longest = limits["keep_alive_seconds"]
         checks.integer("keep_alive_seconds", self.keep_alive_seconds, longest, seconds=f"{longest // 60} minutes")

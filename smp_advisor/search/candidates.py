@@ -254,13 +254,13 @@ def search_in_bf16_if_possible(
     terms: Mapping[str, Any],
     *,
     user_settings: frozenset[str],
-    found: SearchResult | None = None,
+    searched: SearchResult | None = None,
 ) -> tuple[Job, SearchResult, tuple[Job, SearchResult]]:
     """The search of a cluster, in bf16 if the preferred plan allows it; and the search that it was preferred to.
 
-    `found` is the search for these terms, if there was one.
+    `searched` is the search for these terms, if there was one.
     """
-    result = _surest(model, job, found or search(model, cluster, job, objective=objective, **terms))
+    result = _surest(model, job, searched or search(model, cluster, job, objective=objective, **terms))
     free = "precision" not in user_settings and not {"fp16", "bf16"} & set(terms["pins"] or {})
     if free and len(result.ranked) and allows_bf16(result.best(), cluster):
         in_bf16 = replace(job, precision="bf16")
