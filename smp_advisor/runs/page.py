@@ -85,7 +85,7 @@ def alarms_of(run: Run) -> tuple[str, ...]:
     if infinite := run.steps.infinite_loss:
         alarms.append(f"{infinite}: stop the run, and resume from a checkpoint before it with a lower learning rate.")
     expected, values = run.estimate, [sample.value for sample in run.samples][1:][-IN_A_ROW:]
-    if expected is not None and len(values) == IN_A_ROW:
+    if expected is not None and not run.is_local and len(values) == IN_A_ROW:
         low, high = expected.step_seconds_range
         side = "slower" if min(values) > high else "faster" if max(values) < low else ""
         if side:
@@ -232,7 +232,7 @@ class Cause:
 
     name: str
     """``warm-up``, ``restart``, ``data loading``, ``communication``, ``recomputation``, ``host``, ``slow node``,
-    ``memory``, ``stalls``, ``less work`` or ``unknown cause``."""
+    ``memory``, ``stalls``, ``less work``, ``assumed speed`` or ``unknown cause``."""
     evidence: str
     """The figure that it is based on, as a sentence."""
     change: str
@@ -249,6 +249,7 @@ def causes_of(
     busy: Mapping[str, float],
     restarts: int = 0,
     memory_share: float | None = None,
+    is_local: bool = False,
 ) -> tuple[Cause, ...]:
     """Causes of the difference between the measured and the predicted step time, and of steps that were not counted."""
     estimate = advice.estimate
@@ -257,6 +258,9 @@ def causes_of(
     if low <= usual.seconds <= high:
         return tuple(causes)
     against = f"{seconds(usual.seconds)} per step, predicted {between((low, high))} s"
+    if is_local:
+        assumed = f"{against}: the prediction assumes the speed of this machine, and machines differ by a factor of 4."
+        return (*causes, Cause(name="assumed speed", evidence=assumed, change="Calibrate it: run.calibrated()."))
     if usual.seconds < low:
         less = f"{against}: the run is faster than any published run of this kind."
         check = "Compare its batch, sequence length and GPUs with the plan: it may do less work per step."

@@ -259,6 +259,14 @@ def test_causes_have_evidence_and_a_change(watched, tokens, factor, scatter, hos
     assert [cause.name for cause in run.causes()][:2] == ["warm-up", "restart"]
 
 
+@pytest.mark.parametrize("factor", [0.1, 4.0])
+def test_the_speed_of_this_machine_is_assumed_and_no_alarm(watched, tokens, monkeypatch, factor):
+    monkeypatch.setattr(Run, "is_local", True)
+    run = watched(training(at(tokens, factor)))
+    assert [cause.name for cause in run.causes()] == ["warm-up", "assumed speed"]
+    assert run.alarms == ()
+
+
 def test_a_run_without_steps_or_prediction_says_what_is_missing(watched):
     with pytest.raises(RunError, match="no measured step"):
         watched(training()).causes()
