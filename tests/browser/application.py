@@ -29,6 +29,9 @@ async ([code, id]) => {
 """
 OPEN = """
 async (path) => {
+  // The page may still list a session whose kernel was shut down, and would wait for that one.
+  await window.jupyterapp.serviceManager.kernels.refreshRunning();
+  await window.jupyterapp.serviceManager.sessions.refreshRunning();
   const widget = await window.jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook' });
   await widget.context.ready;
 }
