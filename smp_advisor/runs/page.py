@@ -12,6 +12,7 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.wording import between, gib, number, percent, plural, seconds, step_time, table_html, table_lines
 from smp_advisor.marks import label, linear, log_ticks, logarithmic, short
 from smp_advisor.marks import number as pixels
+from smp_advisor.runs.measure import PROCESSOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -85,7 +86,7 @@ def alarms_of(run: Run) -> tuple[str, ...]:
     if infinite := run.steps.infinite_loss:
         alarms.append(f"{infinite}: stop the run, and resume from a checkpoint before it with a lower learning rate.")
     expected, values = run.estimate, [sample.value for sample in run.samples][1:][-IN_A_ROW:]
-    if expected is not None and not run.is_local and len(values) == IN_A_ROW:
+    if expected is not None and not _is_assumed(run.advice) and len(values) == IN_A_ROW:
         low, high = expected.step_seconds_range
         side = "slower" if min(values) > high else "faster" if max(values) < low else ""
         if side:
@@ -104,6 +105,11 @@ def alarms_of(run: Run) -> tuple[str, ...]:
             " at the log for a stall, an evaluation or a checkpoint."
         )
     return tuple(alarms)
+
+
+def _is_assumed(advice: Recommended | None) -> bool:
+    """Whether the predicted step time assumes the speed of this machine, whose spread its interval leaves out."""
+    return advice is not None and advice.cluster.instance.gpu == PROCESSOR and advice.job.calibration is None
 
 
 def _is_silent(run: Run) -> bool:
@@ -249,7 +255,6 @@ def causes_of(
     busy: Mapping[str, float],
     restarts: int = 0,
     memory_share: float | None = None,
-    is_local: bool = False,
 ) -> tuple[Cause, ...]:
     """Causes of the difference between the measured and the predicted step time, and of steps that were not counted."""
     estimate = advice.estimate
@@ -258,7 +263,7 @@ def causes_of(
     if low <= usual.seconds <= high:
         return tuple(causes)
     against = f"{seconds(usual.seconds)} per step, predicted {between((low, high))} s"
-    if is_local:
+    if _is_assumed(advice):
         assumed = f"{against}: the prediction assumes the speed of this machine, and machines differ by a factor of 4."
         return (*causes, Cause(name="assumed speed", evidence=assumed, change="Calibrate it: run.calibrated()."))
     if usual.seconds < low:

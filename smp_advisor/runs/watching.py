@@ -363,8 +363,7 @@ class Run(Shown):
             host: entry["GPUUtilization"] / full for host, entry in self.last.hosts.items() if "GPUUtilization" in entry
         }
         restarts = sum(name == "Restarting" for name, *_ in self.last.transitions)
-        share, is_local = self.memory_share, self.is_local
-        return causes_of(self.advice, self.typical, busy=busy, restarts=restarts, memory_share=share, is_local=is_local)
+        return causes_of(self.advice, self.typical, busy=busy, restarts=restarts, memory_share=self.memory_share)
 
     def calibrated(self) -> Recommended:
         """The advice with what the run measured. `Advice.learned` shows its intervals before and after.

@@ -145,7 +145,7 @@ _HALF = {"bf16": ("bfloat16", "bf16"), "fp16": ("float16", "fp16", "half(")}
 """Words of a script that trains in 16 bits."""
 CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")
 """Arguments of TrainingArguments, before and from transformers 5.23; methods of models end in ``_enable``."""
-_CHECKPOINTING = (
+_RECOMPUTES = (
     *("checkpoint_wrapper", "utils.checkpoint", "utils import checkpoint"),
     *("gradient_checkpointing", "activation_checkpointing_enable"),
 )
@@ -185,7 +185,7 @@ def missing_precision(code: str, plan: Plan, kind: str) -> Iterator[str]:
 def missing_checkpointing(code: str, plan: Plan, kind: str) -> Iterator[str]:
     """A sentence if the plan checkpoints activations, and the script does not."""
     strategy = plan.hyperparameters.get("activation_checkpointing")
-    if kind in _WRAPPERS and strategy not in (None, False, "none") and not any(word in code for word in _CHECKPOINTING):
+    if kind in _WRAPPERS and strategy not in (None, False, "none") and not any(word in code for word in _RECOMPUTES):
         yield (
             f"The plan checkpoints activations ({strategy}), and the script does not, which needs more memory than the"
             " estimate: wrap the repeated layers with checkpoint_wrapper before the model is"

@@ -20,6 +20,7 @@ from smp_advisor.advice.written import carried, carried_from
 from smp_advisor.command.__main__ import main
 from smp_advisor.errors import AdvisorError, CalibrationError, RunError, StorageError
 from smp_advisor.runs.cloudwatch import polled
+from smp_advisor.runs.measure import PROCESSOR
 from smp_advisor.runs.sources import LogFile, Poll, TrainingJob
 from smp_advisor.runs.watching import Run
 from smp_advisor.runs.worth import offer_of
@@ -259,12 +260,19 @@ def test_causes_have_evidence_and_a_change(watched, tokens, factor, scatter, hos
     assert [cause.name for cause in run.causes()][:2] == ["warm-up", "restart"]
 
 
-@pytest.mark.parametrize("factor", [0.1, 4.0])
-def test_the_speed_of_this_machine_is_assumed_and_no_alarm(watched, tokens, monkeypatch, factor):
-    monkeypatch.setattr(Run, "is_local", True)
-    run = watched(training(at(tokens, factor)))
-    assert [cause.name for cause in run.causes()] == ["warm-up", "assumed speed"]
-    assert run.alarms == ()
+def test_an_assumed_speed_is_no_alarm_until_the_run_calibrates_it():
+    figures = {"usable_gpu_memory_gib": 64.0, "peak_tflops": 0.1, "intra_node_gb_per_s": 2.0, "inter_node_gbps": 1.0}
+    place = smpa.Cluster.custom(gpu=PROCESSOR, gpus_per_node=2, nodes=1, **figures)
+    job = smpa.Job(sequence_length=256, precision="fp32", global_batch_size=2048, tokens=1e9)
+    assumed = smpa.advise("100M", place, job, library="ddp")
+    for factor in (0.1, 4.0):
+        run = Run(Script(training(at(assumed, factor))), assumed).poll()
+        assert [cause.name for cause in run.causes()] == ["warm-up", "assumed speed"]
+        assert run.alarms == ()
+    learned = assumed.calibrate(Run(Script(training(at(assumed, 1.2, 30))), assumed).poll(), accept=True)
+    run = Run(Script(training(at(learned, 4.0))), learned).poll()
+    assert "assumed speed" not in [cause.name for cause in run.causes()]
+    assert len(run.alarms) == 1
 
 
 def test_a_run_without_steps_or_prediction_says_what_is_missing(watched):
