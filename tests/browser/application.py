@@ -29,9 +29,6 @@ async ([code, id]) => {
 """
 OPEN = """
 async (path) => {
-  // The page may still list a session whose kernel was shut down, and would wait for that one.
-  await window.jupyterapp.serviceManager.kernels.refreshRunning();
-  await window.jupyterapp.serviceManager.sessions.refreshRunning();
   const widget = await window.jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook' });
   await widget.context.ready;
 }
@@ -70,10 +67,14 @@ class Application:
         return wait_for_kernel(self._page)
 
     def close(self, *, page: bool = True, kernel: bool = True) -> None:
-        """Close the notebook, and end its page and its kernel unless they are to be kept."""
+        """Close the notebook, and end its page and its kernel unless they are to be kept.
+
+        A page does not outlive its kernel: one that was just reloaded may open the notebook once more, with that kernel.
+        """
         if self._page is not None:
-            self._page.evaluate(EMPTY, [EMPTY_KERNEL, self.session if kernel else ""])
-            if not page or self._server.app != "lab":
+            if kernel:
+                self._page.evaluate(EMPTY, [EMPTY_KERNEL, self.session])
+            if not (page and kernel and self._server.app == "lab"):
                 self._page.close()
                 self._page = None
         self.session = self.session if kernel else ""
