@@ -100,6 +100,9 @@ def write(training: Training) -> str:
     checkpointing = str(plan.activation_checkpointing)
     # One layer of this many is checkpointed.
     period = int(checkpointing.removeprefix("every_")) if checkpointing.startswith("every_") else 1
+    autocast = not sharded and not pure and plan.precision != "fp32"
+    enters = autocast or _transforms(training)
+    keeps_products = plan.activation_checkpointing == "operators"
     values = common_values(training) | {
         "features": {
             "tensor_parallel": plan.tensor_parallel_degree > 1,
@@ -116,6 +119,8 @@ def write(training: Training) -> str:
         "built_dtype": Comment(DTYPES[plan.precision if pure else "fp32"]),
         "backward": Comment("state.scaler.scale(loss).backward()" if plan.precision == "fp16" else "loss.backward()"),
         "clip": Comment(_clipping(training)),
+        "loss": Comment("forward(model, batch)" if enters else 'model(**batch)["loss"]'),
+        "wrapper": Comment("wrapper, " if keeps_products or plan.offload_activations else ""),
         "step_option": Comment(f", {option}" if (option := _step_option(training)) else ""),
         "checkpoint_period": Comment(str(period)),
     }
@@ -134,13 +139,13 @@ def write(training: Training) -> str:
         "has_experts": any(matmul.experts > 1 for group in training.model.groups for matmul in group.block.matmuls),
         "hybrid": "hybrid" in strategy,
         "saves_in_thread": in_thread,
-        "autocast": not sharded and not pure and plan.precision != "fp32",
+        "autocast": autocast,
         "casts": not pure and plan.precision != "fp32",
         "builds_half": pure,
         "loads_first": building == "library" or _transforms(training),
         "chunked_loss": chunked,
         "delays_reduction": not sharded or training.job.unsharded_accumulation,
-        "keeps_products": plan.activation_checkpointing == "operators",
+        "keeps_products": keeps_products,
         "checkpoints_some": period > 1,
         "fp8": smp and plan.fp8,
         "smddp": smp and plan.distributed_backend == "smddp",

@@ -69,7 +69,7 @@ class Application:
     def close(self, *, page: bool = True, kernel: bool = True) -> None:
         """Close the notebook, and end its page and its kernel unless they are to be kept.
 
-        A page does not outlive its kernel: one that was just reloaded may open the notebook once more, with that kernel.
+        A page does not outlive its kernel: one just reloaded may open the notebook once more, with that kernel.
         """
         if self._page is not None:
             if kernel:

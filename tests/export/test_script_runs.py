@@ -239,7 +239,7 @@ def test_training_starts_from_the_weights_of_the_channel(results):
     ("run", "sentence"),
     [
         ("token outside of the vocabulary", "x.npy contains the token id 128"),
-        ("too few samples", "has 1 samples, fewer than one step requires (64)"),
+        ("too few samples", "has 1 samples; one step requires 64"),
         ("other precision", "argument --precision: invalid choice: 'bf16'"),
         ("other parameters", "other parameters than the estimator sends (fp16)"),
         ("other weights", "n_embd 32, the plan's 64"),
