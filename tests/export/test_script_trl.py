@@ -143,10 +143,10 @@ PREFERENCES = {"train": "answers", "max_steps": 4}
 RESUMED = {
     # Name: kind of job, fields of the plan, options of the job.
     "whole": (FULL, {"library": "fsdp"}, {"train": "chats", "evaluate_every": 0}),
-    "adapter in fp16": (LORA, {"precision": "fp16"}, {"train": "pairs", "max_steps": 12}),
-    "sharded adapter": (LORA, FSDP, {"train": "pairs", "max_steps": 12}),
-    "quantized adapter": (QLORA, {"precision": "bf16"}, {"train": "pairs", "max_steps": 12}),
-    "sharded quantized adapter": (QLORA, FSDP, {"train": "pairs", "max_steps": 12, "merge_adapter": 1}),
+    "adapter in fp16": (LORA, {"precision": "fp16"}, {"train": "pairs"}),
+    "sharded adapter": (LORA, FSDP, {"train": "pairs"}),
+    "quantized adapter": (QLORA, {"precision": "bf16"}, {"train": "pairs"}),
+    "sharded quantized adapter": (QLORA, FSDP, {"train": "pairs", "merge_adapter": 1}),
     "sharded preferences": (LORA, FSDP | {"objective": "dpo"}, PREFERENCES),
     "sharded preferences of all weights": (FULL, FSDP | {"objective": "dpo"}, PREFERENCES),
 }
@@ -187,7 +187,7 @@ def make_specs(folder):
 
     add("trial", FULL, {}, {"max_steps": 3})
     add("diverged", FULL, {}, ONE | {"train": "text", "learning_rate": 1e30, "checkpoint_every": 1, "max_steps": 20})
-    add("adapter", LORA, {}, {"train": "pairs", "max_steps": 12, "merge_adapter": 1})
+    add("adapter", LORA, {}, {"train": "pairs", "merge_adapter": 1})
     add("preferences", LORA, {"objective": "dpo"}, PREFERENCES)
     for name, parts in RESUMED.items():
         add(name, *parts)
