@@ -34,11 +34,17 @@ async (path) => {
 }
 """
 
+# A server can connect the page after the kernel's first status: without another message, it would not be shown as idle.
+ANSWERED = (
+    "async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.requestKernelInfo() }"
+)
+
 
 def wait_for_kernel(page: Page) -> NotebookPage:
     """Wait until the page's notebook and its kernel are there."""
     page.wait_for_selector(".jp-Notebook .jp-Cell")
     page.evaluate(CONNECTED)
+    page.evaluate(ANSWERED)
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']")
     return NotebookPage(page)
 
