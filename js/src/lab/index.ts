@@ -36,7 +36,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     document.body.dataset['smpAdvisor'] = 'present';
     document.dispatchEvent(new Event(PRESENT_EVENT));
     connected.add(answerRequests(app, tracker, trans));
-    connected.add(renderAdvisors(tracker));
+    connected.add(renderAdvisors(tracker, app.started));
     let preferences = DEFAULTS;
     connected.add(addCommands(app, tracker, trans, () => preferences));
     const category = trans.__('SMP Advisor');

@@ -1,4 +1,4 @@
-import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import type { IRenderMime } from '@jupyterlab/rendermime';
 import { DisposableDelegate, IDisposable } from '@lumino/disposable';
 import { Panel } from '@lumino/widgets';
@@ -48,7 +48,10 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
   /** Follows ipywidgets' renderer: its promise may settle long before it has a widget, or never. */
   private readonly observer = new MutationObserver(() => this.look());
 
-  constructor(private readonly panel: NotebookPanel) {
+  constructor(
+    private readonly panel: NotebookPanel,
+    private readonly started: Promise<void>
+  ) {
     super();
   }
 
@@ -80,10 +83,11 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
   /**
    * Request the widget from ipywidgets' renderer.
    *
-   * ipywidgets replaces that renderer in a step of its own once the notebook has a session; one that was created earlier
-   * never gets a widget.
+   * A page that is slow to load can draw a restored notebook before ipywidgets is activated. ipywidgets replaces that
+   * renderer in a step of its own once the notebook has a session; one that was created earlier never gets a widget.
    */
   private async showWidget(model: IRenderMime.IMimeModel): Promise<void> {
+    await this.started;
     await this.panel.sessionContext.ready;
     await new Promise(resolve => setTimeout(resolve, 0));
     const { rendermime } = this.panel.content;
@@ -123,10 +127,10 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
   }
 }
 
-/** Render advisors in every notebook, until disposed. */
-export function renderAdvisors(tracker: INotebookTracker): IDisposable {
+/** Render advisors in every notebook, until disposed; `started` is when all extensions are active. */
+export function renderAdvisors(tracker: INotebookTracker, started: Promise<void>): IDisposable {
   const prepare = (_: unknown, panel: NotebookPanel): void => {
-    const createRenderer = (): AdvisorRenderer => new AdvisorRenderer(panel);
+    const createRenderer = (): AdvisorRenderer => new AdvisorRenderer(panel, started);
     // Not safe, like ipywidgets' own renderer: an untrusted notebook shows the picture.
     panel.content.rendermime.addFactory({ safe: false, mimeTypes: [ADVISOR_MIME], createRenderer }, RANK);
   };
