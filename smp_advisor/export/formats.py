@@ -18,11 +18,11 @@ import yaml
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
 from smp_advisor.export import checks
-from smp_advisor.export.job_cell import summary_lines
-from smp_advisor.export.launch import Launch, launch
+from smp_advisor.export.job_cell import summary
+from smp_advisor.export.launch import Launch, ScriptCheck, launch
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import written
-from smp_advisor.export.template import comment_lines
+from smp_advisor.export.template import Comment, comments, render
 from smp_advisor.files import data_file
 from smp_advisor.job_rules import SCRIPT_NAME
 from smp_advisor.libraries.plan import Plan
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.export.launch import ScriptCheck
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -178,46 +177,35 @@ def pytorch_job(job: ClusterJob) -> str:
         longest, texts = data_file("export", "clusters")["limits"]["config_map_bytes"], dict(job.files)
         if sum(len(text.encode()) for text in texts.values()) > longest:
             raise ExportError(f"The script is longer than the {longest:,} bytes of a ConfigMap: pass script= instead.")
-        documents.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(job, "-code"), "data": texts})
-    policy: dict[str, Any] = {"cleanPodPolicy": "None", "backoffLimit": 3}
-    if job.objection:
-        policy["suspend"] = True
-    replicas = {"Master": _replica(job, 1)}
-    if content.cluster.nodes > 1:
-        replicas["Worker"] = _replica(job, content.cluster.nodes - 1)
-    gpus = str(content.cluster.instance.gpus)
-    spec = {"nprocPerNode": gpus, "runPolicy": policy, "pytorchReplicaSpecs": replicas}
-    metadata = _metadata(job, "")
+        metadata = {"name": f"{job.name}-code", "namespace": job.options.namespace}
+        documents.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": texts})
+    counts = {"Master": 1, "Worker": content.cluster.nodes - 1}
+    spec = {
+        "nprocPerNode": str(content.cluster.instance.gpus),
+        "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 3} | ({"suspend": True} if job.objection else {}),
+        "pytorchReplicaSpecs": {kind: _replica(job, count) for kind, count in counts.items() if count},
+    }
+    metadata = {"name": job.name, "namespace": job.options.namespace}
     documents.append({"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": metadata, "spec": spec})
-    head = summary_lines(content)
-    if job.objection:
-        reason = f"The advisor does not expect this job to train, so it is suspended. {job.objection}"
-        head.append(f"# {comment_lines(reason)}")
+    reason = "The advisor does not expect this job to train, so it is suspended. " if job.objection else ""
     body = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
-    return "\n".join(head) + f"\n{body}"
+    return f"{comments([*summary(content), reason + job.objection])}\n{body}"
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
     """Writes texts of several lines as blocks."""
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def _metadata(job: ClusterJob, suffix: str) -> dict[str, str]:
-    return {"name": f"{job.name}{suffix}", "namespace": job.options.namespace}
+_Dumper.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" * ("\n" in text) or None)
+)
 
 
 def _replica(job: ClusterJob, count: int) -> dict[str, Any]:
     """One kind of pods. The operator numbers them in RANK, and names the first in MASTER_ADDR."""
-    content = job.launch
+    content, shared = job.launch, job.options.shared_directory
     machine = content.cluster.instance
-    resources: dict[str, int] = {"nvidia.com/gpu": machine.gpus}
+    resources = {"nvidia.com/gpu": machine.gpus}
     if machine.efa:
         resources["vpc.amazonaws.com/efa"] = data_file("export", "clusters")["efa"].get(machine.name, 1)
     script = f"{_CODE}/{SCRIPT_NAME}" if job.files else str(job.options.script)
@@ -229,10 +217,7 @@ def _replica(job: ClusterJob, count: int) -> dict[str, Any]:
     if job.files and content.requirements.strip():
         steps.append(f"python -m pip install --quiet -r {_CODE}/requirements.txt")
     steps.append(f"exec {torchrun} {shlex.join([script, *job.arguments])}")
-    mounts = [
-        {"name": "shared", "mountPath": job.options.shared_directory},
-        {"name": "shm", "mountPath": _SHARED_MEMORY},
-    ]
+    mounts = [{"name": "shared", "mountPath": shared}, {"name": "shm", "mountPath": _SHARED_MEMORY}]
     volumes: list[dict[str, Any]] = [
         {"name": "shared", "persistentVolumeClaim": {"claimName": job.options.volume_claim}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
@@ -251,17 +236,9 @@ def _replica(job: ClusterJob, count: int) -> dict[str, Any]:
     }
     # Hardware of the user has the label that its administrator chose, if any.
     label = job.options.node_type or (None if machine.custom else machine.name)
-    return {
-        "replicas": count,
-        "restartPolicy": "OnFailure",
-        "template": {
-            "spec": {
-                **({"nodeSelector": {"node.kubernetes.io/instance-type": label}} if label else {}),
-                "containers": [container],
-                "volumes": volumes,
-            }
-        },
-    }
+    pod: dict[str, Any] = {"nodeSelector": {"node.kubernetes.io/instance-type": label}} if label else {}
+    pod |= {"containers": [container], "volumes": volumes}
+    return {"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": pod}}
 
 
 _END = "END_OF_FILE_OF_SMP_ADVISOR"
@@ -269,65 +246,35 @@ _END = "END_OF_FILE_OF_SMP_ADVISOR"
 
 def sbatch(job: ClusterJob) -> str:
     """The batch script."""
-    content = job.launch
+    content, image, shared = job.launch, job.options.image_uri, job.options.shared_directory
     seconds = content.run.seconds[2] if content.run.seconds else content.run.max_run_seconds
-    hours = job.options.time_limit_hours or max(1, math.ceil(seconds / 3600))
-    directives = {
-        "job-name": job.name,
-        "nodes": str(content.cluster.nodes),
-        "ntasks-per-node": "1",
-        "gpus-per-node": str(content.cluster.instance.gpus),
-        "exclusive": "",
-        "time": f"{hours}:00:00",
-        "output": f"{job.name}-%j.log",
-        **({"partition": job.options.partition} if job.options.partition else {}),
-    }
-    lines = [
-        "#!/usr/bin/env bash",
-        *(f"#SBATCH --{name}={value}" if value else f"#SBATCH --{name}" for name, value in directives.items()),
-        *summary_lines(content),
-        "set -euo pipefail",
-        "",
-    ]
-    if job.objection:
-        lines += [
-            "# The advisor does not expect this job to train. To start it anyway, set this variable to yes.",
-            "START_ANYWAY=no",
-            'if [ "$START_ANYWAY" != yes ]; then',
-            f"    echo {shlex.quote(job.objection)} >&2",
-            "    exit 1",
-            "fi",
-            "",
-        ]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()]
-    lines += [f"mkdir -p {shlex.quote(job.directory)}/{{model,output,checkpoints}}", ""]
-    for name, text in job.files.items():
-        if _END in text:
-            raise ExportError("The generated script contains the mark of its end: export its cell instead.")
-        lines += [f"cat >{shlex.quote(f'{job.directory}/{name}')} <<'{_END}'", text.rstrip("\n"), _END]
-    lines += [""] * bool(job.files)
+    if any(_END in text for text in job.files.values()):
+        raise ExportError("The generated script contains the mark of its end: export its cell instead.")
+    files = (
+        f"cat >{shlex.quote(f'{job.directory}/{name}')} <<'{_END}'\n{text.rstrip(chr(10))}\n{_END}"
+        for name, text in job.files.items()
+    )
+    container = ["--container-image", image, "--container-mounts", f"{shared}:{shared}"] if image else []
     script = job.options.script or f"{job.directory}/{SCRIPT_NAME}"
-    container = ["--container-image", job.options.image_uri] if job.options.image_uri else []
-    if container:
-        container += ["--container-mounts", f"{job.options.shared_directory}:{job.options.shared_directory}"]
-    torchrun = [
-        "torchrun",
-        f"--nnodes={content.cluster.nodes}",
-        f"--nproc-per-node={content.cluster.instance.gpus}",
-        "--rdzv-backend=c10d",
-    ]
-    lines += [
-        "# Packages of requirements.txt have to be installed on the nodes or in the image.",
-        'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
-        " \\\n    ".join(
-            [
-                shlex.join(["srun", *container]),
-                f'{shlex.join(torchrun)} --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$head:29500"',
-                shlex.join([script, *job.arguments]),
-            ]
-        ),
-    ]
-    return "\n".join(lines) + "\n"
+    texts = {
+        "name": job.name,
+        "partition": job.options.partition or "",
+        "summary": comments(summary(content)),
+        "objection": shlex.quote(job.objection) if job.objection else "",
+        "environment": "\n".join(f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()),
+        "directory": shlex.quote(job.directory),
+        "files": "\n".join(files),
+        "srun": shlex.join(["srun", *container]),
+        "torchrun": f"--nnodes={content.cluster.nodes} --nproc-per-node={content.cluster.instance.gpus}",
+        "script": shlex.join([script, *job.arguments]),
+    }
+    values: dict[str, object] = {name: Comment(text) for name, text in texts.items()}
+    values |= {
+        "nodes": content.cluster.nodes,
+        "gpus": content.cluster.instance.gpus,
+        "hours": job.options.time_limit_hours or max(1, math.ceil(seconds / 3600)),
+    }
+    return render("job.sbatch.in", values=values, flags={})
 
 
 FORMATS = {"kubernetes": "job.yaml", "slurm": "job.sbatch"}

@@ -317,10 +317,9 @@ def _header(model: Model, job: Launch, adapter: Adapter | None) -> list[str]:
     ]
 
 
-def summary_lines(job: Launch) -> list[str]:
-    """Plan, library and hardware with the findings of the model's profile, as comments of Bash or YAML."""
-    sentences = [f"{describe(job.plan)}, {library_name(job.plan)}", hardware(job.cluster), *_warnings(job)]
-    return comments(sentences).splitlines()
+def summary(job: Launch) -> list[str]:
+    """Plan, library and hardware with the findings of the model's profile, a sentence each."""
+    return [f"{describe(job.plan)}, {library_name(job.plan)}", hardware(job.cluster), *_warnings(job)]
 
 
 def _warnings(job: Launch) -> list[str]:
