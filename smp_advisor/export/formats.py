@@ -17,10 +17,9 @@ import yaml
 
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
-from smp_advisor.export import checks
 from smp_advisor.export.job_cell import summary
 from smp_advisor.export.launch import Launch, ScriptCheck, launch
-from smp_advisor.export.options import JobOptions
+from smp_advisor.export.options import JobOptions, option_names, require_integer, require_text
 from smp_advisor.export.script import written
 from smp_advisor.export.template import Comment, comments, render
 from smp_advisor.files import data_file
@@ -92,10 +91,10 @@ class ClusterOptions:
             object.__setattr__(self, name, getattr(self, name) or defaults[key])
         for name in ("shared_directory", "data"):
             path = getattr(self, name)
-            checks.text(name, path)
+            require_text(name, path)
             if path is not None and not PurePosixPath(path).is_absolute():
                 raise ExportError(f"{name} must be an absolute path on the cluster, for example '/fsx', not {path!r}.")
-        checks.text("script", self.script)
+        require_text("script", self.script)
         for name, (pattern, meaning) in _PATTERNS.items():
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and re.fullmatch(pattern, value)):
@@ -103,7 +102,7 @@ class ClusterOptions:
         if self.job_name is not None and not self.job_name[0].isalpha():
             # Kubernetes derives the names of services from it.
             raise ExportError(f"job_name must start with a letter, unlike {self.job_name!r}.")
-        checks.integer("time_limit_hours", self.time_limit_hours, 8760)
+        require_integer("time_limit_hours", self.time_limit_hours, 8760)
         environment: dict[Any, Any] = dict(self.environment or {})
         for name, value in environment.items():
             if not (isinstance(name, str) and _ENVIRONMENT.fullmatch(name) and isinstance(value, str)):
@@ -138,7 +137,10 @@ class ClusterJob:
         values = dict(self.launch.hyperparameters)
         if "checkpoint_every" in values:
             values["checkpoint_directory"] = f"{self.directory}/checkpoints"
-        return [part for name, value in values.items() for part in (f"--{name}", _as_argument(value))]
+        texts = {
+            key: json.dumps(value) if isinstance(value, list | dict) else str(value) for key, value in values.items()
+        }
+        return [part for name, text in texts.items() for part in (f"--{name}", text)]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -150,15 +152,6 @@ class ClusterJob:
             own["FI_PROVIDER"] = "efa"
         return own | dict(self.options.environment or {})
 
-    @property
-    def objection(self) -> str:
-        """Why the plan is not expected to run; empty if it is."""
-        return " ".join(self.launch.run.objections)
-
-
-def _as_argument(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value) if isinstance(value, list | dict) else str(value)
-
 
 _CODE = "/opt/smp-advisor"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the mount point that NCCL and data loaders use
@@ -166,7 +159,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the mount point that NCCL and data l
 
 def pytorch_job(job: ClusterJob) -> str:
     """The manifest: a ConfigMap with the generated script, and the PyTorchJob."""
-    content = job.launch
+    content, objection = job.launch, " ".join(job.launch.run.objections)
     if job.options.image_uri is None:
         raise ExportError(
             "A Kubernetes job requires a container image: pass image_uri= with the address of an image that has PyTorch"
@@ -182,14 +175,14 @@ def pytorch_job(job: ClusterJob) -> str:
     counts = {"Master": 1, "Worker": content.cluster.nodes - 1}
     spec = {
         "nprocPerNode": str(content.cluster.instance.gpus),
-        "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 3} | ({"suspend": True} if job.objection else {}),
+        "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 3} | ({"suspend": True} if objection else {}),
         "pytorchReplicaSpecs": {kind: _replica(job, count) for kind, count in counts.items() if count},
     }
     metadata = {"name": job.name, "namespace": job.options.namespace}
     documents.append({"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": metadata, "spec": spec})
-    reason = "The advisor does not expect this job to train, so it is suspended. " if job.objection else ""
+    reason = "The advisor does not expect this job to train, so it is suspended. " if objection else ""
     body = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
-    return f"{comments([*summary(content), reason + job.objection])}\n{body}"
+    return f"{comments([*summary(content), reason + objection])}\n{body}"
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
@@ -260,7 +253,7 @@ def sbatch(job: ClusterJob) -> str:
         "name": job.name,
         "partition": job.options.partition or "",
         "summary": comments(summary(content)),
-        "objection": shlex.quote(job.objection) if job.objection else "",
+        "objection": shlex.quote(" ".join(objections)) if (objections := content.run.objections) else "",
         "environment": "\n".join(f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()),
         "directory": shlex.quote(job.directory),
         "files": "\n".join(files),
@@ -302,24 +295,16 @@ def exported(
         raise ExportError(
             f"format must be one of {', '.join(FORMATS)}, not {format!r}; advice.cell() starts a SageMaker job."
         )
-    checks.option_names("A cluster job", ClusterOptions, options)
+    option_names("A cluster job", ClusterOptions, options)
     chosen = ClusterOptions(**options)
     names = ("script", "image_uri", "trainer", "objective", "extra_hyperparameters")
-    content = launch(
-        model,
-        cluster,
-        job,
-        plan,
-        JobOptions(**{name: getattr(chosen, name) for name in names}),
-        min_fit_probability=min_fit_probability,
-        on_sagemaker=False,
-        reads_data=chosen.data is not None,
-        script_check=script_check,
-    )
+    job_options, has_data = JobOptions(**{name: getattr(chosen, name) for name in names}), chosen.data is not None
+    checked: dict[str, Any] = {"min_fit_probability": min_fit_probability, "script_check": script_check}
+    content = launch(model, cluster, job, plan, job_options, elsewhere=True, reads_data=has_data, **checked)
     files = {}
     if content.training is not None:
         weights = "SM_CHANNEL_MODEL" in (chosen.environment or {})
-        if content.training.trainer == "trl" and chosen.data is not None and not weights:
+        if content.training.trainer == "trl" and has_data and not weights:
             raise ExportError(
                 "Fine-tuning starts from weights: pass environment={'SM_CHANNEL_MODEL': ...} with the directory of a"
                 " model of transformers (save_pretrained)."

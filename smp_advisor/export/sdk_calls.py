@@ -80,33 +80,26 @@ def _several_by_xla(job: Launch) -> bool:
 
 def _mpi(instance: Instance) -> dict[str, Any]:
     """MPI options for one process per GPU, without the SDK's default flags (btl_vader), which must not be repeated."""
-    options = data_file("export", "launch")["mpi"]
-    launcher: dict[str, Any] = {"enabled": True, "processes_per_host": instance.gpus}
-    if instance.efa and instance.gpudirect_rdma:
-        launcher["custom_mpi_options"] = options["efa_with_gpudirect_rdma"]
-    elif instance.efa and instance.name in options["efa_without_gpudirect_rdma_on"]:
-        launcher["custom_mpi_options"] = options["efa"]
-    return launcher
+    options, key = data_file("export", "launch")["mpi"], ""
+    if instance.efa and (instance.gpudirect_rdma or instance.name in options["efa_without_gpudirect_rdma_on"]):
+        key = "efa_with_gpudirect_rdma" if instance.gpudirect_rdma else "efa"
+    launcher = {"enabled": True, "processes_per_host": instance.gpus}
+    return launcher | ({"custom_mpi_options": options[key]} if key else {})
 
 
 def estimator_values(job: Launch) -> dict[str, object]:
     """Template values of a cell for version 2."""
-    name = job.container.estimator
+    estimator, inputs = job.container.estimator, dict[str, object](job.inputs)
+    for name, place in job.inputs.items():
+        if isinstance(place, FileSystem):
+            inputs[name] = _file_system("FileSystemInput", place)
+        elif job.streams:
+            inputs[name] = Call("TrainingInput", {"s3_data": place, "input_mode": "FastFile"})
     return {
         "estimator": _estimator(job),
-        "estimator_class": Comment(name),
-        "estimator_module": Comment(f"sagemaker.{name.lower()}"),
-        "inputs": {
-            name: _file_system("FileSystemInput", place)
-            if isinstance(place, FileSystem)
-            else Call("TrainingInput", {"s3_data": place, "input_mode": "FastFile"})
-            if job.streams
-            else place
-            for name, place in job.inputs.items()
-        },
-        "distribution": "sagemaker",
-        "session": Comment("sagemaker.Session"),
-        "execution_role": Comment("sagemaker.get_execution_role"),
+        "estimator_class": Comment(estimator),
+        "estimator_module": Comment(f"sagemaker.{estimator.lower()}"),
+        "inputs": inputs,
         "start": Comment(f"estimator.fit({'inputs, ' if job.inputs else ''}wait=False)"),
         "job_name": Comment("estimator.latest_training_job.name"),
     }
@@ -178,9 +171,6 @@ def trainer_values(job: Launch) -> dict[str, object]:
         if options.retry_attempts is None
         else Call("RetryStrategy", {"maximum_retry_attempts": options.retry_attempts}),
         "inputs": [_channel(job, name, place) for name, place in job.inputs.items()],
-        "distribution": "sagemaker-train",
-        "session": Comment("Session"),
-        "execution_role": Comment("get_execution_role"),
         "start": Comment(f"trainer.train({'input_data_config=inputs, ' if job.inputs else ''}wait=False, logs=False)"),
         "job_name": Comment("trainer._latest_training_job.training_job_name"),
         "source_dir": options.source_dir or "",
