@@ -189,9 +189,11 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
     """Writes texts of several lines as blocks."""
 
 
-_Dumper.add_representer(
-    str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" * ("\n" in text) or None)
-)
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
 
 
 def _replica(job: ClusterJob, count: int) -> dict[str, Any]:
@@ -243,10 +245,9 @@ def sbatch(job: ClusterJob) -> str:
     seconds = content.run.seconds[2] if content.run.seconds else content.run.max_run_seconds
     if any(_END in text for text in job.files.values()):
         raise ExportError("The generated script contains the mark of its end: export its cell instead.")
-    files = (
-        f"cat >{shlex.quote(f'{job.directory}/{name}')} <<'{_END}'\n{text.rstrip(chr(10))}\n{_END}"
-        for name, text in job.files.items()
-    )
+    lines = []
+    for name, text in job.files.items():
+        lines += [f"cat >{shlex.quote(f'{job.directory}/{name}')} <<'{_END}'", text.rstrip("\n"), _END]
     container = ["--container-image", image, "--container-mounts", f"{shared}:{shared}"] if image else []
     script = job.options.script or f"{job.directory}/{SCRIPT_NAME}"
     texts = {
@@ -256,7 +257,7 @@ def sbatch(job: ClusterJob) -> str:
         "objection": shlex.quote(" ".join(objections)) if (objections := content.run.objections) else "",
         "environment": "\n".join(f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()),
         "directory": shlex.quote(job.directory),
-        "files": "\n".join(files),
+        "files": "\n".join(lines),
         "srun": shlex.join(["srun", *container]),
         "torchrun": f"--nnodes={content.cluster.nodes} --nproc-per-node={content.cluster.instance.gpus}",
         "script": shlex.join([script, *job.arguments]),

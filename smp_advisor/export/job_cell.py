@@ -254,7 +254,8 @@ def _learning_rate(job: Launch) -> str:
     if (rate, warmup) != (schedule.learning_rate, schedule.warmup_steps):
         usual = f"{schedule.learning_rate:g} after {schedule.warmup_steps:,} steps"
         origin = f"your setting, instead of {usual}: {origin}"
-    end = "0" if job.decays_to_zero else "10 % of it"
+    of_trl = job.training is not None and job.training.trainer == "trl"
+    end = "0" if of_trl or job.library.script == "trainer" else "10 % of it"
     steps = f"{100 * warmup:g} % of the steps as" if 0 < warmup < 1 else f"{warmup:,} steps of"
     return f"Learning rate: {rate:g} after {steps} warm-up ({origin}), then down to {end} at the last step."
 

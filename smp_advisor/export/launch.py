@@ -118,19 +118,9 @@ class Launch:
         return self.training is not None
 
     @property
-    def decays_to_zero(self) -> bool:
-        """Whether the learning rate ends at zero, as those of the trainers of transformers and TRL."""
-        return self.library.script == "trainer" or (self.training is not None and self.training.trainer == "trl")
-
-    @property
     def torchrun(self) -> bool:
         """Whether torchrun starts the processes."""
         return self.library.launcher == "torchrun"
-
-    @property
-    def streams(self) -> bool:
-        """Whether training reads data from S3 instead of downloading it first."""
-        return self.options.input_mode == "FastFile"
 
     @property
     def metrics(self) -> dict[str, str]:

@@ -109,7 +109,7 @@ def base_job_name(name: object, model_name: str) -> str:
     )
 
 
-def check_account(options: JobOptions) -> None:
+def _check_account(options: JobOptions) -> None:
     """Raise `ExportError` for an option of the account that SageMaker would reject."""
     for name, (pattern, example) in data_file("export", "launch")["patterns"].items():
         value = getattr(options, name)
@@ -256,7 +256,7 @@ class JobOptions:
             raise ExportError("max_wait_seconds applies to spot jobs only: pass spot=True as well.")
         require_integer("max_wait_seconds", self.max_wait_seconds, MAX_RUN_SECONDS, seconds="28 days")
         require_integer("volume_gb", self.volume_gb, limits["volume_gb"])
-        check_account(self)
+        _check_account(self)
         for name, (entry, example) in data_file("export", "launch")["lists"].items():
             texts: Any = getattr(self, name)
             is_list = isinstance(texts, list | tuple)

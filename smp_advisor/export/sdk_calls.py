@@ -93,7 +93,7 @@ def estimator_values(job: Launch) -> dict[str, object]:
     for name, place in job.inputs.items():
         if isinstance(place, FileSystem):
             inputs[name] = _file_system("FileSystemInput", place)
-        elif job.streams:
+        elif job.options.input_mode == "FastFile":
             inputs[name] = Call("TrainingInput", {"s3_data": place, "input_mode": "FastFile"})
     return {
         "estimator": _estimator(job),
@@ -181,7 +181,7 @@ def trainer_values(job: Launch) -> dict[str, object]:
 
 def _channel(job: Launch, name: str, place: Location) -> Call:
     """An input channel. Training reads those of S3 during training if it streams; the SDK's own stay files."""
-    if job.streams and not isinstance(place, FileSystem):
+    if job.options.input_mode == "FastFile" and not isinstance(place, FileSystem):
         source = {"s3_data_type": "S3Prefix", "s3_uri": place, "s3_data_distribution_type": "FullyReplicated"}
         streamed = Call("DataSource", {"s3_data_source": Call("S3DataSource", source)})
         return Call("Channel", {"channel_name": name, "data_source": streamed, "input_mode": "FastFile"})
