@@ -3,9 +3,8 @@
 from smp_advisor.export.companions import monitoring_cell, permissions_cell, quota_cell
 from smp_advisor.export.formats import FORMATS, exported, format_cell
 from smp_advisor.export.job_cell import estimator_cell, installed_sdk, terms_of
-from smp_advisor.export.local import local_cell, small_training
 from smp_advisor.export.options import JobOptions
-from smp_advisor.export.script import script_cell, training_script
+from smp_advisor.export.script import local_cell, script_cell, small_training, training_script
 
 __all__ = [
     "FORMATS",

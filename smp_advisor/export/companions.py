@@ -6,9 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.table import table_date
-from smp_advisor.export import checks
 from smp_advisor.export.job_cell import chosen_sdk
-from smp_advisor.export.options import FileSystem, JobOptions, bucket_and_prefix
+from smp_advisor.export.options import JobOptions, base_job_name, bucket_and_prefix, require_sagemaker
 from smp_advisor.export.template import Comment, comment_lines, render
 from smp_advisor.files import data_file
 from smp_advisor.libraries.version import image
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.plan import Plan
 
-_READ = ["s3:GetObject"]
-_WRITE = ["s3:GetObject", "s3:PutObject"]
 _NETWORK = [
     *(f"ec2:{action}NetworkInterface{suffix}" for action in ("Create", "Delete") for suffix in ("", "Permission")),
     *(f"ec2:Describe{what}" for what in ("DhcpOptions", "NetworkInterfaces", "SecurityGroups", "Subnets", "Vpcs")),
@@ -33,14 +30,15 @@ def policy(plan: Plan, options: JobOptions, *, model_name: str, checks_network: 
     `checks_network`: the SDK refuses a role without permissions for networks, as version 3 does for every job.
     """
     inputs = [place for place in options.channels.values() if isinstance(place, str)]
-    outputs = [_default_place(options, model_name)]
-    if options.output_path is not None:
-        outputs.append(options.output_path)
-    if isinstance(options.checkpoint_place, str):
-        outputs.append(options.checkpoint_place)
+    # The SDK's default bucket, below the names of the jobs: sources, and models and checkpoints without a location. A
+    # chain shortens the names for its identity of eight characters.
+    longest = data_file("export", "launch")["limits"]["base_job_name_characters"] - 9
+    default = f"s3://sagemaker-*/{base_job_name(options.job_name, model_name)[:longest]}"
+    own = (options.output_path, options.checkpoint_place)
+    outputs = [default, *(place for place in own if isinstance(place, str))]
     statements = [
-        *([_statement("ReadData", _READ, [_objects(uri) for uri in inputs])] if inputs else []),
-        _statement("WriteOutput", _WRITE, [_objects(uri) for uri in outputs]),
+        *([_statement("ReadData", ["s3:GetObject"], [*map(_objects, inputs)])] if inputs else []),
+        _statement("WriteOutput", ["s3:GetObject", "s3:PutObject"], [*map(_objects, outputs)]),
         *_lists([*inputs, *outputs]),
         *_container(plan, options),
         _statement(
@@ -58,9 +56,14 @@ def policy(plan: Plan, options: JobOptions, *, model_name: str, checks_network: 
     ]
     if options.subnets or checks_network:
         statements.append(_statement("Network", _NETWORK, "*"))
-    if any(isinstance(place, FileSystem) for place in (*options.channels.values(), options.checkpoint_place)):
+    if options.uses_file_system:
         statements.append(_statement("FileSystem", ["fsx:DescribeFileSystems"], "*"))
-    statements += _keys(options)
+    if (key := options.output_kms_key) is not None:
+        statements.append(_key("OutputKey", key, ["kms:Encrypt", "kms:Decrypt", "kms:GenerateDataKey"]))
+    if (key := options.volume_kms_key) is not None:
+        actions = ["kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext"]
+        for_aws = {"Bool": {"kms:GrantIsForAWSResource": "true"}}
+        statements += [_key("VolumeKey", key, actions), _key("VolumeKeyGrant", key, ["kms:CreateGrant"], for_aws)]
     return {"Version": "2012-10-17", "Statement": statements}
 
 
@@ -71,18 +74,9 @@ def _statement(
     return statement if condition is None else statement | {"Condition": condition}
 
 
-def _default_place(options: JobOptions, model_name: str) -> str:
-    """The SDK's default bucket, below the names of the jobs: sources, and models and checkpoints without a location."""
-    name = checks.base_job_name(options.job_name, model_name)
-    # A chain shortens the name for its identity of eight characters.
-    longest = data_file("export", "launch")["limits"]["base_job_name_characters"] - 9
-    return f"s3://sagemaker-*/{name[:longest]}"
-
-
 def _objects(uri: str) -> str:
     """ARN of the objects that start with the prefix, as SageMaker reads an S3 URI."""
-    bucket, prefix = bucket_and_prefix(uri)
-    return f"arn:aws:s3:::{bucket}/{prefix}*"
+    return "arn:aws:s3:::{}/{}*".format(*bucket_and_prefix(uri))
 
 
 def _lists(uris: Iterable[str]) -> list[dict[str, Any]]:
@@ -91,14 +85,10 @@ def _lists(uris: Iterable[str]) -> list[dict[str, Any]]:
     for uri in uris:
         bucket, prefix = bucket_and_prefix(uri)
         prefixes.setdefault(bucket, []).append(f"{prefix}*")
+    conditions = {bucket: {"StringLike": {"s3:prefix": list(dict.fromkeys(used))}} for bucket, used in prefixes.items()}
     return [
-        _statement(
-            f"List{number}",
-            ["s3:ListBucket"],
-            f"arn:aws:s3:::{bucket}",
-            {"StringLike": {"s3:prefix": list(dict.fromkeys(used))}},
-        )
-        for number, (bucket, used) in enumerate(prefixes.items(), start=1)
+        _statement(f"List{number}", ["s3:ListBucket"], f"arn:aws:s3:::{bucket}", condition)
+        for number, (bucket, condition) in enumerate(conditions.items(), start=1)
     ]
 
 
@@ -120,25 +110,12 @@ def _container(plan: Plan, options: JobOptions) -> list[dict[str, Any]]:
     ]
 
 
-def _keys(options: JobOptions) -> list[dict[str, Any]]:
-    """Use of the keys in S3 and on disks."""
-    statements = []
-    if (key := options.output_kms_key) is not None:
-        statements.append(_key("OutputKey", key, ["kms:Encrypt", "kms:Decrypt", "kms:GenerateDataKey"]))
-    if (key := options.volume_kms_key) is not None:
-        actions = ["kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext"]
-        for_aws = {"Bool": {"kms:GrantIsForAWSResource": "true"}}
-        statements += [_key("VolumeKey", key, actions), _key("VolumeKeyGrant", key, ["kms:CreateGrant"], for_aws)]
-    return statements
-
-
 def _key(name: str, key: str, actions: list[str], condition: dict[str, Any] | None = None) -> dict[str, Any]:
     """Use of one key. An alias is a condition, because policies name keys by their id."""
     alias = key.rpartition(":")[2]
     if alias.startswith("alias/"):
-        return _statement(
-            name, actions, "*", {**(condition or {}), "ForAnyValue:StringEquals": {"kms:ResourceAliases": alias}}
-        )
+        aliased = {"ForAnyValue:StringEquals": {"kms:ResourceAliases": alias}}
+        return _statement(name, actions, "*", (condition or {}) | aliased)
     return _statement(name, actions, key if key.startswith("arn:") else f"arn:aws:kms:*:*:key/{key}", condition)
 
 
@@ -148,7 +125,7 @@ def monitoring_cell(cluster: Cluster, *, region: str | None = None) -> str:
     It reads ``job_name`` from the cell that started the job, and defines a data frame ``usage``. `region` is the AWS
     region of the job; None for that of the environment.
     """
-    checks.sagemaker_instance(cluster)
+    require_sagemaker(cluster)
     values = {
         "region": JobOptions(region=region).region,
         "instances": cluster.nodes,
@@ -164,16 +141,12 @@ def permissions_cell(cluster: Cluster, plan: Plan, *, model_name: str = "", sdk:
     The names of jobs and of their output derive from `model_name`. Version 3 of the SDK refuses a role without
     permissions for networks. The locations, keys and file systems of `JobOptions` are in the statements.
     """
-    checks.sagemaker_instance(cluster)
+    require_sagemaker(cluster)
     chosen = JobOptions.of(options)
-    places = (*chosen.channels.values(), chosen.checkpoint_place)
     checks_network = chosen_sdk(sdk) == "v3"
-    values = {
-        "policy": policy(plan, chosen, model_name=model_name, checks_network=checks_network),
-        "policy_name": "smp-advisor-training-job",
-    }
+    values = {"policy": policy(plan, chosen, model_name=model_name, checks_network=checks_network)}
     flags = {
-        "fsx": any(isinstance(place, FileSystem) for place in places),
+        "fsx": chosen.uses_file_system,
         "checks_network": checks_network and not chosen.subnets,
         "efa_network": bool(chosen.subnets) and cluster.instance.efa,
     }
@@ -182,17 +155,15 @@ def permissions_cell(cluster: Cluster, plan: Plan, *, model_name: str = "", sdk:
 
 def quota_cell(cluster: Cluster, **options: Any) -> str:
     """Cell that queries AWS for quota, price and the training plans on offer, with a time limit."""
-    checks.sagemaker_instance(cluster)
+    require_sagemaker(cluster)
     chosen = JobOptions.of(options)
     name = cluster.instance.name
-    use = "spot training job" if chosen.spot else "training job"
-    if chosen.keep_alive_seconds is not None:
-        use = "training warm pool"
+    use = "training warm pool" if chosen.keep_alive_seconds is not None else "training job"
     values = {
         "instance": name,
         "instance_name": Comment(name),
         "instances": cluster.nodes,
-        "quota": f"{name} for {use} usage",
+        "quota": f"{name} for {'spot ' * chosen.spot}{use} usage",
         "usd": cluster.instance.usd_per_hour,
         "price_note": comment_lines(cluster.instance.price_note or "on demand"),
         "table_date": Comment(table_date()),

@@ -17,12 +17,11 @@ import yaml
 
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
-from smp_advisor.export import checks
-from smp_advisor.export.job_cell import summary_lines
-from smp_advisor.export.launch import Launch, launch
-from smp_advisor.export.options import JobOptions
+from smp_advisor.export.job_cell import summary
+from smp_advisor.export.launch import Launch, ScriptCheck, launch
+from smp_advisor.export.options import JobOptions, option_names, require_integer, require_text
 from smp_advisor.export.script import written
-from smp_advisor.export.template import comment_lines
+from smp_advisor.export.template import Comment, comments, render
 from smp_advisor.files import data_file
 from smp_advisor.job_rules import SCRIPT_NAME
 from smp_advisor.libraries.plan import Plan
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.export.launch import ScriptCheck
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -93,10 +91,10 @@ class ClusterOptions:
             object.__setattr__(self, name, getattr(self, name) or defaults[key])
         for name in ("shared_directory", "data"):
             path = getattr(self, name)
-            checks.text(name, path)
+            require_text(name, path)
             if path is not None and not PurePosixPath(path).is_absolute():
                 raise ExportError(f"{name} must be an absolute path on the cluster, for example '/fsx', not {path!r}.")
-        checks.text("script", self.script)
+        require_text("script", self.script)
         for name, (pattern, meaning) in _PATTERNS.items():
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and re.fullmatch(pattern, value)):
@@ -104,7 +102,7 @@ class ClusterOptions:
         if self.job_name is not None and not self.job_name[0].isalpha():
             # Kubernetes derives the names of services from it.
             raise ExportError(f"job_name must start with a letter, unlike {self.job_name!r}.")
-        checks.integer("time_limit_hours", self.time_limit_hours, 8760)
+        require_integer("time_limit_hours", self.time_limit_hours, 8760)
         environment: dict[Any, Any] = dict(self.environment or {})
         for name, value in environment.items():
             if not (isinstance(name, str) and _ENVIRONMENT.fullmatch(name) and isinstance(value, str)):
@@ -139,7 +137,10 @@ class ClusterJob:
         values = dict(self.launch.hyperparameters)
         if "checkpoint_every" in values:
             values["checkpoint_directory"] = f"{self.directory}/checkpoints"
-        return [part for name, value in values.items() for part in (f"--{name}", _as_argument(value))]
+        texts = {
+            key: json.dumps(value) if isinstance(value, list | dict) else str(value) for key, value in values.items()
+        }
+        return [part for name, text in texts.items() for part in (f"--{name}", text)]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -151,15 +152,6 @@ class ClusterJob:
             own["FI_PROVIDER"] = "efa"
         return own | dict(self.options.environment or {})
 
-    @property
-    def objection(self) -> str:
-        """Why the plan is not expected to run; empty if it is."""
-        return " ".join(self.launch.run.objections)
-
-
-def _as_argument(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value) if isinstance(value, list | dict) else str(value)
-
 
 _CODE = "/opt/smp-advisor"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the mount point that NCCL and data loaders use
@@ -167,7 +159,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the mount point that NCCL and data l
 
 def pytorch_job(job: ClusterJob) -> str:
     """The manifest: a ConfigMap with the generated script, and the PyTorchJob."""
-    content = job.launch
+    content, objection = job.launch, " ".join(job.launch.run.objections)
     if job.options.image_uri is None:
         raise ExportError(
             "A Kubernetes job requires a container image: pass image_uri= with the address of an image that has PyTorch"
@@ -178,23 +170,19 @@ def pytorch_job(job: ClusterJob) -> str:
         longest, texts = data_file("export", "clusters")["limits"]["config_map_bytes"], dict(job.files)
         if sum(len(text.encode()) for text in texts.values()) > longest:
             raise ExportError(f"The script is longer than the {longest:,} bytes of a ConfigMap: pass script= instead.")
-        documents.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(job, "-code"), "data": texts})
-    policy: dict[str, Any] = {"cleanPodPolicy": "None", "backoffLimit": 3}
-    if job.objection:
-        policy["suspend"] = True
-    replicas = {"Master": _replica(job, 1)}
-    if content.cluster.nodes > 1:
-        replicas["Worker"] = _replica(job, content.cluster.nodes - 1)
-    gpus = str(content.cluster.instance.gpus)
-    spec = {"nprocPerNode": gpus, "runPolicy": policy, "pytorchReplicaSpecs": replicas}
-    metadata = _metadata(job, "")
+        metadata = {"name": f"{job.name}-code", "namespace": job.options.namespace}
+        documents.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": texts})
+    counts = {"Master": 1, "Worker": content.cluster.nodes - 1}
+    spec = {
+        "nprocPerNode": str(content.cluster.instance.gpus),
+        "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 3} | ({"suspend": True} if objection else {}),
+        "pytorchReplicaSpecs": {kind: _replica(job, count) for kind, count in counts.items() if count},
+    }
+    metadata = {"name": job.name, "namespace": job.options.namespace}
     documents.append({"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": metadata, "spec": spec})
-    head = summary_lines(content)
-    if job.objection:
-        reason = f"The advisor does not expect this job to train, so it is suspended. {job.objection}"
-        head.append(f"# {comment_lines(reason)}")
+    reason = "The advisor does not expect this job to train, so it is suspended. " if objection else ""
     body = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
-    return "\n".join(head) + f"\n{body}"
+    return f"{comments([*summary(content), reason + objection])}\n{body}"
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
@@ -202,22 +190,17 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
 _Dumper.add_representer(str, _text)
 
 
-def _metadata(job: ClusterJob, suffix: str) -> dict[str, str]:
-    return {"name": f"{job.name}{suffix}", "namespace": job.options.namespace}
-
-
 def _replica(job: ClusterJob, count: int) -> dict[str, Any]:
     """One kind of pods. The operator numbers them in RANK, and names the first in MASTER_ADDR."""
-    content = job.launch
+    content, shared = job.launch, job.options.shared_directory
     machine = content.cluster.instance
-    resources: dict[str, int] = {"nvidia.com/gpu": machine.gpus}
+    resources = {"nvidia.com/gpu": machine.gpus}
     if machine.efa:
         resources["vpc.amazonaws.com/efa"] = data_file("export", "clusters")["efa"].get(machine.name, 1)
     script = f"{_CODE}/{SCRIPT_NAME}" if job.files else str(job.options.script)
@@ -229,10 +212,7 @@ def _replica(job: ClusterJob, count: int) -> dict[str, Any]:
     if job.files and content.requirements.strip():
         steps.append(f"python -m pip install --quiet -r {_CODE}/requirements.txt")
     steps.append(f"exec {torchrun} {shlex.join([script, *job.arguments])}")
-    mounts = [
-        {"name": "shared", "mountPath": job.options.shared_directory},
-        {"name": "shm", "mountPath": _SHARED_MEMORY},
-    ]
+    mounts = [{"name": "shared", "mountPath": shared}, {"name": "shm", "mountPath": _SHARED_MEMORY}]
     volumes: list[dict[str, Any]] = [
         {"name": "shared", "persistentVolumeClaim": {"claimName": job.options.volume_claim}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
@@ -251,17 +231,9 @@ def _replica(job: ClusterJob, count: int) -> dict[str, Any]:
     }
     # Hardware of the user has the label that its administrator chose, if any.
     label = job.options.node_type or (None if machine.custom else machine.name)
-    return {
-        "replicas": count,
-        "restartPolicy": "OnFailure",
-        "template": {
-            "spec": {
-                **({"nodeSelector": {"node.kubernetes.io/instance-type": label}} if label else {}),
-                "containers": [container],
-                "volumes": volumes,
-            }
-        },
-    }
+    pod: dict[str, Any] = {"nodeSelector": {"node.kubernetes.io/instance-type": label}} if label else {}
+    pod |= {"containers": [container], "volumes": volumes}
+    return {"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": pod}}
 
 
 _END = "END_OF_FILE_OF_SMP_ADVISOR"
@@ -269,65 +241,34 @@ _END = "END_OF_FILE_OF_SMP_ADVISOR"
 
 def sbatch(job: ClusterJob) -> str:
     """The batch script."""
-    content = job.launch
+    content, image, shared = job.launch, job.options.image_uri, job.options.shared_directory
     seconds = content.run.seconds[2] if content.run.seconds else content.run.max_run_seconds
-    hours = job.options.time_limit_hours or max(1, math.ceil(seconds / 3600))
-    directives = {
-        "job-name": job.name,
-        "nodes": str(content.cluster.nodes),
-        "ntasks-per-node": "1",
-        "gpus-per-node": str(content.cluster.instance.gpus),
-        "exclusive": "",
-        "time": f"{hours}:00:00",
-        "output": f"{job.name}-%j.log",
-        **({"partition": job.options.partition} if job.options.partition else {}),
-    }
-    lines = [
-        "#!/usr/bin/env bash",
-        *(f"#SBATCH --{name}={value}" if value else f"#SBATCH --{name}" for name, value in directives.items()),
-        *summary_lines(content),
-        "set -euo pipefail",
-        "",
-    ]
-    if job.objection:
-        lines += [
-            "# The advisor does not expect this job to train. To start it anyway, set this variable to yes.",
-            "START_ANYWAY=no",
-            'if [ "$START_ANYWAY" != yes ]; then',
-            f"    echo {shlex.quote(job.objection)} >&2",
-            "    exit 1",
-            "fi",
-            "",
-        ]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()]
-    lines += [f"mkdir -p {shlex.quote(job.directory)}/{{model,output,checkpoints}}", ""]
+    if any(_END in text for text in job.files.values()):
+        raise ExportError("The generated script contains the mark of its end: export its cell instead.")
+    lines = []
     for name, text in job.files.items():
-        if _END in text:
-            raise ExportError("The generated script contains the mark of its end: export its cell instead.")
         lines += [f"cat >{shlex.quote(f'{job.directory}/{name}')} <<'{_END}'", text.rstrip("\n"), _END]
-    lines += [""] * bool(job.files)
+    container = ["--container-image", image, "--container-mounts", f"{shared}:{shared}"] if image else []
     script = job.options.script or f"{job.directory}/{SCRIPT_NAME}"
-    container = ["--container-image", job.options.image_uri] if job.options.image_uri else []
-    if container:
-        container += ["--container-mounts", f"{job.options.shared_directory}:{job.options.shared_directory}"]
-    torchrun = [
-        "torchrun",
-        f"--nnodes={content.cluster.nodes}",
-        f"--nproc-per-node={content.cluster.instance.gpus}",
-        "--rdzv-backend=c10d",
-    ]
-    lines += [
-        "# Packages of requirements.txt have to be installed on the nodes or in the image.",
-        'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
-        " \\\n    ".join(
-            [
-                shlex.join(["srun", *container]),
-                f'{shlex.join(torchrun)} --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$head:29500"',
-                shlex.join([script, *job.arguments]),
-            ]
-        ),
-    ]
-    return "\n".join(lines) + "\n"
+    texts = {
+        "name": job.name,
+        "partition": job.options.partition or "",
+        "summary": comments(summary(content)),
+        "objection": shlex.quote(" ".join(objections)) if (objections := content.run.objections) else "",
+        "environment": "\n".join(f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()),
+        "directory": shlex.quote(job.directory),
+        "files": "\n".join(lines),
+        "srun": shlex.join(["srun", *container]),
+        "torchrun": f"--nnodes={content.cluster.nodes} --nproc-per-node={content.cluster.instance.gpus}",
+        "script": shlex.join([script, *job.arguments]),
+    }
+    values: dict[str, object] = {name: Comment(text) for name, text in texts.items()}
+    values |= {
+        "nodes": content.cluster.nodes,
+        "gpus": content.cluster.instance.gpus,
+        "hours": job.options.time_limit_hours or max(1, math.ceil(seconds / 3600)),
+    }
+    return render("job.sbatch.in", values=values, flags={})
 
 
 FORMATS = {"kubernetes": "job.yaml", "slurm": "job.sbatch"}
@@ -355,24 +296,16 @@ def exported(
         raise ExportError(
             f"format must be one of {', '.join(FORMATS)}, not {format!r}; advice.cell() starts a SageMaker job."
         )
-    checks.option_names("A cluster job", ClusterOptions, options)
+    option_names("A cluster job", ClusterOptions, options)
     chosen = ClusterOptions(**options)
     names = ("script", "image_uri", "trainer", "objective", "extra_hyperparameters")
-    content = launch(
-        model,
-        cluster,
-        job,
-        plan,
-        JobOptions(**{name: getattr(chosen, name) for name in names}),
-        min_fit_probability=min_fit_probability,
-        on_sagemaker=False,
-        reads_data=chosen.data is not None,
-        script_check=script_check,
-    )
+    job_options, has_data = JobOptions(**{name: getattr(chosen, name) for name in names}), chosen.data is not None
+    checked: dict[str, Any] = {"min_fit_probability": min_fit_probability, "script_check": script_check}
+    content = launch(model, cluster, job, plan, job_options, elsewhere=True, reads_data=has_data, **checked)
     files = {}
     if content.training is not None:
         weights = "SM_CHANNEL_MODEL" in (chosen.environment or {})
-        if content.training.trainer == "trl" and chosen.data is not None and not weights:
+        if content.training.trainer == "trl" and has_data and not weights:
             raise ExportError(
                 "Fine-tuning starts from weights: pass environment={'SM_CHANNEL_MODEL': ...} with the directory of a"
                 " model of transformers (save_pretrained)."

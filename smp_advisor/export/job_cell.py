@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.cluster.containers import image_at, patched_pytorch, table_date
 from smp_advisor.costs.wording import number, parameters_text, plural, probability
 from smp_advisor.errors import ExportError
-from smp_advisor.export.architectures import architecture_of
 from smp_advisor.export.launch import Launch, ScriptCheck, launch
 from smp_advisor.export.options import JobOptions
-from smp_advisor.export.script_parts import architecture_note, describe, hardware, in_words, library_name
+from smp_advisor.export.script_parts import (
+    architecture_note,
+    architecture_of,
+    describe,
+    hardware,
+    in_words,
+    library_name,
+)
 from smp_advisor.export.script_trl import trainer_note
 from smp_advisor.export.sdk_calls import estimator_values, trainer_values
 from smp_advisor.export.template import (
@@ -33,7 +39,6 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.containers import Container
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.workload.adapter import Adapter
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -109,24 +114,20 @@ def estimator_cell(
     its reader sets a variable. The warnings of `script_check` about a script of the user are in the header. The options
     are those of `JobOptions`.
     """
-    chosen = chosen_sdk(sdk)
+    chosen, job_options = chosen_sdk(sdk), JobOptions.of(options)
     content = launch(
-        model,
-        cluster,
-        job,
-        plan,
-        JobOptions.of(options),
-        min_fit_probability=min_fit_probability,
-        script_check=script_check,
+        model, cluster, job, plan, job_options, min_fit_probability=min_fit_probability, script_check=script_check
     )
-    oldest = _oldest_release(chosen, None if content.options.image_uri else content.container)
+    oldest = _oldest_release(chosen, None if job_options.image_uri else content.container)
     parts, requirement = oldest.split(".")[:2], f'"sagemaker>={oldest},<{_TESTED[chosen][1]}"'
     packs, sdk_name = chosen == "v3" and not content.torchrun, f"{chosen[1]} of the SageMaker Python SDK"
     sentences = [
-        *_header(model, content, job.adapter),
+        *_header(content),
         f"Requires version {sdk_name}: %pip install {requirement}",
         *([_UNDOCUMENTED] if packs else []),
     ]
+    files = content.companions.items()
+    writes = (f"(source_dir / {text_literal(name)}).write_text({text_block(text)})" for name, text in files)
     values: dict[str, object] = {
         "header": comments(sentences),
         "objection": " ".join(content.run.objections),
@@ -135,16 +136,11 @@ def estimator_cell(
         "required": Comment(f"{sdk_name}, {'.'.join(parts)} or later" if chosen == "v2" else sdk_name),
         "job_count": content.run.jobs,
         "base_job_name": content.base_job_name,
-        "region": content.options.region,
-        "role": content.options.role,
+        "region": job_options.region,
+        "role": job_options.role,
         "script": content.script,
         "requirements": content.requirements,
-        "companions": Expression(
-            "\n".join(
-                f"(source_dir / {text_literal(name)}).write_text({text_block(text)})"
-                for name, text in content.companions.items()
-            )
-        ),
+        "companions": Expression("\n".join(writes)),
         "train": content.inputs.get("train"),
     }
     # Scripts of SMP v1 and before read no conversations, and FSx has no files here.
@@ -155,17 +151,16 @@ def estimator_cell(
         rows = ["messages", "prompt"] if tunes else ["prompt"] * (training.architecture.task == "sequence_to_sequence")
         columns = [*rows, str(content.hyperparameters.get("text_column", "text"))]
         values["columns"] = Comment("{" + ", ".join(map(text_literal, columns)) + "}")
-    own_file = chosen == "v3" and not content.generated and content.options.source_dir is None
     flags = {
         "v3": chosen == "v3",
         "tunes": tunes,
-        "preferences": content.options.objective == "dpo",
+        "preferences": job_options.objective == "dpo",
         "checks_data": reads_rows and isinstance(content.inputs.get("train"), str),
         "packs": packs,
-        "own_file": own_file,
+        "own_file": chosen == "v3" and not content.generated and job_options.source_dir is None,
         "generated": content.generated,
         "chain": content.run.is_chain,
-        "to_be_written": not content.generated and content.options.script is None,
+        "to_be_written": not content.generated and job_options.script is None,
     }
     calls = estimator_values(content) if chosen == "v2" else trainer_values(content)
     return gathered(render("job.py.in", values=values | calls, flags=flags))
@@ -179,23 +174,18 @@ def terms_of(
     return f"{hardware(cluster)}. {duration(content)}", content.run.objections
 
 
-def _container_name(container: Container) -> str:
-    """Versions in a container, with the last day of AWS's patches if it is known."""
-    parts = [f"Python {container.py_version[2]}.{container.py_version[3:] or '6'}"]
-    if container.cuda:
-        parts.insert(0, f"CUDA {container.cuda}")
-    if container.transformers_version:
-        parts.append(f"transformers {container.transformers_version}")
-    return ", ".join(parts)
-
-
 def _image(job: Launch) -> tuple[str, str]:
     """Content of the image of a job, and whether AWS patches it as of the day of the table, or which one instead."""
     own, title = job.options.image_uri, job.library.title
     container = job.container if own is None else image_at(own)
     if container is None:
         return "your image", "Patches: yours. The advisor does not know this image."
-    name, day = _container_name(container), container.end_of_support
+    versions = [
+        f"CUDA {container.cuda}" if container.cuda else "",
+        f"Python {container.py_version[2]}.{container.py_version[3:] or '6'}",
+        f"transformers {container.transformers_version}" if container.transformers_version else "",
+    ]
+    name, day = ", ".join(filter(None, versions)), container.end_of_support
     if container.is_patched:
         is_named = container.sdk_2 is not None or container.sdk_3 is not None or own is not None or job.options.region
         place = "" if is_named else " Its address is that of most regions: export with region= for the others."
@@ -245,39 +235,13 @@ def duration(job: Launch) -> str:
     return f"{text} Ranges are 95 % intervals of the estimate."
 
 
-def _memory(job: Launch) -> str:
-    """Required memory and the probability that the plan fits."""
-    costs = job.run.estimate
-    if costs is None:
-        return ""
-    return (
-        f"Memory: {costs.needed_gib:,.1f} GiB per GPU of {costs.usable_gpu_memory_gib:.1f} GiB available; fits with a"
-        f" probability of {probability(costs.fit_probability)}."
-    )
-
-
 def _checkpointing(job: Launch) -> str:
     """Interval and size of checkpoints."""
-    run = job.run
     if not job.options.plan_hyperparameters or not job.generated:
         return "Checkpoints: your script must save them to the checkpoint directory and resume from it."
-    every = f"Checkpoints: every {run.checkpoint_every:,} steps"
-    if not run.checkpoint_gib:
-        return f"{every}."
-    return (
-        f"{every} (about {in_words(run.checkpoint_interval_seconds)}), {number(run.checkpoint_gib)} GiB each. Run this"
-        " cell again to resume."
-    )
-
-
-def _job_chain(job: Launch) -> str:
-    """The chain of jobs."""
-    run = job.run
-    return (
-        f"One job runs for at most {in_words(run.max_run_seconds)}, so the run is a chain of up to {run.jobs:,} jobs."
-        " Each resumes from the checkpoints of the job before. The cell waits for a job and starts the next one. You"
-        " can interrupt the cell: the job continues, and the cell follows it when you run it again."
-    )
+    every, interval = f"Checkpoints: every {job.run.checkpoint_every:,} steps", job.run.checkpoint_interval_seconds
+    size = f" (about {in_words(interval)}), {number(job.run.checkpoint_gib)} GiB each. Run this cell again to resume."
+    return every + (size if job.run.checkpoint_gib else ".")
 
 
 def _learning_rate(job: Launch) -> str:
@@ -290,39 +254,46 @@ def _learning_rate(job: Launch) -> str:
     if (rate, warmup) != (schedule.learning_rate, schedule.warmup_steps):
         usual = f"{schedule.learning_rate:g} after {schedule.warmup_steps:,} steps"
         origin = f"your setting, instead of {usual}: {origin}"
-    end = "0" if job.decays_to_zero else "10 % of it"
+    of_trl = job.training is not None and job.training.trainer == "trl"
+    end = "0" if of_trl or job.library.script == "trainer" else "10 % of it"
     steps = f"{100 * warmup:g} % of the steps as" if 0 < warmup < 1 else f"{warmup:,} steps of"
     return f"Learning rate: {rate:g} after {steps} warm-up ({origin}), then down to {end} at the last step."
 
 
-def _header(model: Model, job: Launch, adapter: Adapter | None) -> list[str]:
+def _header(job: Launch) -> list[str]:
     """Sentences at the top of a job cell; empty ones do not apply."""
     container, patches = _image(job)
-    training, run = job.training, job.run
+    model, training, run, memory = job.model, job.training, job.run, ""
+    parameters, library = parameters_text(model, job.job.adapter), library_name(job.plan)
+    if (costs := run.estimate) is not None:
+        memory = (
+            f"Memory: {costs.needed_gib:,.1f} GiB per GPU of {costs.usable_gpu_memory_gib:.1f} GiB available; fits"
+            f" with a probability of {probability(costs.fit_probability)}."
+        )
+    chain = (
+        f"One job runs for at most {in_words(run.max_run_seconds)}, so the run is a chain of up to {run.jobs:,} jobs."
+        " Each resumes from the checkpoints of the job before. The cell waits for a job and starts the next one. You"
+        " can interrupt the cell: the job continues, and the cell follows it when you run it again."
+    )
     return [
         f"SageMaker training job on {hardware(job.cluster)}.",
-        f'Model: "{comment(model.name)}" ({parameters_text(model, adapter)}). Library: {library_name(job.plan)}.',
+        f'Model: "{comment(model.name)}" ({parameters}). Library: {library}.',
         architecture_note(model) if model.origin == "inferred" and job.generated else "",
         f"Plan: {describe(job.plan)}.",
         trainer_note(training, job.options.trainer) if training is not None and training.tunes else "",
         f"Container: {container}.",
         patches,
-        *_warnings(job),
+        *(f"Warning: {warning}" for warning in job.warnings),
         duration(job),
-        _memory(job),
+        memory,
         _checkpointing(job) if run.saves_checkpoints else "",
-        _job_chain(job) if run.is_chain else "",
+        chain if run.is_chain else "",
         _learning_rate(job),
         facts(job.plan.library).get("discontinued", ""),
     ]
 
 
-def summary_lines(job: Launch) -> list[str]:
-    """Plan, library and hardware with the findings of the model's profile, as comments of Bash or YAML."""
-    sentences = [f"{describe(job.plan)}, {library_name(job.plan)}", hardware(job.cluster), *_warnings(job)]
-    return comments(sentences).splitlines()
-
-
-def _warnings(job: Launch) -> list[str]:
-    """Findings of the model's profile and of the user's script."""
-    return [f"Warning: {warning}" for warning in job.warnings]
+def summary(job: Launch) -> list[str]:
+    """Plan, library and hardware with the findings of the model's profile, a sentence each."""
+    warnings = (f"Warning: {warning}" for warning in job.warnings)
+    return [f"{describe(job.plan)}, {library_name(job.plan)}", hardware(job.cluster), *warnings]

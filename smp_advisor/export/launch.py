@@ -5,15 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
-from smp_advisor.export import checks
-from smp_advisor.export.options import CHECKPOINT_CHANNEL, FileSystem, Location
-from smp_advisor.export.run import run_of, schedule_of
+from smp_advisor.export.options import (
+    CHECKPOINT_CHANNEL,
+    FileSystem,
+    JobOptions,
+    Location,
+    base_job_name,
+    require_sagemaker,
+    require_terms,
+)
+from smp_advisor.export.run import Run, Schedule, run_of, schedule_of
 from smp_advisor.export.script import builds, companions, requirements, writable
 from smp_advisor.export.template import Expression
 from smp_advisor.files import data_file
@@ -23,11 +31,9 @@ from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.version import image, require_supported_instance, version_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.export.options import JobOptions
-    from smp_advisor.export.run import Run, Schedule
     from smp_advisor.export.script_parts import Training
     from smp_advisor.libraries.library import Library
     from smp_advisor.libraries.version import Image
@@ -52,13 +58,20 @@ _TRACKING = ("torch", "smp_step")
 """Kinds of scripts that write files for TensorBoard."""
 _OWN_SCRIPT = "train.py"
 """Placeholder for the user's script, for a model that is defined by code."""
+_RESERVED = ("sagemaker_", "mp_parameters")
+_COUNTS = {"max_steps": 1, "checkpoint_every": 1, "warmup_steps": 0}
+"""Numbers of steps in the settings of the script, with their smallest values."""
+_FREE = frozenset({*_COUNTS, "learning_rate", "epochs"})
+"""Settings of the script that the plan does not determine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """The content of a job cell."""
 
+    model: Model
     cluster: Cluster
+    job: Job
     plan: Plan
     options: JobOptions
     container: Image
@@ -105,19 +118,9 @@ class Launch:
         return self.training is not None
 
     @property
-    def decays_to_zero(self) -> bool:
-        """Whether the learning rate ends at zero, as those of the trainers of transformers and TRL."""
-        return self.library.script == "trainer" or (self.training is not None and self.training.trainer == "trl")
-
-    @property
     def torchrun(self) -> bool:
         """Whether torchrun starts the processes."""
         return self.library.launcher == "torchrun"
-
-    @property
-    def streams(self) -> bool:
-        """Whether training reads data from S3 instead of downloading it first."""
-        return self.options.input_mode == "FastFile"
 
     @property
     def metrics(self) -> dict[str, str]:
@@ -140,37 +143,29 @@ def launch(
     options: JobOptions,
     *,
     min_fit_probability: float,
-    on_sagemaker: bool = True,
+    elsewhere: bool = False,
     reads_data: bool = False,
     script_check: ScriptCheck | None = None,
 ) -> Launch:
-    """The content of the cell of a plan; of a job on a cluster of the user, if it is not `on_sagemaker`.
+    """The content of the cell of a plan, or of a job `elsewhere` than on SageMaker.
 
     `reads_data`: whether such a job has data, which on SageMaker is the channel ``train``.
     """
     require_types({"plan": (plan, Plan)}, "cell")
     plan = replace(plan, version=version_on(plan.library, plan.version, cluster.instance))
-    if on_sagemaker:
-        checks.sagemaker_instance(cluster)
+    if not elsewhere:
+        require_sagemaker(cluster)
     require_supported_instance(plan.library, cluster.instance)
     _require_possible(cluster, plan, options)
-    generated = options.script is None and builds(model)
     training = None
-    if generated:
+    if options.script is None and builds(model):
         training = writable(model, cluster, job, plan, trainer=options.trainer, objective=options.objective)
-        if on_sagemaker and training.trainer == "trl":
+        if not elsewhere and training.trainer == "trl":
             _require_channels(training, options)
-        checks.script_settings(options.extra_hyperparameters)
+        _require_settings(options.extra_hyperparameters)
     inputs = options.channels
-    run = run_of(
-        model,
-        cluster,
-        job,
-        plan,
-        options,
-        min_fit_probability=min_fit_probability,
-        reads_data=reads_data or "train" in inputs,
-    )
+    reads_data = reads_data or "train" in inputs
+    run = run_of(model, cluster, job, plan, options, min_fit_probability=min_fit_probability, reads_data=reads_data)
     if options.max_wait_seconds is not None and options.max_wait_seconds < run.max_run_seconds:
         raise ExportError(
             f"max_wait_seconds includes the running time and must be at least {run.max_run_seconds}, the running time"
@@ -178,12 +173,12 @@ def launch(
         )
     schedule = None
     own = _plan_settings(model, job, plan, run, training) if options.plan_hyperparameters else {}
-    if generated and run.estimate is not None:
+    if training is not None and run.estimate is not None:
         # A script of the user has a learning rate of its own.
         batch = run.estimate.global_batch_size
         schedule = schedule_of(model, job, steps=run.steps, global_batch_size=batch, objective=options.objective)
         own |= {"learning_rate": schedule.learning_rate, "warmup_steps": schedule.warmup_steps}
-    name = checks.base_job_name(options.job_name, model.name)
+    name = base_job_name(options.job_name, model.name)
     identity = _identity(model, job, plan, options, own)
     if run.is_chain:
         longest = data_file("export", "launch")["limits"]["base_job_name_characters"]
@@ -199,14 +194,17 @@ def launch(
         own["checkpoint_directory"] = f"/opt/ml/input/data/{CHECKPOINT_CHANNEL}"
     # Three checkpoints (two complete, one being written) of 20 bytes per parameter, divided over the nodes that write.
     checkpoints_gb = 0 if s3_uri is None else 3 * 20 * model.parameter_count / run.checkpoint_nodes / 1e9
-    passed = checks.hyperparameters(own, options.extra_hyperparameters, plan.parameters)
+    passed = _merged(own, options.extra_hyperparameters, plan.parameters)
+    board = training is not None and training.library.script in _TRACKING
     return Launch(
+        model=model,
         cluster=cluster,
+        job=job,
         plan=plan,
         options=options,
         container=image(plan.library, plan.version),
         training=training,
-        script=SCRIPT_NAME if generated else options.script or _OWN_SCRIPT,
+        script=options.script or (SCRIPT_NAME if training is not None else _OWN_SCRIPT),
         requirements=_requirements(options, training),
         companions={} if training is None else companions(training),
         hyperparameters=passed,
@@ -214,11 +212,9 @@ def launch(
         run=run,
         schedule=schedule,
         checkpoint_s3_uri=s3_uri,
-        tensorboard_s3_uri=_own_location(options, f"{name}/tensorboard")
-        if generated and get_library(plan.library).script in _TRACKING
-        else None,
+        tensorboard_s3_uri=_own_location(options, f"{name}/tensorboard") if board else None,
         base_job_name=name,
-        warnings=(*model.verdicts, *_script_warnings(options, plan, passed, script_check)),
+        warnings=model.verdicts + _script_warnings(options, plan, passed, script_check),
         volume_gb=options.volume_gb or 100 + math.ceil(checkpoints_gb),
     )
 
@@ -246,19 +242,17 @@ def _requirements(options: JobOptions, training: Training | None) -> str:
     """``requirements.txt`` of the generated script and the packages of the user."""
     if training is None and options.packages:
         raise ExportError("packages are for the generated script: add yours to requirements.txt in your source_dir.")
-    if training is None:
-        return ""
-    return requirements(training) + "".join(f"{package}\n" for package in options.packages)
+    return "" if training is None else requirements(training) + "".join(f"{name}\n" for name in options.packages)
 
 
 def _script_warnings(
-    options: JobOptions, plan: Plan, hyperparameters: Mapping[str, Any], check: ScriptCheck | None
+    options: JobOptions, plan: Plan, passed: Mapping[str, Any], check: ScriptCheck | None
 ) -> tuple[str, ...]:
     if options.script is None:
         return ()
-    if check is None:
-        return (f"{options.script} was not checked: the figures are those of a script that follows the plan.",)
-    return check(str(PurePath(options.source_dir or "", options.script)), plan, hyperparameters)
+    unchecked = f"{options.script} was not checked: the figures are those of a script that follows the plan."
+    path = str(PurePath(options.source_dir or "", options.script))
+    return (unchecked,) if check is None else check(path, plan, passed)
 
 
 def _identity(model: Model, job: Job, plan: Plan, options: JobOptions, own: dict[str, Any]) -> str:
@@ -290,4 +284,62 @@ def _require_possible(cluster: Cluster, plan: Plan, options: JobOptions) -> None
         # Images of the user are not known. Mismatches of the plan are objections of the cell.
         container = None if options.image_uri else image(plan.library, plan.version)
         name, count = cluster.instance.name, cluster.nodes
-        checks.require_terms(JobTerms(instance_type=name, instance_count=count, container=container))
+        require_terms(JobTerms(instance_type=name, instance_count=count, container=container))
+
+
+def _merged(own: Mapping[str, Any], extra: Mapping[str, Any] | None, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge the settings of the script with the hyperparameters of the user, and check the limits of SageMaker.
+
+    `parameters` (``mp_parameters``) are one more hyperparameter for SageMaker, and count too.
+    """
+    added: dict[Any, Any] = dict(extra or {})
+    for key, value in added.items():
+        if not isinstance(key, str) or not key.strip():
+            raise ExportError(f"The name of a hyperparameter must be a string, not {key!r}.")
+        if key.startswith(_RESERVED):
+            raise ExportError(f"The hyperparameter name {key!r} is reserved by SageMaker: choose another name.")
+        if key in own and key not in _FREE:
+            raise ExportError(f"The hyperparameter {key!r} is set by the plan ({own[key]!r}): change the plan instead.")
+        if not _plain(value):
+            raise ExportError(
+                f"The hyperparameter {key!r} must be a string, a finite number, True or False, or lists and"
+                f" dictionaries of these, not {value!r}."
+            )
+    merged = {**own, **added}
+    limits = data_file("export", "launch")["limits"]
+    # The SDK adds about a dozen hyperparameters.
+    if len(merged) > limits["hyperparameters"] - 20:
+        raise ExportError(
+            f"SageMaker accepts {limits['hyperparameters']} hyperparameters, including those of the SDK: pass fewer."
+        )
+    for key, value in {**merged, "mp_parameters": dict(parameters)}.items():
+        longest, longest_value = limits["key_characters"], limits["value_characters"]
+        if len(key) > longest:
+            name = f"The name of the hyperparameter {key[:40]!r}…"
+            raise ExportError(f"{name} has more than {longest} characters: choose a shorter name.")
+        if len(json.dumps(value)) > longest_value:
+            long = f"more than {longest_value} characters as JSON"
+            raise ExportError(f"The value of {key!r} has {long}: put it into a file.")
+    return merged
+
+
+def _require_settings(extra: Mapping[str, Any] | None) -> None:
+    """Raise `ExportError` for settings with which the generated script does not run as its cell states."""
+    require_types({"extra_hyperparameters": (extra, (Mapping, type(None)))}, "cell")
+    settings = extra or {}
+    for name, least in _COUNTS.items():
+        value = settings.get(name, least)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ExportError(f"The hyperparameter {name!r} must be a whole number of at least {least}, not {value!r}.")
+    for name in ("learning_rate", "epochs"):
+        value = settings.get(name, 1.0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise ExportError(f"The hyperparameter {name!r} must be a positive number, not {value!r}.")
+
+
+def _plain(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _plain(entry) for key, entry in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    return isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export import checks
 from smp_advisor.files import data_file
-from smp_advisor.job_rules import MAX_RUN_SECONDS, JobTerms
+from smp_advisor.job_rules import MAX_RUN_SECONDS, JobTerms, job_faults
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
 
 CHECKPOINT_CHANNEL = "checkpoints"
 """Input channel of the file system to which a job writes its checkpoints."""
@@ -51,47 +53,71 @@ def bucket_and_prefix(uri: str) -> tuple[str, str]:
     return bucket, prefix.strip("/")
 
 
-_PARTITION = "arn:aws[a-z-]*"
-_PATTERNS = {
-    # Option: pattern, and an example.
-    "role": (
-        rf"{_PARTITION}:iam::\d{{12}}:role/[\w+=,.@/-]{{1,512}}|[\w+=,.@-]{{1,64}}",
-        "'arn:aws:iam::123456789012:role/training'",
-    ),
-    "training_plan": (
-        rf"{_PARTITION}:sagemaker:[a-z0-9-]+:\d{{12}}:training-plan/[A-Za-z0-9-]{{1,64}}",
-        "'arn:aws:sagemaker:us-east-1:123456789012:training-plan/mine'",
-    ),
-    "image_uri": (r"[\w.:/@-]{1,255}", "'123456789012.dkr.ecr.us-west-2.amazonaws.com/training:1'"),
-    "volume_kms_key": (r"[\w:/-]{1,2048}", "'alias/training'"),
-    "output_kms_key": (r"[\w:/-]{1,2048}", "'alias/training'"),
-    "region": (r"[a-z]{2}(-[a-z]+)+-\d", "'us-west-2'"),
-    "input_mode": ("File|FastFile", "'FastFile'"),
-    "trainer": ("trl|plain", "'trl' or 'plain'"),
-    "objective": ("sft|dpo", "'sft' or 'dpo'"),
-}
-_LISTS = {
-    # Option: pattern of an entry, and what the entries are, with an example.
-    "subnets": ("[-0-9a-zA-Z]{1,32}", "ids such as ['subnet-0abc']"),
-    "security_group_ids": ("[-0-9a-zA-Z]{1,32}", "ids such as ['sg-0abc']"),
-    "packages": (
-        r"[A-Za-z0-9][\w.-]*(\[[\w, .-]+\])? ?([<>=!~].{1,100})?",
-        "requirements such as ['mlflow>=3', 'sagemaker-mlflow']",
-    ),
-}
 _TAG = re.compile(r"[\w .:/=+@-]*")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
-def check_account(options: JobOptions) -> None:
+def option_names(what: str, options_class: type, options: Mapping[str, Any]) -> None:
+    """Raise an error if an option is no field of the dataclass."""
+    names = [field.name for field in fields(options_class)]
+    unknown = sorted(options.keys() - set(names))
+    if unknown:
+        raise ExportError(f"{what} has no option {unknown[0]!r}; the options are {', '.join(names)}.")
+
+
+def require_text(name: str, value: object) -> None:
+    """Raise `ExportError` unless `value` is None or a string that is not blank."""
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise ExportError(f"{name} must be a string, for example a path, not {value!r}.")
+
+
+def require_integer(name: str, value: object, longest: int, *, seconds: str = "") -> None:
+    """Raise `ExportError` unless a value is None or an integer from 1 to `longest`; of `seconds`, in words."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= longest):
+        return
+    kind, limit = (" of seconds", f"{longest} ({seconds})") if seconds else ("", longest)
+    raise ExportError(f"{name} must be a whole number{kind} from 1 to {limit}, not {value!r}.")
+
+
+def require_sagemaker(cluster: Cluster) -> None:
+    """Raise `ExportError` for hardware that SageMaker does not have."""
+    if cluster.instance.custom or not cluster.instance.name.startswith("ml."):
+        raise ExportError(
+            f"{cluster.instance.name!r} is not a SageMaker instance type: choose a type such as ml.p4d.24xlarge, or"
+            " export a Slurm or Kubernetes job for your own hardware."
+        )
+
+
+def require_terms(terms: JobTerms) -> None:
+    """Raise `ExportError` for terms of a job that `check_estimator` would report as an error."""
+    for fault in job_faults(terms):
+        if fault.severity == "error":
+            raise ExportError(fault.sentence)
+
+
+def base_job_name(name: object, model_name: str) -> str:
+    """Prefix of the name of the job: the user's, or one derived from the name of the model."""
+    longest = data_file("export", "launch")["limits"]["base_job_name_characters"]
+    default = re.sub(r"[^A-Za-z0-9]+", "-", model_name)
+    default = f"smp-{default.strip('-')}"[:longest].strip("-") if default.strip("-") else "smp-training"
+    if name is None:
+        return default
+    if isinstance(name, str) and len(name) <= longest and re.fullmatch(r"[A-Za-z0-9](-*[A-Za-z0-9])*", name):
+        return name
+    raise ExportError(
+        f"job_name must have up to {longest} letters, digits and inner dashes, for example {default!r}, not {name!r}."
+    )
+
+
+def _check_account(options: JobOptions) -> None:
     """Raise `ExportError` for an option of the account that SageMaker would reject."""
-    for name, (pattern, example) in _PATTERNS.items():
+    for name, (pattern, example) in data_file("export", "launch")["patterns"].items():
         value = getattr(options, name)
         if value is not None and not (isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII)):
             raise ExportError(f"{name} must be text such as {example}, not {value!r}.")
     if options.output_path is not None and not isinstance(location("output_path", options.output_path), str):
         raise ExportError(f"output_path must be an S3 URI such as 's3://bucket/prefix', not {options.output_path!r}.")
-    checks.integer("retry_attempts", options.retry_attempts, data_file("export", "launch")["limits"]["retry_attempts"])
+    require_integer("retry_attempts", options.retry_attempts, data_file("export", "launch")["limits"]["retry_attempts"])
     for name in ("tags", "environment", "metrics"):
         _check_limits(name, getattr(options, name))
     _check_texts(options)
@@ -210,8 +236,8 @@ class JobOptions:
     """Whether to pass the settings of the plan to the script (batch size, ...)."""
 
     def __post_init__(self) -> None:
-        checks.text("script", self.script)
-        checks.text("source_dir", self.source_dir)
+        require_text("script", self.script)
+        require_text("source_dir", self.source_dir)
         if self.source_dir is not None and self.script is None:
             raise ExportError("source_dir requires your own script: pass script= with its path in that directory.")
         if not self.plan_hyperparameters and self.script is None:
@@ -219,42 +245,41 @@ class JobOptions:
                 "plan_hyperparameters=False requires your own script, because the generated script reads the settings"
                 " of the plan: pass script= with its path."
             )
-        checks.integer("max_run_seconds", self.max_run_seconds, MAX_RUN_SECONDS, seconds="28 days")
+        require_integer("max_run_seconds", self.max_run_seconds, MAX_RUN_SECONDS, seconds="28 days")
         for name in ("spot", "plan_hyperparameters", "long_run_without_checkpoints"):
             if not isinstance(chosen := getattr(self, name), bool):
                 raise ExportError(f"{name} must be True or False, not {chosen!r}.")
         limits = data_file("export", "launch")["limits"]
         longest = limits["keep_alive_seconds"]
-        checks.integer("keep_alive_seconds", self.keep_alive_seconds, longest, seconds=f"{longest // 60} minutes")
+        require_integer("keep_alive_seconds", self.keep_alive_seconds, longest, seconds=f"{longest // 60} minutes")
         if self.max_wait_seconds is not None and not self.spot:
             raise ExportError("max_wait_seconds applies to spot jobs only: pass spot=True as well.")
-        checks.integer("max_wait_seconds", self.max_wait_seconds, MAX_RUN_SECONDS, seconds="28 days")
-        checks.integer("volume_gb", self.volume_gb, limits["volume_gb"])
-        check_account(self)
-        for name, (entry, example) in _LISTS.items():
+        require_integer("max_wait_seconds", self.max_wait_seconds, MAX_RUN_SECONDS, seconds="28 days")
+        require_integer("volume_gb", self.volume_gb, limits["volume_gb"])
+        _check_account(self)
+        for name, (entry, example) in data_file("export", "launch")["lists"].items():
             texts: Any = getattr(self, name)
             is_list = isinstance(texts, list | tuple)
             if not is_list or not all(isinstance(text, str) and re.fullmatch(entry, text, re.ASCII) for text in texts):
                 raise ExportError(f"{name} must be a list of {example}, not {texts!r:.200}.")
             object.__setattr__(self, name, tuple(texts))
-        places = [*self.channels.values(), self.checkpoint_place]
         terms = JobTerms(
             spot=self.spot,
             max_run_seconds=self.max_run_seconds,
             max_wait_seconds=self.max_wait_seconds,
             checkpoints=self.checkpoints is not False,
             keep_alive_seconds=self.keep_alive_seconds,
-            file_system=any(isinstance(place, FileSystem) for place in places),
+            file_system=self.uses_file_system,
             network=bool(self.subnets and self.security_group_ids),
         )
-        checks.require_terms(terms)
+        require_terms(terms)
         if bool(self.subnets) != bool(self.security_group_ids):
             raise ExportError("subnets and security_group_ids must be passed together: pass both or neither.")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> JobOptions:
         """Create options from keyword arguments."""
-        checks.option_names("A job", cls, options)
+        option_names("A job", cls, options)
         return cls(**options)
 
     @property
@@ -277,6 +302,11 @@ class JobOptions:
                     f"The channel name {channel!r} is reserved by the SDK or the advisor: choose another name."
                 )
         return {channel: location(f"data for the channel {channel!r}", uri) for channel, uri in places.items()}
+
+    @property
+    def uses_file_system(self) -> bool:
+        """Whether data or checkpoints are on FSx for Lustre."""
+        return any(isinstance(place, FileSystem) for place in (*self.channels.values(), self.checkpoint_place))
 
     @property
     def checkpoint_place(self) -> Location | None:

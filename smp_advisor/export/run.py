@@ -13,9 +13,8 @@ from smp_advisor.costs.effective_time import EffectiveTime, effective_time, writ
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.wording import percent, probability
 from smp_advisor.errors import ExportError, PlanError
-from smp_advisor.export.architectures import architecture_of
 from smp_advisor.export.options import FileSystem
-from smp_advisor.export.script_parts import in_words
+from smp_advisor.export.script_parts import architecture_of, in_words
 from smp_advisor.files import data_file
 from smp_advisor.job_rules import MAX_RUN_SECONDS
 from smp_advisor.libraries.groups import global_batch_size
@@ -128,15 +127,28 @@ def run_of(
 ) -> Run:
     """Size of the run of a plan, which the data of the job decide where neither tokens nor steps are given."""
     steps, is_trial = _steps(model, cluster, job, plan, options, reads_data=reads_data)
-    costs = None
+    if job.precision != plan.precision and not job.fp8:
+        job = replace(job, precision=plan.precision)  # that of the cell
+    facts, chosen, costs = data_file("export", "launch")["run"], _count(options, "checkpoint_every"), None
     try:
-        costs = estimate(model, cluster, _of_plan(job, plan), plan)
+        costs = estimate(model, cluster, job, plan)
         objections = _objections(costs, cluster, min_fit_probability)
     except PlanError as error:
         objections = [str(error)]
+    common: dict[str, Any] = {"steps": steps, "is_trial": is_trial, "estimate": costs, "objections": tuple(objections)}
     # The steps of a script that does not receive them are unknown.
     if costs is None or steps is None or (is_trial and not options.plan_hyperparameters):
-        return _of_unknown_duration(steps, costs, options, tuple(objections), is_trial=is_trial)
+        unknown, every = 0.0 if is_trial else math.inf, facts["steps_without_estimate"]
+        if costs is not None and steps is None:
+            every = max(1, round(facts["spot_interval_seconds"] / costs.step_seconds))
+        _require_checkpoints(options, unknown)
+        return Run(
+            **common,
+            saves_checkpoints=_saves(options, unknown),
+            checkpoint_every=chosen or every,
+            checkpoint_interval_seconds=0.0 if costs is None else every * costs.step_seconds,
+            max_run_seconds=options.max_run_seconds or _DAY_SECONDS,
+        )
     low, middle, high = (
         _elapsed(model, cluster, job, plan, options, steps, costs.step_seconds * factor)
         for factor in (costs.step_factors[0], 1.0, costs.step_factors[1])
@@ -145,48 +157,24 @@ def run_of(
     longest = options.max_run_seconds or MAX_RUN_SECONDS
     effective, interval = middle[1], middle[1].checkpoint_interval_seconds
     if options.spot:
-        interval = min(interval, data_file("export", "launch")["run"]["spot_interval_seconds"])
+        interval = min(interval, facts["spot_interval_seconds"])
     jobs, seconds = 1, (low[0], middle[0], high[0])
     if high[0] > longest and not is_trial:
         jobs, interval = _chain(high, longest, interval, costs.step_seconds * costs.step_factors[1])
         between = (jobs - 1) * effective.startup_seconds
         seconds = (low[0], middle[0] + between, high[0] + between)
     full_hours = HOUR_SECONDS * math.ceil(high[0] / HOUR_SECONDS)
-    every = _count(options, "checkpoint_every") or max(1, min(round(interval / costs.step_seconds), steps))
+    every = chosen or max(1, min(round(interval / costs.step_seconds), steps))
     return Run(
-        steps=steps,
-        is_trial=is_trial,
-        estimate=costs,
+        **common,
         seconds=seconds,
         saves_checkpoints=_saves(options, high[0]) or jobs > 1,
         checkpoint_every=every,
         checkpoint_interval_seconds=every * costs.step_seconds,
         checkpoint_gib=effective.checkpoint_gib,
-        checkpoint_nodes=writing_nodes(cluster, layout_of_plan(plan, _of_plan(job, plan), cluster)),
+        checkpoint_nodes=writing_nodes(cluster, layout_of_plan(plan, job, cluster)),
         max_run_seconds=longest if jobs > 1 else options.max_run_seconds or min(full_hours, longest),
         jobs=jobs,
-        objections=tuple(objections),
-    )
-
-
-def _of_unknown_duration(
-    steps: int | None, costs: Estimate | None, options: JobOptions, objections: tuple[str, ...], *, is_trial: bool
-) -> Run:
-    """The run of a plan without an estimate, or whose steps the data or the script decide."""
-    facts = data_file("export", "launch")["run"]
-    seconds, usual = 0.0 if is_trial else math.inf, facts["steps_without_estimate"]
-    if costs is not None and steps is None:
-        usual = max(1, round(facts["spot_interval_seconds"] / costs.step_seconds))
-    _require_checkpoints(options, seconds)
-    return Run(
-        steps=steps,
-        is_trial=is_trial,
-        estimate=costs,
-        saves_checkpoints=_saves(options, seconds),
-        checkpoint_every=_count(options, "checkpoint_every") or usual,
-        checkpoint_interval_seconds=0.0 if costs is None else usual * costs.step_seconds,
-        max_run_seconds=options.max_run_seconds or _DAY_SECONDS,
-        objections=objections,
     )
 
 
@@ -212,16 +200,10 @@ def _count(options: JobOptions, name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _of_plan(job: Job, plan: Plan) -> Job:
-    """The job in the precision of the plan, which is that of the cell."""
-    return job if job.precision == plan.precision or job.fp8 else replace(job, precision=plan.precision)
-
-
 def _elapsed(
     model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions, steps: int, step_seconds: float
 ) -> tuple[float, EffectiveTime]:
     """Seconds of the run with everything that a job takes, whatever parts the user counts."""
-    job = _of_plan(job, plan)
     overheads = replace(job.overheads, parts=OVERHEADS)
     if isinstance(options.checkpoint_place, FileSystem):
         overheads = replace(overheads, storage="fsx")
@@ -240,8 +222,7 @@ def _chain(
     """
     elapsed, effective = longest_run
     useful = job_seconds - effective.startup_seconds
-    # At least four checkpoints per job.
-    interval = min(interval, useful / 4)
+    interval = min(interval, useful / 4)  # at least four checkpoints per job
     if interval < step_seconds:
         raise ExportError(
             f"max_run_seconds ({job_seconds}) is too short: starting the job takes about"

@@ -1,34 +1,36 @@
-"""The training script of a plan, and the cell that writes it; those of SMP v1 and Training Compiler."""
+"""The training script of a plan, its cell, and its small version for this machine; those of SMP v1 and the compiler."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import json
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import ExportError
+from smp_advisor.errors import ExportError, UnknownFamilyError
 from smp_advisor.export import script_torch, script_trl
-from smp_advisor.export.architectures import architecture_of, patched_release
-from smp_advisor.export.checks import unscripted
+from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script_parts import (
     Training,
-    common_flags,
-    common_values,
-    copies_fit,
+    architecture_of,
+    patched_release,
     require_auto_partition,
-    require_implemented,
+    unscripted,
 )
-from smp_advisor.export.template import Comment, gathered, render
+from smp_advisor.export.template import Comment, text_literal
 from smp_advisor.files import data_file
 from smp_advisor.job_rules import SCRIPT_NAME
-from smp_advisor.libraries.library import supports_tensor_parallelism
+from smp_advisor.libraries.library import LOCAL_LIBRARY, supports_tensor_parallelism
+from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.validation import unscripted_adapter
 from smp_advisor.libraries.version import oldest_script_release, release, version_on
+from smp_advisor.workload.model import Model
+from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
 
 
 def _require_keras(training: Training) -> None:
@@ -45,25 +47,17 @@ def _require_keras(training: Training) -> None:
 
 
 def _write_keras(training: Training) -> str:
-    """Generate the script."""
     shape, sequence_length = training.model.shape, training.sequence_length
-    values = common_values(training) | {
-        "sizes": {
-            "vocabulary": shape.vocab,
-            "positions": sequence_length if training.lacks_positions else training.positions or sequence_length,
-            "width": shape.hidden,
-            "layers": shape.layers,
-            "heads": shape.heads,
-            "feed_forward": shape.ffn,
-        },
+    sizes = {
+        "vocabulary": shape.vocab,
+        "positions": sequence_length if training.lacks_positions else training.positions or sequence_length,
+        "width": shape.hidden,
+        "layers": shape.layers,
+        "heads": shape.heads,
+        "feed_forward": shape.ffn,
     }
-    flags = common_flags(training) | {
-        "clip": False,
-        "horovod": bool(training.plan.ddp),
-        "full_batches": True,
-        "tensorflow": True,
-    }
-    return gathered(render("train_smp_v1_tensorflow.py.in", values=values, flags=flags))
+    flags = {"clip": False, "horovod": bool(training.plan.ddp), "full_batches": True, "tensorflow": True}
+    return training.render("train_smp_v1_tensorflow.py.in", {"sizes": sizes}, flags)
 
 
 def _require_trainer(training: Training) -> None:
@@ -78,16 +72,13 @@ def _require_trainer(training: Training) -> None:
 
 
 def _write_trainer(training: Training) -> str:
-    """Generate the script."""
-    values = common_values(training) | {"evaluation_note": Comment("")}
-    flags = common_flags(training) | {"evaluates": False}
-    return gathered(render("train_compiler.py.in", values=values, flags=flags))
+    return training.render("train_compiler.py.in", {"evaluation_note": Comment("")}, {"evaluates": False})
 
 
 def _require_smp_v1(training: Training) -> None:
     """Raise `ExportError` for plans that the script does not support."""
     plan = training.plan
-    require_implemented(training, {})
+    training.require_implemented({})
     patched_release(training.architecture)
     first = str(data_file("export", "architectures")["release"]["first_library"])
     for does, oldest in (
@@ -109,43 +100,34 @@ def _patched_transformers(training: Training) -> list[str]:
 
 
 def _write_smp_v1(training: Training) -> str:
-    """Generate the script."""
     plan, images = training.plan, training.architecture.task == "image_classification"
     inputs = ("pixel_values",) if images else ("input_ids", "attention_mask")
-    values = common_values(training) | {
+    features = {
+        "fp16": plan.precision == "fp16",
+        "bf16": plan.precision == "bf16",
+        "prescaled_batch": plan.prescaled_batch,
+        "shard_optimizer_state": plan.shard_optimizer_state,
+        "sharded_data_parallel": plan.shards_parameters,
+        "tensor_parallel": plan.tensor_parallel_degree > 1,
+    }
+    values = {
         "inputs": Comment(", ".join(inputs)),
         "keywords": Comment(", ".join(f"{name}={name}" for name in inputs)),
-        "features": {
-            "fp16": plan.precision == "fp16",
-            "bf16": plan.precision == "bf16",
-            "prescaled_batch": plan.prescaled_batch,
-            "shard_optimizer_state": plan.shard_optimizer_state,
-            "sharded_data_parallel": plan.shards_parameters,
-            "tensor_parallel": plan.tensor_parallel_degree > 1,
-        },
+        "features": features,
     }
-    flags = common_flags(training) | {
+    large = training.model.parameter_count > data_file("export", "launch")["smp_v1"]["undelayed_parameters"]
+    delays = large or not training.copies_fit(4 if plan.precision == "fp32" else 2)
+    flags = features | {
         "half_inputs": plan.precision != "fp32",
         # Sharded data parallelism clips gradients itself; only fp16 has a norm over all partitions.
         "clip": plan.precision == "fp16" and not plan.shards_parameters,
         "checks_launch": True,
-        "sharded_data_parallel": plan.shards_parameters,
-        "shard_optimizer_state": plan.shard_optimizer_state,
-        "prescaled": plan.prescaled_batch,
-        "tensor_parallel": plan.tensor_parallel_degree > 1,
         "tensor_parallel_family": supports_tensor_parallelism(training.model.family, plan.library),
-        "delay_initialization": _delays_initialization(training),
+        # A parameter of the estimator enables it, too.
+        "delay_initialization": delays and not plan.delayed_parameter_initialization,
         "full_batches": True,
     }
-    return gathered(render("train_smp_v1.py.in", values=values, flags=flags))
-
-
-def _delays_initialization(training: Training) -> bool:
-    if training.plan.delayed_parameter_initialization:
-        return False  # The parameter of the estimator enables it.
-    bytes_per_parameter = 4 if training.plan.precision == "fp32" else 2
-    largest = data_file("export", "launch")["smp_v1"]["undelayed_parameters"]
-    return training.model.parameter_count > largest or not copies_fit(training, bytes_per_parameter)
+    return training.render("train_smp_v1.py.in", values, flags)
 
 
 _KINDS = {
@@ -175,27 +157,18 @@ def script_cell(
     """
     if not builds(model):
         return ""
-    script = training_script(model, cluster, job, plan, trainer=trainer, objective=objective)
-    return f"%%writefile {SCRIPT_NAME}\n{script}"
+    return (
+        f"%%writefile {SCRIPT_NAME}\n{training_script(model, cluster, job, plan, trainer=trainer, objective=objective)}"
+    )
 
 
-def training_script(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    plan: Plan,
-    *,
-    trainer: str | None = None,
-    objective: str | None = None,
-    small_copy: bool = False,
-) -> str:
-    """Complete training script for `model` with the library and the techniques of `plan`.
+def training_script(model: Model, cluster: Cluster, job: Job, plan: Plan, **chosen: Any) -> str:
+    """Complete training script for `model` with the library and the techniques of `plan`; see `writable` for the rest.
 
     Precision, kind of sharding, prescaled batch and task are fixed in the script. It reads degrees, microbatches and
     sizes from the job, and stops immediately if the two disagree.
-    A `small_copy` stands for a larger model, whose weights it cannot load.
     """
-    return written(writable(model, cluster, job, plan, trainer=trainer, objective=objective, small_copy=small_copy))
+    return written(writable(model, cluster, job, plan, **chosen))
 
 
 def written(training: Training) -> str:
@@ -227,7 +200,10 @@ def writable(
     objective: str | None = None,
     small_copy: bool = False,
 ) -> Training:
-    """The training run, if a script can be generated for it; else raise `ExportError`."""
+    """The training run, if a script can be generated for it; else raise `ExportError`.
+
+    A `small_copy` stands for a larger model, whose weights the script cannot load.
+    """
     if not builds(model):
         problem = f"No training script can be generated for {model.name!r}"
         raise unscripted(f"{problem}, which has no transformers configuration")
@@ -238,14 +214,9 @@ def writable(
         raise ExportError(objection)
     plan = replace(plan, version=version_on(plan.library, plan.version, cluster.instance))
     training = Training(
-        model=model,
-        cluster=cluster,
-        job=job,
-        plan=plan,
-        architecture=architecture_of(model),
-        objective=objective or "sft",
-        small_copy=small_copy,
+        model=model, cluster=cluster, job=job, plan=plan, architecture=architecture_of(model), small_copy=small_copy
     )
+    training = replace(training, objective=objective or "sft")
     training = replace(training, trainer=script_trl.trainer_of(training, trainer))
     if training.lacks_positions and model.origin != "inferred":
         raise ExportError(
@@ -254,3 +225,110 @@ def writable(
         )
     _KINDS[_kind(training)][0](training)
     return training
+
+
+_LONGEST_SEQUENCE = 128
+"""Of a local run, in tokens."""
+_LAYERS, _STEPS, _PROCESSES, _LARGEST_BATCH = 2, 20, 2, 2
+
+
+def _small_configuration(settings: dict[str, Any]) -> dict[str, Any]:
+    """Reduce the sizes of a transformers configuration; its vocabulary and architecture are unchanged."""
+    dimensions = data_file("export", "small_model")
+    small = {name: value for name, value in settings.items() if name not in dimensions["dropped"]}
+    for largest, names in dimensions["largest"].items():
+        sizes = {name: small[name] for name in names if isinstance(small.get(name), int)}
+        small |= {name: min(size, int(largest)) for name, size in sizes.items()}
+    # As many heads share keys and values as in the original, if there are that many.
+    heads, shared = (
+        {name: settings[name] for name in dimensions[kind] if isinstance(settings.get(name), int)}
+        for kind in ("heads", "key_value_heads")
+    )
+    most = dimensions["largest_heads"]
+    total = max(heads.values(), default=most)
+    small |= {name: min(count, most) for name, count in heads.items()}
+    small |= {name: max(1, min(most, most * count // total)) for name, count in shared.items()}
+    for name in dimensions["by_layer"]:
+        if isinstance(small.get(name), list):
+            small[name] = small[name][:_LAYERS]
+    if "attention_types" in small:  # GPT-Neo: kinds of attention, and how often they repeat
+        small["attention_types"] = [[["global"], _LAYERS]]
+    rope = small.get("rope_parameters")
+    if isinstance(rope, dict) and "rope_theta" in rope:
+        # Scaled positions have lists whose length depends on the width.
+        small["rope_parameters"] = {"rope_type": "default", "rope_theta": rope["rope_theta"]}
+    return small
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallTraining:
+    """The small version of a training: its script, and what the script trains."""
+
+    script: str
+    model: Model | None
+    """None for a family without a cost model."""
+    job: Job
+    plan: Plan
+
+
+def small_training(
+    model: Model, cluster: Cluster, job: Job, plan: Plan, *, trainer: str = "plain", objective: str | None = None
+) -> SmallTraining | None:
+    """The training of `local_cell` for the generated script; None if no script can be generated for the model.
+
+    See `JobOptions` for `trainer` and `objective`.
+    """
+    if not builds(model):
+        return None
+    settings = _small_configuration(json.loads(model.config_json))
+    small = replace(model, name=f"small copy of {model.name}", config_json=json.dumps(settings, sort_keys=True))
+    alone = Plan(
+        library=LOCAL_LIBRARY,
+        batch_size=min(plan.batch_size, _LARGEST_BATCH),
+        precision="fp32",
+        activation_checkpointing="each" if plan.activation_checkpointing else False,
+    )
+    # Settings that save memory do not matter for a small model.
+    plain: dict[str, Any] = {name: training_settings()[name].default for name in job.training_settings()}
+    if job.adapter is not None and trainer == "trl":
+        # Weights of 4 and 8 bits require a GPU.
+        plain["adapter"] = replace(job.adapter, base_bits=16, double_quantization=False, upcast=False)
+    elif job.adapter is not None:
+        plain |= {"adapter": None, "training": "fine-tuning"}
+    if model.reads_tokens:
+        plain["sequence_length"] = min(job.sequence_length, _LONGEST_SEQUENCE)
+    short = replace(job, **plain)
+    script = training_script(small, cluster, short, alone, trainer=trainer, objective=objective, small_copy=True)
+    try:
+        trained = replace(Model.from_config(settings), name=small.name)
+    except UnknownFamilyError:
+        trained = None
+    return SmallTraining(script=script, model=trained, job=short, plan=alone)
+
+
+def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: Any) -> str:
+    """``%%smp_local`` cell that runs a small version of the training on this machine, in the environment of a job.
+
+    The model-parallel libraries exist only in the SageMaker containers. The cell therefore uses the script for plain
+    data parallelism, with the same data code, task and options, in fp32, for a small model of the same family. It
+    finds errors in data, shapes, options and the loss, but not in memory use. A script of the user runs unchanged. The
+    cell of a job that trains with TRL uses TRL if it is installed here. Of `JobOptions`, those of the script are used.
+    """
+    chosen = JobOptions.of(options)
+    if chosen.script is not None:
+        folder = "" if chosen.source_dir is None else f"{chosen.source_dir}/"
+        path = text_literal(f"{folder}{chosen.script}")
+        return f'%%smp_local --steps {_STEPS}\nimport runpy\n\nrunpy.run_path({path}, run_name="__main__")\n'
+    note, trainer = "", "plain"
+    if builds(model):
+        with suppress(ExportError):  # of the plan's own script
+            trainer = writable(model, cluster, job, plan, trainer=chosen.trainer, objective=chosen.objective).trainer
+    if trainer == "trl" and find_spec("trl") is None:
+        note = "# The job trains with TRL, which is not installed here: this is the loop of trainer='plain'.\n"
+        trainer = "plain"
+    objective = chosen.objective if trainer == "trl" else None
+    small = small_training(model, cluster, job, plan, trainer=trainer, objective=objective)
+    if small is None:
+        hint = "# Put the code of your training script here, without calls of the library."
+        return f"%%smp_local --steps {_STEPS}\n{hint}\n"
+    return f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name {SCRIPT_NAME}\n{note}{small.script}"

@@ -1,19 +1,26 @@
-"""Template values and flags of all training scripts, and the words for a plan that cells have as well."""
+"""Families with a training script, values and flags of all templates, and the words for a plan in scripts and cells."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import peak_flops
 from smp_advisor.costs.wording import parameters_text
-from smp_advisor.export.architectures import Architecture, configuration
-from smp_advisor.export.checks import unscripted
-from smp_advisor.export.template import Comment, comment, comment_lines, text_literal
+from smp_advisor.errors import ExportError
+from smp_advisor.export.template import Comment, comment, comment_lines, gathered, render, text_literal
 from smp_advisor.files import data_file
 from smp_advisor.libraries.library import get_library
-from smp_advisor.libraries.version import image
+from smp_advisor.libraries.version import (
+    image,
+    newest_script_release,
+    release,
+    script_release,
+    smp_v1_release,
+    transformers_families,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -37,6 +44,108 @@ _LAUNCHERS = {"torchrun": "torchrun", "mpi": "MPI", "xla": "torch_xla"}
 _FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
 _HOST_SHARE = 0.7
 """Fraction of the host memory that the copies of the model in all processes may use while it is built."""
+# Label names, provenance and data type, which do not affect the shape of the model.
+_NOT_SHAPE = {
+    *("_name_or_path", "architectures", "dtype", "id2label", "label2id", "model_type", "num_labels", "torch_dtype"),
+    *("transformers_version", "use_cache"),
+}
+
+
+def unscripted(problem: str, instead: str = "") -> ExportError:
+    """The refusal of a job without a generated script, with what would help besides a script of the user."""
+    return ExportError(f"{problem}: {f'{instead}, or ' if instead else ''}pass script= with your own script.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Architecture:
+    """How a family of transformers models is built, and its training task."""
+
+    family: str
+    task: str
+    title: str
+    """The task, for a comment."""
+    auto_model: str
+    """Class in transformers that builds the model from a configuration."""
+    layers: tuple[str, ...]
+    """Attributes that may contain the repeated layers."""
+    since: str
+    """First release of transformers with the family, of those that the scripts use."""
+    mask_token_id: int = 0
+    """Token that replaces a masked token, for the task ``masked``."""
+    reserved_positions: int = 0
+    """Rows of the position embeddings that no token of a sequence uses."""
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether samples are text without other labels."""
+        return self.task in ("causal", "masked", "sequence_to_sequence")
+
+
+def architecture_of(model: Model) -> Architecture:
+    """Architecture of `model`."""
+    families = transformers_families()
+    if model.family not in families:
+        raise unscripted(
+            f"No training script can be generated for the family {model.family!r}, of which transformers"
+            f" {newest_script_release()} has no model for text or images"
+        )
+    if model.head.kind == "none":
+        problem = f"{model.name!r} has no head, so there is no training loss"
+        raise unscripted(problem, "describe the model with its head")
+    listed = families[model.family]
+    task = listed.task
+    if model.head.kind != "language-model" and task != "image_classification":
+        task = "text_classification"
+    table = data_file("export", "architectures")
+    figures: dict[str, Any] = {
+        name: next((int(value) for value, having in table[name].items() if model.family in having), 0)
+        for name in ("mask_token_id", "reserved_positions")
+    }
+    layers = tuple(table["layers"].get(model.family, table["layers"]["usual"]))
+    return Architecture(
+        family=model.family, task=task, layers=layers, since=listed.since, **table["task"][task], **figures
+    )
+
+
+def patched_release(architecture: Architecture) -> str:
+    """Release of transformers with which SMP v1 and Training Compiler replace layers, or one that has the family."""
+    return _supported(architecture, smp_v1_release(architecture.since), "SMP v1")
+
+
+def newest_release(pytorch_version: str, architecture: Architecture) -> str:
+    """Release of transformers for a version of PyTorch, or the first with the family, if it supports that version."""
+    return _supported(architecture, script_release(pytorch_version, architecture.since), f"PyTorch {pytorch_version}")
+
+
+def _supported(architecture: Architecture, chosen: str | None, framework: str) -> str:
+    if chosen is None:
+        raise unscripted(
+            f"The family {architecture.family!r} requires transformers {architecture.since}, which does not support"
+            f" {framework}",
+            "choose a newer version or another library",
+        )
+    return chosen
+
+
+def packages_of(trainer: str, pytorch_version: str) -> list[str]:
+    """Packages of a trainer besides `newest_release`, with exact versions; empty where it does not support PyTorch."""
+    releases = data_file("export", "architectures")["release"][trainer]
+    since = [first for first in releases if release(first) <= release(pytorch_version)]
+    packages = releases[max(since, key=release)] if since else {}
+    return [f"{name}=={version}" for name, version in packages.items()]
+
+
+def _rotation(rope: dict[str, Any]) -> dict[str, Any]:
+    """Settings of rotary embeddings with the keys that transformers releases before 5 read."""
+    if isinstance(rope.get("full_attention"), dict):  # per kind of layer
+        local = rope.get("sliding_attention") or {}
+        settings = _rotation(rope["full_attention"])
+        return settings | ({"rope_local_base_freq": local["rope_theta"]} if "rope_theta" in local else {})
+    settings = {key: value for key, value in rope.items() if key in ("rope_theta", "partial_rotary_factor")}
+    scaling = {key: value for key, value in rope.items() if key not in settings}
+    if scaling.get("rope_type", "default") != "default":
+        settings["rope_scaling"] = scaling
+    return settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +199,101 @@ class Training:
     def lacks_positions(self) -> bool:
         """Whether the sequence is longer than the position embeddings support."""
         return 0 < self.positions < self.sequence_length
+
+    def copies_fit(self, bytes_per_parameter: float) -> bool:
+        """Whether the host memory is large enough for one copy of the model per GPU."""
+        copies_bytes = self.model.parameter_count * bytes_per_parameter * self.cluster.gpus_per_node
+        return self.small_copy or copies_bytes <= _HOST_SHARE * self.cluster.instance.host_memory_gib * 2**30
+
+    def unimplemented(self, implemented: Mapping[str, Collection[object]]) -> str:
+        """A training setting of the job that a script does not implement; empty without one."""
+        settings = self.job.training_settings().items()
+        return next((f"{name}={value!r}" for name, value in settings if value not in implemented.get(name, ())), "")
+
+    def require_implemented(self, implemented: Mapping[str, Collection[object]]) -> None:
+        """Raise `ExportError` for a training setting of the job that the script does not implement."""
+        if setting := self.unimplemented(implemented):
+            raise unscripted(f"The generated script does not implement {setting}", "leave it out of the job")
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """Configuration in transformers without keys that do not affect training, with the positions of a sequence."""
+        complete = json.loads(self.model.config_json)
+        settings = {key: value for key, value in complete.items() if key not in _NOT_SHAPE and value is not None}
+        rope = settings.pop("rope_parameters", None)
+        if isinstance(rope, dict):
+            settings = _rotation(rope) | settings
+        if self.model.head.kind == "classification":
+            settings["num_labels"] = self.model.head.outputs
+        if self.lacks_positions:
+            # The number of positions of an inferred shape is inferred too: use the sequence length.
+            name = next(name for name in ("n_positions", "max_position_embeddings") if name in settings)
+            settings[name] = self.sequence_length + self.architecture.reserved_positions
+        if self.architecture.task == "text_classification":
+            # Decoders use it to find the last token of a sequence.
+            settings.setdefault("pad_token_id", 0)
+        return settings
+
+    @property
+    def flops(self) -> dict[str, float]:
+        """Figures from which a script computes its TFLOPS and model FLOPs utilization, as estimates do."""
+        adapter = self.job.adapter
+        model = self.model if adapter is None else adapter.applied_to(self.model)
+        sample = model_flops_per_sample(model, self.sequence_length)
+        peak = peak_flops(self.cluster.instance, replace(self.job, precision=self.plan.precision))
+        return {"flops_per_sample": float(f"{sample:.6g}"), "peak_tflops": round(peak / 1e12, 1)}
+
+    def render(self, template: str, values: Mapping[str, object], flags: Mapping[str, bool]) -> str:
+        """The script of a template, with `values` and `flags` besides or instead of those of all libraries."""
+        return gathered(render(template, values={**self._values, **values}, flags={**self._flags, **flags}))
+
+    @property
+    def _values(self) -> dict[str, object]:
+        model, plan, architecture = self.model, self.plan, self.architecture
+        return {
+            "model_name": Comment(f'"{comment(model.name)}"'),
+            "parameters": Comment("small sizes" if self.small_copy else parameters_text(model, self.job.adapter)),
+            "task": Comment(architecture.title),
+            "architecture": comment_lines(architecture_note(model)),
+            "library": Comment(library_name(plan)),
+            "launcher": Comment(_LAUNCHERS[self.library.launcher]),
+            "plan": Comment(describe(plan)),
+            "auto_model": Comment(architecture.auto_model),
+            "family": model.family,
+            "configuration": self.configuration,
+            "batch_size": plan.batch_size,
+            "sequence_length": self.sequence_length,
+            "positions": self.positions,
+            "fixed_settings": {"precision": plan.precision},
+            "activation_checkpointing": plan.activation_checkpointing or "none",
+            "learning_rate": 0.0001 if self.job.optimizer == "adam" else 0.01,
+            "mask_token_id": min(architecture.mask_token_id, max(0, model.shape.vocab - 1)),
+            "dtype": Comment(DTYPES[plan.precision]),
+            "evaluation_note": Comment(" and every --evaluate_every steps"),
+            "step_option": Comment(""),
+            "layer_names": Comment(", ".join(map(text_literal, ["seq_layers", *architecture.layers]))),
+            # Half of a sample is for the encoder, half for the decoder.
+            "sample_length": Comment("twice " * (architecture.task == "sequence_to_sequence") + "--sequence_length"),
+            "token_dtype": "uint16" if model.shape.vocab <= 2**16 else "uint32",
+            **self.flops,
+        }
+
+    @property
+    def _flags(self) -> dict[str, bool]:
+        plan = self.plan
+        return {
+            **dict.fromkeys((*_TASKS, *_OPTIONAL), False),
+            self.architecture.task: True,
+            "adam": self.job.optimizer == "adam",
+            "fp16": plan.precision == "fp16",
+            "small_copy": self.small_copy,
+            "inferred": self.model.origin == "inferred",
+            "clip": True,
+            "evaluates": True,
+            "checkpoints_activations": bool(plan.activation_checkpointing),
+            "chooses_checkpointing": "activation_checkpointing" in plan.hyperparameters,
+            "more_positions": self.lacks_positions,
+        }
 
 
 def hardware(cluster: Cluster) -> str:
@@ -147,106 +351,8 @@ def architecture_note(model: Model) -> str:
     )
 
 
-def common_values(training: Training) -> dict[str, object]:
-    """Template values for all libraries."""
-    model, plan, architecture = training.model, training.plan, training.architecture
-    return {
-        "model_name": Comment(f'"{comment(model.name)}"'),
-        "parameters": Comment("small sizes" if training.small_copy else parameters_text(model, training.job.adapter)),
-        "task": Comment(architecture.title),
-        "architecture": comment_lines(architecture_note(model)),
-        "library": Comment(library_name(plan)),
-        "launcher": Comment(_LAUNCHERS[training.library.launcher]),
-        "plan": Comment(describe(plan)),
-        "auto_model": Comment(architecture.auto_model),
-        "family": model.family,
-        "configuration": model_configuration(training),
-        "batch_size": plan.batch_size,
-        "sequence_length": training.sequence_length,
-        "positions": training.positions,
-        "fixed_settings": {"precision": plan.precision},
-        "activation_checkpointing": plan.activation_checkpointing or "none",
-        "learning_rate": 0.0001 if training.job.optimizer == "adam" else 0.01,
-        "mask_token_id": min(architecture.mask_token_id, max(0, model.shape.vocab - 1)),
-        "dtype": Comment(DTYPES[plan.precision]),
-        "evaluation_note": Comment(" and every --evaluate_every steps"),
-        "step_option": Comment(""),
-        "layer_names": Comment(", ".join(map(text_literal, ["seq_layers", *architecture.layers]))),
-        # Half of a sample is for the encoder, half for the decoder.
-        "sample_length": Comment(f"{'twice ' if architecture.task == 'sequence_to_sequence' else ''}--sequence_length"),
-        "token_dtype": "uint16" if model.shape.vocab <= 2**16 else "uint32",
-        **flops(training),
-    }
-
-
-def flops(training: Training) -> dict[str, float]:
-    """Figures from which a script computes its TFLOPS and model FLOPs utilization, as estimates do."""
-    model, job, length = training.model, training.job, training.sequence_length
-    if job.adapter is not None:
-        model = job.adapter.applied_to(model)
-    peak = peak_flops(training.cluster.instance, replace(job, precision=training.plan.precision))
-    return {
-        "flops_per_sample": float(f"{model_flops_per_sample(model, length):.6g}"),
-        "peak_tflops": round(peak / 1e12, 1),
-    }
-
-
-def common_flags(training: Training) -> dict[str, bool]:
-    """Template flags for all libraries."""
-    plan = training.plan
-    return (
-        {task: training.architecture.task == task for task in _TASKS}
-        | dict.fromkeys(_OPTIONAL, False)
-        | {
-            "adam": training.job.optimizer == "adam",
-            "fp16": plan.precision == "fp16",
-            "small_copy": training.small_copy,
-            "inferred": training.model.origin == "inferred",
-            "clip": True,
-            "evaluates": True,
-            "checkpoints_activations": bool(plan.activation_checkpointing),
-            "chooses_checkpointing": "activation_checkpointing" in plan.hyperparameters,
-            "more_positions": training.lacks_positions,
-        }
-    )
-
-
 def require_auto_partition(plan: Plan) -> None:
     """Raise `ExportError` if the script must place layers on pipeline stages itself."""
     if not plan.auto_partition:
         problem = "auto_partition=False requires a script that places layers on pipeline stages"
         raise unscripted(f"{problem}, which depends on the model", "set auto_partition=True")
-
-
-def unimplemented(training: Training, implemented: Mapping[str, Collection[object]]) -> str:
-    """A training setting of the job that a script does not implement; empty without one."""
-    settings = training.job.training_settings().items()
-    return next((f"{name}={value!r}" for name, value in settings if value not in implemented.get(name, ())), "")
-
-
-def require_implemented(training: Training, implemented: Mapping[str, Collection[object]]) -> None:
-    """Raise `ExportError` for a training setting of the job that the script does not implement."""
-    if setting := unimplemented(training, implemented):
-        raise unscripted(f"The generated script does not implement {setting}", "leave it out of the job")
-
-
-def copies_fit(training: Training, bytes_per_parameter: float) -> bool:
-    """Whether the host memory is large enough for one copy of the model per GPU."""
-    if training.small_copy:
-        return True
-    cluster = training.cluster
-    copies_bytes = training.model.parameter_count * bytes_per_parameter * cluster.gpus_per_node
-    return copies_bytes <= _HOST_SHARE * cluster.instance.host_memory_gib * 2**30
-
-
-def model_configuration(training: Training) -> dict[str, Any]:
-    """Configuration of the model in transformers, with the positions that the sequence requires."""
-    settings = configuration(training.model)
-    if training.lacks_positions:
-        # The number of positions of an inferred shape is inferred too: use the sequence length.
-        name = next(name for name in ("n_positions", "max_position_embeddings") if name in settings)
-        settings[name] = training.sequence_length + training.architecture.reserved_positions
-    if training.architecture.task == "text_classification":
-        # Decoders use it to find the last token of a sequence.
-        settings.setdefault("pad_token_id", 0)
-    return settings

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export.architectures import newest_release, packages_of
-from smp_advisor.export.checks import unscripted
-from smp_advisor.export.script_parts import DTYPES, common_flags, common_values, copies_fit, require_implemented
-from smp_advisor.export.template import Comment, gathered, render
+from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of, unscripted
+from smp_advisor.export.template import Comment
 from smp_advisor.libraries.library import FULLY_SHARD_SINCE, supports_tensor_parallelism
 from smp_advisor.libraries.state_bytes import loss_in_parts
 from smp_advisor.libraries.version import has_plain_head, release
 
 if TYPE_CHECKING:
-    from smp_advisor.export.script_parts import Training
     from smp_advisor.libraries.plan import Plan
 
 _FP32_BYTES = 4
@@ -45,7 +42,7 @@ def require(training: Training) -> None:
             "disable them",
         )
     job, plan = training.job, training.plan
-    require_implemented(training, _IMPLEMENTED)
+    training.require_implemented(_IMPLEMENTED)
     plain_head = training.architecture.task == "causal" and has_plain_head(training.model.family)
     if job.loss == "chunked" and (not plain_head or _transforms(training)):
         raise unscripted(
@@ -91,7 +88,7 @@ def write(training: Training) -> str:
     strategy = plan.sharding_strategy if sharded else ""
     shards = plan.shard_degree(training.cluster) if sharded else 1
     # Parameters and optimizer state are copied to be saved in the background.
-    in_thread = not smp and copies_fit(training, (_FP32_BYTES + training.job.moment_bytes) / shards)
+    in_thread = not smp and training.copies_fit((_FP32_BYTES + training.job.moment_bytes) / shards)
     causal, pairs = (training.architecture.task == task for task in ("causal", "sequence_to_sequence"))
     weighted = pairs or (causal and training.tunes) or training.architecture.task == "masked"
     # As the estimate counts.
@@ -103,7 +100,7 @@ def write(training: Training) -> str:
     autocast = not sharded and not pure and plan.precision != "fp32"
     enters = autocast or _transforms(training)
     keeps_products = plan.activation_checkpointing == "operators"
-    values = common_values(training) | {
+    values = {
         "features": {
             "tensor_parallel": plan.tensor_parallel_degree > 1,
             "context_parallel": plan.context_parallel_degree > 1,
@@ -124,7 +121,7 @@ def write(training: Training) -> str:
         "step_option": Comment(f", {option}" if (option := _step_option(training)) else ""),
         "checkpoint_period": Comment(str(period)),
     }
-    flags = common_flags(training) | {
+    flags = {
         "reads_text": training.architecture.reads_text,
         "chats": causal and training.tunes,
         "pairs": pairs,
@@ -156,7 +153,7 @@ def write(training: Training) -> str:
         "delay_initialization": building == "library",
         "first_builds": building == "first process",
     }
-    return gathered(render("train_torch.py.in", values=values, flags=flags))
+    return training.render("train_torch.py.in", values, flags)
 
 
 def _step_option(training: Training) -> str:
@@ -191,13 +188,13 @@ def _transforms(training: Training) -> bool:
 def _building(training: Training) -> str:
     """Where the model is built: in every process, layer by layer by the library, or in the first process only."""
     model, instance, plan = training.model, training.cluster.instance, training.plan
-    enough = copies_fit(training, _FP32_BYTES)
+    enough = training.copies_fit(_FP32_BYTES)
     delays = plan.delayed_parameter_initialization
     if _library_initializes(training) and (delays or not enough):
         return "library"
     if enough and not delays:
         return "every process"
-    one_fits = copies_fit(training, _FP32_BYTES / training.cluster.gpus_per_node)
+    one_fits = training.copies_fit(_FP32_BYTES / training.cluster.gpus_per_node)
     # Tied parameters lose their connection in processes that start without values.
     if plan.shards_parameters and one_fits and not model.head.tied and not _transforms(training):
         return "first process"

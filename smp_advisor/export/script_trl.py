@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export.architectures import newest_release, packages_of
-from smp_advisor.export.script_parts import (
-    DTYPES,
-    common_flags,
-    common_values,
-    copies_fit,
-    flops,
-    model_configuration,
-    unimplemented,
-)
+from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of
 from smp_advisor.export.script_torch import fixed_settings
-from smp_advisor.export.template import Comment, gathered, render
+from smp_advisor.export.template import Comment, render
 from smp_advisor.libraries.plan import accelerate_settings
-
-if TYPE_CHECKING:
-    from smp_advisor.export.script_parts import Training
 
 _IMPLEMENTED = {
     "loss": ("chunked",),
@@ -86,7 +74,7 @@ def _shards_quantized(training: Training) -> bool:
 def _objection(training: Training) -> str:
     """Why TRL's trainers cannot train exactly the plan, as a clause; empty if they can."""
     job, plan = training.job, training.plan
-    setting = unimplemented(training, _IMPLEMENTED)
+    setting = training.unimplemented(_IMPLEMENTED)
     if training.library.script != "torch" or training.library.smdistributed:
         return f"it uses FSDP or DDP, not {training.library.title}"
     if training.architecture.task != "causal":
@@ -105,7 +93,7 @@ def _objection(training: Training) -> str:
         return f"it checkpoints all layers or none, not {plan.activation_checkpointing!r}"
     if training.objective == "dpo" and plan.batch_size % 2:
         return f"a pair of preferences has two sequences, and batch_size is {plan.batch_size}"
-    if not copies_fit(training, _loaded_bytes(training)):
+    if not training.copies_fit(_loaded_bytes(training)):
         return "the host memory is too small to load the model"
     return ""
 
@@ -134,7 +122,7 @@ def requirements(training: Training) -> list[str]:
     version, adapter = training.container.framework_version, training.job.adapter
     packages = [f"transformers=={newest_release(version, training.architecture)}", *packages_of("trl", version)]
     quantized = adapter is not None and adapter.quantized
-    return [package for package in packages if quantized or not package.startswith("bitsandbytes")]
+    return packages if quantized else [name for name in packages if not name.startswith("bitsandbytes")]
 
 
 def settings(training: Training) -> dict[str, Any]:
@@ -146,7 +134,7 @@ def settings(training: Training) -> dict[str, Any]:
     """
     plan, adapter, preferences = training.plan, training.job.adapter, training.objective == "dpo"
     sharded, checkpoints = plan.shards_parameters, bool(plan.activation_checkpointing)
-    model = {"model_type": training.model.family} | model_configuration(training)
+    model = {"model_type": training.model.family} | training.configuration
     sizes = {
         name: value
         for name, value in model.items()
@@ -220,7 +208,7 @@ def settings(training: Training) -> dict[str, Any]:
         content["groups"] = {"dp_replicate_size": cluster.nodes, "dp_shard_size": cluster.gpus_per_node}
     if not training.small_copy:
         # Without recomputation, and of the dense peak of the plan's GPU.
-        speed = flops(training)
+        speed = training.flops
         content["flops_per_token"] = float(f"{speed['flops_per_sample'] / training.sequence_length:.6g}")
         content["peak_tflops"] = speed["peak_tflops"]
     return content
@@ -235,12 +223,12 @@ def companions(training: Training) -> dict[str, str]:
 def write(training: Training) -> str:
     """Generate the script."""
     sharded, preferences, content = training.plan.shards_parameters, training.objective == "dpo", settings(training)
-    values = common_values(training) | {
+    values = {
         "objective": Comment(_OBJECTIVES[training.objective]),
         "kind": Comment(training.objective.upper()),
         "settings": content,
     }
-    flags = common_flags(training) | {
+    flags = {
         "sharded": sharded,
         "hybrid": "groups" in content,
         "preferences": preferences,
@@ -248,4 +236,4 @@ def write(training: Training) -> str:
         "adapter": (adapter := training.job.adapter) is not None,
         "quantized": adapter is not None and adapter.quantized,
     }
-    return gathered(render("train_trl.py.in", values=values, flags=flags))
+    return training.render("train_trl.py.in", values, flags)

@@ -80,33 +80,26 @@ def _several_by_xla(job: Launch) -> bool:
 
 def _mpi(instance: Instance) -> dict[str, Any]:
     """MPI options for one process per GPU, without the SDK's default flags (btl_vader), which must not be repeated."""
-    options = data_file("export", "launch")["mpi"]
-    launcher: dict[str, Any] = {"enabled": True, "processes_per_host": instance.gpus}
-    if instance.efa and instance.gpudirect_rdma:
-        launcher["custom_mpi_options"] = options["efa_with_gpudirect_rdma"]
-    elif instance.efa and instance.name in options["efa_without_gpudirect_rdma_on"]:
-        launcher["custom_mpi_options"] = options["efa"]
-    return launcher
+    options, key = data_file("export", "launch")["mpi"], ""
+    if instance.efa and (instance.gpudirect_rdma or instance.name in options["efa_without_gpudirect_rdma_on"]):
+        key = "efa_with_gpudirect_rdma" if instance.gpudirect_rdma else "efa"
+    launcher = {"enabled": True, "processes_per_host": instance.gpus}
+    return launcher | ({"custom_mpi_options": options[key]} if key else {})
 
 
 def estimator_values(job: Launch) -> dict[str, object]:
     """Template values of a cell for version 2."""
-    name = job.container.estimator
+    estimator, inputs = job.container.estimator, dict[str, object](job.inputs)
+    for name, place in job.inputs.items():
+        if isinstance(place, FileSystem):
+            inputs[name] = _file_system("FileSystemInput", place)
+        elif job.options.input_mode == "FastFile":
+            inputs[name] = Call("TrainingInput", {"s3_data": place, "input_mode": "FastFile"})
     return {
         "estimator": _estimator(job),
-        "estimator_class": Comment(name),
-        "estimator_module": Comment(f"sagemaker.{name.lower()}"),
-        "inputs": {
-            name: _file_system("FileSystemInput", place)
-            if isinstance(place, FileSystem)
-            else Call("TrainingInput", {"s3_data": place, "input_mode": "FastFile"})
-            if job.streams
-            else place
-            for name, place in job.inputs.items()
-        },
-        "distribution": "sagemaker",
-        "session": Comment("sagemaker.Session"),
-        "execution_role": Comment("sagemaker.get_execution_role"),
+        "estimator_class": Comment(estimator),
+        "estimator_module": Comment(f"sagemaker.{estimator.lower()}"),
+        "inputs": inputs,
         "start": Comment(f"estimator.fit({'inputs, ' if job.inputs else ''}wait=False)"),
         "job_name": Comment("estimator.latest_training_job.name"),
     }
@@ -159,13 +152,8 @@ def _estimator(job: Launch) -> Call:
 
 
 def _file_system(name: str, place: FileSystem) -> Call:
-    arguments = {
-        "file_system_id": place.identity,
-        "file_system_type": "FSxLustre",
-        "directory_path": place.directory,
-        "file_system_access_mode": "rw" if place.writable else "ro",
-    }
-    return Call(name, arguments)
+    kind = {"file_system_id": place.identity, "file_system_type": "FSxLustre", "directory_path": place.directory}
+    return Call(name, kind | {"file_system_access_mode": "rw" if place.writable else "ro"})
 
 
 _REGION = Expression("session.boto_region_name")
@@ -183,9 +171,6 @@ def trainer_values(job: Launch) -> dict[str, object]:
         if options.retry_attempts is None
         else Call("RetryStrategy", {"maximum_retry_attempts": options.retry_attempts}),
         "inputs": [_channel(job, name, place) for name, place in job.inputs.items()],
-        "distribution": "sagemaker-train",
-        "session": Comment("Session"),
-        "execution_role": Comment("get_execution_role"),
         "start": Comment(f"trainer.train({'input_data_config=inputs, ' if job.inputs else ''}wait=False, logs=False)"),
         "job_name": Comment("trainer._latest_training_job.training_job_name"),
         "source_dir": options.source_dir or "",
@@ -196,15 +181,12 @@ def trainer_values(job: Launch) -> dict[str, object]:
 
 def _channel(job: Launch, name: str, place: Location) -> Call:
     """An input channel. Training reads those of S3 during training if it streams; the SDK's own stay files."""
-    if isinstance(place, FileSystem):
-        place_or_call: object = _file_system("FileSystemDataSource", place)
-    elif job.streams:
+    if job.options.input_mode == "FastFile" and not isinstance(place, FileSystem):
         source = {"s3_data_type": "S3Prefix", "s3_uri": place, "s3_data_distribution_type": "FullyReplicated"}
         streamed = Call("DataSource", {"s3_data_source": Call("S3DataSource", source)})
         return Call("Channel", {"channel_name": name, "data_source": streamed, "input_mode": "FastFile"})
-    else:
-        place_or_call = place
-    return Call("InputData", {"channel_name": name, "data_source": place_or_call})
+    read = _file_system("FileSystemDataSource", place) if isinstance(place, FileSystem) else place
+    return Call("InputData", {"channel_name": name, "data_source": read})
 
 
 def _image(job: Launch) -> Call | Expression | str:
@@ -213,24 +195,18 @@ def _image(job: Launch) -> Call | Expression | str:
     if (uri := job.image_uri("v3")) is not None:
         return uri
     place: dict[str, Any] = {"region": _REGION}
-    versions: dict[str, Any] = {"py_version": container.py_version, "instance_type": job.cluster.instance.name}
-    if job.torchrun and job.library.smdistributed:
-        # Both keys, with or without parameters, select the image of the library.
-        chosen = {"torch_distributed": {"enabled": True}, "smdistributed": {"modelparallel": {"enabled": True}}}
-        framework = {"framework": "pytorch", "framework_version": container.framework_version}
-        return Call("image_uris.get_training_image_uri", place | framework | versions | {"distribution": chosen})
-    if job.library.compiles:
-        framework = {"framework": "pytorch", "framework_version": container.framework_version}
-        if container.transformers_version:
-            framework = {
-                "framework": "huggingface",
-                "framework_version": container.transformers_version,
-                "pytorch_version": container.framework_version,
-            }
-        # Any true value selects the image of the compiler.
-        return Call("image_uris.get_training_image_uri", place | framework | versions | {"compiler_config": True})
-    framework = {"framework": job.library.framework, "version": container.framework_version}
-    return Call("image_uris.retrieve", framework | place | versions | {"image_scope": "training"})
+    versions = {"py_version": container.py_version, "instance_type": job.cluster.instance.name}
+    compiles, version = job.library.compiles, container.framework_version
+    if not compiles and not (job.torchrun and job.library.smdistributed):
+        framework = {"framework": job.library.framework, "version": version}
+        return Call("image_uris.retrieve", framework | place | versions | {"image_scope": "training"})
+    framework = {"framework": "pytorch", "framework_version": version}
+    if compiles and (hugging_face := container.transformers_version):
+        framework = {"framework": "huggingface", "framework_version": hugging_face, "pytorch_version": version}
+    # Any true value selects the image of the compiler; both keys, with or without parameters, that of SMP v2.
+    chosen = {"torch_distributed": {"enabled": True}, "smdistributed": {"modelparallel": {"enabled": True}}}
+    selected: dict[str, Any] = {"compiler_config": True} if compiles else {"distribution": chosen}
+    return Call("image_uris.get_training_image_uri", place | framework | versions | selected)
 
 
 def _trainer(job: Launch) -> Call:
@@ -244,20 +220,35 @@ def _trainer(job: Launch) -> Call:
             "sagemaker_region": _REGION,
             **_launcher_hyperparameters(job),
         }
+    source = {"source_dir": options.source_dir, "entry_script": job.script}
+    if options.source_dir is None:
+        source = {"source_dir": Expression("str(source_dir)"), "entry_script": Expression("script.name")}
+    compute = {
+        "instance_type": job.cluster.instance.name,
+        "instance_count": job.cluster.nodes,
+        "volume_size_in_gb": job.volume_gb,
+        "enable_managed_spot_training": options.spot or None,
+        "keep_alive_period_in_seconds": options.keep_alive_seconds,
+        "training_plan_arn": options.training_plan,
+        "volume_kms_key_id": options.volume_kms_key,
+    }
     stopping = {
         "max_runtime_in_seconds": job.run.max_run_seconds,
         "max_wait_time_in_seconds": job.wait_seconds if options.spot else None,
     }
+    smp = Call("SMP", job.plan.parameters) if job.library.smdistributed else None
+    torchrun = {"process_count_per_node": job.cluster.instance.gpus, "smp": smp}
     checkpoints = {"s3_uri": job.checkpoint_s3_uri, "local_path": "/opt/ml/checkpoints"}
     network = {"subnets": list(options.subnets), "security_group_ids": list(options.security_group_ids)}
     output = {"s3_output_path": options.output_path, "kms_key_id": options.output_kms_key}
+    installed = {"requirements": "requirements.txt" if job.generated else None}
     arguments = {
         "sagemaker_session": Expression("session"),
         "role": Expression("role"),
         "training_image": Expression("image"),
-        "source_code": _source_code(job) if job.torchrun else None,
-        "distributed": _torchrun(job) if job.torchrun else None,
-        "compute": _compute(job),
+        "source_code": Call("SourceCode", source | installed) if job.torchrun else None,
+        "distributed": Call("Torchrun", torchrun) if job.torchrun else None,
+        "compute": Call("Compute", compute),
         "hyperparameters": hyperparameters,
         "stopping_condition": Call("StoppingCondition", stopping),
         "checkpoint_config": Call("CheckpointConfig", checkpoints) if job.checkpoint_s3_uri is not None else None,
@@ -279,33 +270,3 @@ def _as_text(value: object) -> object:
     except ValueError:
         return value
     return json.dumps(value)
-
-
-def _source_code(job: Launch) -> Call:
-    if job.options.source_dir is not None:
-        return Call("SourceCode", {"source_dir": job.options.source_dir, "entry_script": job.script})
-    code = {
-        "source_dir": Expression("str(source_dir)"),
-        "entry_script": Expression("script.name"),
-        "requirements": "requirements.txt" if job.generated else None,
-    }
-    return Call("SourceCode", code)
-
-
-def _torchrun(job: Launch) -> Call:
-    smp = Call("SMP", job.plan.parameters) if job.library.smdistributed else None
-    return Call("Torchrun", {"process_count_per_node": job.cluster.instance.gpus, "smp": smp})
-
-
-def _compute(job: Launch) -> Call:
-    options = job.options
-    arguments = {
-        "instance_type": job.cluster.instance.name,
-        "instance_count": job.cluster.nodes,
-        "volume_size_in_gb": job.volume_gb,
-        "enable_managed_spot_training": options.spot or None,
-        "keep_alive_period_in_seconds": options.keep_alive_seconds,
-        "training_plan_arn": options.training_plan,
-        "volume_kms_key_id": options.volume_kms_key,
-    }
-    return Call("Compute", arguments)

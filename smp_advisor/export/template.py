@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from itertools import groupby
+from typing import Any
 
 from smp_advisor.errors import ExportError
 
@@ -61,21 +63,6 @@ def comments(sentences: Iterable[str]) -> Comment:
 def _words(text: str) -> str:
     printable = "".join(character if character.isprintable() and character != "#" else " " for character in text)
     return " ".join(printable.split())
-
-
-def import_line(module: str, names: Iterable[str]) -> str:
-    """``from module import names``, sorted, and wrapped in the format of black.
-
-    Examples
-    --------
-    >>> import_line("smp_advisor", ["advise", "Plan"])
-    'from smp_advisor import Plan, advise'
-    """
-    ordered = sorted(names, key=lambda name: (name.islower(), name))
-    line = f"from {module} import {', '.join(ordered)}"
-    if len(line) <= _LINE_LENGTH:
-        return line
-    return f"from {module} import (\n" + "".join(f"    {name},\n" for name in ordered) + ")"
 
 
 def text_literal(text: str) -> str:
@@ -155,12 +142,8 @@ def gathered(source: str) -> str:
     """
     tree = ast.parse(source)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    groups: list[list[ast.Import | ast.ImportFrom]] = []
-    for before, node in zip([None, *tree.body], tree.body, strict=False):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            if before is None or not groups or groups[-1][-1] is not before:
-                groups.append([])
-            groups[-1].append(node)
+    kinds = groupby(tree.body, key=lambda node: isinstance(node, ast.Import | ast.ImportFrom))
+    groups: list[list[Any]] = [list(nodes) for are_imports, nodes in kinds if are_imports]
     lines = source.splitlines(keepends=True)
     for imports in reversed(groups):
         names = [
@@ -175,21 +158,24 @@ def gathered(source: str) -> str:
 
 def _block(names: Iterable[tuple[str | None, ast.alias]]) -> str:
     """Import statements: modules first, then names from modules; the standard library before packages."""
-    modules = {ast.unparse(alias) for module, alias in names if module is None}
-    members: dict[str, set[str]] = {}
+    statements: dict[tuple[bool, bool, str], set[str]] = {}
     for module, alias in names:
-        if module is not None:
-            members.setdefault(module, set()).add(ast.unparse(alias))
-    sections = []
-    for standard in (True, False):
-        plain = [f"import {module}" for module in sorted(modules) if _is_standard(module) is standard]
-        chosen = [module for module in sorted(members) if _is_standard(module) is standard]
-        sections.append("\n".join([*plain, *(import_line(module, members[module]) for module in chosen)]) + "\n")
-    return "\n".join(section for section in sections if section.strip())
+        source = module or ast.unparse(alias)
+        key = (source.split(".", maxsplit=1)[0] not in sys.stdlib_module_names, module is not None, source)
+        statements.setdefault(key, set()).add(ast.unparse(alias))
+    sections: dict[bool, str] = {}
+    for (packaged, has_names, source), members in sorted(statements.items()):
+        line = _import_line(source, members) if has_names else f"import {source}"
+        sections[packaged] = sections.get(packaged, "") + f"{line}\n"
+    return "\n".join(sections.values())
 
 
-def _is_standard(module: str) -> bool:
-    return module.split(".", maxsplit=1)[0] in sys.stdlib_module_names
+def _import_line(module: str, names: Iterable[str]) -> str:
+    ordered = sorted(names, key=lambda name: (name.islower(), name))
+    line = f"from {module} import {', '.join(ordered)}"
+    if len(line) <= _LINE_LENGTH:
+        return line
+    return f"from {module} import (\n" + "".join(f"    {name},\n" for name in ordered) + ")"
 
 
 _DIRECTIVE = re.compile(r"\s*#: (if|elif|else|end)\b ?(.*)")
@@ -213,9 +199,10 @@ def render(name: str, *, values: Mapping[str, object], flags: Mapping[str, bool]
     """Render a template.
 
     Lines between ``#: if <flags>`` (``#: elif``, ``#: else``) and ``#: end`` are included if the flags are true, or the
-    values not empty (``not`` negates a flag, ``and`` and ``or`` join flags). ``#: include <template>`` includes another
-    template, ``#: part <template>`` after two empty lines. ``{{ name }}`` is replaced by the literal of the value, or
-    by the text itself if it is a `Comment`. Values are inserted in one pass, so braces in a text have no effect.
+    values not empty (``not`` negates a flag, ``and`` and ``or`` join flags), and so is a line that ends with
+    ``#: if <flags>``. ``#: include <template>`` includes another template, ``#: part <template>`` after two empty
+    lines. ``{{ name }}`` is replaced by the literal of the value, or by the text itself if it is a `Comment`. Values
+    are inserted in one pass, so braces in a text have no effect.
     """
     lines, known = [], {**{name: bool(value) for name, value in values.items()}, **flags}
     # For each open block: whether the current branch is true, and whether any branch was true.
@@ -223,8 +210,9 @@ def render(name: str, *, values: Mapping[str, object], flags: Mapping[str, bool]
     for line in _lines(name):
         directive = _DIRECTIVE.fullmatch(line)
         if directive is None:
-            if all(holds for holds, _ in blocks):
-                lines.append(_filled(line, values))
+            text, _, condition = line.partition("  #: if ")
+            if all(holds for holds, _ in blocks) and (not condition or _holds(condition, known)):
+                lines.append(_filled(text, values))
             continue
         word, condition = directive.groups()
         any_held = word != "if" and blocks.pop()[1]

@@ -11,7 +11,7 @@ import pytest
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import ExportError
 from smp_advisor.export import local_cell, training_script
-from smp_advisor.export.architectures import architecture_of, newest_release, patched_release
+from smp_advisor.export.script_parts import architecture_of, newest_release, patched_release
 from smp_advisor.export.template import render
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.version import has_plain_head

@@ -15,7 +15,7 @@ import yaml
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import ExportError
-from smp_advisor.export import estimator_cell, local, local_cell, small_training, training_script
+from smp_advisor.export import estimator_cell, local_cell, script, small_training, training_script
 from smp_advisor.export.script import companions, requirements, writable, written
 from smp_advisor.export.template import text_block
 from smp_advisor.libraries import Plan
@@ -461,10 +461,10 @@ def test_the_estimate_counts_the_loss_of_fine_tuning_in_parts():
 
 
 def test_the_local_cell_trains_with_trl_where_it_is_installed(monkeypatch):
-    monkeypatch.setattr(local, "find_spec", lambda name: name)
+    monkeypatch.setattr(script, "find_spec", lambda name: name)
     assert "DPOTrainer(" in local_cell(*SHARDED_LORA, objective="dpo")
     assert "SFTTrainer" not in local_cell(*SHARDED_LORA, trainer="plain")
-    monkeypatch.setattr(local, "find_spec", lambda _: None)
+    monkeypatch.setattr(script, "find_spec", lambda _: None)
     assert (
         local_cell(*SHARDED_LORA).splitlines()[1].startswith("# The job trains with TRL, which is not installed here")
     )
