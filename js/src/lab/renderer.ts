@@ -31,6 +31,8 @@ const RANK = -20;
 const FAILED = /^Error displaying widget/;
 /** A live widget appears earlier, so that the picture does not flicker. */
 const PICTURE_AFTER_MS = 1000;
+/** Doubles with each attempt. */
+const AGAIN_AFTER_MS = 1000;
 
 /**
  * Shows an advisor's widget, or its picture while there is no widget.
@@ -45,6 +47,7 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
   private picture: IRenderMime.IRenderer | null = null;
   private model: IRenderMime.IMimeModel | null = null;
   private timer: ReturnType<typeof setTimeout> | undefined;
+  private pause = AGAIN_AFTER_MS;
   /** Follows ipywidgets' renderer: its promise may settle long before it has a widget, or never. */
   private readonly observer = new MutationObserver(() => this.look());
 
@@ -110,7 +113,18 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
       this.live?.dispose();
       this.live = null;
       this.showPicture();
+      if (this.model !== null) void this.lookAgain(this.model);
     }
+  }
+
+  /** Ask ipywidgets again while the kernel has the widget: on a slow page, it can report that before it has restored it. */
+  private async lookAgain(model: IRenderMime.IMimeModel): Promise<void> {
+    const kernel = this.panel.sessionContext.session?.kernel;
+    const reply = await kernel?.requestCommInfo({ target_name: 'jupyter.widget' }).catch(() => undefined);
+    if (reply?.content.status !== 'ok' || !(String(this.widget) in reply.content.comms)) return;
+    await new Promise(resolve => setTimeout(resolve, this.pause));
+    this.pause *= 2;
+    if (model === this.model && !this.isDisposed) void this.showWidget(model);
   }
 
   private showPicture(): void {
