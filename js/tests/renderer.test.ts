@@ -61,8 +61,8 @@ test('a restored notebook that is drawn before ipywidgets is active shows the wi
 });
 
 test.each([
-  ['is asked for again while the kernel has it', { m1: {} }, 3],
-  ['that the kernel does not have is asked for once', {}, 1]
+  ['is requested again while the kernel has it', { m1: {} }, 3],
+  ['that the kernel does not have is requested once', {}, 1]
 ])('a widget %s, and the picture is shown', async (_, comms, reports) => {
   Object.assign(page, { types: new Set(['text/html', WIDGET_MIME]), comms, hasWidget: false, reports: 0 });
   const renderer = drawn();

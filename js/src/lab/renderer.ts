@@ -117,7 +117,7 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
     }
   }
 
-  /** Ask ipywidgets again while the kernel has the widget: on a slow page, it can report that before it has restored it. */
+  /** Try again while the kernel has the widget: on a slow page, ipywidgets can report this before it has restored it. */
   private async lookAgain(model: IRenderMime.IMimeModel): Promise<void> {
     const kernel = this.panel.sessionContext.session?.kernel;
     const reply = await kernel?.requestCommInfo({ target_name: 'jupyter.widget' }).catch(() => undefined);
