@@ -162,13 +162,15 @@ def script_cell(
     )
 
 
-def training_script(model: Model, cluster: Cluster, job: Job, plan: Plan, **chosen: Any) -> str:
-    """Complete training script for `model` with the library and the techniques of `plan`; see `writable` for the rest.
+def training_script(
+    model: Model, cluster: Cluster, job: Job, plan: Plan, *, trainer: str | None = None, objective: str | None = None
+) -> str:
+    """Complete training script for `model` with the library and the techniques of `plan`.
 
     Precision, kind of sharding, prescaled batch and task are fixed in the script. It reads degrees, microbatches and
     sizes from the job, and stops immediately if the two disagree.
     """
-    return written(writable(model, cluster, job, plan, **chosen))
+    return written(writable(model, cluster, job, plan, trainer=trainer, objective=objective))
 
 
 def written(training: Training) -> str:
@@ -291,19 +293,19 @@ def small_training(
     # Settings that save memory do not matter for a small model.
     plain: dict[str, Any] = {name: training_settings()[name].default for name in job.training_settings()}
     if job.adapter is not None and trainer == "trl":
-        # Weights of 4 and 8 bits require a GPU.
+        # Quantized weights require bitsandbytes, which this machine may lack.
         plain["adapter"] = replace(job.adapter, base_bits=16, double_quantization=False, upcast=False)
     elif job.adapter is not None:
         plain |= {"adapter": None, "training": "fine-tuning"}
     if model.reads_tokens:
         plain["sequence_length"] = min(job.sequence_length, _LONGEST_SEQUENCE)
     short = replace(job, **plain)
-    script = training_script(small, cluster, short, alone, trainer=trainer, objective=objective, small_copy=True)
+    training = writable(small, cluster, short, alone, trainer=trainer, objective=objective, small_copy=True)
     try:
         trained = replace(Model.from_config(settings), name=small.name)
     except UnknownFamilyError:
         trained = None
-    return SmallTraining(script=script, model=trained, job=short, plan=alone)
+    return SmallTraining(script=written(training), model=trained, job=short, plan=alone)
 
 
 def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: Any) -> str:
