@@ -102,6 +102,7 @@ def test_cells_are_updated_until_they_are_edited(advised):
     slider = view.get_by_label("Batch size")
     for _ in range(2):
         slider.press("ArrowLeft")
+    expect(view).to_have_attribute("aria-busy", "false")  # the plan of the second move
     expect(stale).to_have_count(2)
     expect(button).to_have_text("Update 2 cells")
     stale.last.get_by_role("button", name="Update").click()

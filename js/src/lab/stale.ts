@@ -1,6 +1,6 @@
 import type { Cell } from '@jupyterlab/cells';
 import type { Notebook } from '@jupyterlab/notebook';
-import { TranslationBundle } from '@jupyterlab/translation';
+import type { TranslationBundle } from '@jupyterlab/translation';
 import { isOwnedBy, isStale, Owner, OWNED, ownedOf } from './ownership';
 
 const STALE = 'smp-advisor-stale';
@@ -22,15 +22,19 @@ export function markStale(
   for (const cell of notebook.widgets) {
     const owned = ownedOf(cell.model.getMetadata(OWNED));
     if (owned === null || !isOwnedBy(owned, owner)) continue;
-    cell.node.querySelector(`:scope > .${STALE}`)?.remove();
-    if (!isStale(owned, plan)) continue;
-    mark(cell, trans, () => update(owned.what));
+    const note = cell.node.querySelector(`:scope > .${STALE}`);
+    if (!isStale(owned, plan)) {
+      note?.remove();
+      continue;
+    }
+    // A note stays the same: if it were replaced while its button is pressed, the click would be lost.
+    (note ?? mark(cell, trans)).querySelector('button')!.onclick = () => update(owned.what);
     count[owned.what] = (count[owned.what] ?? 0) + 1;
   }
   return count;
 }
 
-function mark(cell: Cell, trans: TranslationBundle, update: () => void): void {
+function mark(cell: Cell, trans: TranslationBundle): Element {
   const note = document.createElement('div');
   note.className = STALE;
   note.setAttribute('role', 'status');
@@ -39,7 +43,7 @@ function mark(cell: Cell, trans: TranslationBundle, update: () => void): void {
   button.className = 'jp-mod-styled';
   button.textContent = trans.__('Update');
   button.dataset['lmSuppressShortcuts'] = 'true';
-  button.addEventListener('click', update);
   note.append(trans.__('This cell is for another plan than the advisor shows.'), button);
   cell.node.prepend(note);
+  return note;
 }
