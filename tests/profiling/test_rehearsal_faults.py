@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -122,16 +123,42 @@ def test_ranks_that_wait_for_each_other_are_a_hang():
     assert [problem.kind for problem in rehearsal.problems] == ["hang"]
 
 
-def test_the_stack_of_a_rank_that_has_not_written_all_of_it_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(deadlock, "ANSWER_SECONDS", 0)
-    file = tmp_path / "0.stack"
-    file.write_text(f'{deadlock._STACK}\n  File "/torch/distributed/distributed_c10d.py", line 1 in broadcast\n')
+@pytest.fixture
+def stopped() -> Iterator[int]:
+    """A process that does not take signals."""
     with subprocess.Popen(["sleep", "600"]) as rank:
         rank.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, rank.pid, os.WSTOPPED)
-        lines = deadlock._stack(rank.pid, file)
+        yield rank.pid
         rank.kill()
-    assert lines == []
+
+
+STACK = (
+    f"{deadlock._STACK}\n",
+    '  File "/torch/distributed/distributed_c10d.py", line 1 in broadcast\n',
+    '  File "a.py"\n',
+)
+
+
+def test_the_stack_of_a_rank_that_has_not_written_all_of_it_is_not_read(stopped, tmp_path, monkeypatch):
+    monkeypatch.setattr(deadlock, "ANSWER_SECONDS", 0)
+    file = tmp_path / "0.stack"
+    file.write_text("".join(STACK))
+    assert deadlock._stack(stopped, file) == []
+
+
+def test_a_rank_that_has_taken_the_signal_and_not_begun_to_write_is_waited_for(stopped, tmp_path, monkeypatch):
+    """Between being taken and its handler, a signal is neither pending nor blocked."""
+    file, left = tmp_path / "0.stack", list(STACK)
+    file.touch()
+
+    def write(_):
+        with file.open("a") as stream:
+            stream.write(left.pop(0))
+
+    monkeypatch.setattr(deadlock.time, "sleep", write)
+    monkeypatch.setattr(deadlock, "is_handling", lambda *_: 0 < len(left) < len(STACK))
+    assert deadlock._stack(stopped, file) == "".join(STACK).splitlines()
 
 
 def test_a_rank_that_takes_longer_than_the_others_is_no_hang():

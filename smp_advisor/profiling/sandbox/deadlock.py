@@ -131,16 +131,26 @@ def _thread(number: int) -> tuple[bool, int, int]:
 
 def _stack(pid: int, file: Path) -> list[str]:
     """The stack that a process writes on request, innermost frame first; empty unless it is complete."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, _STACK_SIGNAL)
+    if not file.exists() or _has_ended(pid):
+        return []
+    before = len(_stacks(file))
+    os.kill(pid, _STACK_SIGNAL)
     until = time.monotonic() + ANSWER_SECONDS
-    while is_handling(pid, _STACK_SIGNAL):
-        if time.monotonic() > until:
+    # Between being taken and its handler, a signal is neither pending nor blocked: the handler must have begun.
+    while len(_stacks(file)) == before or is_handling(pid, _STACK_SIGNAL):
+        if _has_ended(pid) or time.monotonic() > until:
             return []
         time.sleep(_PAUSE_SECONDS / 5)
-    with suppress(OSError):
-        return (_STACK + file.read_text(encoding="utf-8").rpartition(_STACK)[2]).splitlines()
-    return []
+    return [_STACK, *_stacks(file)[-1].splitlines()[1:]]
+
+
+def _stacks(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8", errors="replace").split(_STACK)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a child process has ended, which is not collected yet."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _end(pids: Iterable[int]) -> None:
