@@ -8,7 +8,7 @@ const OWNER = { from: 'advisor', model: 'm1' };
 const OWN = ownedBy(OWNER, { sources: ['x'], what: 'job', plan: 'p', mode: 'update' }, 0);
 const TRANS = { __: (text: string) => text } as unknown as TranslationBundle;
 
-test('the button of a cell of another plan stays while the plan moves, and is gone once the cell has the plan', () => {
+test('the button of a cell of another plan stays while the plan moves, until the cell has the plan or is the user\'s', () => {
   const node = document.createElement('div');
   const metadata: Record<string, unknown> = { [OWNED]: OWN };
   const notebook = { widgets: [{ node, model: { getMetadata: (key: string) => metadata[key] } }] } as unknown as Notebook;
@@ -22,5 +22,9 @@ test('the button of a cell of another plan stays while the plan moves, and is go
   expect(earlier).not.toHaveBeenCalled();
   expect(later).toHaveBeenCalledExactlyOnceWith('job');
   expect(markStale(notebook, OWNER, 'p', TRANS, later)).toEqual({});
+  expect(node.childElementCount).toBe(0);
+  markStale(notebook, OWNER, 'p2', TRANS, later);
+  delete metadata[OWNED];
+  expect(markStale(notebook, OWNER, 'p2', TRANS, later)).toEqual({});
   expect(node.childElementCount).toBe(0);
 });

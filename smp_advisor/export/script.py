@@ -123,7 +123,7 @@ def _write_smp_v1(training: Training) -> str:
         "clip": plan.precision == "fp16" and not plan.shards_parameters,
         "checks_launch": True,
         "tensor_parallel_family": supports_tensor_parallelism(training.model.family, plan.library),
-        # A parameter of the estimator enables it, too.
+        # Unless a parameter of the estimator enables it.
         "delay_initialization": delays and not plan.delayed_parameter_initialization,
         "full_batches": True,
     }
@@ -157,9 +157,8 @@ def script_cell(
     """
     if not builds(model):
         return ""
-    return (
-        f"%%writefile {SCRIPT_NAME}\n{training_script(model, cluster, job, plan, trainer=trainer, objective=objective)}"
-    )
+    script = training_script(model, cluster, job, plan, trainer=trainer, objective=objective)
+    return f"%%writefile {SCRIPT_NAME}\n{script}"
 
 
 def training_script(

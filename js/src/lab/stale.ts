@@ -21,9 +21,9 @@ export function markStale(
   const count: Record<string, number> = {};
   for (const cell of notebook.widgets) {
     const owned = ownedOf(cell.model.getMetadata(OWNED));
-    if (owned === null || !isOwnedBy(owned, owner)) continue;
+    if (owned !== null && !isOwnedBy(owned, owner)) continue;
     const note = cell.node.querySelector(`:scope > .${STALE}`);
-    if (!isStale(owned, plan)) {
+    if (owned === null || !isStale(owned, plan)) {
       note?.remove();
       continue;
     }
