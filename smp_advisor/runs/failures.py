@@ -36,9 +36,11 @@ _STEPS = re.compile(
 _WARNING = re.compile(r"\bwarn(?:ing)?\b|\w+warning:|\[w[ \d]|^w\d{4} |\bw tensorflow/")
 _INFORMATION = "nccl info"
 """In lines of NCCL that mention failed attempts of every start."""
-_RANK = re.compile(r"\[?\brank ?:?(\d{1,6})\]?(?!\d)|^\[\d+,(\d{1,6})\]<|\blocal_rank: (\d{1,3})\b")
+_RANK = re.compile(r"\[?(?:\b|mpi)rank ?:?(\d{1,6})\]?(?!\d)|^\[\d+,(\d{1,6})\]<|\blocal_rank: (\d{1,3})\b")
 _RAISED = re.compile(r"(?P<name>\b(?:[\w.]{1,100}(?:error|failure)|[\w.]{0,100}exception)): ?(?P<message>\S.*)")
-_BEFORE_RAISED = re.compile(r"[\W\d]*(?:\[?rank ?\d+\]?:?\s*|\[\d+,\d+\]<\w+>:?\s*|e\s+)?")
+_MARKS = (r"\[?rank ?\d+\]?", r"\[[a-z_]+\d+\]", r"\[\d+,(?:mpirank:)?\d+(?:,[\w-]+)?\]<\w+>")
+"""Of a process: by PyTorch, by torchrun (``[default0]:``), and by MPI (``[1,mpirank:0,algo-1]<stderr>:``)."""
+_BEFORE_RAISED = re.compile(rf"[\W\d]*(?:(?:{'|'.join(_MARKS)}):?\s*|e\s+)*")
 _GIB = {"b": 2.0**-30, "bytes": 2.0**-30, "kib": 2.0**-20, "mib": 2.0**-10, "gib": 1.0, "tib": 2.0**10}
 _SIZE = r"(?P<size>\d[\d.]*) ?(?P<unit>bytes|[kmgt]ib)\b"
 _FIGURES = {

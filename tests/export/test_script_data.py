@@ -76,6 +76,8 @@ def test_each_sample_is_used_once_per_epoch_with_any_number_of_processes(samples
         ({"epochs": 2.5}, "/data", 25, 3),
         ({}, None, 100, 10),
         ({"max_steps": 7, "warmup_steps": 2.0}, "/data", 7, 2),
+        ({"max_steps": 20, "warmup_steps": 20.0}, None, 20, 19),  # the schedule of transformers divides by the rest
+        ({"max_steps": 1}, "/data", 1, 0),
     ],
 )
 def test_steps_are_those_of_the_epochs_of_the_data(given, directory, steps, warmup):

@@ -162,6 +162,8 @@ def test_a_path_of_the_container_is_named_with_the_variable_to_use(write, tmp_pa
     assert 'use os.environ["SM_CHANNEL_TRAIN_SET"]' in first
     assert "FileNotFoundError" in rest
     assert done.notices == (first,)
+    unrelated = run(write(f"model = {path!r}\n1 / 0"), folder=tmp_path / "other")
+    assert "exists only" not in unrelated.error, "the script's own folder is no path of the container"
 
 
 def test_a_program_that_does_not_answer_is_not_reported_as_missing(monkeypatch, tmp_path, write):

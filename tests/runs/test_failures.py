@@ -110,6 +110,20 @@ def test_what_the_job_survived_or_handled_is_not_the_cause(lines, kind, line):
         assert "&lt;b&gt;" in failure._repr_html_()
 
 
+@pytest.mark.parametrize(
+    ("mark", "rank"),
+    [
+        ("[default0]:[rank1]: ", 1),
+        ("[1,mpirank:3,algo-1]<stderr>:", 3),
+        ("[1,2]<stderr>: ", 2),
+        ("10:07:00 rank 7: ", 7),
+    ],
+)
+def test_an_exception_of_no_kind_is_read_after_the_marks_of_its_process(mark, rank):
+    failure = smpa.read_failure(f"{mark}mine.OddError: 7\nChildFailedError\nexitcode: 1")
+    assert (failure.kind, failure.rank, failure.cause) == ("exception", rank, "The script raised mine.OddError: 7.")
+
+
 @pytest.mark.parametrize("excerpt", LOGS, ids=lambda excerpt: excerpt.title)
 def test_a_log_of_a_run_that_goes_well_shows_no_failure(excerpt):
     assert smpa.read_failure(excerpt.text) is None

@@ -113,6 +113,8 @@ _WITHOUT_LIBRARY = (
     "fails, or check the script with %smp_check, which does not run it."
 )
 _ABSOLUTE = re.compile(r"/opt/ml(?:/[\w.-]+)*")
+_IN_CONTAINER = re.compile(r"(?<![\w.-])/opt/ml\b")
+"""A path of the container in a log, in which the script's own folder ends with ``container/opt/ml/code``."""
 _VARIABLES = (
     ("model", "SM_MODEL_DIR"),
     ("output/data", "SM_OUTPUT_DATA_DIR"),
@@ -240,7 +242,7 @@ def _error(container: Container, end: ProgramEnd) -> str:
     """Cause of a failure, after the change of the script that would help."""
     if any("No module named 'smdistributed" in line for line in end.log):
         return f"{container.entry_point} requires smdistributed.modelparallel. {_WITHOUT_LIBRARY}"
-    if end.error is not None and any("/opt/ml" in line for line in end.log):
+    if end.error is not None and any(map(_IN_CONTAINER.search, end.log)):
         return "\n".join([*_absolute_paths(container)[:1], str(end.error)])
     return "" if end.error is None else str(end.error)
 
