@@ -126,13 +126,8 @@ def monitoring_cell(cluster: Cluster, *, region: str | None = None) -> str:
     region of the job; None for that of the environment.
     """
     require_sagemaker(cluster)
-    values = {
-        "region": JobOptions(region=region).region,
-        "instances": cluster.nodes,
-        "gpus": cluster.instance.gpus,
-        "vcpus": cluster.instance.vcpus,
-    }
-    return render("monitoring.py.in", values=values, flags={})
+    instance, region = cluster.instance, JobOptions(region=region).region
+    return render("monitoring.py.in", region=region, instances=cluster.nodes, gpus=instance.gpus, vcpus=instance.vcpus)
 
 
 def permissions_cell(cluster: Cluster, plan: Plan, *, model_name: str = "", sdk: str = "auto", **options: Any) -> str:
@@ -144,13 +139,13 @@ def permissions_cell(cluster: Cluster, plan: Plan, *, model_name: str = "", sdk:
     require_sagemaker(cluster)
     chosen = JobOptions.of(options)
     checks_network = chosen_sdk(sdk) == "v3"
-    values = {"policy": policy(plan, chosen, model_name=model_name, checks_network=checks_network)}
-    flags = {
-        "fsx": chosen.uses_file_system,
-        "checks_network": checks_network and not chosen.subnets,
-        "efa_network": bool(chosen.subnets) and cluster.instance.efa,
-    }
-    return render("permissions.py.in", values=values, flags=flags)
+    return render(
+        "permissions.py.in",
+        policy=policy(plan, chosen, model_name=model_name, checks_network=checks_network),
+        fsx=chosen.uses_file_system,
+        checks_network=checks_network and not chosen.subnets,
+        efa_network=chosen.subnets and cluster.instance.efa,
+    )
 
 
 def quota_cell(cluster: Cluster, **options: Any) -> str:
@@ -169,6 +164,6 @@ def quota_cell(cluster: Cluster, **options: Any) -> str:
         "table_date": Comment(table_date()),
         "table_words": f"the advisor's table of {table_date()}",
         "region": chosen.region,
+        "plans": name in data_file("export", "launch")["training_plans"]["instances"],
     }
-    plans = name in data_file("export", "launch")["training_plans"]["instances"]
-    return render("quota.py.in", values=values, flags={"plans": plans})
+    return render("quota.py.in", **values)

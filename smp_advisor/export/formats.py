@@ -268,7 +268,7 @@ def sbatch(job: ClusterJob) -> str:
         "gpus": content.cluster.instance.gpus,
         "hours": job.options.time_limit_hours or max(1, math.ceil(seconds / 3600)),
     }
-    return render("job.sbatch.in", values=values, flags={})
+    return render("job.sbatch.in", **values)
 
 
 FORMATS = {"kubernetes": "job.yaml", "slurm": "job.sbatch"}

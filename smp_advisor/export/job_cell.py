@@ -128,6 +128,10 @@ def estimator_cell(
     ]
     files = content.companions.items()
     writes = (f"(source_dir / {text_literal(name)}).write_text({text_block(text)})" for name, text in files)
+    # Scripts of SMP v1 and before read no conversations, and FSx has no files here.
+    reads_rows = content.generated and content.library.script == "torch" and architecture_of(model).reads_text
+    training = content.training
+    tunes = training is not None and training.tunes
     values: dict[str, object] = {
         "header": comments(sentences),
         "objection": " ".join(content.run.objections),
@@ -142,16 +146,6 @@ def estimator_cell(
         "requirements": content.requirements,
         "companions": Expression("\n".join(writes)),
         "train": content.inputs.get("train"),
-    }
-    # Scripts of SMP v1 and before read no conversations, and FSx has no files here.
-    reads_rows = content.generated and content.library.script == "torch" and architecture_of(model).reads_text
-    training = content.training
-    tunes = training is not None and training.tunes
-    if training is not None:
-        rows = ["messages", "prompt"] if tunes else ["prompt"] * (training.architecture.task == "sequence_to_sequence")
-        columns = [*rows, str(content.hyperparameters.get("text_column", "text"))]
-        values["columns"] = Comment("{" + ", ".join(map(text_literal, columns)) + "}")
-    flags = {
         "v3": chosen == "v3",
         "tunes": tunes,
         "preferences": job_options.objective == "dpo",
@@ -162,8 +156,12 @@ def estimator_cell(
         "chain": content.run.is_chain,
         "to_be_written": not content.generated and job_options.script is None,
     }
+    if training is not None:
+        rows = ["messages", "prompt"] if tunes else ["prompt"] * (training.architecture.task == "sequence_to_sequence")
+        columns = [*rows, str(content.hyperparameters.get("text_column", "text"))]
+        values["columns"] = Comment("{" + ", ".join(map(text_literal, columns)) + "}")
     calls = estimator_values(content) if chosen == "v2" else trainer_values(content)
-    return gathered(render("job.py.in", values=values | calls, flags=flags))
+    return gathered(render("job.py.in", **values, **calls))
 
 
 def terms_of(

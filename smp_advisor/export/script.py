@@ -56,8 +56,8 @@ def _write_keras(training: Training) -> str:
         "heads": shape.heads,
         "feed_forward": shape.ffn,
     }
-    flags = {"clip": False, "horovod": bool(training.plan.ddp), "full_batches": True, "tensorflow": True}
-    return training.render("train_smp_v1_tensorflow.py.in", {"sizes": sizes}, flags)
+    name, horovod = "train_smp_v1_tensorflow.py.in", training.plan.ddp
+    return training.render(name, sizes=sizes, horovod=horovod, clip=False, full_batches=True, tensorflow=True)
 
 
 def _require_trainer(training: Training) -> None:
@@ -72,7 +72,7 @@ def _require_trainer(training: Training) -> None:
 
 
 def _write_trainer(training: Training) -> str:
-    return training.render("train_compiler.py.in", {"evaluation_note": Comment("")}, {"evaluates": False})
+    return training.render("train_compiler.py.in", evaluation_note=Comment(""), evaluates=False)
 
 
 def _require_smp_v1(training: Training) -> None:
@@ -110,14 +110,12 @@ def _write_smp_v1(training: Training) -> str:
         "sharded_data_parallel": plan.shards_parameters,
         "tensor_parallel": plan.tensor_parallel_degree > 1,
     }
-    values = {
+    large = training.model.parameter_count > data_file("export", "launch")["smp_v1"]["undelayed_parameters"]
+    delays = large or not training.copies_fit(4 if plan.precision == "fp32" else 2)
+    values = features | {
         "inputs": Comment(", ".join(inputs)),
         "keywords": Comment(", ".join(f"{name}={name}" for name in inputs)),
         "features": features,
-    }
-    large = training.model.parameter_count > data_file("export", "launch")["smp_v1"]["undelayed_parameters"]
-    delays = large or not training.copies_fit(4 if plan.precision == "fp32" else 2)
-    flags = features | {
         "half_inputs": plan.precision != "fp32",
         # Sharded data parallelism clips gradients itself; only fp16 has a norm over all partitions.
         "clip": plan.precision == "fp16" and not plan.shards_parameters,
@@ -127,7 +125,7 @@ def _write_smp_v1(training: Training) -> str:
         "delay_initialization": delays and not plan.delayed_parameter_initialization,
         "full_batches": True,
     }
-    return training.render("train_smp_v1.py.in", values, flags)
+    return training.render("train_smp_v1.py.in", **values)
 
 
 _KINDS = {

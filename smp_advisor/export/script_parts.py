@@ -243,9 +243,9 @@ class Training:
         peak = peak_flops(self.cluster.instance, replace(self.job, precision=self.plan.precision))
         return {"flops_per_sample": float(f"{sample:.6g}"), "peak_tflops": round(peak / 1e12, 1)}
 
-    def render(self, template: str, values: Mapping[str, object], flags: Mapping[str, bool]) -> str:
-        """The script of a template, with `values` and `flags` besides or instead of those of all libraries."""
-        return gathered(render(template, values={**self._values, **values}, flags={**self._flags, **flags}))
+    def render(self, template: str, /, **values: object) -> str:
+        """The script of a template, with `values` besides or instead of those of all libraries."""
+        return gathered(render(template, **{**self._values, **values}))
 
     @property
     def _values(self) -> dict[str, object]:
@@ -276,14 +276,8 @@ class Training:
             "sample_length": Comment("twice " * (architecture.task == "sequence_to_sequence") + "--sequence_length"),
             "token_dtype": "uint16" if model.shape.vocab <= 2**16 else "uint32",
             **self.flops,
-        }
-
-    @property
-    def _flags(self) -> dict[str, bool]:
-        plan = self.plan
-        return {
             **dict.fromkeys((*_TASKS, *_OPTIONAL), False),
-            self.architecture.task: True,
+            architecture.task: True,
             "adam": self.job.optimizer == "adam",
             "fp16": plan.precision == "fp16",
             "small_copy": self.small_copy,

@@ -112,7 +112,7 @@ def write(training: Training) -> str:
         "reshard_after_forward": strategy in ("full_shard", "hybrid_shard"),
         "model_dtype": Comment(DTYPES["bf16" if plan.precision == "bf16" else "fp32"]),
         "fixed_settings": {name: str(plan.hyperparameters[name]) for name in fixed_settings(plan)},
-        "weighted": Comment("* weights[part]" if weighted else "/ len(parts)"),
+        "share": Comment("* weights[part]" if weighted else "/ len(parts)"),
         "built_dtype": Comment(DTYPES[plan.precision if pure else "fp32"]),
         "backward": Comment("state.scaler.scale(loss).backward()" if plan.precision == "fp16" else "loss.backward()"),
         "clip": Comment(_clipping(training)),
@@ -120,8 +120,6 @@ def write(training: Training) -> str:
         "wrapper": Comment("wrapper, " if keeps_products or plan.offload_activations else ""),
         "step_option": Comment(f", {option}" if (option := _step_option(training)) else ""),
         "checkpoint_period": Comment(str(period)),
-    }
-    flags = {
         "reads_text": training.architecture.reads_text,
         "chats": causal and training.tunes,
         "pairs": pairs,
@@ -153,7 +151,7 @@ def write(training: Training) -> str:
         "delay_initialization": building == "library",
         "first_builds": building == "first process",
     }
-    return training.render("train_torch.py.in", values, flags)
+    return training.render("train_torch.py.in", **values)
 
 
 def _step_option(training: Training) -> str:

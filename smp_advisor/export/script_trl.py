@@ -216,7 +216,7 @@ def settings(training: Training) -> dict[str, Any]:
 
 def companions(training: Training) -> dict[str, str]:
     """The files next to the script: the plan, and the callback that reports its steps."""
-    report = render("report.py.in", values={}, flags={})
+    report = render("report.py.in")
     return {"train.yaml": yaml.safe_dump(settings(training), sort_keys=False), "report.py": report}
 
 
@@ -227,8 +227,6 @@ def write(training: Training) -> str:
         "objective": Comment(_OBJECTIVES[training.objective]),
         "kind": Comment(training.objective.upper()),
         "settings": content,
-    }
-    flags = {
         "sharded": sharded,
         "hybrid": "groups" in content,
         "preferences": preferences,
@@ -236,4 +234,4 @@ def write(training: Training) -> str:
         "adapter": (adapter := training.job.adapter) is not None,
         "quantized": adapter is not None and adapter.quantized,
     }
-    return training.render("train_trl.py.in", values, flags)
+    return training.render("train_trl.py.in", **values)

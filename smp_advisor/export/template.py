@@ -5,14 +5,11 @@ from __future__ import annotations
 import ast
 import math
 import re
-import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from itertools import groupby
-from typing import Any
 
 from smp_advisor.errors import ExportError
 
@@ -135,47 +132,21 @@ _EMPTY_LINES = re.compile(r"\n{4,}")
 
 
 def gathered(source: str) -> str:
-    """Sort each group of imports at the top level of `source`, and leave out the names that it does not use.
+    """Leave out the names of imports at the top level of `source` that it does not use, or has imported before.
 
-    Templates import everything that one of their variants uses. More than two empty lines in a row, which are between
-    the parts, become two.
+    Templates import everything that one of their variants uses, a statement per line. More than two empty lines in a
+    row, which are between the parts, become two.
     """
-    tree = ast.parse(source)
+    tree, lines = ast.parse(source), source.splitlines(keepends=True)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    kinds = groupby(tree.body, key=lambda node: isinstance(node, ast.Import | ast.ImportFrom))
-    groups: list[list[Any]] = [list(nodes) for are_imports, nodes in kinds if are_imports]
-    lines = source.splitlines(keepends=True)
-    for imports in reversed(groups):
-        names = [
-            (node.module if isinstance(node, ast.ImportFrom) else None, alias)
-            for node in imports
-            for alias in node.names
-            if (alias.asname or alias.name.split(".")[0]) in used
-        ]
-        lines[imports[0].lineno - 1 : imports[-1].end_lineno] = [_block(names)]
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            bound = {alias.asname or alias.name.split(".")[0]: alias for alias in node.names}
+            names = [alias for name, alias in bound.items() if name in used]
+            used -= bound.keys()
+            node.names = sorted(names, key=lambda alias: (alias.name.islower(), alias.name))
+            lines[node.lineno - 1] = f"{ast.unparse(node)}\n" if names else ""
     return _EMPTY_LINES.sub("\n\n\n", "".join(lines))
-
-
-def _block(names: Iterable[tuple[str | None, ast.alias]]) -> str:
-    """Import statements: modules first, then names from modules; the standard library before packages."""
-    statements: dict[tuple[bool, bool, str], set[str]] = {}
-    for module, alias in names:
-        source = module or ast.unparse(alias)
-        key = (source.split(".", maxsplit=1)[0] not in sys.stdlib_module_names, module is not None, source)
-        statements.setdefault(key, set()).add(ast.unparse(alias))
-    sections: dict[bool, str] = {}
-    for (packaged, has_names, source), members in sorted(statements.items()):
-        line = _import_line(source, members) if has_names else f"import {source}"
-        sections[packaged] = sections.get(packaged, "") + f"{line}\n"
-    return "\n".join(sections.values())
-
-
-def _import_line(module: str, names: Iterable[str]) -> str:
-    ordered = sorted(names, key=lambda name: (name.islower(), name))
-    line = f"from {module} import {', '.join(ordered)}"
-    if len(line) <= _LINE_LENGTH:
-        return line
-    return f"from {module} import (\n" + "".join(f"    {name},\n" for name in ordered) + ")"
 
 
 _DIRECTIVE = re.compile(r"\s*#: (if|elif|else|end)\b ?(.*)")
@@ -195,37 +166,37 @@ def _lines(name: str) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def render(name: str, *, values: Mapping[str, object], flags: Mapping[str, bool]) -> str:
+def render(name: str, /, **values: object) -> str:
     """Render a template.
 
-    Lines between ``#: if <flags>`` (``#: elif``, ``#: else``) and ``#: end`` are included if the flags are true, or the
-    values not empty (``not`` negates a flag, ``and`` and ``or`` join flags), and so is a line that ends with
-    ``#: if <flags>``. ``#: include <template>`` includes another template, ``#: part <template>`` after two empty
-    lines. ``{{ name }}`` is replaced by the literal of the value, or by the text itself if it is a `Comment`. Values
-    are inserted in one pass, so braces in a text have no effect.
+    Lines between ``#: if <names>`` (``#: elif``, ``#: else``) and ``#: end`` are included if the values are true or not
+    empty (``not`` negates a value, ``and`` and ``or`` join them), and so is a line that ends with ``#: if <names>``.
+    ``#: include <template>`` includes another template, ``#: part <template>`` after two empty lines. ``{{ name }}`` is
+    replaced by the literal of the value, or by the text itself if it is a `Comment`. Values are inserted in one pass,
+    so braces in a text have no effect.
     """
-    lines, known = [], {**{name: bool(value) for name, value in values.items()}, **flags}
+    lines: list[str] = []
     # For each open block: whether the current branch is true, and whether any branch was true.
     blocks: list[tuple[bool, bool]] = []
     for line in _lines(name):
         directive = _DIRECTIVE.fullmatch(line)
         if directive is None:
             text, _, condition = line.partition("  #: if ")
-            if all(holds for holds, _ in blocks) and (not condition or _holds(condition, known)):
+            if all(holds for holds, _ in blocks) and (not condition or _holds(condition, values)):
                 lines.append(_filled(text, values))
             continue
         word, condition = directive.groups()
         any_held = word != "if" and blocks.pop()[1]
         if word != "end":
             holds = not any_held and all(outer for outer, _ in blocks)
-            holds = holds and (word == "else" or _holds(condition, known))
+            holds = holds and (word == "else" or _holds(condition, values))
             blocks.append((holds, any_held or holds))
     return "\n".join(lines) + "\n"
 
 
-def _holds(condition: str, flags: Mapping[str, bool]) -> bool:
+def _holds(condition: str, values: Mapping[str, object]) -> bool:
     return any(
-        all(flags[name.removeprefix("not ")] is not name.startswith("not ") for name in terms.split(" and "))
+        all(bool(values[name.removeprefix("not ")]) is not name.startswith("not ") for name in terms.split(" and "))
         for terms in condition.split(" or ")
     )
 

@@ -25,7 +25,7 @@ from smp_advisor.export.template import render
 def namespace():
     """Names of the order of a script, with stand-ins for batches."""
     names = {"to_batch": lambda rows, _: rows, "np": np, "math": math, "functools": functools}
-    exec(render("data/batches.py.in", values={}, flags={"chats": False, "full_batches": False}), names)
+    exec(render("data/batches.py.in", chats=False, full_batches=False), names)
     return SimpleNamespace(**names)
 
 
@@ -117,7 +117,7 @@ def test_figures_go_to_tensorboard_and_mlflow(monkeypatch):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     meter["torch"] = sys.modules["torch"]
     values = {"flops_per_sample": 1e12, "peak_tflops": 1.0, "sequence_length": 8}
-    exec(render("metrics/meter.py.in", values=values, flags=flags), meter)
+    exec(render("metrics/meter.py.in", **values, **flags), meter)
     peaks = {"max_memory_allocated": lambda: 2**30, "max_memory_reserved": lambda: 2**31}
     meter["torch"].cuda = SimpleNamespace(**peaks)
     given, batches = SimpleNamespace(max_steps=9, sequence_length=8), SimpleNamespace(samples_per_step=4)
@@ -209,7 +209,7 @@ def turns_of(template, first=0):
     """Parts of a conversation that have a loss in the plain script, of the turns from this one on."""
     flags = {"chats": True, "pairs": False}
     names = {"np": np, "functools": functools}
-    exec(render("data/rows.py.in", values={}, flags=flags), names)
+    exec(render("data/rows.py.in", **flags), names)
     rows = names["Rows"]([], Characters(template), 8)
     _, labels = rows.conversation(CHAT, None, first)
     parts = rows.tokenizer.apply_chat_template(CHAT)["parts"]
@@ -237,7 +237,7 @@ def test_a_batch_of_conversations_is_as_long_as_its_longest_row():
     flags = dict.fromkeys(("image_classification", "text_classification", "masked", "sequence_to_sequence"), False)
     flags |= dict.fromkeys(("reads_text", "half_inputs", "causal", "pairs", "tunes", "weighted"), False)
     names = {"torch": torch, "np": np, "math": math}
-    source = render("data/dataset.py.in", values={}, flags=flags | {"chats": True})
+    source = render("data/dataset.py.in", **flags | {"chats": True})
     exec(source[source.index("def to_batch") :], names)
     for rows, length in (((3, 70), 128), ((3, 5), 64), ((3, 160), 160)):
         pairs = [(np.arange(1, row + 1), np.arange(1, row + 1)) for row in rows]

@@ -65,7 +65,7 @@ def test_a_small_model_of_the_family_trains(family, tmp_path):
         model.zero_grad()
         flags = dict.fromkeys(("fp8", "smp", "image_classification", "transformed", "autocast"), False)
         parts = {"torch": torch, "checkpoint": torch.utils.checkpoint.checkpoint}
-        exec(render("torch/loss.py.in", values={}, flags=flags | {"chunked_loss": True}), parts)
+        exec(render("torch/loss.py.in", **flags | {"chunked_loss": True}), parts)
         parts["compute_loss_in_parts"](model)
         in_parts = model(**batch)["loss"]
         in_parts.backward()

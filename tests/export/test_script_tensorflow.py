@@ -31,7 +31,7 @@ def part(name, names=None):
     smp = SimpleNamespace(rank=lambda: 0)
     names = {"tf": TF, "hvd": HOROVOD, "smp": smp, "os": os, "Path": Path, "functools": functools} | (names or {})
     exec(
-        render(f"tensorflow/{name}.py.in", values={}, flags={"horovod": True, "chats": False, "full_batches": True}),
+        render(f"tensorflow/{name}.py.in", horovod=True, chats=False, full_batches=True),
         names,
     )
     return names
