@@ -193,6 +193,7 @@ def test_settings_are_read_as_numbers_and_words():
         settings_of(["--a", "1", "2"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["script", "module"])
 def test_the_command_imports_nothing_from_the_folder_it_runs_in(tmp_path, root, form):
     folder, entry = tmp_path / "checked", tmp_path / "smp-advisor"

@@ -64,6 +64,7 @@ def advice() -> Advice:
     return smpa.advise("350M", "ml.p4d.24xlarge", library="ddp", sequence_length=512, global_batch_size=64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [

@@ -252,7 +252,13 @@ def _small_configuration(settings: dict[str, Any]) -> dict[str, Any]:
             small[name] = small[name][:_LAYERS]
     if "attention_types" in small:  # GPT-Neo: kinds of attention, and how often they repeat
         small["attention_types"] = [[["global"], _LAYERS]]
+    for head_dim, count, expansion in dimensions["state_heads"]:
+        if {head_dim, count, expansion} <= small.keys():
+            width = small.get("mamba_d_ssm") or small["hidden_size"] * small[expansion]
+            small[head_dim] = width // small[count]
     rope = small.get("rope_parameters")
+    # The encoder and the decoder of some families have configurations of their own.
+    small |= {name: _small_configuration(part) for name, part in small.items() if isinstance(part, dict)}
     if isinstance(rope, dict) and "rope_theta" in rope:
         # Scaled positions have lists whose length depends on the width.
         small["rope_parameters"] = {"rope_type": "default", "rope_theta": rope["rope_theta"]}

@@ -229,6 +229,8 @@ class Training:
             # The number of positions of an inferred shape is inferred too: use the sequence length.
             name = next(name for name in ("n_positions", "max_position_embeddings") if name in settings)
             settings[name] = self.sequence_length + self.architecture.reserved_positions
+        if self.model.family in data_file("export", "architectures")["starts_with_padding"]:
+            settings.setdefault("decoder_start_token_id", settings.get("pad_token_id", 0))
         if self.architecture.task == "text_classification":
             # Decoders use it to find the last token of a sequence.
             settings.setdefault("pad_token_id", 0)

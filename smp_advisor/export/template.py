@@ -92,8 +92,8 @@ def literal(value: object, indent: int = 0) -> str:
         return text_literal(value)
     if value is None or isinstance(value, bool | int):
         return repr(value)
-    if isinstance(value, float) and math.isfinite(value):
-        return repr(value).replace("e+", "e")
+    if isinstance(value, float) and not math.isnan(value):
+        return f'float("{value}")' if math.isinf(value) else repr(value).replace("e+", "e")
     if isinstance(value, Call | Mapping | list | tuple):
         return _nested(value, indent)
     raise ExportError(

@@ -179,9 +179,9 @@ def _from_config(
             f"transformers {transformers.__version__} has no trainable model for the model type {config.model_type!r}: "
             "pass the module itself."
         )
-    if config.model_type == "t5" and getattr(config, "decoder_start_token_id", None) is None:
+    if getattr(config, "is_encoder_decoder", False) is True and getattr(config, "decoder_start_token_id", None) is None:
         config = copy.deepcopy(config)
-        config.decoder_start_token_id = 0
+        config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0
     return ProfiledModel(
         name=name or model_class.__name__, source=source, origin=origin, config=config, model_class=model_class
     )

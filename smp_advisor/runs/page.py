@@ -44,7 +44,7 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
     if usual is not None or expected is not None:
         measured = "" if usual is None else f"{seconds(usual.seconds)} ({plural(usual.steps, 'regular step')})"
         predicted = "" if expected is None else step_time(expected)
-        rows.append(("Step time", measured or "no step yet", predicted))
+        rows.append(("Step time", measured or ("no regular step" if run.done else "no step yet"), predicted))
     if expected is not None and run.advice is not None and usual is not None:
         tokens = run.advice.model.reads_tokens
         unit, amount = ("Tokens", expected.tokens_per_step) if tokens else ("Samples", expected.global_batch_size)

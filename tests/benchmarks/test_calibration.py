@@ -130,6 +130,7 @@ def test_intervals_follow_the_errors_and_are_skewed_like_them(shift, wide, seed)
         assert composed["high"] > composed["low"]
 
 
+@pytest.mark.slow
 def test_plans_that_wait_for_the_host_have_the_errors_of_such_plans():
     sources = np.repeat([f"s{number}" for number in range(20)], 6)
     waits = np.tile([0.0, 0.0, 0.0, 1.0, 1.0, 1.0], 20)

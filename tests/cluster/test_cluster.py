@@ -198,6 +198,7 @@ def test_plans_are_for_the_image_that_aws_patches_for_every_gpu_but_v100():
     assert [machine.name for machine in instances() if not default.runs_on(machine)] == ["ml.p6e-gb200.36xlarge"]
 
 
+@pytest.mark.slow
 @pytest.mark.sagemaker
 def test_accounts_of_the_registries_are_those_of_the_sdk():
     from sagemaker import image_uris

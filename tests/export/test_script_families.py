@@ -23,7 +23,8 @@ PLAN = Plan(library="fsdp", batch_size=2, activation_checkpointing="each")
 FAMILIES = (
     *("gemma", "gemma2", "gemma3_text", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "olmo", "olmo2"),
     *("granite", "granitemoe", "cohere", "starcoder2", "stablelm", "glm4", "helium", "smollm3", "gpt_oss"),
-    *("deepseek_v3", "gpt_bigcode", "mpt", "albert", "modernbert", "umt5", "pegasus"),
+    *("deepseek_v3", "gpt_bigcode", "mpt", "mamba2", "granitemoehybrid", "falcon_h1", "albert", "modernbert"),
+    *("t5", "t5gemma", "switch_transformers", "umt5", "pegasus"),
 )
 
 

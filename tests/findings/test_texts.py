@@ -34,6 +34,7 @@ def finding(check: Check, variant: str, wording: Wording) -> Finding:
     return check.finding({name: field.example for name, field in wording.fields.items()}, variant=variant, **PLACE)
 
 
+@pytest.mark.slow
 def test_the_page_is_the_generated_one(root: Path) -> None:
     page = (root / "docs" / "checks.md").read_text("utf-8")
     assert page.startswith(checks_page()), "run: make pages"

@@ -198,6 +198,7 @@ def test_a_script_is_checked_by_its_path_and_a_cell_without_being_run(shell, tmp
     assert "rank" not in shell.user_ns
 
 
+@pytest.mark.slow
 def test_options_and_their_values_are_completed(shell):
     def completed(line):
         return shell.complete("", line, len(line))[1]

@@ -178,6 +178,7 @@ def shell(shell, advice, capsys):
     return shell
 
 
+@pytest.mark.slow
 def test_a_log_is_read_shown_saved_and_loaded(shell, advice, tmp_path, capsys):
     seconds = 1.4 * advice.estimate.step_seconds
     (tmp_path / "job.log").write_text(exported([40 * seconds, *[seconds] * 20]), "utf-8")

@@ -263,6 +263,7 @@ def test_other_clusters_are_compared_for_an_advice():
         replace(advice.recommended, question=None).compare_clusters()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "instance"), [("sdxl", P4D), ("llama-3-8b", "ml.p5.48xlarge"), ("350M", P4D)])
 def test_a_comparison_takes_the_library_of_the_advice(model, instance):
     advice = smpa.advise(model, instance, instance_count=2)

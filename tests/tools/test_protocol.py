@@ -175,6 +175,7 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path):
         call("check", {"path": "train.py"}, Caller(roots=(folder,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

@@ -33,6 +33,7 @@ def test_a_name_is_read_with_or_without_its_owner(text, name):
     assert Model.from_name(text).name == name
 
 
+@pytest.mark.slow
 def test_every_published_shape_and_module_has_its_name():
     assert {shape.name for shape in published_shapes()} <= set(model_names())
     for shape in published_shapes():

@@ -117,6 +117,7 @@ WRITTEN = {  # loop and plan: texts of the adapted script, texts that it does no
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WRITTEN, ids=" ".join)
 def test_a_loop_is_written_as_its_plan_requires(case):
     adapted = propose(loop_text(case[0]), PLANS[case[1]])
@@ -127,6 +128,7 @@ def test_a_loop_is_written_as_its_plan_requires(case):
     assert all(any(words in sentence for sentence in adapted.todo) for words in todo)
 
 
+@pytest.mark.slow
 def test_pretrained_weights_are_named_where_tensor_parallelism_drops_them():
     text = loop_text("transformers_lm").replace("GPT2LMHeadModel(config)", 'GPT2LMHeadModel.from_pretrained("gpt2")')
     for name, dropped in (("tensor_fp16", True), ("pipeline", False)):

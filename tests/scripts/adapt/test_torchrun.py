@@ -99,6 +99,7 @@ WRITTEN = {  # kind and changes of the script: texts in the order of the lines, 
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WRITTEN, ids=" ".join)
 def test_the_model_the_data_and_the_saves_are_written_for_processes(case):
     kind, *changed = case
