@@ -16,6 +16,7 @@ from smp_advisor.export.script_parts import (
     architecture_of,
     patched_release,
     require_auto_partition,
+    settings_of,
     unscripted,
 )
 from smp_advisor.export.template import Comment, text_literal
@@ -285,7 +286,7 @@ def small_training(
     """
     if not builds(model):
         return None
-    settings = _small_configuration(json.loads(model.config_json))
+    settings = _small_configuration(settings_of(model))
     small = replace(model, name=f"small copy of {model.name}", config_json=json.dumps(settings, sort_keys=True))
     alone = Plan(
         library=LOCAL_LIBRARY,

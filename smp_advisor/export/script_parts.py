@@ -135,6 +135,14 @@ def packages_of(trainer: str, pytorch_version: str) -> list[str]:
     return [f"{name}=={version}" for name, version in packages.items()]
 
 
+def settings_of(model: Model) -> dict[str, Any]:
+    """The configuration of `model`, in which transformers writes infinity as ``{"__float__": "Infinity"}``."""
+    settings: dict[str, Any] = json.loads(
+        model.config_json, object_hook=lambda part: float(part["__float__"]) if "__float__" in part else part
+    )
+    return settings
+
+
 def _rotation(rope: dict[str, Any]) -> dict[str, Any]:
     """Settings of rotary embeddings with the keys that transformers releases before 5 read."""
     if isinstance(rope.get("full_attention"), dict):  # per kind of layer
@@ -218,8 +226,9 @@ class Training:
     @property
     def configuration(self) -> dict[str, Any]:
         """Configuration in transformers without keys that do not affect training, with the positions of a sequence."""
-        complete = json.loads(self.model.config_json)
-        settings = {key: value for key, value in complete.items() if key not in _NOT_SHAPE and value is not None}
+        settings = {
+            key: value for key, value in settings_of(self.model).items() if key not in _NOT_SHAPE and value is not None
+        }
         rope = settings.pop("rope_parameters", None)
         if isinstance(rope, dict):
             settings = _rotation(rope) | settings

@@ -92,3 +92,9 @@ def test_rotations_have_the_keys_of_older_releases():
     assert '"rope_theta": 500000.0' in script
     assert '"rope_type": "llama3"' in script
     assert "rope_parameters" not in script
+
+
+def test_infinity_is_a_number_whether_the_configuration_was_saved_or_is_in_memory():
+    for infinity in (float("inf"), {"__float__": "Infinity"}):  # the second as transformers saves it
+        model = model_of("llama", time_step_limit=[0.0, infinity])
+        assert 'float("inf"),' in training_script(model, Cluster(P4D), JOB, Plan(library="ddp"))
