@@ -253,10 +253,10 @@ class Advice(Recommended):
         Traceback (most recent call last):
         smp_advisor.errors.RunError: Nothing was started. This job would run on 1 x ml.p4d.24xlarge...
         """
-        from smp_advisor.runs.start import new_folder, start_job, start_local
+        from smp_advisor.runs.start import start_job, start_local
 
         if local:
-            return start_local(self, new_folder(folder, "local"), steps, options)
+            return start_local(self, folder, steps, options)
         if steps is not None:
             raise RunError("steps= is for local runs: pass extra_hyperparameters={'max_steps': ...} for a job.")
         terms = self.terms(sdk=sdk, tag=tag, **options)
@@ -266,7 +266,7 @@ class Advice(Recommended):
                 " pass confirm=True to start it."
             )
         script = options.get("script", self.script)
-        return start_job(self, terms.cell, new_folder(folder, "job"), generated=script is None)
+        return start_job(self, terms.cell, folder, generated=script is None)
 
     def terms(self, *, sdk: str = "auto", tag: bool = True, **options: Any) -> Terms:
         """The request and the price of the job that `start` would start, and the price of a probe. Starts nothing."""

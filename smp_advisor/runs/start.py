@@ -82,7 +82,7 @@ def terms_of_start(advice: Recommended, options: dict[str, Any], *, sdk: str = "
     return Terms(run=words, probe=probe, cell=advice.cell(sdk, tag=tag, **options))
 
 
-def new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
+def _new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
     """The folder of the user's choice, or the next free one next to the notebook."""
     if folder is None:
         place = next(path for number in range(1, 10_000) if not (path := Path(f"smp_runs/{kind}-{number}")).exists())
@@ -97,8 +97,10 @@ def new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
     return place.resolve()
 
 
-def start_local(advice: Recommended, folder: Path, steps: int | None, options: dict[str, Any]) -> Run:
-    """The small training in a process tree, with the prediction for it."""
+def start_local(
+    advice: Recommended, place: str | os.PathLike[str] | None, steps: int | None, options: dict[str, Any]
+) -> Run:
+    """The small training in a process tree, with the prediction for it; its folder is new once all is accepted."""
     steps = _STEPS if steps is None else steps
     count: object = steps
     if type(count) is not int or not 1 <= steps <= _MOST_STEPS:
@@ -107,6 +109,9 @@ def start_local(advice: Recommended, folder: Path, steps: int | None, options: d
         raise RunError(f"A local run has no option {min(unknown)}: it has folder, steps and processes.")
     processes = options.get("processes", _PROCESSES)
     small = None if advice.script else small_training(advice.model, advice.cluster, advice.job, advice.plan)
+    if small is None and not advice.script:
+        raise RunError(f"No script can be generated for {advice.model.name!r}: pass script= to advise().")
+    folder = _new_folder(place, "local")
     source = folder / "source"
     source.mkdir(exist_ok=True)
     settings: dict[str, Any] = {"processes": processes, "seconds": _SECONDS, "hyperparameters": {}}
@@ -120,11 +125,9 @@ def start_local(advice: Recommended, folder: Path, steps: int | None, options: d
         notes = (*notes, *reason)
         if prediction is not None:
             write_text(folder / ADVICE, prediction.as_json())
-    elif advice.script:
+    else:
         settings |= {"script": advice.script, "steps": steps}
         notes = (*notes, "A script of yours has its own model, so there is no prediction for it on this machine.")
-    else:
-        raise RunError(f"No script can be generated for {advice.model.name!r}: pass script= to advise().")
     write_text(folder / SETTINGS, json.dumps(settings))
     write_text(folder / STATUS, json.dumps({"status": "InProgress", "transitions": []}))
     process = _child(
@@ -170,8 +173,9 @@ def _prediction(
     return prediction, ()
 
 
-def start_job(advice: Recommended, cell: str, folder: Path, *, generated: bool) -> Run:
+def start_job(advice: Recommended, cell: str, place: str | os.PathLike[str] | None, *, generated: bool) -> Run:
     """Run the cell in a child process with the user's environment, until it names its job."""
+    folder = _new_folder(place, "job")
     write_text(folder / ADVICE, advice.as_json())
     write_text(folder / _JOB, cell)
     if generated:

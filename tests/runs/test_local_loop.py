@@ -32,6 +32,7 @@ def test_a_local_run_is_watched_and_stopped(advice, tmp_path):
     for wrong in ({"steps": 0}, {"steps": True}, {"spot": True}):
         with pytest.raises(RunError):
             advice.start(local=True, folder=tmp_path / "other", **wrong)
+    assert not (tmp_path / "other").exists()
 
 
 def test_one_process_trains_to_the_end_without_a_launcher(advice, tmp_path):
