@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.lab_only, pytest.mark.torch, pytest.mark.slow]
 
 START = """import smp_advisor as smpa
 advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp")
-run = advice.start(local=True, folder="local run", steps=30)
+run = advice.start(local=True, folder="local run", steps=60)
 run"""
 RESTART = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
 AGAIN = """%load_ext smp_advisor
