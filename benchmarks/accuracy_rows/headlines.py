@@ -13,8 +13,8 @@ from smp_advisor.costs.uncertainty import step_time_factors
 from smp_advisor.errors import AdvisorError
 
 from .arithmetic import errors, rate
+from .predict import step_time_doubt
 from .spreads import coverage
-from .timed import step_time_doubt
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -180,7 +180,9 @@ def _throughput_row(judged: Judged, row: Row) -> None:
         if timed:
             terms = predict.step_seconds(run)
             seconds = sum(terms.values())
-            judged.scored[figure].append(Scored(row, run, seconds, _measured_seconds(row, run), terms))
+            low, high = predict.step_interval(run)
+            ends = (low * seconds, high * seconds)
+            judged.scored[figure].append(Scored(row, run, seconds, _measured_seconds(row, run), terms, ends))
     except _UNUSABLE as reason:
         judged.skipped[figure if timed else "fit"][str(reason)] += 1
 

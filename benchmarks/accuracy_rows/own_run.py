@@ -19,9 +19,10 @@ from smp_advisor.workload import Calibration
 
 from .judge import judge
 from .own_peak import peak_lines
+from .predict import step_time_doubt
 from .sites import Linear
 from .table import TableError, read_table
-from .timed import Timed, step_time_doubt
+from .timed import Timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from smp_advisor.costs.activations import block_saved_bytes
-from smp_advisor.costs.evaluate import fit_probability, memory_columns, seconds_columns
+from smp_advisor.costs.evaluate import doubt_of, fit_probability, memory_columns, seconds_columns, trained
 from smp_advisor.costs.memory import GIB, memory_error_squares, stage_bytes
+from smp_advisor.costs.step_time import Step, step_of
+from smp_advisor.costs.uncertainty import step_time_factors
 from smp_advisor.costs.world import World, stages, vocabulary_shards
 
 if TYPE_CHECKING:
+    from smp_advisor.cluster import Cluster
+    from smp_advisor.costs.uncertainty import Doubt
+    from smp_advisor.libraries.layout import Layout
+    from smp_advisor.workload import Job, Model
+
     from .plans import Run
 
-__all__ = ["MemoryPrediction", "fits", "memory", "step_seconds"]
+__all__ = ["MemoryPrediction", "fits", "memory", "step_interval", "step_seconds", "step_time_doubt"]
 
 _CLASSES: tuple[Literal["allocated", "reserved", "total"], ...] = ("allocated", "reserved", "total")
 _NOT_ALLOCATED = ("allocator_reserve", "context")
@@ -73,3 +80,17 @@ def step_seconds(run: Run) -> dict[str, float]:
     """Seconds per step by part."""
     columns = seconds_columns(run.model, run.cluster, run.job, run.layout)
     return {name: float(values[0]) for name, values in columns.items()}
+
+
+def step_interval(run: Run) -> tuple[float, float]:
+    """Factors of the step time between which the stated 95 % interval lies."""
+    return step_time_factors(step_time_doubt(run.model, run.cluster, run.job, run.layout))
+
+
+def step_time_doubt(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Doubt:
+    """Shares that determine the interval of one plan's step time; `layout` has a single row."""
+    model, degree = trained(model, job), int(np.ravel(layout.pipeline_parallel_degree)[0])
+    world = World.of(model, cluster, job, layout)
+    step = step_of(model, cluster, job, layout, world, degree)
+    numbers = ({name: np.ravel(part)[0] for name, part in of.items()} for of in step)
+    return doubt_of(model, cluster, layout, world, Step(*numbers))

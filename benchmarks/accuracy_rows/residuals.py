@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["write_residuals"]
 
 _COLUMNS = (
-    "id", "model", "family", "gpu", "gpus", "tp", "pp", "dp", "vpp", "cp", "shard_class", "shard_degree", "micro_batch",
-    "num_microbatches", "seq", "recompute_class", "attention_class", "precision_class", "optimizer", "framework",
-    "quality", "network_known", "rank_or_stage", "mem_class",
+    "id", "source", "added", "model", "family", "gpu", "gpus", "tp", "pp", "dp", "vpp", "cp", "shard_class",
+    "shard_degree", "micro_batch", "num_microbatches", "seq", "recompute_class", "attention_class", "precision_class",
+    "optimizer", "framework", "quality", "network_known", "rank_or_stage", "mem_class",
 )  # fmt: skip
 
 
@@ -24,13 +25,14 @@ def write_residuals(judged: Judged, path: Path) -> None:
     terms = sorted({name for rows in judged.scored.values() for scored in rows for name in scored.terms})
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["figure", "predicted", "measured", "error", "parallelism", *_COLUMNS, *terms])
+        writer.writerow(["figure", "predicted", "low", "high", "measured", "error", "parallelism", *_COLUMNS, *terms])
         for figure, rows in judged.scored.items():
             for scored in rows:
                 writer.writerow(
                     [
                         figure,
                         f"{scored.predicted:.4g}",
+                        *(f"{end:.4g}" for end in scored.interval or (math.nan, math.nan)),
                         f"{scored.measured:.4g}",
                         f"{scored.error:+.4f}",
                         scored.parallelism,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.constants import constants, overriding
-from smp_advisor.costs.evaluate import doubt_of, seconds_columns, trained
-from smp_advisor.costs.step_time import Step, step_of
+from smp_advisor.costs.evaluate import seconds_columns
 from smp_advisor.costs.uncertainty import Doubt, plan_kinds, stack_group
-from smp_advisor.costs.world import World
 from smp_advisor.libraries.layout import Layout
+
+from .predict import step_time_doubt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["TIME_FIGURES", "Timed", "publication", "site", "step_time_doubt"]
+__all__ = ["TIME_FIGURES", "Timed", "publication", "site"]
 
 TIME_FIGURES = ("step_time_a100_h100", "assumed", "step_time_other")
 
@@ -43,15 +43,6 @@ def publication(row: Row) -> str:
 def site(row: Row) -> str:
     """Publication and GPU of a row: rows of one site share hardware, code and habits."""
     return f"{publication(row)}, {row.text('gpu')}"
-
-
-def step_time_doubt(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Doubt:
-    """Shares that determine the interval of one plan's step time; `layout` has a single row."""
-    model, degree = trained(model, job), int(np.ravel(layout.pipeline_parallel_degree)[0])
-    world = World.of(model, cluster, job, layout)
-    step = step_of(model, cluster, job, layout, world, degree)
-    numbers = ({name: np.ravel(part)[0] for name, part in of.items()} for of in step)
-    return doubt_of(model, cluster, layout, world, Step(*numbers))
 
 
 class Timed:
