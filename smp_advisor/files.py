@@ -7,6 +7,8 @@ import errno
 import os
 import stat
 import tomllib
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields
 from functools import cache
 from importlib import resources
@@ -15,7 +17,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import BinaryIO
 
 SCRIPT = 500_000
@@ -69,19 +71,87 @@ def columns(kind: type[Any], row: dict[str, str]) -> dict[str, Any]:
     return {field.name: _READERS[str(field.type)](row[field.name]) for field in fields(kind) if field.name in row}
 
 
-def read_bytes(path: Path, most: int) -> bytes:
-    _require_regular(path)
-    with path.open("rb") as file:
+_ROOTS: ContextVar[tuple[str, ...]] = ContextVar("_ROOTS", default=())
+"""Real paths of the folders that readers are confined to; none is no limit."""
+
+
+@contextmanager
+def confined(roots: Iterable[Path]) -> Iterator[None]:
+    """Refuse files outside of some folders, whoever opens them, as for the tools of assistants."""
+    token = _ROOTS.set(tuple(os.path.realpath(root) for root in roots))
+    try:
+        yield
+    finally:
+        _ROOTS.reset(token)
+
+
+class Text(str):
+    """Text of a caller that is never a path, whatever it looks like."""
+
+    __slots__ = ()
+
+
+def user_path(path: str | os.PathLike[str], error: type[Exception]) -> Path:
+    """Return the path that a person named, with its ``~``; an error in one sentence if there can be none."""
+    try:
+        target = Path(path).expanduser()
+        if "\0" not in str(target):
+            return target
+        reason = "no file has such a name"
+    except (TypeError, ValueError):
+        reason = "it is no path"
+    except RuntimeError:  # ~name of nobody
+        reason = "there is no such user"
+    raise error(f"{path!r:.200} cannot be found: {reason}.")
+
+
+@contextmanager
+def opened(path: Path, *, everywhere: bool = False) -> Iterator[BinaryIO]:
+    """Open a regular file. Kind and place are those of the file that is read, not of one with the same name.
+
+    Parameters
+    ----------
+    path
+        The file.
+    everywhere
+        Whether it may lie outside of the folders of `confined`: the package chose it, not the caller.
+
+    Raises
+    ------
+    OSError
+        There is no such file, it is not a regular one, or it is outside of the folders.
+    """
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "no file has such a name")
+    _require_regular(path.stat(), path)  # opening a pipe or device can wait or have effects
+    # Between the test and the opening, the name may have got another file.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        _require_regular(status, path)
+        roots = _ROOTS.get()
+        if roots and not everywhere:
+            real = Path(os.path.realpath(path))
+            if not os.path.samestat(status, real.stat()) or not any(real.is_relative_to(root) for root in roots):
+                folders = ", ".join(roots)
+                raise OSError(errno.EACCES, f"only files in {folders} are read")
+        yield file
+
+
+def read_bytes(path: Path, most: int, *, everywhere: bool = False) -> bytes:
+    with opened(path, everywhere=everywhere) as file:
         raw = file.read(most + 1)
     if len(raw) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most / 1e6:.3g} MB")
     return raw
 
 
-def read_text(path: Path, most: int, error: type[Exception], *, decoding: str = "strict") -> str:
+def read_text(
+    path: Path, most: int, error: type[Exception], *, decoding: str = "strict", everywhere: bool = False
+) -> str:
     """The text of a regular file in UTF-8; an error in one sentence if it cannot be read."""
     try:
-        return read_bytes(path, most).decode("utf-8", decoding)
+        return read_bytes(path, most, everywhere=everywhere).decode("utf-8", decoding)
     except OSError as problem:
         raise error(f"{str(path)!r:.200} cannot be read: {problem.strerror or problem}.") from None
     except UnicodeError:
@@ -90,9 +160,21 @@ def read_text(path: Path, most: int, error: type[Exception], *, decoding: str = 
 
 def read_ends(path: Path, first: int, last: int) -> tuple[bytes, int]:
     """The first and the last bytes of a regular file, as those of `ends`."""
-    _require_regular(path)
-    with path.open("rb") as file:
+    with opened(path) as file:
         return ends(file, first, last)
+
+
+def read_new(path: Path, place: int, most: int) -> tuple[bytes, int]:
+    """Read what a growing file has since a place, at most its last bytes, in complete lines; and the next place."""
+    with opened(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size < place:  # another file with the same name
+            place = 0
+        place = max(place, size - most)
+        file.seek(place)
+        raw = file.read(most)
+    end = raw.rfind(b"\n") + 1
+    return raw[:end], place + end
 
 
 def ends(file: BinaryIO, first: int, last: int) -> tuple[bytes, int]:
@@ -109,11 +191,8 @@ def ends(file: BinaryIO, first: int, last: int) -> tuple[bytes, int]:
     return head + tail, size - len(head) - len(tail)
 
 
-def _require_regular(path: Path) -> None:
-    if "\0" in str(path):
-        raise OSError(errno.EINVAL, "no file has such a name")
-    mode = path.stat().st_mode  # opening a pipe or device can wait or have effects
-    if not stat.S_ISREG(mode) or os.path.realpath(path).startswith(_OF_THE_SYSTEM):
+def _require_regular(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode) or os.path.realpath(path).startswith(_OF_THE_SYSTEM):
         raise OSError(errno.EINVAL, "it is not a regular file")
 
 

@@ -11,7 +11,8 @@ from smp_advisor.arguments import amount_of, meant, options
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, completed_instance, gpu
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import CONFIGURATION, read_text
+from smp_advisor.files import CONFIGURATION, confined, read_text
+from smp_advisor.workload.calibration import load_calibration
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -60,7 +61,8 @@ class Project:
             return dict(settings), ""
         complete, used, policy = dict(settings), [], self.policy
         if self.calibration is not None and complete.get("calibration") is None:
-            complete["calibration"] = str(self.calibration)
+            with confined(()):  # the project names it, not the caller
+                complete["calibration"] = load_calibration(self.calibration)
             used.append(f"calibration {self.calibration.name}")
         cluster = self._cluster(complete.get("cluster"))
         if cluster is not None:
@@ -172,7 +174,7 @@ def _read(file: Path) -> Project:
 
 
 def _toml(file: Path) -> dict[str, Any]:
-    text = read_text(file, CONFIGURATION, AdvisorError)
+    text = read_text(file, CONFIGURATION, AdvisorError, everywhere=True)  # above the folders of a caller
     try:
         return tomllib.loads(text)
     except ValueError as error:
@@ -181,7 +183,7 @@ def _toml(file: Path) -> dict[str, Any]:
 
 def _named(file: Path, name: Any) -> Path:
     """A file that the project names, in its folder."""
-    path = (file.parent / name).resolve() if isinstance(name, str) else None
+    path = (file.parent / name).resolve() if isinstance(name, str) and "\0" not in name else None
     if path is None or not path.is_relative_to(file.parent.resolve()):
         raise AdvisorError(f"{file} names {name!r:.80}: a path of a file in its folder is required.")
     return path

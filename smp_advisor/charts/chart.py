@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from smp_advisor.costs.wording import table_html, table_lines
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import write_text
+from smp_advisor.files import user_path, write_text
 from smp_advisor.marks import dot, label, line, number, rect, text_width
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 
 MARKS: Mapping[str, str] = {
@@ -86,7 +86,7 @@ class Chart:
 
     def save(self, path: str | Path, width: float = _WIDTH) -> Path:
         """Write the drawing as an SVG file, which browsers show in the colors of their theme."""
-        target = Path(path).expanduser()
+        target = user_path(path, AdvisorError)
         if target.suffix.lower() != ".svg":
             raise AdvisorError(f"A chart is saved as an SVG file: write {target.with_suffix('.svg').name!r}.")
         try:

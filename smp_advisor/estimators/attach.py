@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice import Advice
@@ -14,12 +13,14 @@ from smp_advisor.arguments import require_types
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.estimators.check import check_estimator
+from smp_advisor.files import user_path
 from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, LocalFolder, TrainingJob, child, is_job_name, source_in
 from smp_advisor.runs.watching import Run
 from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 __all__ = ["watch"]
 
@@ -47,8 +48,7 @@ def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: M
 
     Examples
     --------
-    >>> from pathlib import Path
-    >>> _ = Path("train.log").write_text("step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n")
+    >>>     >>> _ = Path("train.log").write_text("step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n")
     >>> watch("train.log").step  # or the name of a training job
     7
     """
@@ -57,7 +57,7 @@ def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: M
     place: object = run
     if not isinstance(place, str | os.PathLike) or not str(place).strip():
         raise RunError(f"A run is the name of a training job, or the path of a log or folder, not {run!r:.80}.")
-    path = Path(run).expanduser()
+    path = user_path(run, RunError)
     if os.path.exists(path):  # noqa: PTH110 - False for any text that is no path
         source = source_in(path)
         notes: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import CONFIGURATION, NOTEBOOK, SCRIPT, read_bytes
+from smp_advisor.files import CONFIGURATION, NOTEBOOK, SCRIPT, Text, read_bytes, user_path
 from smp_advisor.reading.source import Source, Span, read
 from smp_advisor.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
 
@@ -148,10 +148,10 @@ def with_text(document: Document, text: str) -> Document:
 def open_document(source: object) -> Document:
     if isinstance(source, Dictionary):
         return _of_object(dict(source))
-    line = source.strip() if isinstance(source, str) and len(source) < 400 else ""
+    line = source.strip() if isinstance(source, str) and len(source) < 400 and not isinstance(source, Text) else ""
     is_path = "\n" not in line and line.lower().endswith(tuple(_FILES)) and not line.startswith("{")
     if isinstance(source, Path) or (isinstance(source, str) and is_path):
-        return _of_file(Path(source).expanduser())
+        return _of_file(user_path(source, AdvisorError))
     if not isinstance(source, str):
         raise AdvisorError(f"Pass the text of a cell, the path of a file or a dictionary, not {type(source).__name__}.")
     if len(source) > CONFIGURATION:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.files import user_path
 from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def checked(path: str, plan: Plan) -> dict[str, Any]:
 
     if not path.strip():
         return _no_script("Enter the path of a training script, for example train.py.")
-    script = Path(path.strip()).expanduser()
+    script = user_path(path.strip(), AdvisorError)
     try:
         report = check_script(script, plan)
         fixable = sum(finding.fix is not None for finding in report)
@@ -133,7 +134,7 @@ def _reviewed(content: Mapping[str, Any], plan: Plan) -> list[tuple[Path, str]]:
     """Files to write with their new texts; empty if the change is not the reviewed one."""
     from smp_advisor.scripts import check_script, plan_fixes
 
-    script, diff = Path(str(content.get("path", "")).strip()).expanduser(), content.get("diff")
+    script, diff = user_path(str(content.get("path", "")).strip(), AdvisorError), content.get("diff")
     if not content.get("check"):
         fixes = plan_fixes(script, plan=plan)
         return [(fix.path, fix.text) for fix in fixes] if _diff(fixes) == diff else []

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import NOTEBOOK, SCRIPT, has_too_many_values, read_bytes
+from smp_advisor.files import NOTEBOOK, SCRIPT, Text, has_too_many_values, read_bytes, user_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -139,8 +139,9 @@ def read(path_or_source: str | Path) -> Source:
         raise UnreadableScriptError(
             f"A script is checked by its path or its text, not by {type(path_or_source).__name__}."
         )
-    if "\n" not in path_or_source.strip() and _LOOKS_LIKE_A_PATH.fullmatch(path_or_source.strip()):
-        return _read_file(Path(path_or_source.strip()).expanduser())
+    line = "" if isinstance(path_or_source, Text) else path_or_source.strip()
+    if "\n" not in line and _LOOKS_LIKE_A_PATH.fullmatch(line):
+        return _read_file(user_path(line, UnreadableScriptError))
     if len(path_or_source) > SCRIPT:
         raise UnreadableScriptError(f"The text is longer than {SCRIPT:,} characters, which no script is.")
     cell = path_or_source.lstrip().startswith("%")

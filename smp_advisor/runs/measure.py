@@ -15,7 +15,7 @@ from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.observation import observed
 from smp_advisor.costs.wording import step_time
 from smp_advisor.errors import CalibrationError
-from smp_advisor.files import ends, read_ends
+from smp_advisor.files import ends, read_ends, user_path
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.validation import check_against
@@ -118,7 +118,7 @@ def read_run(run: Any) -> tuple[Log, str]:
     if not isinstance(run, str | Path):
         raise CalibrationError(f"A run is the path or text of a log, or a DataFrame, not {type(run).__name__}.")
     try:
-        raw, missing = read_ends(Path(run).expanduser(), _FIRST_BYTES, _LAST_BYTES)
+        raw, missing = read_ends(user_path(run, OSError), _FIRST_BYTES, _LAST_BYTES)
     except (OSError, ValueError) as error:
         if isinstance(run, str) and not (log := log_of_text(run)).is_empty:
             return log, ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.errors import RunError
-from smp_advisor.files import CONFIGURATION, read_bytes
+from smp_advisor.files import CONFIGURATION, read_bytes, read_new
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,20 +92,12 @@ class LogFile:
 
     def _new_lines(self) -> str:
         try:
-            with self.path.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                if size < self._place:  # another log with the same name
-                    self._place = 0
-                self._place = max(self._place, size - _MOST_BYTES)
-                file.seek(self._place)
-                text = file.read(_MOST_BYTES)
+            text, self._place = read_new(self.path, self._place, _MOST_BYTES)
         except FileNotFoundError:
             return ""  # not written yet
         except OSError as error:
             raise RunError(f"The log {str(self.path)!r:.200} cannot be read: {error.strerror or error}.") from None
-        end = text.rfind(b"\n") + 1
-        self._place += end
-        return text[:end].decode("utf-8", "replace")
+        return text.decode("utf-8", "replace")
 
 
 class LocalFolder(LogFile):
@@ -158,7 +150,7 @@ class LocalFolder(LogFile):
     def _number(self) -> int:
         """Number of the child process; 0 if it is unknown."""
         try:
-            return int((self.folder / PROCESS).read_text("utf-8"))
+            return int(read_bytes(self.folder / PROCESS, CONFIGURATION))
         except (OSError, ValueError):
             return 0
 
@@ -166,8 +158,10 @@ class LocalFolder(LogFile):
         """Whether the child process runs. One that has ended and was not collected has no command line."""
         if self._process is not None:
             return self._process.poll() is None
-        with suppress(OSError):
-            return b"smp_advisor.runs.local" in Path(f"/proc/{self._number}/cmdline").read_bytes()
+        import psutil
+
+        with suppress(psutil.Error):
+            return "smp_advisor.runs.local" in psutil.Process(self._number).cmdline()
         return False
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.export import small_training, terms_of
-from smp_advisor.files import write_text
+from smp_advisor.files import read_text, user_path, write_text
 from smp_advisor.job_rules import SCRIPT_NAME
 from smp_advisor.runs.local import SETTINGS
 from smp_advisor.runs.measure import PROCESSOR
@@ -36,6 +36,8 @@ _GB_PER_SECOND, _GIB = 2.0, 16.0
 """Exchange of gloo over shared memory, and memory per process, which is not measured: both assumed."""
 _SECONDS = 3600.0
 _MOST_STEPS = 10_000
+_MOST_LOG = 64 * 2**20
+"""Bytes of what a cell prints."""
 _STARTED = re.compile(r"^Started (\S+):|^Job \d+ of up to \d+: \S*#/jobs/(\S+)", re.MULTILINE)
 """Lines of the exported cell about its job."""
 _JOB, _JOB_LOG = "job.py", "job.log"
@@ -87,7 +89,7 @@ def _new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
     if folder is None:
         place = next(path for number in range(1, 10_000) if not (path := Path(f"smp_runs/{kind}-{number}")).exists())
     else:
-        place = Path(folder).expanduser()
+        place = user_path(folder, RunError)
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise RunError(f"{str(place)!r:.200} is not an empty folder: choose another one for the run.")
     try:
@@ -185,7 +187,7 @@ def start_job(advice: Recommended, cell: str, place: str | os.PathLike[str] | No
     process = _child([sys.executable, str(folder / _JOB)], folder if generated else Path.cwd(), log)
     for _ in range(10 * _START_SECONDS):
         ended = process.poll() is not None
-        text = log.read_text("utf-8", errors="replace")
+        text = read_text(log, _MOST_LOG, RunError, decoding="replace")
         if match := _STARTED.search(text):
             name = match[1] or match[2]
             note = f"Started by the cell in {folder / _JOB}, whose output is in {_JOB_LOG}."

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.arguments import require_path
 from smp_advisor.errors import AdvisorError
+from smp_advisor.files import NOTEBOOK, read_bytes
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.reading.module import changed, complete, diff_of_states
 from smp_advisor.reading.source import read, with_text
@@ -181,7 +182,7 @@ def write_fixed(path: Path, text: str, *, in_place: bool) -> Written:
     """Write the new text of a file to a copy next to it, or to the file after a backup."""
     target = path.resolve()  # a link stays a link
     try:
-        raw, status = target.read_bytes(), target.stat()
+        raw, status = read_bytes(target, NOTEBOOK), target.stat()
         encoding = "utf-8" if path.suffix.lower() == ".ipynb" else tokenize.detect_encoding(BytesIO(raw).readline)[0]
         content = text.encode(encoding)
         if not in_place:
@@ -203,7 +204,7 @@ def _write_copy(copy: Path, content: bytes, status: os.stat_result) -> Path:
     try:
         _create(copy, content, status)
     except FileExistsError:
-        present = copy.read_bytes() if copy.is_file() and not copy.is_symlink() else None
+        present = read_bytes(copy, NOTEBOOK) if copy.is_file() and not copy.is_symlink() else None
         if present is None or present not in (content, _COPIES.get(copy.absolute())):
             raise AdvisorError(f"{copy} exists and is not overwritten: rename or delete it first.") from None
         if present != content:

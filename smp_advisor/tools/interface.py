@@ -6,14 +6,14 @@ import os
 import re
 from argparse import Namespace
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.options import RANK, keywords_of
 from smp_advisor.advice.request import sort_settings
 from smp_advisor.arguments import Option, is_path, meant, options_of
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import data_file
+from smp_advisor.files import Text, confined, data_file
 from smp_advisor.libraries.library import libraries
 from smp_advisor.runs.sources import is_job_name
 from smp_advisor.tools.verbs import VERBS
@@ -53,11 +53,13 @@ class Caller:
 
     def model(self, text: str) -> str:
         """The name of a model; or the path of a configuration or its folder, which must be the caller's."""
-        return self._file_or_name(text, is_file=text.endswith(".json"))
+        return self._file_or_name(text, is_file=PurePath(text).suffix == ".json")
 
     def _file_or_name(self, text: str, *, is_file: bool) -> str:
-        there = os.path.exists(self.roots[0] / text) or os.path.exists(text)  # noqa: PTH110
-        return self.file(text) if is_file or there else text
+        """A path outside of the folders is refused whether or not there is such a file."""
+        away = text.startswith("~") or PurePath(text).is_absolute() or ".." in PurePath(text).parts
+        there = os.path.exists(self.roots[0] / text)  # noqa: PTH110 - False for any text
+        return self.file(text) if is_file or away or there else text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +149,7 @@ def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
         case "compare":
             return {"counts": (), "libraries": (), "plans": (), **values}
         case "check":
-            texts = [values["text"]] if values.get("text", "").strip() else []
+            texts = [Text(values["text"])] if values.get("text", "").strip() else []
             paths = [values["path"]] if "path" in values else []
             if len(texts) + len(paths) != 1:
                 raise AdvisorError("check requires either the path of a file or its text.")
@@ -250,7 +252,8 @@ def call(name: str, arguments: Mapping[str, Any], caller: Caller) -> tuple[Answe
             f"details of {name} must be a list of {', '.join(tool.details) or 'nothing'}, not {parts!r:.80}."
         )
     try:
-        answer = VERBS[name](tool.read(arguments, caller))
+        with confined(caller.roots):
+            answer = VERBS[name](tool.read(arguments, caller))
     except AdvisorError as error:
         # The sentences name options as the command line has them.
         words = re.sub(r"(?<![\w-])--([a-z][\w-]*)", lambda match: match[1].replace("-", "_"), str(error))

@@ -154,14 +154,11 @@ class Calibration:
         file serves one process after the other, and the file is replaced in one step.
         """
         require_path(path, "share")
-        target = Path(path)
+        from filelock import FileLock
+
+        target = Path(os.path.realpath(path))  # links to one file have one lock
         try:
-            import fcntl
-        except ImportError:  # Windows
-            raise CalibrationError("A calibration is shared on Linux and macOS only: save it instead.") from None
-        try:
-            with target.with_name(f".{target.name}.lock").open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+            with FileLock(target.with_name(f".{target.name}.lock")):
                 earlier = load_calibration(target).runs if target.exists() else ()
                 merged = (*earlier, *(run for run in self.runs if run not in earlier))[-MAX_RUNS:]
                 Calibration(runs=merged).save(target)

@@ -180,7 +180,7 @@ def is_path(text: str) -> bool:
     """Whether a text is the path of a configuration, and not the name of a model such as ``tiiuae/falcon-7b``."""
     if text.endswith(".json") or "\\" in text or text.startswith((".", "/", "~")) or text.count("/") > 1:
         return True
-    return "/" in text and not is_model_name(text) and Path(text).exists()
+    return "/" in text and not is_model_name(text) and os.path.exists(text)  # noqa: PTH110 - False for any text
 
 
 def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any] | None:

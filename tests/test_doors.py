@@ -1,0 +1,156 @@
+"""What comes from others passes one place: files, and words that leave."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import smp_advisor
+from smp_advisor import files
+from smp_advisor.errors import AdvisorError
+from smp_advisor.tools.interface import Caller, call
+
+PACKAGE = Path(smp_advisor.__file__).parent
+OPENS = {"read_text", "read_bytes", "expanduser", "open"}
+CHILDREN = ("profiling/", "proving/", "rehearsal/", "sandbox/", "export/templates/", "runs/local.py")
+"""Code of child processes, which reads what its parent wrote, and scripts of users."""
+
+
+def _opened_elsewhere(file: Path) -> list[str]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    own = {
+        name.asname or name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").endswith(("files", "advice.written", "readers"))
+        for name in node.names
+    }
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name) and node.func.id in OPENS - own and node.func.id in ("open", "expanduser"):
+            found.append(f"{file.relative_to(PACKAGE)}:{node.lineno}")
+        if isinstance(node.func, ast.Attribute) and node.func.attr in OPENS:
+            receiver = ast.unparse(node.func.value)
+            if "files(" in receiver or "resources." in receiver or receiver in ("files", "webbrowser"):
+                continue  # data of the package, and the door itself
+            mode = ast.unparse(node.args[0]) if node.args else ""
+            if node.func.attr == "open" and ("w" in mode or "x" in mode):
+                continue
+            found.append(f"{file.relative_to(PACKAGE)}:{node.lineno} {receiver}.{node.func.attr}")
+    return found
+
+
+def test_files_of_others_are_opened_in_one_place():
+    modules = [file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "files.py"]
+    modules = [file for file in modules if not str(file.relative_to(PACKAGE)).startswith(CHILDREN)]
+    assert [place for file in modules for place in _opened_elsewhere(file)] == []
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A folder whose files may be read, next to one with a script, a log and a configuration that may not."""
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (outside / "train.py").write_text("SECRET = 'outside'\n")
+    (outside / "train.log").write_text("step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n")
+    (outside / "config.json").write_text('{"model_type": "llama"}')
+    (outside / "advice.json").write_text("{}")
+    (inside / "linked.py").symlink_to(outside / "train.py")
+    (inside / "linked").symlink_to(outside)
+    (inside / "run").mkdir()
+    (inside / "run" / "train.log").symlink_to(outside / "train.log")
+    (inside / "beside").mkdir()
+    (inside / "beside" / "train.log").write_text("step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n")
+    (inside / "beside" / "advice.json").symlink_to(outside / "advice.json")
+    monkeypatch.chdir(inside)
+    return inside
+
+
+def _answer(root: Path, tool: str, **arguments: object) -> str:
+    try:
+        return str(call(tool, arguments, Caller(roots=(root,)))[1])
+    except AdvisorError as error:
+        return f"refused: {error}"
+
+
+def test_a_tool_reads_no_file_outside_of_its_root(root):
+    outside = root.parent / "outside"
+    refused = [
+        ("check", {"path": "linked.py"}),
+        ("check", {"path": str(outside / "train.py")}),
+        ("check", {"path": "linked/train.py"}),
+        ("watch", {"run": "run"}),
+        ("watch", {"run": "beside"}),
+        ("watch", {"run": str(outside / "train.log")}),
+        ("why", {"path": "../outside/train.log"}),
+        *(("profile", {"config": f"../outside/config.json{end}"}) for end in ("", "/")),
+        *(
+            ("advise", {"model": model, "instance": "ml.p4d.24xlarge"})
+            for model in (
+                "../outside/config.json", "../outside/config.json/", "../outside", "linked", "linked/",
+                "linked/config.json",
+                str(outside), f"{outside}/missing", "../missing/config.json",
+            )
+        ),
+    ]  # fmt: skip
+    answers = [(tool, arguments, _answer(root, tool, **arguments)) for tool, arguments in refused]
+    assert [row for row in answers if "only files" not in row[2]] == []
+
+
+def test_text_that_looks_like_a_path_is_text(root):
+    outside = root.parent / "outside"
+    present, missing = (_answer(root, "check", text=str(outside / name)) for name in ("train.py", "missing.py"))
+    assert present.replace("train.py", "missing.py") == missing
+    assert "refused" not in _answer(root, "check", text="linked.py")
+
+
+def test_special_files_and_impossible_names_are_refused_in_one_sentence(tmp_path):
+    os.mkfifo(tmp_path / "pipe.log")
+    for path in (tmp_path / "pipe.log", tmp_path, Path("/proc/self/environ"), Path("a\0b"), tmp_path / "missing"):
+        with pytest.raises(AdvisorError, match="cannot be read"):
+            files.read_text(path, 1000, AdvisorError)
+    for name in ("~nobody-has-this-name/x.py", "a\0b", 5):
+        with pytest.raises(AdvisorError, match="cannot be found"):
+            files.user_path(name, AdvisorError)
+
+
+def test_the_file_that_is_read_is_the_one_that_was_tested(tmp_path, monkeypatch):
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "inside" / "plain").write_text("plain")
+    real = os.path.realpath
+    # Between the opening and the test, the name gets another file.
+    monkeypatch.setattr(
+        os.path, "realpath", lambda path: real(tmp_path / "inside" / "plain" if "linked" in str(path) else path)
+    )
+    (tmp_path / "inside" / "linked").symlink_to(tmp_path / "secret")
+    with files.confined([tmp_path / "inside"]):
+        assert files.read_bytes(tmp_path / "inside" / "plain", 100) == b"plain"
+        with pytest.raises(OSError, match="only files"):
+            files.read_bytes(tmp_path / "inside" / "linked", 100)
+
+
+def test_runs_shared_through_links_to_one_file_are_all_kept(tmp_path):
+    real = tmp_path / "team.json"
+    for number in range(4):
+        (tmp_path / f"link{number}.json").symlink_to(real)
+    code = (
+        "import sys, smp_advisor as smpa\n"
+        "advice = smpa.advise('1.3B', 'ml.p4d.24xlarge', library='fsdp')\n"
+        "for run in range(6):\n"
+        "    seconds = 5.2 + int(sys.argv[2]) / 10 + run / 100\n"
+        "    advice.calibrate(step_seconds=seconds).job.calibration.share(sys.argv[1])\n"
+    )
+    children = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path / f"link{number}.json"), str(number)])
+        for number in range(4)
+    ]
+    assert [child.wait() for child in children] == [0] * 4
+    assert len(smp_advisor.load_calibration(real).runs) == 24
+    assert real.is_file()
+    assert not real.is_symlink()
