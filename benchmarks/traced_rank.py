@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import torch
 from rank_steps.run import TracedRank, trace_rank
 
-from smp_advisor.advice.request import read_model
+from smp_advisor.advice.description import read_model
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import Plan

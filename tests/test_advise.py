@@ -8,8 +8,8 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.advice import request
-from smp_advisor.advice.request import has_formulas, read_model
+from smp_advisor.advice import description
+from smp_advisor.advice.description import has_formulas, read_model
 from smp_advisor.arguments import meant
 from smp_advisor.errors import AdvisorError, ModelError
 
@@ -126,7 +126,7 @@ def test_a_family_without_formulas_is_traced_and_flagged(tmp_path):
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
 def test_without_torch_or_transformers_one_sentence_states_what_to_install(monkeypatch, missing):
-    monkeypatch.setattr(request, "find_spec", lambda name: None if name == missing else ModuleSpec(name, None))
+    monkeypatch.setattr(description, "find_spec", lambda name: None if name == missing else ModuleSpec(name, None))
     with pytest.raises(ModelError, match=rf"'cohere' has no formulas: install {missing} \(pip install {missing}\)"):
         smpa.advise(COHERE, "ml.p4d.24xlarge")
 

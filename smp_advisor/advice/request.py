@@ -1,151 +1,161 @@
-"""Input of advise: the model from any description, and settings sorted, checked and completed."""
+"""The request: what a user asks of `advise`, in one form that is checked, changed and stored as itself."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
-from importlib.util import find_spec
-from numbers import Real
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
-from smp_advisor.arguments import meant, options_of, require_types, shown
-from smp_advisor.errors import AdvisorError, JobError, ModelError, PlanError, UnknownFamilyError
+from smp_advisor.advice.description import is_named, is_profile, listed, read_model
+from smp_advisor.arguments import check, meant, options_of, require_types, shown
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.validation import fault_of, unsupported_settings
+from smp_advisor.search.candidates import Request as Terms
+from smp_advisor.search.candidates import pins_for
+from smp_advisor.search.clusters import Question
+from smp_advisor.search.library import family_to_infer, framework_of
 from smp_advisor.search.rank import batch_policy
 from smp_advisor.workload import Job, Model, load_calibration
-from smp_advisor.workload.counts import is_count
-from smp_advisor.workload.from_config import config_values, is_path, title_of
+from smp_advisor.workload.from_count import can_be_inferred
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
-    from smp_advisor.cluster.cluster import Cluster
-
-    Progress = Callable[[float, float, str], None]
-
-
-_TRACERS = ("torch", "transformers")
-
-
-def read_model(
-    model: Any,
-    *,
-    sequence_length: int,
-    shape: Mapping[str, Any] | None = None,
-    job: Job | None = None,
-    library: str = "auto",
-    on_progress: Progress | None = None,
-) -> Model:
-    """Convert any description of a model to a `Model`."""
-    if isinstance(model, Model):
-        return model
-    shape = dict(shape or {})
-    job = job or Job(sequence_length=sequence_length)
-    profiled = is_profile(model)
-    is_module = callable(getattr(model, "named_parameters", None))
-    if (profiled or is_module) and shape:
-        raise AdvisorError(f"{listed(shape)} can only be given with a parameter count; this model is measured.")
-    if profiled:
-        return Model.from_profile(model)
-    if is_module:
-        return _of_module(model, job, library)
-    if not isinstance(model, int | str) and isinstance(model, Real):
-        model = float(model)  # NumPy's numbers
-    if isinstance(model, int | float) or (isinstance(model, str) and is_count(model)):
-        return Model.from_parameters(model, sequence_length=sequence_length, **shape)
-    if shape:
-        raise AdvisorError(
-            f"{listed(shape)} can only be given with a parameter count; this model's configuration already has them."
-        )
-    if is_named(model):
-        return Model.from_name(model)
-    _require_description(model)
-    try:
-        return Model.from_config(model)
-    except UnknownFamilyError as error:
-        return _traced(model, job, library, on_progress, error)
-
-
-def _require_description(model: object) -> None:
-    """Refuse what is none of the descriptions of a model."""
-    if model is None or isinstance(model, list | tuple | set | type | bytes):
-        raise ModelError(
-            "A model is a parameter count such as '10B', a name such as 'llama-3-70b', a transformers configuration"
-            f" (object, dict, path of a config.json), a torch.nn.Module, a Profile or a Model, not {shown(model)}."
-        )
-
-
-def is_profile(model: object) -> bool:
-    """Whether a description of a model is a `Profile`; this does not import its room."""
-    return hasattr(model, "provenance") and callable(getattr(model, "as_dict", None))
-
-
-def is_named(model: object) -> TypeGuard[str]:
-    """Whether a description is the name of a published model, whose weights a job can start from."""
-    return isinstance(model, str) and not is_count(model) and not is_path(model)
-
-
-def has_formulas(model: Any) -> bool:
-    """Whether `read_model` needs no trace for a configuration. True for any other description."""
-    if not isinstance(model, str | dict) and not callable(getattr(model, "to_dict", None)):
-        return True
-    if is_named(model) or (isinstance(model, str) and is_count(model)):
-        return True
-    try:
-        Model.from_config(model)
-    except UnknownFamilyError:
-        return False
-    except AdvisorError:
-        pass
-    return True
-
-
-def _traced(config: Any, job: Job, library: str, on_progress: Progress | None, error: UnknownFamilyError) -> Model:
-    """Model of a configuration whose family has no formulas, from a trace of transformers' own code."""
-    values, source = config_values(config)
-    family = values.get("model_type")
-    missing = [name for name in _TRACERS if find_spec(name) is None]
-    if missing:
-        raise ModelError(
-            f"In {source}, the model type {family!r} has no formulas: install {' and '.join(missing)} (pip install"
-            f" {' '.join(missing)}), and it is traced automatically."
-        ) from error
-    from smp_advisor.profiling import profile
-
-    try:
-        traced = profile(values, job, stages=("trace",), library=library, on_progress=on_progress)
-        model = Model.from_profile(traced)
-    except AdvisorError as problem:
-        raise ModelError(
-            f"In {source}, the model type {family!r} has no formulas, and its trace failed: {problem}"
-        ) from None
-    note = f"traced on this machine, because the family {family} has no formulas; {model.note.partition('; ')[2]}"
-    return replace(model, name=title_of(values, model.family, model.parameter_count), note=note)
-
-
-def _of_module(module: Any, job: Job, library: str) -> Model:
-    """Model of a module from its trace, or from its family's formulas if it cannot be traced."""
-    from smp_advisor.profiling import profile
-
-    try:
-        return Model.from_profile(profile(module, job, stages=("trace",), library=library))
-    except AdvisorError as untraced:
-        try:
-            return Model.from_module(module)
-        except AdvisorError:
-            raise untraced from None
+    from smp_advisor.advice import Advice
+    from smp_advisor.cluster.table import Instance
+    from smp_advisor.scripts.following import ScriptStack
+    from smp_advisor.search.rank import Objective
 
 
 JOB_FIELDS = frozenset(f.name for f in fields(Job))
 _SHAPE_FIELDS = frozenset(option.name for option in options_of("shape"))
+_FREE = frozenset({"precision", "attention"})
+"""Fields of a `Job` object that count as not set while they have their defaults and the library is chosen."""
 
 
-def listed(names: Mapping[str, Any]) -> str:
-    """Names in alphabetical order, as text."""
-    return ", ".join(sorted(names))
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A request: the keywords of `smp_advisor.advise`, checked.
+
+    Examples
+    --------
+    >>> request = Request.of("1.3B", "ml.p4d.24xlarge", library="fsdp", tokens="20B", batch_size=4)
+    >>> request.job.tokens, dict(request.pins)
+    (20000000000.0, {'batch_size': 4})
+    >>> request.changed(instance_count=4, batch_size=None).pins
+    {}
+    """
+
+    model: Any
+    """Description of the model. In a recommendation: the `Model` or `Profile` that was read, or the count to infer a
+    shape from."""
+    cluster: Cluster | Instance | str | tuple[Instance | str, ...]
+    """A cluster; or the instances to choose from, and ``any``."""
+    job: Job = field(default_factory=Job)
+    user_settings: frozenset[str] = frozenset()
+    """Fields of the job that the user set. The library decides on the others."""
+    instance_count: int | str | None = None
+    max_days: float | str | None = None
+    max_usd: float | str | None = None
+    library: str = "auto"
+    framework: str | None = None
+    objective: Objective = "throughput"
+    min_fit_probability: float = 0.95
+    script: str | None = None
+    """Path of the user's training script."""
+    data: str | None = None
+    """S3 URI of the training channel."""
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the shape that is inferred from a parameter count."""
+    pins: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the plan at fixed values."""
+
+    @classmethod
+    def of(cls, model: Any, cluster: Any, job: Job | None = None, **keywords: Any) -> Request:
+        """Sort and check the keywords of `advise`."""
+        own = {name: value for name, value in keywords.items() if name in _OPTIONS}
+        settings = {name: value for name, value in keywords.items() if name not in _OPTIONS}
+        check({name: own.get(name) for name in ("objective", "min_fit_probability", "script", "data")})
+        library = own.get("library", "auto")
+        require_library(library, own.get("framework"))
+        of_job, shape, pins = sort_settings(settings, {"model", "cluster", "job", *_OPTIONS})
+        require_values(library, pins)
+        user_settings = set_by_user(job, of_job, library)
+        places = tuple(cluster) if isinstance(cluster, list) else cluster
+        return cls(
+            model=model,
+            cluster=places,
+            job=job_of(job, of_job),
+            user_settings=user_settings,
+            shape=shape,
+            pins=pins,
+            **own,
+        )
+
+    @property
+    def is_of_job(self) -> bool:
+        """Whether the user passed a complete `Job` instead of settings."""
+        return self.user_settings >= JOB_FIELDS - _FREE
+
+    @property
+    def named_settings(self) -> frozenset[str]:
+        """Fields of the job that the user named or that differ from their defaults."""
+        named = frozenset[str]() if self.is_of_job else self.user_settings
+        return named | (JOB_FIELDS - frozenset(self.job.defaulted()))
+
+    def changed(self, **changes: Any) -> Request:
+        """Return the request with other keywords of `advise`; None removes a setting."""
+        own = {name: value for name, value in changes.items() if name in _OPTIONS}
+        of_job, shape, pins = sort_settings(
+            {name: value for name, value in changes.items() if name not in {*own, "model", "cluster"}}, _OPTIONS
+        )
+        library = own.get("library") or ("auto" if "library" in own else self.library)
+        require_library(library, own.get("framework", self.framework) if library == "auto" else None)
+        values: dict[str, Any] = {name: _DEFAULTS[name] if value is None else value for name, value in own.items()}
+        check(values)
+        if isinstance(self.cluster, Cluster) and {"cluster", "instance_count"} & changes.keys():
+            values = {"cluster": self.cluster.instance, "instance_count": self.cluster.nodes} | values
+        if "cluster" in changes:
+            values["cluster"] = (
+                tuple(changes["cluster"]) if isinstance(changes["cluster"], list) else changes["cluster"]
+            )
+        if "model" in changes:
+            values |= {"model": changes["model"], "shape": {}}
+        if names := {name for name in changes if name in _SHAPE_FIELDS}:
+            kept = {name: value for name, value in self.shape.items() if name not in names}
+            values["shape"] = kept | shape
+        if pins:
+            fixed = {name: value for name, value in pins.items() if value is not None}
+            require_values(library, fixed)
+            values["pins"] = {name: value for name, value in self.pins.items() if name not in pins} | fixed
+        if of_job:
+            values |= self.job_with(of_job)
+        if "library" in own and self.is_of_job:  # which of a Job's defaults count as set depends on it
+            values["user_settings"] = set_by_user(values.get("job", self.job), {}, library) | of_job.keys()
+        return replace(self, **values)
+
+    def job_with(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `job` and `user_settings` with changed fields of the job."""
+        kept = (self.user_settings | (JOB_FIELDS - frozenset(self.job.defaulted()))) - changes.keys()
+        if "stack" in changes and (self.is_of_job or "attention" not in self.user_settings):
+            kept -= {"attention"}  # that of the kind of code
+        chosen = {name: value for name, value in changes.items() if value is not None}
+        job = job_of(None, {**{name: getattr(self.job, name) for name in kept}, **chosen})
+        return {"job": job, "user_settings": (self.user_settings - changes.keys()) | chosen.keys()}
+
+
+_OPTIONS = frozenset(
+    {
+        "instance_count", "max_days", "max_usd", "library", "framework", "objective", "min_fit_probability", "script",
+        "data",
+    }
+)  # fmt: skip
+"""Keywords of `advise` that are settings of neither the job, the shape nor the plan."""
+_DEFAULTS: Mapping[str, Any] = {entry.name: entry.default for entry in fields(Request)}
 
 
 def sort_settings(
@@ -246,9 +256,8 @@ def set_by_user(job: Job | None, settings: Mapping[str, Any], library: str) -> f
         raise AdvisorError(
             f"The third argument of advise is a Job, not {shown(job)}: pass instance_count= and other settings by name."
         )
-    own = frozenset({"precision", "attention"})
-    free = library == "auto" and own | {"stack"} <= set(job.defaulted())
-    return JOB_FIELDS - own if free else JOB_FIELDS
+    free = library == "auto" and _FREE | {"stack"} <= set(job.defaulted())
+    return JOB_FIELDS - _FREE if free else JOB_FIELDS
 
 
 _NAMED_LENGTHS = (8192, 4096)
@@ -285,3 +294,97 @@ def within_usual_batch(job: Job, model: Model) -> Job:
     if "max_tokens_per_step" not in job.defaulted():
         return job
     return replace(job, max_tokens_per_step=batch_policy(model, job).cap_tokens)
+
+
+def with_code(request: Request) -> tuple[Request, str]:
+    """Return the request with the settings that the user's script determines, and a summary of them."""
+    code = None if request.is_of_job else _code_of(request.script)
+    if code is None:
+        return request, ""
+    given = request.user_settings
+    settings = {
+        name: value
+        for name, value in code.settings.items()
+        if name not in given and (name != "stack" or "attention" not in given)
+    }
+    return replace(request, **request.job_with(settings)) if settings else request, code.summary
+
+
+def resolved(request: Request) -> Request:
+    """Return the request with its model read and its job completed for the model.
+
+    The shape of a parameter count is that of the library's reference configurations; with ``library="auto"``, one
+    shape for all libraries, so that their plans compare.
+    """
+    job, library = request.job, request.library
+    model = read_model(
+        request.model, sequence_length=job.sequence_length, shape=request.shape, job=job, library=library
+    )
+    job = suited(job, request.model, model, has_length="sequence_length" in request.user_settings)
+    if library == "auto":
+        family = family_to_infer(request.framework, request.pins)
+    else:
+        require_fields(library, request.pins)
+        require_trainable(library, job)
+        family = get_library(library).inferred_family
+    return replace(request, model=in_shape_of(family, model, request, job), job=job)
+
+
+def terms_of(request: Request, cluster: Cluster) -> Terms:
+    """Return the terms of a resolved request's search on a cluster."""
+    return Terms(
+        model=request.model,
+        cluster=cluster,
+        job=request.job,
+        pins=request.pins,
+        user_settings=request.user_settings,
+        pytorch=framework_of(request.framework)[1],
+        min_fit_probability=request.min_fit_probability,
+        own_script=request.script is not None,
+    )
+
+
+def question_of(request: Request, cluster: Cluster) -> Question:
+    """Return the request as it is searched on other clusters."""
+    terms = terms_of(resolved(with_code(request)[0]), cluster)
+    return Question(request=terms, library=request.library, objective=request.objective)
+
+
+def repeated(request: Request, advice: Advice, job: Job) -> Request:
+    """Return the request for the model, the library and the version of an advice, with a complete job."""
+    library = advice.plan.library
+    pins = pins_for(library, terms_of(request, advice.cluster))
+    return replace(
+        request,
+        model=advice.model,
+        job=job,
+        user_settings=JOB_FIELDS,
+        library=library,
+        framework=None,
+        shape={},
+        pins=pins,
+    )
+
+
+def _code_of(script: str | None) -> ScriptStack | None:
+    """Kind of code of a training script on this machine; None if the file is elsewhere or cannot be read."""
+    if script is None or not Path(script).is_file():
+        return None
+    from smp_advisor.scripts.following import read_stack  # the checker is not needed otherwise
+
+    try:
+        return read_stack(Path(script))
+    except AdvisorError:
+        return None
+
+
+def in_shape_of(family: str, model: Model, request: Request, job: Job) -> Model:
+    """The model, with an inferred shape in the family of a library's reference configurations: Llama for SMP v2."""
+    given, shape = request.model, request.shape
+    if model.origin != "inferred" or "family" in shape or model.family == family or isinstance(given, Model):
+        return model
+    if is_profile(given) or not can_be_inferred(
+        model.parameter_count, family
+    ):  # a profile has the shape that was traced
+        return model
+    return read_model(given, sequence_length=job.sequence_length, shape={**shape, "family": family})

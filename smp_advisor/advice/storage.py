@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import collections.abc
-import functools
 import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
-from functools import cache, partial
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -25,8 +24,6 @@ from smp_advisor.search.search import SearchResult
 from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from smp_advisor.workload.job import Job
@@ -50,13 +47,13 @@ PUBLIC = ("Advice", "Cluster", "Estimate", "Job", "Model", PLAN)
 
 _HOMES = {
     "advice": ("Advice",),
+    "advice.request": ("Request",),
     "cluster.cluster": ("Cluster",),
     "cluster.table": ("Instance",),
     "costs.effective_time": ("EffectiveTime",),
     "costs.estimate": ("Estimate", "Memory", "StageMemory", "StepTime"),
     "guidance.practices": ("Difference", "Pitfall", "Reference", "Step"),
-    "search.candidates": ("Request",),
-    "search.clusters": ("ClusterSize", "Limits", "Question"),
+    "search.clusters": ("ClusterSize", "Limits"),
     "search.decision": ("BatchChoice", "Decision"),
     "search.rank": ("BatchPolicy",),
     "search.sizes": ("ClusterSizes",),
@@ -98,15 +95,15 @@ def required_fields(kind: type) -> frozenset[str]:
 
 
 ADVICE, RESULT = "Advice", "result"
-_OWN_FORM = {RESULT, "request", "call"}
-"""Fields of advice with a form of their own: the listed plans, and the calls that repeat it."""
+_OWN_FORM = {RESULT}
+"""Field of advice with a form of its own: the listed plans."""
 
 
 @cache
 def _names() -> dict[str, Any]:
     """Names in annotations, some of which only type checkers import."""
     homes = (import_module(f"smp_advisor.{home}") for home in (*_HOMES, "libraries.plan", "search.search"))
-    modules = (typing, collections.abc, functools, *homes)
+    modules = (typing, collections.abc, *homes)
     return {name: value for module in modules for name, value in vars(module).items()}
 
 
@@ -135,10 +132,12 @@ def result_as_plain(result: SearchResult) -> dict[str, Any]:
     }
 
 
-def result_from_plain(values: Mapping[str, Any], job: Job) -> SearchResult:
+def result_from_plain(values: Any, job: Job) -> SearchResult:
     """The inverse of `result_as_plain` for restored parts."""
     from smp_advisor.cluster.cluster import Cluster
 
+    if not isinstance(values, Mapping):
+        raise StorageError("The stored alternatives are not valid.")
     cluster, plans, scores = (values.get(name) for name in ("cluster", "plans", "scores"))
     if values.keys() != _KEYS or not isinstance(plans, tuple) or not isinstance(scores, Mapping):
         raise StorageError("The stored alternatives lack a part.")
@@ -186,40 +185,8 @@ class _Fields:
         return {name: getattr(plan, name) for name in plan_fields(plan.library)}
 
 
-_CALLS = ("request", "call")
 _STORED = (str, int, float, Model)
 """Descriptions of a model that a file holds."""
-
-
-def _call(call: partial[Any] | None, model: Model) -> dict[str, Any] | None:
-    """Arguments of a call of `advise`. A model that no file holds, such as a module, is replaced by what was read."""
-    if call is None:
-        return None
-    arguments, keywords = list(call.args), dict(call.keywords)
-    if arguments and not isinstance(arguments[0], _STORED):
-        arguments[0] = model
-    if "model" in keywords and not isinstance(keywords["model"], _STORED):
-        keywords["model"] = model
-    return {"arguments": arguments, "keywords": {name: value for name, value in keywords.items() if value is not None}}
-
-
-def advice_from_plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `advice_as_plain`, restored."""
-    advise = import_module("smp_advisor.advice.recommendation").advise
-    restored = {name: _call_of(advise, fields.get(name)) for name in _CALLS}
-    result = fields.get("result")
-    if not isinstance(result, Mapping):
-        raise StorageError("The stored alternatives are not valid.")
-    return {"result": result_from_plain(result, fields["job"]), **restored}
-
-
-def _call_of(advise: Callable[..., Any], data: Any) -> partial[Any] | None:
-    match data:
-        case None:
-            return None
-        case {"arguments": tuple(arguments), "keywords": Mapping() as keywords} if len(data) == 2:
-            return partial(advise, *arguments, **keywords)
-    raise StorageError("A stored call of advise() is not valid.")
 
 
 TYPE = "type"
@@ -244,8 +211,10 @@ def plain(value: Any) -> Any:
         fields = {field: getattr(value, field) for field in field_names(kind)}
         own: dict[str, Any] = {}
         if name == ADVICE:
-            own = {call: _call(fields[call], fields["model"]) for call in _CALLS}
-            own["result"] = result_as_plain(fields["result"])
+            own = {RESULT: result_as_plain(fields[RESULT])}
+            request = fields["request"]
+            if request is not None and not isinstance(request.model, _STORED):  # a profile
+                own["request"] = replace(request, model=fields["model"])
         return {TYPE: name} | {field: plain(part) for field, part in (fields | own).items()}
     raise StorageError(f"A {name} cannot be stored: a model, job, cluster, plan, estimate or advice can.")
 
@@ -334,7 +303,7 @@ def _object(data: dict[str, Any], place: str) -> Any:
     fields = {key: from_plain(part, hints[key], f"{place}.{key}".lstrip(".")) for key, part in values.items()}
     try:
         if name == ADVICE:
-            fields |= advice_from_plain(fields)
+            fields[RESULT] = result_from_plain(fields[RESULT], fields["job"])
         return kind(**fields)
     except StorageError:
         raise

@@ -5,30 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from smp_advisor.advice.options import JobOptionSettings, completes
 from smp_advisor.arguments import brief
 from smp_advisor.costs.evaluate import estimate
-from smp_advisor.errors import NoPlanFitsError, RunError
+from smp_advisor.errors import AdvisorError, CalibrationError, NoPlanFitsError, RunError
 from smp_advisor.guidance.rank_map import RankTable, rank_map
 from smp_advisor.guidance.recommended import Recommended
 from smp_advisor.guidance.report import ladder_of, plan_of, report
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
     from typing import Unpack
 
     import pandas as pd
 
     from smp_advisor.charts.chart import Chart
-    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.runs import Failure, Probe, Summary
     from smp_advisor.runs.start import Terms
     from smp_advisor.runs.watching import Run
     from smp_advisor.runs.worth import Worth
+    from smp_advisor.search.sizes import ClusterSizes, Progress
     from smp_advisor.workload import Job, Model
 
 
@@ -92,7 +94,7 @@ class Advice(Recommended):
         environment = options.get("environment") or {}
         if not isinstance(environment, Mapping):
             return options  # it is refused
-        pins = {} if self.question is None else self.question.request.pins
+        pins = {} if self.request is None else self.request.pins
         objective = "throughput" if self.objective == "cost" else self.objective  # which compares other clusters
         terms = {"objective": objective, "min_fit_probability": self.min_fit_probability, **pins}
         model, _, job, plan = run
@@ -202,6 +204,68 @@ class Advice(Recommended):
         learned = measure(model, *ran, run=run, figures=figures, earlier=earlier, accept=accept)
         return self.again(replace(self.job, calibration=learned))
 
+    def again(self, job: Job | None = None, **changes: Any) -> Self:
+        """Search again for the same model, cluster and library, with the present `job` or another one.
+
+        `changes` are keywords of `advise`. What the user set stays in the words of the first request.
+        """
+        if self.request is None:
+            raise CalibrationError("Only advice made by advise() can be made again.")
+        from smp_advisor.advice.recommendation import recommend
+        from smp_advisor.advice.request import repeated
+
+        advice = recommend(repeated(self.request, self, job or self.job).changed(**changes))
+        words = ("requested", "defaults", "library_because", "library_comparisons")
+        return replace(advice, **{name: getattr(self, name) for name in words})  # type: ignore[return-value]
+
+    def compare_clusters(
+        self,
+        instances: Instance | str | Sequence[Instance | str] | None = None,
+        counts: Sequence[int] | None = None,
+        *,
+        max_days: float | str | None = None,
+        max_usd: float | str | None = None,
+        on_progress: Progress | None = None,
+    ) -> ClusterSizes:
+        """Days, cost and memory of the best plan on other clusters, and the knee of each instance type.
+
+        Parameters
+        ----------
+        instances
+            An instance type, several, or ``"any"``; the advice's own type if None.
+        counts
+            Numbers of nodes; 16 numbers from 1 to 256 if None.
+        max_days, max_usd
+            Deadline and budget of the run.
+        on_progress
+            As for `advise`. An interrupt ends the comparison with the clusters compared by then.
+
+        Raises
+        ------
+        AdvisorError
+            The clusters or limits are not valid, or the advice was not made by `advise`.
+
+        Examples
+        --------
+        >>> import smp_advisor as smpa
+        >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", tokens="20B")
+        >>> [size.cluster.nodes for size in advice.compare_clusters(counts=(1, 2)).sizes]
+        [1, 2]
+        """
+        from smp_advisor.advice.request import question_of
+        from smp_advisor.search.clusters import COUNTS, Limits, places_of
+        from smp_advisor.search.sizes import compare
+
+        if self.request is None:
+            raise AdvisorError("Only advice made by advise() can be compared with other clusters.")
+        question = question_of(self.request, self.cluster).training(calibration=self.job.calibration)
+        limits = Limits.of(question.request.job, max_days=max_days, max_usd=max_usd)
+        kinds = self.cluster.instance if instances is None else instances
+        places = places_of(kinds, None, limits=limits, library=question.library, counts=counts or COUNTS)
+        clusters = tuple(dict.fromkeys((*places.clusters, self.cluster)))
+        here = replace(places, clusters=clusters, goal="cheapest", requested=self.cluster)
+        return compare(question, here, limits, on_progress)
+
     def start(
         self,
         *,
@@ -256,7 +320,9 @@ class Advice(Recommended):
         from smp_advisor.runs.start import start_job, start_local
 
         if local:
-            return start_local(self, folder, steps, options)
+            from smp_advisor.advice.recommendation import advise
+
+            return start_local(self, folder, steps, options, advise)
         if steps is not None:
             raise RunError("steps= is for local runs: pass extra_hyperparameters={'max_steps': ...} for a job.")
         terms = self.terms(sdk=sdk, tag=tag, **options)

@@ -209,7 +209,7 @@ _SIZES = _Last()
 
 def _compared(advice: Recommended, instances: Sequence[str]) -> ClusterSizes:
     """The clusters of the advice's own instance type, then those of others."""
-    by_type: dict[str, ClusterSizes] = _SIZES.of((advice.question, advice.job.calibration, advice.cluster), dict)
+    by_type: dict[str, ClusterSizes] = _SIZES.of((advice.request, advice.job.calibration, advice.cluster), dict)
     limits = advice.sizes.limits if advice.sizes is not None else Limits()
     own = advice.cluster.instance.name
     names = list(dict.fromkeys((own, *instances)))
@@ -237,7 +237,7 @@ def clusters_chart(advice: Recommended, estimate: Estimate, instances: Sequence[
     del estimate
     if len(instances) > _MOST_TYPES:
         raise AdvisorError(f"The chart compares at most {_MOST_TYPES} further instance types, not {len(instances)}.")
-    if advice.question is None:
+    if advice.request is None:
         raise AdvisorError("Only advice made by advise() can be compared with other clusters.")
     return sizes_chart(_compared(advice, instances), advice)
 
@@ -276,7 +276,7 @@ def sizes_chart(sizes: ClusterSizes, advice: Recommended) -> Chart:
     )
     curves = [(f"smp-curve smp-g{group}", line) for group, (_, line) in enumerate(lines)]
     missing = [size for size in sizes.sizes if size.estimate is None]
-    library = advice.plan.library if advice.question is None else advice.question.library
+    library = advice.plan.library if advice.request is None else advice.request.library
     shown = {size.cluster.instance.name for size in sizes.sizes}
     notes = list(sizes.lines())
     if missing:

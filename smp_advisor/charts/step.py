@@ -194,7 +194,7 @@ class _Module(NamedTuple):
 
 def profile_of(advice: Recommended) -> Profile | None:
     """The traced profile from which an advice was made; None if it was made from anything else."""
-    model = None if advice.call is None else advice.call.keywords.get("model")
+    model = None if advice.request is None else advice.request.model
     return model if getattr(model, "tree", None) else None
 
 

@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from smp_advisor.costs import Estimate, estimate_many
 from smp_advisor.costs.wording import fits, plural
-from smp_advisor.errors import AdvisorError, CalibrationError, PlanError
+from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan, mismatches
 from smp_advisor.libraries.controls import completed_settings, dependent_settings, fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.library import get_library, plan_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from functools import partial
+    from collections.abc import Callable, Mapping
 
     import pandas as pd
 
-    from smp_advisor.cluster import Cluster, Instance
+    from smp_advisor.advice.request import Request
+    from smp_advisor.cluster import Cluster
     from smp_advisor.guidance.practices import Pitfall, Reference, Step
-    from smp_advisor.search.clusters import Question
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.search import SearchResult
-    from smp_advisor.search.sizes import ClusterSizes, Progress
+    from smp_advisor.search.sizes import ClusterSizes
     from smp_advisor.workload import Job, Model
 
     Key = TypeVar("Key")
@@ -244,14 +243,11 @@ class Recommended:
     result: SearchResult = field(compare=False)
     sizes: ClusterSizes | None = field(default=None, compare=False)
     """The compared clusters, if the request left the cluster open or its objective is the cost."""
-    question: Question | None = field(default=None, compare=False)
-    """The request as it is searched on other clusters; None for advice made by hand."""
-    request: partial[Any] | None = field(default=None, compare=False)
-    """The call of `advise` for the same model, cluster and pins, without its job; None for advice made by hand."""
-    call: partial[Any] | None = field(default=None, compare=False)
-    """The call of `advise` as it was made, with all its keywords, to search again with changed ones."""
+    request: Request | None = field(default=None, compare=False)
+    """The request, which can be changed and made again; None for advice made by hand."""
 
     if TYPE_CHECKING:  # the code and the runs of a recommendation, which `Advice` adds
+        compare_clusters: ClassVar[Callable[..., ClusterSizes]]
         calibrate: ClassVar[Callable[..., Self]]
         as_json: ClassVar[Callable[..., str]]
         cell: ClassVar[Callable[..., str]]
@@ -273,63 +269,7 @@ class Recommended:
 
         return alternatives(self.result, self.model, self.job, min_fit_probability=self.min_fit_probability)
 
-    def again(self, job: Job | None = None, **changes: Any) -> Self:
-        """The advice for the same request, with the present `job` or another one, and changed keywords of `advise`."""
-        if self.request is None:
-            raise CalibrationError("Only advice made by advise() can be made again.")
-        advice = self.request(job=self.job if job is None else job, **changes)
-        words = ("requested", "defaults", "library_because", "library_comparisons")
-        value: Self = advice.recommended
-        return replace(value, **{name: getattr(self, name) for name in words})
-
     def _run_of(self, plan: Plan | None = None) -> tuple[Model, Cluster, Job, Plan]:
         if plan is not None and not isinstance(plan, Plan):
             raise PlanError(f"plan must be a Plan, or None for the recommended one, not {type(plan).__name__}.")
         return self.model, self.cluster, self.job, plan or self.plan
-
-    def compare_clusters(
-        self,
-        instances: Instance | str | Sequence[Instance | str] | None = None,
-        counts: Sequence[int] | None = None,
-        *,
-        max_days: float | str | None = None,
-        max_usd: float | str | None = None,
-        on_progress: Progress | None = None,
-    ) -> ClusterSizes:
-        """Days, cost and memory of the best plan on other clusters, and the knee of each instance type.
-
-        Parameters
-        ----------
-        instances
-            An instance type, several, or ``"any"``; the advice's own type if None.
-        counts
-            Numbers of nodes; 16 numbers from 1 to 256 if None.
-        max_days, max_usd
-            Deadline and budget of the run.
-        on_progress
-            As for `advise`. An interrupt ends the comparison with the clusters compared by then.
-
-        Raises
-        ------
-        AdvisorError
-            The clusters or limits are not valid, or the advice was not made by `advise`.
-
-        Examples
-        --------
-        >>> import smp_advisor as smpa
-        >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", tokens="20B")
-        >>> [size.cluster.nodes for size in advice.compare_clusters(counts=(1, 2)).sizes]
-        [1, 2]
-        """
-        from smp_advisor.search.clusters import COUNTS, Limits, places_of
-        from smp_advisor.search.sizes import compare
-
-        if self.question is None:
-            raise AdvisorError("Only advice made by advise() can be compared with other clusters.")
-        question = self.question.training(calibration=self.job.calibration)
-        limits = Limits.of(question.request.job, max_days=max_days, max_usd=max_usd)
-        kinds = self.cluster.instance if instances is None else instances
-        places = places_of(kinds, None, limits=limits, library=question.library, counts=counts or COUNTS)
-        clusters = tuple(dict.fromkeys((*places.clusters, self.cluster)))
-        here = replace(places, clusters=clusters, goal="cheapest", requested=self.cluster)
-        return compare(question, here, limits, on_progress)

@@ -60,7 +60,7 @@ def planned(advice: Recommended, job: Job, plan: Plan, estimate: Estimate) -> Pl
         estimate=estimate,
         min_fit_probability=advice.min_fit_probability,
         objective=advice.objective,
-        pins=frozenset(advice.question.request.pins if advice.question is not None else ()),
+        pins=frozenset(advice.request.pins if advice.request is not None else ()),
     )
 
 

@@ -19,7 +19,7 @@ from smp_advisor.libraries.library import Settings, get_library, libraries
 from smp_advisor.notebook.figures import headlines, memory
 from smp_advisor.search.clusters import ANY, AUTO
 from smp_advisor.search.sizes import time_and_cost
-from smp_advisor.workload import Job, format_count
+from smp_advisor.workload import format_count
 from smp_advisor.workload.from_config import model_names
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _LONGEST = 200
 
 def workload_fields(advice: Advice) -> list[dict[str, Any]]:
     """The request of an advice; none for advice made by hand, which cannot be searched again."""
-    if advice.call is None:
+    if advice.request is None:
         return []
     value = _values(advice)
     library, job, cluster = get_library(advice.plan.library), advice.job, advice.cluster
@@ -166,26 +166,26 @@ def ways_of(advice: Advice, ways: WaysOut) -> list[dict[str, Any]]:
 
 def _values(advice: Advice) -> dict[str, str]:
     """Texts of the fields."""
-    call = {} if advice.call is None else advice.call.keywords
-    job, cluster, model = call.get("job") or Job(), call["cluster"], call["model"]
-    nodes = cluster.nodes if isinstance(cluster, Cluster) else call.get("instance_count")
-    own = {name for name in ("precision",) if name in call or getattr(job, name) != getattr(Job(), name)}
+    request = advice.request
+    if request is None:
+        return {}
+    cluster, model, job = request.cluster, request.model, request.job
+    nodes = cluster.nodes if isinstance(cluster, Cluster) else request.instance_count
     name = model if isinstance(model, str) else advice.model.name
     if isinstance(model, int | float):
         name = format_count(model).replace(" ", "")
-    batch, tokens = call.get("global_batch_size", job.global_batch_size), call.get("tokens", job.tokens)
     return {
         "model": name,
-        "sequence_length": str(call.get("sequence_length") or advice.job.sequence_length),
+        "sequence_length": str(advice.job.sequence_length),
         "cluster": _cluster_text(cluster),
         "instance_count": "" if nodes is None else str(nodes),
-        "library": call.get("library") or AUTO,
-        "objective": call.get("objective") or "throughput",
-        "precision": advice.job.precision if "precision" in own else AUTO,
-        "global_batch_size": "" if batch is None else str(batch),
-        "tokens": _amount(tokens),
-        "max_days": _amount(call.get("max_days")),
-        "max_usd": _amount(call.get("max_usd")),
+        "library": request.library,
+        "objective": request.objective,
+        "precision": advice.job.precision if "precision" in request.named_settings else AUTO,
+        "global_batch_size": "" if job.global_batch_size is None else str(job.global_batch_size),
+        "tokens": _amount(job.tokens),
+        "max_days": _amount(request.max_days),
+        "max_usd": _amount(request.max_usd),
         "min_fit_probability": f"{100 * advice.min_fit_probability:g}",
     }
 

@@ -24,6 +24,7 @@ from smp_advisor.runs.watching import Run
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
@@ -100,9 +101,13 @@ def _new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
 
 
 def start_local(
-    advice: Recommended, place: str | os.PathLike[str] | None, steps: int | None, options: dict[str, Any]
+    advice: Recommended,
+    place: str | os.PathLike[str] | None,
+    steps: int | None,
+    options: dict[str, Any],
+    advise: Callable[..., Any],
 ) -> Run:
-    """The small training in a process tree, with the prediction for it; its folder is new once all is accepted."""
+    """The small training in a process tree, with the prediction of `advise`; its folder is new once all is accepted."""
     steps = _STEPS if steps is None else steps
     count: object = steps
     if type(count) is not int or not 1 <= steps <= _MOST_STEPS:
@@ -123,7 +128,7 @@ def start_local(
         settings |= {"script": SCRIPT_NAME, "source_dir": str(source)}
         settings["hyperparameters"] = {"max_steps": steps, "log_every": 1}
         write_text(source / SCRIPT_NAME, small.script)
-        prediction, reason = _prediction(advice, small, processes, steps)
+        prediction, reason = _prediction(advise, small, processes, steps)
         notes = (*notes, *reason)
         if prediction is not None:
             write_text(folder / ADVICE, prediction.as_json())
@@ -140,11 +145,9 @@ def start_local(
 
 
 def _prediction(
-    advice: Recommended, small: Any, processes: int, steps: int
+    advise: Callable[..., Any], small: Any, processes: int, steps: int
 ) -> tuple[Recommended | None, tuple[str, ...]]:
     """The advice for the small training on this machine."""
-    if advice.request is None:
-        return None, ("Only advice made by advise() has a prediction of its local run.",)
     if small.model is None:
         return None, ("The family of the model has no cost model, so there is no prediction of its local run.",)
     batch = processes * small.plan.batch_size
@@ -168,7 +171,7 @@ def _prediction(
         overheads=replace(small.job.overheads, parts=()),
     )
     try:
-        prediction = advice.request.func(small.model, place, job, library=small.plan.library)
+        prediction = advise(small.model, place, job, library=small.plan.library)
         prediction.adopt(small.plan)
     except AdvisorError as error:
         return None, (f"No prediction for this machine: {error}",)

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice import Advice
+from smp_advisor.advice.description import read_model
 from smp_advisor.advice.files import load
 from smp_advisor.advice.project import Project, project_of
 from smp_advisor.advice.recommendation import advise as recommend
-from smp_advisor.advice.request import job_of, read_model, sort_settings, suited
+from smp_advisor.advice.request import job_of, question_of, sort_settings, suited
 from smp_advisor.advice.written import write_text
 from smp_advisor.arguments import options_of
 from smp_advisor.cluster import Cluster, instances
@@ -226,9 +227,9 @@ def _with_instance(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 def _changes(advice: Advice) -> str:
     """Changes that end the fit, or do not: fewer nodes, a longer sequence, a technique less."""
-    question, sentences = advice.question, []
-    if question is None:
+    if advice.request is None:
         return ""
+    question, sentences = question_of(advice.request, advice.cluster), []
     nodes, length = advice.cluster.nodes // 2, 2 * advice.job.sequence_length
     if nodes:
         less = best_on(question, Cluster(advice.cluster.instance, nodes)).fits

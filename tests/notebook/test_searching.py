@@ -7,8 +7,11 @@ from threading import Event
 import pytest
 
 from smp_advisor import Cluster, Job, advise
-from smp_advisor.advice.live.control_state import changed, changed_call, pins_of
+from smp_advisor.advice.live import LiveAdvice
+from smp_advisor.advice.live.control_state import changed, pins_of
 from smp_advisor.advice.live.settings import settings_of
+from smp_advisor.advice.recommendation import recommend
+from smp_advisor.advice.request import Request
 from smp_advisor.errors import AdvisorError, NoPlanFitsError, PlanError
 from smp_advisor.notebook.advisor import Advisor, advisor_of
 from smp_advisor.notebook.display import NothingFits
@@ -96,13 +99,13 @@ def test_where_nothing_fits_the_plan_stays_and_ways_out_are_offered(advisor):
 
 
 def test_an_impossible_request_has_a_page_whose_changes_are_one_click_each():
-    question = {"model": "70B", "cluster": "ml.g5.12xlarge", "instance_count": 4}
+    request = Request.of("70B", "ml.g5.12xlarge", instance_count=4)
     with pytest.raises(NoPlanFitsError) as refused:
-        advise(**question)
+        recommend(request)
     made = []
 
     def again(changes):
-        made.append(advisor_of(advise(**changed_call(question, changes))))
+        made.append(advisor_of(LiveAdvice(recommend(request.changed(**changes)))))
         return made[-1]
 
     page = NothingFits(refused.value.ways_out, again)
@@ -240,19 +243,35 @@ def test_both_kinds_of_sharding_are_one_pin_and_the_precision_is_another():
     assert (other.plan.library, other.plan.precision) == ("fsdp", "fp16")
 
 
-@pytest.mark.parametrize(
-    ("before", "changes", "after"),
-    [
-        ({"cluster": FOUR}, {"instance_count": 8}, {"cluster": FOUR.instance, "instance_count": 8}),
-        ({"cluster": FOUR}, {"cluster": "ml.p5.48xlarge"}, {"cluster": "ml.p5.48xlarge", "instance_count": 4}),
-        ({"job": Job(tokens=1e9)}, {"sequence_length": 512}, {"job": Job(tokens=1e9, sequence_length=512)}),
-        ({"job": Job(tokens=1e9)}, {"tokens": None}, {"job": Job()}),
-        ({"job": Job(tokens=1e9)}, {"precision": "fp16"}, {"job": None, "tokens": 1e9, "precision": "fp16"}),
-        ({"max_days": 30}, {"max_days": None}, {}),
-    ],
-)
-def test_changes_of_a_call(before, changes, after):
-    assert changed_call(before, changes) == after
+def test_changes_of_a_request():
+    def request(**keywords):
+        return Request.of("1.3B", keywords.pop("cluster", P4D), **keywords)
+
+    job = Job(tokens=1e9)
+    cases = (
+        (request(cluster=FOUR), {"instance_count": 8}, request(cluster=FOUR.instance, instance_count=8)),
+        (request(cluster=FOUR), {"cluster": "ml.p5.48xlarge"}, request(cluster="ml.p5.48xlarge", instance_count=4)),
+        (request(job=job), {"sequence_length": 512}, request(job=Job(tokens=1e9, sequence_length=512))),
+        (request(max_days=30), {"max_days": None}, request()),
+        (request(tokens="1B", batch_size=2), {"tokens": None, "batch_size": None}, request()),
+        (request(layers=12), {"model": "1.3B"}, request()),
+        (request(layers=12), {"layers": None}, request()),
+        (request(library="fsdp"), {"library": None}, request()),
+        (request(job=job, library="fsdp"), {"library": "auto"}, request(job=job)),
+    )
+    for before, changes, after in cases:
+        assert before.changed(**changes) == after, changes
+    assert request(job=job).changed(tokens=None).job == Job()
+    assert "precision" not in request(job=job).user_settings  # the library decides
+    assert "precision" in request(job=job).changed(precision="fp16").user_settings
+    assert request(stack="hf-eager").changed(stack="hf-sdpa").job.attention == "fused"
+    for changes, reason in (
+        ({"warp": 1}, "no setting 'warp'"),
+        ({"library": "x"}, "library must"),
+        ({"data": 3}, "data"),
+    ):
+        with pytest.raises(AdvisorError, match=reason):
+            request().changed(**changes)
 
 
 def test_a_job_stays_the_users_own_job():

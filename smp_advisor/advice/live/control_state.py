@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.live.controls import effect_of, repairs
@@ -23,14 +23,13 @@ from smp_advisor.advice.live.settings import (
     value_text,
     with_job,
 )
-from smp_advisor.arguments import amount_of
-from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.advice.request import JOB_FIELDS
 from smp_advisor.costs import Estimate, estimate
 from smp_advisor.costs.wording import adapter_text, listed
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries.library import Setting, Settings, get_library, plan_fields
 from smp_advisor.libraries.validation import check_against
-from smp_advisor.workload import Adapter, Job
+from smp_advisor.workload import Adapter, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -209,73 +208,33 @@ class History:
         return replace(self, position=min(max(self.position + steps, 0), len(self.entries) - 1))
 
 
-_JOB = frozenset(field.name for field in fields(Job))
-_SHAPE = frozenset({"family", "layers", "hidden", "heads", "vocab", "activation"})
-_FREE = ("precision", "attention", "stack")
-"""Fields of a `Job` that count as not set while all of them have their defaults and the library is chosen."""
-
-
 def changed(advice: Advice, changes: Mapping[str, Any], pins: Settings | None = None, **progress: Any) -> Advice:
     """The advice for a changed request. Everything else of the request stays, and the pinned settings of the plan."""
-    if advice.call is None:
+    from smp_advisor.advice.recommendation import recommend
+
+    request = advice.request
+    if request is None:
         raise AdvisorError("Only advice made by advise() can be searched again.")
-    keywords = dict(advice.call.keywords)
     if pins is not None:
-        target = str(changes.get("library", keywords.get("library")) or "auto")
-        # Keywords with the values of pinned controls, as far as a library has them, instead of the fixed settings.
+        # Fields with the values of pinned controls, as far as a library has them, instead of the fixed ones.
+        target = str(changes.get("library", request.library) or "auto")
         library = advice.plan.library
-        own = set(fields_of_pins(library, settings_of(advice.plan, advice.job))) - _JOB
-        free = {name: value for name, value in keywords.items() if name not in own}
-        possible = _JOB | plan_fields(advice.plan.library if target == "auto" else target)
+        own = set(fields_of_pins(library, settings_of(advice.plan, advice.job))) - JOB_FIELDS
+        possible = JOB_FIELDS | plan_fields(library if target == "auto" else target)
         fixed = {name: value for name, value in fields_of_pins(library, pins).items() if name in possible}
-        keywords = changed_call(free, fixed)
-    result: Advice = advice.call.func(**changed_call(keywords, changes), **progress)
-    return result
-
-
-def changed_call(keywords: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of `advise` with changes; None removes a setting."""
-    result = dict(keywords)
-    remaining = dict(changes)
-    if "model" in remaining:
-        result = {name: value for name, value in result.items() if name not in _SHAPE}
-    cluster = result.get("cluster")
-    if isinstance(cluster, Cluster) and {"cluster", "instance_count"} & remaining.keys():
-        result |= {"cluster": cluster.instance, "instance_count": cluster.nodes}
-    job = result.get("job")
-    if isinstance(job, Job) and (of_job := {name: remaining.pop(name) for name in list(remaining) if name in _JOB}):
-        result |= _changed_job(job, of_job, library=str(remaining.get("library", result.get("library", "auto"))))
-    for name, value in remaining.items():
-        if value is None:
-            result.pop(name, None)
-        else:
-            result[name] = value
-    return result
-
-
-def _changed_job(job: Job, changes: Mapping[str, Any], library: str) -> dict[str, Any]:
-    """Keywords with a changed job. The fields that are not its defaults become keywords where a default is a choice."""
-    defaults = Job()
-    values = {name: getattr(defaults, name) if value is None else value for name, value in changes.items()}
-    if isinstance(values.get("tokens"), str):
-        values["tokens"] = amount_of("tokens", values["tokens"])
-    if "stack" in values and "attention" not in values:
-        values["attention"] = "auto"  # that of the kind of code
-    if library == "auto" and set(_FREE) & values.keys() and set(_FREE) <= set(job.defaulted()):
-        own = {name: getattr(job, name) for name in _JOB - set(job.defaulted())}
-        return {"job": None, **own, **{name: value for name, value in changes.items() if value is not None}}
-    return {"job": replace(job, **values)}
+        free = {name: value for name, value in request.pins.items() if name not in own}
+        request = replace(request, pins=free).changed(**fixed)
+    return recommend(request.changed(**changes), **progress)
 
 
 def pins_of(advice: Advice) -> tuple[str, ...]:
     """Controls of the plan whose values the request fixes. Settings of its job are part of the request."""
-    if advice.call is None:
+    if advice.request is None:
         return ()
-    library, keywords = advice.plan.library, advice.call.keywords
+    library = advice.plan.library
     codec, controls = get_library(library).control_codec, get_library(library).controls
-    keys = {name for name, value in keywords.items() if value is not None}
     values = settings_of(advice.plan, advice.job)
-    return tuple(name for name in controls if set(codec.fields({name: values[name]})) & keys)
+    return tuple(name for name in controls if set(codec.fields({name: values[name]})) & advice.request.pins.keys())
 
 
 def fields_of_pins(library: str, pins: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,12 +283,13 @@ class SearchAgain:
         return f"{text[:1].upper()}{text[1:]}: {memory}, {speed}."
 
     def _before(self, name: str) -> Any:
-        call = self.advice.call
-        value = None if call is None else call.keywords.get(name)
         if name == "instance_count":
             return self.advice.cluster.nodes
         if name == "cluster":
             return self.advice.cluster.instance.name
+        request = self.advice.request
+        parts: tuple[Any, ...] = () if request is None else (request.pins, request.shape, vars(request))
+        value = next((part[name] for part in parts if part.get(name) is not None), None)
         return getattr(self.advice.job, name, None) if value is None else value
 
 
@@ -349,4 +309,6 @@ def _text(value: object) -> str:
         return adapter_text(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(getattr(value, "name", value))
+    if value >= 1e6:
+        return format_count(value).replace(" ", "")
     return f"{value:,}" if isinstance(value, int) else f"{value:,g}"
