@@ -1,97 +1,288 @@
-"""Twelve exported jobs: the lines of their scripts, the pins of their images, and the tests that prove them.
+"""Every family that the exporter writes, small, in every kind of training: run as exported, with the estimate.
 
-usage: python -m benchmarks.exported_jobs [--write] [JUNIT.xml]
+usage: python -m benchmarks.exported_jobs [PATTERN ...]
 
-Without the results of a run, it runs the tests of tests/export that exported_jobs.toml names, which takes minutes.
-`--write` writes benchmarks/results/exported_jobs.md.
+Runs the jobs of `exported_jobs.toml` whose names match a pattern (all without one) on two processes over gloo, with the
+packages that the cells pin. Their rows replace those of benchmarks/results/exported_jobs.csv, from which it writes
+benchmarks/results/exported_jobs.md.
 """
 
 from __future__ import annotations
 
+import csv
+import importlib
+import json
+import multiprocessing
 import re
-import subprocess
+import shutil
 import sys
 import tempfile
 import tomllib
+import traceback
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from importlib.metadata import version
+from itertools import product
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree as ET
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.export.script import companions, requirements, writable, written
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.errors import AdvisorError
+from smp_advisor.export.script import companions, writable, written
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.version import image
 from smp_advisor.workload import Adapter, Job, Model
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from smp_advisor.export.script_parts import Training
+
 _ROOT = Path(__file__).parents[1]
-_PAGE = _ROOT / "benchmarks" / "results" / "exported_jobs.md"
+_TABLE = _ROOT / "benchmarks" / "results" / "exported_jobs.csv"
+_TESTS = _ROOT / "tests" / "export"
+_LENGTH, _BATCH, _STEPS = 16, 4, 4
+_KINDS: dict[str, dict[str, Any]] = {
+    "pre-training": {},
+    "fine-tuning": {"training": "fine-tuning"},
+    "LoRA": {"adapter": Adapter(rank=8)},
+    "QLoRA": {"adapter": Adapter(rank=8, base_bits=4)},
+    "DPO": {"training": "fine-tuning"},
+}
+_COLUMNS = ("job", "starts", "names", "loss", "trained", "bytes", "adapters", "resumes", "loads", "note")
 _HEAD = """# Exported jobs
 
-Written by `python -m benchmarks.exported_jobs --write` from the results of the tests that `exported_jobs.toml` names.
-The tests send the cells to a mock of AWS, with the oldest and newest release of both major versions of the SDK. They
-train tiny models with the script over gloo on processors, end the job while it saves, resume it, load its model with
-`from_pretrained`, and generate. SMP v1 and SMP v2 run with stand-ins for the libraries. Lines are those of the script,
-`train.yaml` and `report.py`.
+Written by `python -m benchmarks.exported_jobs`, which exports each job of `exported_jobs.toml` for a small model, runs
+its script on two processes over gloo without a GPU (FSDP2 with the code of accelerate and of PyTorch), ends it after
+{steps} steps, runs it again from the checkpoint of step 2, loads the model that it leaves, and generates.
+
+Packages: {packages}.
+
+- starts: the script ends without an error; names: all processes have the same parameters;
+- loss: it falls; resumes: the losses of steps 3 and 4 are the same after a start from step 2;
+- trained, bytes, adapters: parameters trained, bytes of the frozen parameters, or of all if none is frozen (with the
+  scales of a quantized base), modules with an adapter. One value: the estimate has the same. Two: the job's, and the
+  estimate's in parentheses;
+- loads: no key is missing, it generates with its cache, and the tokenizer is the same.
+
+{right} of {total} rows are as they should be; {refused} jobs are refused before they are exported, with a sentence.
+
 """
 
 
-def _results(junit: Path | None, names: set[str]) -> dict[str, bool]:
-    """Whether each test passed, by its name without the folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        if junit is None:
-            junit = Path(folder, "results.xml")
-            files = sorted({f"tests/export/{name.split('.')[0]}.py" for name in names})
-            command = [sys.executable, "-m", "pytest", "-q", "-n", "0", f"--junitxml={junit}", *files]
-            subprocess.run(command, cwd=_ROOT, check=False)
-        cases = ET.parse(junit).getroot().iter("testcase")
-        return {
-            f"{case.get('classname', '').removeprefix('tests.export.')}.{case.get('name')}": not any(
-                part.tag in ("failure", "error", "skipped") for part in case
-            )
-            for case in cases
-        }
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One job of the table."""
+
+    family: str
+    kind: str
+    library: str
+    settings: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}, {self.kind}, {self.library}"
 
 
-def _verdict(pattern: str | None, results: dict[str, bool]) -> str:
-    if pattern is None:
-        return "-"
-    expression = re.compile(re.escape(pattern).replace(r"\*", ".*"))
-    found = [passed for name, passed in results.items() if expression.fullmatch(name)]
-    if not found:
-        return "no such test"
-    return "yes" if all(found) else "no"
-
-
-def _described(row: dict[str, Any]) -> list[str]:
-    """Model, lines of script and settings, and pins."""
-    name = row["model"]
-    model = Model.from_parameters(name) if name[0].isdigit() else Model.from_name(name)
-    cluster = Cluster(row.get("instance", "ml.p5.48xlarge"), 16)
-    adapter = {"adapter": Adapter(**row["job"]["adapter"])} if "adapter" in row["job"] else {}
-    plan = Plan(**row["plan"])
-    length = min(2048, model.shape.max_positions or 2048)
-    job = Job(sequence_length=length, precision=plan.precision, **row["job"] | adapter)
-    training = writable(model, cluster, job, plan, objective=row.get("objective"))
-    lines = " + ".join(str(text.count("\n")) for text in (written(training), *companions(training).values()))
-    pins = [f"PyTorch {image(training.plan.library, training.plan.version).framework_version}"]
-    return [row["title"], model.name, lines, ", ".join([*pins, *requirements(training).split()])]
-
-
-def main(arguments: list[str]) -> None:
-    """Print or write the table."""
+def cases() -> Iterator[Case]:
+    """The jobs of all families."""
     content = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-    columns, rows = content["columns"], content["job"]
-    files = [Path(argument) for argument in arguments if not argument.startswith("--")]
-    results = _results(files[0] if files else None, {row[name] for row in rows for name in columns if name in row})
-    table = [["job", "model", "lines", "pins", *columns.values(), "tiny models"]]
-    table += [
-        [*_described(row), *(_verdict(row.get(name), results) for name in columns), row["tiny"] or "-"] for row in rows
-    ]
-    table.insert(1, ["---"] * len(table[0]))
-    text = f"{_HEAD}\n" + "\n".join(f"| {' | '.join(cells)} |" for cells in table) + "\n"
-    if "--write" in arguments:
-        _PAGE.write_text(text, "utf-8")
-    print(text)
+    for name, family in content["family"].items():
+        settings = content["sizes"] | family.get("settings", {})
+        settings = {key: value for key, value in settings.items() if key not in family.get("without", ())}
+        for kind, library in product(family.get("kinds", _KINDS), ("ddp", "fsdp")):
+            yield Case(family=name, kind=kind, library=library, settings=settings)
+
+
+def _in_fork(work: Callable[..., None], *arguments: object) -> None:
+    """Run a function in a fork of this process, which has imported the libraries."""
+    child = multiprocessing.get_context("fork").Process(target=work, args=arguments)
+    child.start()
+    child.join()
+
+
+def _save_weights(settings: dict[str, Any], folder: Path) -> None:
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(**settings)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
+def _load(folder: Path, base: Path, source: Path) -> None:
+    """Load the model that a job left and generate; write an empty text, or what was wrong."""
+    try:
+        (folder / "loads.txt").write_text(_loaded(folder, base, source))
+    except Exception as error:  # noqa: BLE001 (of any library)
+        (folder / "loads.txt").write_text(f"{type(error).__name__}: {error}"[:300])
+
+
+def _loaded(folder: Path, base: Path, source: Path) -> str:
+    import torch
+    import transformers
+    from peft import PeftModel
+
+    adapter = (folder / "adapter_config.json").exists()
+    kind = transformers.AutoModelForCausalLM
+    config = transformers.AutoConfig.from_pretrained(base if adapter else folder)
+    if config.model_type not in transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        kind = getattr(transformers, config.architectures[0])
+    model, report = kind.from_pretrained(base if adapter else folder, output_loading_info=True)
+    if adapter:
+        model = PeftModel.from_pretrained(model, folder)
+    elif report["missing_keys"] or report["unexpected_keys"]:
+        return f"missing {sorted(report['missing_keys'])}, unexpected {sorted(report['unexpected_keys'])}"
+    if model.can_generate():
+        prompt = torch.tensor([[4, 5, 6, 7]])
+        answer = model.generate(input_ids=prompt, min_new_tokens=4, max_new_tokens=4, return_dict_in_generate=True)
+        if answer.past_key_values is None:
+            return "no cache of keys and values"
+    if source.exists() and (folder / "tokenizer.json").exists():
+        old, new = (transformers.AutoTokenizer.from_pretrained(place) for place in (source, folder))
+        if old.get_vocab() != new.get_vocab() or old.chat_template != new.chat_template:
+            return "another tokenizer or template"
+    return ""
+
+
+def _estimated(model: Model, job: Job, plan: Plan) -> dict[str, Any]:
+    """The product's figures of a job: trained parameters, bytes of parameters on one GPU of DDP, adapted modules."""
+    adapter = job.adapter
+    if adapter is None:
+        return {"trained": model.parameter_count, "bytes": 4 * model.parameter_count, "adapters": 0}
+    applied = adapter.applied_to(model)
+    alone = Plan(library="ddp", batch_size=plan.batch_size, precision="bf16")
+    (stage,) = estimate(model, Cluster("ml.p4d.24xlarge", 1), job, alone).memory.stages
+    modules = sum(group.count * group.block.adapter_products // 2 for group in applied.groups)
+    # Without the adapter, in fp32 and as the passes read it.
+    frozen = round(stage.parameters_gib * 2**30) - 6 * adapter.parameter_count(model)
+    return {"trained": adapter.parameter_count(model), "bytes": frozen, "adapters": modules}
+
+
+def _spec(case: Case, training: Training, folder: Path) -> dict[str, Any]:
+    """The exported job for `run_jobs.py`, with its files."""
+    from tests.export.gloo_jobs import QUICK, spec
+
+    source, place = folder / "source", folder / "job"
+    for path in (source, place):
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
+    for name, text in {"train.py": written(training), **companions(training)}.items():
+        (source / name).write_text(text)
+    reads_text = training.architecture.task in ("causal", "sequence_to_sequence")
+    data = {"pre-training": "text", "DPO": "answers"}.get(case.kind, "pairs") if reads_text else ""
+    channels = {"train": data and folder / data, "tokenizer": data and folder / "tokenizer"}
+    channels |= {} if case.kind == "pre-training" else {"model": folder / "weights"}
+    return spec(
+        source / "train.py",
+        place,
+        QUICK | {"max_steps": _STEPS, "checkpoint_every": 2, "checkpoint_directory": place / "checkpoints"},
+        stand_in=folder / "stand_in.py",
+        channels=channels,
+        environment={"HF_HOME": str(folder / "cache"), "TMPDIR": str(folder), "PROBE": str(place)}
+        | {"TENSORBOARD_LOGGING_DIR": str(folder / "board")},
+    )
+
+
+def _row(case: Case, folder: Path, run: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, str]:
+    """Export and run a job, and compare it with the estimate."""
+    from tests.export.gloo_jobs import losses_of
+
+    row = dict.fromkeys(_COLUMNS, "-") | {"job": case.name, "note": ""}
+    model = Model.from_config(case.settings)
+    plan = Plan(library=case.library, batch_size=_BATCH, precision="bf16")
+    job = Job(sequence_length=_LENGTH, precision="bf16", **_KINDS[case.kind])
+    objective = "dpo" if case.kind == "DPO" else None
+    try:
+        training = writable(model, Cluster("ml.p4d.24xlarge", 1), job, plan, objective=objective)
+    except AdvisorError as error:
+        return row | {"starts": "refused", "note": str(error)}
+    exported = _spec(case, training, folder)
+    place, first = Path(exported["folder"]), run(exported)
+    if first["error"] is not None:
+        # Processes that lost the connection to one that failed report it, too.
+        lines = [line for line in first["error"].splitlines() if re.match(r"\w*(Error|Exit)\b", line)]
+        cause = next((line for line in lines if "gloo" not in line), "") or first["error"][-300:]
+        return row | {"starts": "NO", "note": cause[:300]}
+    ranks = [json.loads(path.read_text()) for path in sorted(place.glob("rank-*.json"))]
+    losses, frozen = losses_of(first), sum(n for kind, n in ranks[0]["bytes"].items() if "frozen" in kind)
+    measured = ranks[0] | {"bytes": frozen or sum(ranks[0]["bytes"].values())}
+    for name, value in _estimated(model, job, plan).items():
+        row[name] = f"{measured[name]:,}" + (f" ({value:,})" if measured[name] != value else "")
+    _in_fork(_load, place, folder / "weights", folder / "tokenizer")
+    problem = (place / "loads.txt").read_text()
+    for path in (place / "checkpoints").iterdir():
+        if path.name.rsplit("-", 1)[-1] == str(_STEPS):
+            shutil.rmtree(path)
+    again = run(exported)
+    later = losses_of(again) if again["error"] is None else {}
+    return row | {
+        "starts": "yes",
+        "names": "same" if all(rank["names"] == ranks[0]["names"] for rank in ranks) else "DIFFER",
+        "loss": "falls" if losses[_STEPS] < losses[1] else f"NO: {losses}",
+        "loads": f"NO: {problem}" if problem else "yes",
+        "resumes": "same" if later == {step: losses[step] for step in (3, 4)} else f"NO: {losses}, then {later}",
+        "note": ", ".join(f"{kind} {count:,}" for kind, count in ranks[0]["bytes"].items()),
+    }
+
+
+def _is_right(row: dict[str, str]) -> bool:
+    wrong = any(text.startswith(("NO", "DIFFER")) for text in row.values())
+    return not wrong and not any("(" in row[name] for name in ("trained", "bytes", "adapters"))
+
+
+def _page(rows: list[dict[str, str]]) -> str:
+    names = ("torch", "transformers", "trl", "accelerate", "datasets", "peft", "bitsandbytes")
+    right = sum(_is_right(row) for row in rows if row["starts"] != "refused")
+    refused = sum(row["starts"] == "refused" for row in rows)
+    packages = ", ".join(f"{name} {version(name)}" for name in names)
+    head = _HEAD.format(packages=packages, steps=_STEPS, right=right, total=len(rows) - refused, refused=refused)
+    lines = [_COLUMNS, ["---"] * len(_COLUMNS)]
+    lines += [[row[name].replace("|", "\\|").replace("\n", " ") for name in _COLUMNS] for row in rows]
+    return head + "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+
+def main(patterns: list[str]) -> None:
+    """Run the jobs that match, and write the table and its page."""
+    # Other distributions install a package of this name, too.
+    sys.modules["tests"] = ModuleType("tests")
+    sys.modules["tests"].__path__ = [str(_ROOT / "tests")]
+    from tests.export import run_jobs
+    from tests.export.test_script_trl import make_channels
+
+    # Forks of this process have them all.
+    for module in ("datasets", "peft", "trl.trainer.dpo_trainer", "trl.trainer.sft_trainer"):
+        importlib.import_module(module)
+
+    chosen = [case for case in cases() if not patterns or any(fnmatch(case.name, pattern) for pattern in patterns)]
+    known = list(csv.DictReader(_TABLE.open())) if _TABLE.exists() else []
+    rows = {row["job"]: row for row in known}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_channels(folder)
+        stand_ins = (_TESTS / file for file in ("on_processors.py", "probe.py"))
+        (folder / "stand_in.py").write_text("".join(path.read_text("utf-8") for path in stand_ins))
+        family = ""
+        for case in chosen:
+            if case.family != family:
+                family = case.family
+                shutil.rmtree(folder / "weights", ignore_errors=True)
+                _in_fork(_save_weights, case.settings, folder / "weights")
+            try:
+                row = _row(case, folder, run_jobs.run)
+            except Exception as error:  # noqa: BLE001 (a row of the table)
+                traceback.print_exc()
+                row = dict.fromkeys(_COLUMNS, "-") | {"job": case.name, "starts": "NO", "note": f"{error!r}"[:300]}
+            rows[case.name] = row
+            print(*("  " if _is_right(row) else "!!", *row.values()), sep=" | ", flush=True)
+    order = [case.name for case in cases()]
+    kept = sorted((row for row in rows.values() if row["job"] in order), key=lambda row: order.index(row["job"]))
+    with _TABLE.open("w", newline="") as file:
+        writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(kept)
+    _TABLE.with_suffix(".md").write_text(_page(kept), "utf-8")
 
 
 if __name__ == "__main__":
