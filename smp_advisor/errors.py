@@ -7,6 +7,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from smp_advisor.words import plain
+
 _PACKAGE = str(Path(__file__).parent)
 _LONG_WORD = r"\S{300,}"
 _SHOWN = 80
@@ -24,7 +26,7 @@ class AdvisorError(ValueError):
 
     def __str__(self) -> str:
         # A value of the user's may be megabytes long; the sentence about it stays readable.
-        text = re.sub(_LONG_WORD, lambda word: _shortened(word[0], _SHOWN), super().__str__())
+        text = re.sub(_LONG_WORD, lambda word: _shortened(word[0], _SHOWN), plain(super().__str__()))
         return re.sub(_LONG_LINE, lambda line: _shortened(line[0], _SHOWN_OF_LINE), text)
 
     def _render_traceback_(self) -> list[str]:

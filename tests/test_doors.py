@@ -1,7 +1,10 @@
 """What comes from others passes one place: files, and words that leave."""
 
 import ast
+import dataclasses
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -154,3 +157,50 @@ def test_runs_shared_through_links_to_one_file_are_all_kept(tmp_path):
     assert len(smp_advisor.load_calibration(real).runs) == 24
     assert real.is_file()
     assert not real.is_symlink()
+
+
+HOSTILE = "m\x1b]0;title\x07\x00\x9b31m\u202e<img src=x onerror=alert(1)>[a](http://b.example)`c` www.d.example"
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def _outputs(tmp_path):
+    """Text of every output of the public interface that can show a name, a line or a path of others."""
+    shape = {"layers": 4, "hidden": 256, "heads": 4, "vocab": 1000}
+    model = smp_advisor.Model.from_shape(**shape, name=HOSTILE)
+    named = dataclasses.replace(smp_advisor.Cluster("ml.p4d.24xlarge", 2).instance, name=HOSTILE, custom=True)
+    cluster = smp_advisor.Cluster(named, 2)
+    advice = smp_advisor.advise(model, cluster, sequence_length=512, library="fsdp")
+    yield from map(str, (advice, advice.ladder(), advice.rank_map()))
+    yield from map(repr, (advice, model, cluster, advice.job, advice.plan))
+    yield advice.report(details=True)
+    yield advice.alternatives.to_string()
+    for name in ("report.html", "report.md", "advice.json"):
+        advice.save(tmp_path / name)
+        yield (tmp_path / name).read_text(encoding="utf-8")
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"import torch\nx = {HOSTILE!r}\n# {HOSTILE.replace(chr(0), '')}\nmodel = torch.nn.DataParallel(x)\n"
+    )
+    yield str(smp_advisor.check_script(script))
+    yield str(smp_advisor.check_estimator({"instance_type": HOSTILE, "distribution": {"torch_distributed": HOSTILE}}))
+    yield str(smp_advisor.read_failure(f"ValueError: {HOSTILE}\nRuntimeError: CUDA error: {HOSTILE}"))
+    (tmp_path / "train.log").write_text(f"step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n{HOSTILE}\n")
+    yield str(smp_advisor.watch(tmp_path / "train.log"))
+    with pytest.raises(AdvisorError) as error:
+        smp_advisor.advise(model, HOSTILE)
+    yield str(error.value)
+    (tmp_path / "smp_advisor.toml").write_text(f"[policy]\ninstances = [{json.dumps(HOSTILE.replace(chr(127), ''))}]\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "smp_advisor.command", "advise", "1B", "--instance", "ml.p4d.24xlarge"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    yield run.stdout + run.stderr
+
+
+def test_a_hostile_name_reaches_no_terminal_and_no_page_as_it_is(tmp_path):
+    outputs = list(_outputs(tmp_path))
+    assert [text[:200] for text in outputs if CONTROL.search(text)] == []
+    html, page = (next(text for text in outputs if text.startswith(start)) for start in ("<!doctype", "# "))
+    assert "<img src=x" not in html
+    outside = re.sub(r"^(```+).*?^\1$", "", page, flags=re.MULTILINE | re.DOTALL)
+    assert [found for found in ("<img", "](http", "http://", "www.d") if found in outside.replace("\\<", "")] == []

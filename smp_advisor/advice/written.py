@@ -19,6 +19,7 @@ from smp_advisor.errors import ExportError, ModelError, StorageError
 from smp_advisor.files import has_too_many_values
 from smp_advisor.guidance.report import sections
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.words import fenced, markdown
 from smp_advisor.workload import Job, Model
 from smp_advisor.workload.from_config import is_model_name
 
@@ -217,10 +218,10 @@ def html_report(advice: Advice, inserted: str = "", *, unfold: bool = False) -> 
 def markdown_page(advice: Advice) -> str:
     """The report as Markdown, with the cell that starts the job."""
     (title, summary), *remaining = sections(advice, details=True)
-    parts = [f"# {_plain(title)}", *_markdown_lines(summary)]
+    parts = [f"# {markdown(title)}", *_markdown_lines(summary)]
     for heading, lines in remaining:
-        parts += [f"## {_plain(heading)}", *_markdown_lines(lines)]
-    parts += ["## Cell that starts the job", _fenced(_cell(advice), "python")]
+        parts += [f"## {markdown(heading)}", *_markdown_lines(lines)]
+    parts += ["## Cell that starts the job", fenced(_cell(advice), "python")]
     return "\n\n".join(parts) + "\n"
 
 
@@ -249,22 +250,11 @@ def _html_lines(lines: Iterable[str]) -> Iterator[str]:
 def _markdown_lines(lines: Iterable[str]) -> Iterator[str]:
     for form, texts in groupby(lines, _form):
         if form == "row":
-            yield _fenced("\n".join(texts))
+            yield fenced("\n".join(texts))
         elif form == "entry":
-            yield "\n".join(f"- {_plain(text[2:])}" for text in texts)
+            yield "\n".join(f"- {markdown(text[2:])}" for text in texts)
         else:
-            yield "\n\n".join(map(_plain, texts))
-
-
-def _plain(text: str) -> str:
-    """Text without the characters that Markdown or HTML would read."""
-    return "".join(f"\\{char}" if char in "\\`*_[]<>#|" else char for char in " ".join(text.split()))
-
-
-def _fenced(text: str, language: str = "") -> str:
-    longest = max((len(list(run)) for char, run in groupby(text) if char == "`"), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{text}\n{fence}"
+            yield "\n\n".join(map(markdown, texts))
 
 
 SCREEN = {"plan", "job"}

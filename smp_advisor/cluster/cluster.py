@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from smp_advisor.arguments import brief, options, require_whole
-from smp_advisor.cluster.table import Instance, completed_instance, instances
+from smp_advisor.arguments import brief, options, require_whole, shown
+from smp_advisor.cluster.table import MOST_FIGURE, Instance, completed_instance, instances
 from smp_advisor.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -156,8 +156,8 @@ class Cluster:
             if field in _UNITS:
                 number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
                 least = "of at least 0" if may_be_zero.get(field) else "above 0"
-                if not math.isfinite(number) or number < 0 or (number == 0 and least == "above 0"):
-                    raise ClusterError(f"{field} must be a number {least} ({_UNITS[field]}), not {value!r}.")
+                if not 0 <= number <= MOST_FIGURE or (number == 0 and least == "above 0"):
+                    raise ClusterError(f"{field} must be a number {least} ({_UNITS[field]}), not {shown(value)}.")
         for field in ("nvlink", "efa", "gpudirect_rdma", "bf16"):
             if not isinstance(figures.get(field, True), bool):
                 raise ClusterError(f"{field} must be True or False, not {figures[field]!r}.")

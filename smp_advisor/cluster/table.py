@@ -10,8 +10,16 @@ from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any
 
+from smp_advisor.arguments import require_whole, shown
 from smp_advisor.errors import ClusterError, InstanceError
 from smp_advisor.files import columns, data_file, rows
+from smp_advisor.words import plain
+
+MOST_FIGURE = 10**9
+"""Largest figure of an instance."""
+_MAY_BE_ZERO = (
+    "intra_node_gb_per_s", "inter_node_gbps", "host_link_gb_per_s", "usd_per_hour", "fp8_tflops", "board_watts"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +75,24 @@ class Instance:
     """Whether the GPU supports bfloat16 (A100 and later)."""
     custom: bool = False
     """Whether the figures come from the user instead of the instance table."""
+
+    def __post_init__(self) -> None:
+        for name in ("name", "gpu", "intra_node", "price_note", "source"):
+            text = getattr(self, name)
+            if not isinstance(text, str):
+                raise ClusterError(f"{name} of an instance must be text, not {text!r:.80}.")
+            object.__setattr__(self, name, plain(text))  # it can come from a file of others
+        for name in ("gpus", "vcpus"):
+            require_whole(f"{name} of {self.name}", getattr(self, name), ClusterError, MOST_FIGURE)
+        positive = ("gpu_memory_gib", "usable_gpu_memory_gib", "host_memory_gib", "peak_tflops", "hbm_gb_per_s")
+        for name in (*positive, *_MAY_BE_ZERO):
+            value = getattr(self, name)
+            if name == "usd_per_hour" and value is None:
+                continue
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value <= MOST_FIGURE or (value == 0 and name in positive):
+                least = "above 0" if name in positive else "of at least 0"
+                raise ClusterError(f"{name} of {self.name} must be a number {least}, not {shown(value)}.")
 
     @property
     def nvlink(self) -> bool:

@@ -17,6 +17,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.files import write_text
 from smp_advisor.tools.answers import SCHEMA, WRONG
 from smp_advisor.tools.verbs import EXPORTS, VERBS
+from smp_advisor.words import plain
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -214,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _say(text: str) -> int:
     try:
-        print(text, end="\n" if text else "")  # noqa: T201 - a command line program
+        print(plain(text), end="\n" if text else "")  # noqa: T201 - a command line program
     except BrokenPipeError:
         sys.stderr.close()  # the reader has seen enough
     return 0

@@ -13,6 +13,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, overload
 
 from smp_advisor.findings.code_hosts import as_sarif
+from smp_advisor.words import one_line
 
 if TYPE_CHECKING:
     from smp_advisor.findings.finding import Finding, Severity
@@ -137,9 +138,9 @@ def as_text(report: Report) -> str:
     parts = ["\n".join(map(_folded, report.introduction))] if report.introduction else []
     parts += [_text_of(finding) for finding in report.findings]
     if report.unresolved:
-        notes = [_folded(f"  {plain(note.path)}:{note.line}: {plain(note.what)}") for note in report.unresolved]
+        notes = [_folded(f"  {one_line(note.path)}:{note.line}: {one_line(note.what)}") for note in report.unresolved]
         parts.append("\n".join(["Not checked, because it could not be followed:", *notes]))
-    parts.append("\n".join([counts(report), *(f"  {plain(line)}" for line in statement(report))]))
+    parts.append("\n".join([counts(report), *(f"  {one_line(line)}" for line in statement(report))]))
     if report.diff:
         parts.append("\n".join([f"Corrected:\n{report.diff}", *map(_folded, report.outcome)]))
     return "\n\n".join(parts)
@@ -157,17 +158,17 @@ def statement(report: Report) -> list[str]:
 def counts(report: Report) -> str:
     """The number of findings of each severity, in one line."""
     if not report.findings:
-        return f"{plain(report.path)}: no findings."
+        return f"{one_line(report.path)}: no findings."
     fixable = sum(finding.fix is not None for finding in report.findings)
     tail = f"; {fixable} with an automatic fix" if fixable else ""
-    return f"{plain(report.path)}: {report.totals}{tail}."
+    return f"{one_line(report.path)}: {report.totals}{tail}."
 
 
 def _text_of(finding: Finding) -> str:
-    place = f"{plain(finding.path)}:{finding.line}:{finding.column}"
-    head = f"{place}: {finding.severity} {finding.id}: {plain(finding.message)}"
-    line, column = _shown(finding)
-    rows = [head, f"    {line}", "    " + " " * column + "^"]
+    place = f"{one_line(finding.path)}:{finding.line}:{finding.column}"
+    head = f"{place}: {finding.severity} {finding.id}: {one_line(finding.message)}"
+    code, column = _shown(finding)
+    rows = [head, f"    {code}", "    " + " " * column + "^"]
     rows += _wrapped("", finding.consequence)
     rows += _wrapped("Instead: ", finding.remedy)
     rows += [f"    {finding.source_title}: {finding.source_url}"]
@@ -180,30 +181,25 @@ def _text_of(finding: Finding) -> str:
 
 def _shown(finding: Finding) -> tuple[str, int]:
     """The printed line, and the column of its caret."""
-    line = plain(finding.text.replace("\t", " "))
+    code = one_line(finding.text)
     start = 0
-    if len(line) > _LONGEST_LINE:
+    if len(code) > _LONGEST_LINE:
         start = max(0, finding.column - 1 - _LONGEST_LINE // 2)
-        line = ("…" if start else "") + line[start : start + _LONGEST_LINE] + "…"
+        code = ("…" if start else "") + code[start : start + _LONGEST_LINE] + "…"
         start -= bool(start)
-    before = line[: max(0, finding.column - 1 - start)]
-    return line, sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in before)
+    before = code[: max(0, finding.column - 1 - start)]
+    return code, sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in before)
 
 
-def _folded(line: str) -> str:
+def _folded(text: str) -> str:
     """A line without breaks, on several lines whose continuations are indented."""
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    words = textwrap.wrap(line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    indent = " " * (len(text) - len(text.lstrip()) + 4)
+    words = textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(words)
 
 
 def _wrapped(label: str, text: str) -> list[str]:
-    return textwrap.wrap(label + plain(text), _WIDTH, initial_indent="    ", subsequent_indent="    ")
-
-
-def plain(text: str) -> str:
-    """The text without control characters, which a terminal would execute."""
-    return "".join(letter if letter.isprintable() or letter == " " else "�" for letter in text)
+    return textwrap.wrap(label + one_line(text), _WIDTH, initial_indent="    ", subsequent_indent="    ")
 
 
 _GROUPS: tuple[tuple[Severity, str, str], ...] = (

@@ -171,18 +171,23 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
         return f"{reason}: check that a job starts before relying on it."
     near = nearest_supported(library, machine)
     same = (record for record in libraries() if record.framework == get_library(library).framework)
-    names = [record.name for record in same if not record.compiles and machine in supported_instances(record.name)]
+    names = [record.name for record in same if not record.compiles and is_supported(record.name, machine)]
     *earlier, last = [f"{name!r}" for name in names] or [""]
     choices = f"{', '.join(earlier)} or {last}" if earlier else last
     way_out = f"; on {machine.name}, use library={choices}" if last else ""
     raise InstanceError(sentence("libraries", "nearest_instance", reason=reason, near=near, way_out=way_out))
 
 
+def is_supported(library: str, machine: Instance) -> bool:
+    """Return whether a library runs on an instance, whatever its price and measured figures."""
+    return any(machine.name == other.name for other in supported_instances(library))
+
+
 def unlisted_because(library: str, machine: Instance) -> str:
     """Why an instance is on no list for a library, as a clause without a period; empty if it is on one."""
     data = facts(library)
     rules, name = data["instances"], data["name"]
-    if machine.custom or machine in supported_instances(library):
+    if machine.custom or is_supported(library, machine):
         return ""
     if unconfirmed(library, machine):
         return f"{machine.name} is not in a confirmed AWS list for {name}"

@@ -12,6 +12,7 @@ from smp_advisor.errors import CalibrationError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.runs.readers import ASCII_LOWER, Log, Pattern
+from smp_advisor.words import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -152,7 +153,7 @@ class Failure(Shown):
         lines = [f"Cause: {self.cause}", f"Change: {self.change}", f"{where}: {self.evidence}"]
         if self.consequences:
             lines.append(f"Consequences in the log: {', '.join(self.consequences)}.")
-        return "\n".join([*lines, f"Source: {self.source}"] if self.source else lines)
+        return plain("\n".join([*lines, f"Source: {self.source}"] if self.source else lines))
 
 
 def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:

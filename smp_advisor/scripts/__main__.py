@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import write_text
 from smp_advisor.findings.code_hosts import as_annotations, as_sarif
-from smp_advisor.findings.report import Report, as_text, counts, plain, statement
+from smp_advisor.findings.report import Report, as_text, counts, statement
 from smp_advisor.reading.module import shared_trees
 from smp_advisor.reading.source import read
 from smp_advisor.scripts.command.options import parse
@@ -27,6 +27,7 @@ from smp_advisor.scripts.command.project import (
 )
 from smp_advisor.scripts.fixes import plan_fixes, write_fixed
 from smp_advisor.scripts.settings import from_plan
+from smp_advisor.words import one_line, plain
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.command.options import Options
@@ -68,7 +69,7 @@ def _text(project: Project, *, single: bool) -> str:
     if project.modules:
         names = [report.path for report in project.modules]
         notes = [
-            f"  {plain(note.path)}:{note.line}: {plain(note.what)}"
+            f"  {one_line(note.path)}:{note.line}: {one_line(note.what)}"
             for report in project.modules
             for note in report.unresolved
         ]
@@ -92,12 +93,12 @@ def _concerns(report: Report) -> bool:
 def _short(report: Report, repeats: int) -> str:
     """A script without findings of its own, in a few lines."""
     if repeats:
-        return f"{plain(report.path)}: no findings other than the {repeats} above in modules that it shares."
+        return f"{one_line(report.path)}: no findings other than the {repeats} above in modules that it shares."
     lines = [line for line in statement(report) if not line.startswith("Not followed")]
     places = len(report.unresolved)
     if places:
         lines.append(f"Not followed: {places} place{'s' if places > 1 else ''}. Check this file alone to list them.")
-    return "\n".join([counts(report), *(f"  {plain(line)}" for line in lines)])
+    return "\n".join([counts(report), *(f"  {one_line(line)}" for line in lines)])
 
 
 def _count(count: int) -> str:
@@ -106,7 +107,7 @@ def _count(count: int) -> str:
 
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES:,} more" if names[_MOST_NAMES:] else ""
-    return ", ".join(map(plain, names[:_MOST_NAMES])) + more
+    return ", ".join(map(one_line, names[:_MOST_NAMES])) + more
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -186,11 +187,11 @@ def _diff(options: Options) -> int:
 
 
 def _print(text: str) -> None:
-    print(text)  # noqa: T201 - a command line program
+    print(plain(text))  # noqa: T201 - a command line program
 
 
 def _complain(text: object) -> None:
-    print(text, file=sys.stderr)  # noqa: T201 - a command line program
+    print(plain(str(text)), file=sys.stderr)  # noqa: T201 - a command line program
 
 
 if __name__ == "__main__":

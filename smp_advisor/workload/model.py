@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments import brief
+from smp_advisor.words import plain
 from smp_advisor.workload.block import DECODER, shortened
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.settings import families
@@ -108,6 +109,9 @@ class Model:
     """Whether a sample is one call with the inputs of the profile, whose number of samples is unknown."""
     verdicts: tuple[str, ...] = ()
     """Findings of the model's profile, one sentence each: the warnings of every advice on it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", plain(self.name))  # it can come from a file of others
 
     def __hash__(self) -> int:
         # Every look-up in a cache hashes the model: a few fields instead of all blocks.
