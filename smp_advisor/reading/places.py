@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from smp_advisor.reading.trace import Call
 
 
+_PARSES = ("parse_args", "parse_known_args")
 _INTO_DATACLASSES = ("parse_args_into_dataclasses", "parse_json_file", "parse_yaml_file", "parse_dict")
 
 
@@ -64,7 +65,7 @@ def option_of(run: Run, owner: Value, name: str) -> Value | None:
         return None
     if owner.call.method in _INTO_DATACLASSES:
         return Argument(name, _field_of(owner.call, position, name))
-    if owner.call.method not in ("parse_args", "parse_known_args"):
+    if owner.call.method not in _PARSES:
         return None
     declared = run.trace.options.get(name)
     default = declared.argument("default") if declared is not None else None
@@ -108,6 +109,9 @@ def attribute(run: Run, frame: Frame, owner: Value, name: str, node: ast.expr) -
             return assigned
     if isinstance(owner, Constant) and name == "value":
         return owner  # a member of an enumeration
+    parsed = _namespace(owner)
+    if parsed is not None and name in parsed.attributes:
+        return parsed.attributes[name]
     return option_of(run, owner, name) or Member(owner, name)
 
 
@@ -219,6 +223,15 @@ def set_attribute(run: Run, owner: Value, name: str, value: Value) -> None:
         run.write(owner.attributes, name, value)
     elif isinstance(owner, Mapping):
         run.write(owner.entries, name, Entry(value))
+    elif (parsed := _namespace(owner)) is not None:
+        run.write(parsed.attributes, name, value)
+
+
+def _namespace(owner: Value) -> Result | None:
+    """The parsed options that attributes are added to: ``args.rank = get_rank()``."""
+    if isinstance(owner, Item):
+        owner = owner.owner
+    return owner if isinstance(owner, Result) and owner.call.method in _PARSES else None
 
 
 def _set_item(run: Run, owner: Value, key: Value, entry: Entry) -> None:

@@ -10,7 +10,7 @@ from smp_advisor.reading.data import MAX_ITEMS, compare, compute, element_values
 from smp_advisor.reading.outside import LEAVING, bind_import, is_command
 from smp_advisor.reading.places import bind_target, element, set_attribute
 from smp_advisor.reading.run import ABSENT, Changes, Frame, joined
-from smp_advisor.reading.trace import Guard, Iteration, Use
+from smp_advisor.reading.trace import Departure, Guard, Iteration, Use
 from smp_advisor.reading.values import (
     Class,
     Collection,
@@ -184,6 +184,9 @@ def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
         with run.journal.branch() as changes, run.under(Guard(node.test, test, holds)):
             leaving = execute(run, frame, block)
         paths.append((leaving, changes))
+        if leaving in ("break", "return") and run.loops:
+            guard = Guard(node.test, test, holds)
+            run.trace.departures.append(Departure(frame.module, guard, run.loops[-1], run.order))
     body_leaves, orelse_leaves = (leaving is not None for leaving, _ in paths)
     if body_leaves != orelse_leaves:
         # The statements below run only after the branch that stays.

@@ -121,6 +121,16 @@ class Iteration:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Departure:
+    """A condition under which a loop ends, or a function returns from it."""
+
+    module: Module
+    guard: Guard
+    loop: ast.AST
+    order: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Selection:
     """Some elements of a collection: every n-th, or those with a remainder."""
 
@@ -141,6 +151,7 @@ class Trace:
     stores: list[Store] = field(default_factory=list)
     iterations: list[Iteration] = field(default_factory=list)
     selections: list[Selection] = field(default_factory=list)
+    departures: list[Departure] = field(default_factory=list)
     options: dict[str, Call] = field(default_factory=dict)
     """Calls that declare command-line options, by attribute."""
     classes: list[Class] = field(default_factory=list)

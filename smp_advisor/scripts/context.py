@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.scripts.queries import is_wrapped_model
 
@@ -68,6 +68,8 @@ class Context:
     unresolved: list[Unresolved] = field(default_factory=list)
     followed: AbstractSet[ast.AST] = frozenset()
     """Functions whose body was followed."""
+    memo: dict[str, Any] = field(default_factory=dict)
+    """What several checks derive, by name."""
 
     @property
     def splits(self) -> bool:

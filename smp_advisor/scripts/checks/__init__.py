@@ -18,6 +18,7 @@ from smp_advisor.scripts.checks import (  # noqa: F401 - the import registers th
     optimizer,
     parallel,
     planned,
+    ranks,
     saving,
     setup,
     step,

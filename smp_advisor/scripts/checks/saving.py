@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from smp_advisor.reading.module import replace
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import Argument, Collection, Constant, Item, Member, Operation, Result, Value
-from smp_advisor.scripts.checks.parallel import ACCELERATORS, parallel_wraps, wrapped_by
-from smp_advisor.scripts.checks.sharding import in_place, shards
+from smp_advisor.scripts.checks.parallel import parallel_wraps, wrapped_by
+from smp_advisor.scripts.checks.sharding import in_place
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import (
     constant,
@@ -17,8 +17,6 @@ from smp_advisor.scripts.queries import (
     guarded_by,
     is_wrapped_model,
     is_wrapped_optimizer,
-    known_names,
-    makers,
     mentions,
     rank_conditions,
     ranks,
@@ -92,44 +90,7 @@ def _optimizer_state(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, {"technique": technique}, variant="checkpoint")
 
 
-_COLLECTIVES = known_names("collectives")
-_NAMES = tuple(f"torch.distributed.{name}" for name in _COLLECTIVES)
-_STATES = known_names("gathered_states")
-_OF_ACCELERATOR = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce")
-_SAVED_TOGETHER = ("get_state_dict", "save_state")
-"""Methods that wait for all ranks only if the model is sharded, and if they number the checkpoints."""
-_ONE_RANK = frozenset({"torch.distributed.get_rank", "os.environ.RANK", "os.environ.LOCAL_RANK", "smp.rank"})
 _GUARDS = ("rank", "main_process", "is_main", "is_master", "master_process", "primary", "zero_first", "local_main")
-
-
-@check("DDP606")
-def _collectives_on_every_rank(context: Context) -> Iterator[Hit]:
-    for call in context.trace.named(*_NAMES):
-        of_group = call.gives("group") or any(mentions(node, "group") for node in call.node.args)
-        # The peer ranks may call the same, in the peer branch or before it.
-        peers = [peer for peer in context.trace.named(call.name) if peer is not call]
-        met = any(exclusive(peer, call) or (_by_rank(peer) and not rank_conditions(peer)) for peer in peers)
-        if _on_one_rank(call) and not of_group and not met:
-            yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]}, variant="collective")
-    wraps = [wrap for wrap in parallel_wraps(context) if "fsdp" in wrap.name.lower()]
-    states = [*context.trace.named(*_STATES)]
-    states += [call for call in context.trace.methods("state_dict") if wrapped_by(call.receiver, wraps) is not None]
-    for call in states if wraps else ():
-        if _on_one_rank(call):
-            yield Hit(call.module, call.node, {"call": call.called}, variant="state")
-    accelerators = context.trace.named(*ACCELERATORS)
-    sharded = shards(context, *accelerators)
-    # The ranks wait for each other where Accelerate names the checkpoints.
-    projects = context.trace.named("accelerate.utils.ProjectConfiguration", "accelerate.ProjectConfiguration")
-    numbered = any(constant(call.argument("automatic_checkpoint_naming", 2)) is True for call in projects)
-    for call in context.trace.methods(*_OF_ACCELERATOR, *_SAVED_TOGETHER) if accelerators else ():
-        waits = sharded or call.method in _OF_ACCELERATOR or (call.method == "save_state" and numbered)
-        if waits and _of_accelerator(call.receiver) and _on_main_process(call):
-            yield Hit(call.module, call.node, {"call": call.method}, variant="collective")
-
-
-def _on_one_rank(call: Call) -> bool:
-    return call.reached and bool(rank_conditions(call) & _ONE_RANK)
 
 
 def _by_rank(call: Call) -> bool:
@@ -157,21 +118,6 @@ def _is_zero(test: ast.expr) -> bool:
         and isinstance(part.comparators[0], ast.Constant)
         and part.comparators[0].value == 0
         for part in ast.walk(test)
-    )
-
-
-def _of_accelerator(value: Value | None) -> bool:
-    return any(maker.name in ACCELERATORS for maker in makers(value))
-
-
-def _on_main_process(call: Call) -> bool:
-    """``if accelerator.is_main_process``."""
-    return call.reached and any(
-        guard.holds
-        and isinstance(guard.value, Member)
-        and guard.value.name in ("is_main_process", "is_local_main_process")
-        and _of_accelerator(guard.value.owner)
-        for guard in call.guards
     )
 
 
