@@ -191,7 +191,7 @@ def import_pytorch() -> None:
     """Import what child processes need: they are forks of this one."""
     for module in IN_CHILDREN:
         importlib.import_module(module)
-    importlib.import_module("smp_advisor.profiling.sandbox").share_interpreter()
+    importlib.import_module("smp_advisor.sandbox").share_interpreter()
     gc.freeze()  # a collection in a fork would copy the pages of all that was imported
 
 

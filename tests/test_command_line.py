@@ -14,7 +14,7 @@ import pytest
 import smp_advisor as smpa
 from smp_advisor.command.__main__ import main, parse, settings_of
 from smp_advisor.errors import AdvisorError
-from smp_advisor.profiling.sandbox import run_isolated
+from smp_advisor.sandbox import run_isolated
 
 PLAN = ("--instance", "ml.p4d.24xlarge", "--library", "ddp", "--sequence-length", "512")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.costs.evaluate import estimate
-from smp_advisor.profiling.sandbox import run_isolated
+from smp_advisor.sandbox import run_isolated
 
 from .rank import rank_of
 

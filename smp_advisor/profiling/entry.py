@@ -13,7 +13,7 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.profiling.precision import AttentionKernel, kernel_for, precision_of_job
 from smp_advisor.profiling.result import Profile
-from smp_advisor.profiling.sandbox import GUARD_SECONDS, Limits, run_isolated
+from smp_advisor.sandbox import GUARD_SECONDS, Limits, run_isolated
 from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.stack import AUTO
@@ -275,8 +275,8 @@ def _trace_live(model: Any, trace_settings: dict[str, Any], choice: dict[str, An
     """Trace the model; called in the child process."""
     from smp_advisor.profiling.fallback import profile_with_fallbacks
     from smp_advisor.profiling.profiled_model import read_model
-    from smp_advisor.profiling.sandbox import progress
     from smp_advisor.profiling.traced_steps import Settings
+    from smp_advisor.sandbox import progress
 
     profiled = read_model(model)
     kernel = kernel_for(profiled, **choice)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.gpu_kernels import without_initialization
-from smp_advisor.profiling.sandbox.limits import default_memory_bytes
 from smp_advisor.profiling.structure import ties
+from smp_advisor.sandbox.limits import default_memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,11 +15,11 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.sandbox.deadlock import answer_in, ends_of
 from smp_advisor.proving.confinement import confined
+from smp_advisor.sandbox.deadlock import answer_in, ends_of
 
 if TYPE_CHECKING:
-    from smp_advisor.profiling.sandbox.deadlock import End
+    from smp_advisor.sandbox.deadlock import End
 
 UNENDED = "it did not end within"
 """Begin of the error of a run that the last guard ended."""

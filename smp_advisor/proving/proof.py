@@ -14,14 +14,14 @@ from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import LIBRARIES, get_library
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.profiling.sandbox import Limits, run_isolated
-from smp_advisor.profiling.sandbox.limits import available_memory_bytes
 from smp_advisor.proving import comparison
 from smp_advisor.proving.comparison import Difference, Record
 from smp_advisor.proving.confinement import clean_environment
 from smp_advisor.proving.preparation import changed_statements
 from smp_advisor.proving.program import UNENDED, WAITED
 from smp_advisor.reading.source import read
+from smp_advisor.sandbox import Limits, run_isolated
+from smp_advisor.sandbox.limits import available_memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

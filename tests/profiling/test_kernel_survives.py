@@ -14,8 +14,8 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.sandbox import isolated, run_isolated, supervisor
-from smp_advisor.profiling.sandbox.limits import Limits
+from smp_advisor.sandbox import isolated, run_isolated, supervisor
+from smp_advisor.sandbox.limits import Limits
 
 pytestmark = pytest.mark.torch
 
@@ -234,7 +234,7 @@ def test_the_sdk_is_not_imported_and_a_script_runs_from_its_cell(kernel):
 
 def test_a_kernel_that_is_killed_leaves_nothing_behind(root, tmp_path):
     with running_kernel(root, tmp_path) as kernel:
-        kernel.run("from smp_advisor.profiling.sandbox import run_isolated\nimport os, time")
+        kernel.run("from smp_advisor.sandbox import run_isolated\nimport os, time")
         kernel.run("def work():\n    print('began', flush=True)\n    os.fork()\n    time.sleep(600)")
         kernel.client.execute("run_isolated(work)")
         until = time.monotonic() + 140

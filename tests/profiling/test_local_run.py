@@ -16,7 +16,7 @@ from IPython.lib.pretty import pretty
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.local_run import run
 from smp_advisor.profiling.local_run.container import prepare
-from smp_advisor.profiling.sandbox.failure import last_error_in_log
+from smp_advisor.sandbox.failure import last_error_in_log
 
 SCRIPT = """
 import argparse, os

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smp_advisor import Job, Plan
-from smp_advisor.profiling.sandbox import deadlock
+from smp_advisor.sandbox import deadlock
 from tests.deferred import Deferred, deferred
 
 torch = Deferred("torch")

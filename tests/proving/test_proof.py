@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.profiling.sandbox import share_interpreter
 from smp_advisor.proving import Proof, prove
+from smp_advisor.sandbox import share_interpreter
 from smp_advisor.scripts.adapt import adapt_script, propose
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smp_advisor.profiling.sandbox.deadlock import answer_in, ends_of
+from smp_advisor.sandbox.deadlock import answer_in, ends_of
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.local_run.container import prepare
 from smp_advisor.profiling.result_html import NotebookResult, box, details, table
-from smp_advisor.profiling.sandbox import Limits, run_program
+from smp_advisor.sandbox import Limits, run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.local_run.container import Container
-    from smp_advisor.profiling.sandbox import ProgramEnd
+    from smp_advisor.sandbox import ProgramEnd
 
 
 _LOSS = re.compile(r"\bloss\b[\"']?\s*[:=]?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf)\b", re.IGNORECASE)

@@ -30,15 +30,15 @@ from smp_advisor.profiling.inputs import microbatches_of
 from smp_advisor.profiling.rehearsal.division import Boundary, Stage, divide, ranges
 from smp_advisor.profiling.rehearsal.result import Problem
 from smp_advisor.profiling.rehearsal.single_process import Reference, by_name, largest_difference
-from smp_advisor.profiling.sandbox.deadlock import answer_in, ends_of
-from smp_advisor.profiling.sandbox.failure import user_source_line
 from smp_advisor.profiling.step import checkpointed, loss_of
+from smp_advisor.sandbox.deadlock import answer_in, ends_of
+from smp_advisor.sandbox.failure import user_source_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from smp_advisor.profiling.rehearsal.result import Degrees
-    from smp_advisor.profiling.sandbox.deadlock import End
+    from smp_advisor.sandbox.deadlock import End
 
 
 _NEVER = timedelta(days=1)

@@ -33,11 +33,11 @@ from smp_advisor.profiling.rehearsal.single_process import (
     unnamed,
     used_by,
 )
-from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
-from smp_advisor.profiling.sandbox.limits import default_memory_bytes
 from smp_advisor.profiling.scaled.build import make_copy
 from smp_advisor.profiling.step import measure_step
 from smp_advisor.profiling.structure import parameter_total, stacks
+from smp_advisor.sandbox import Limits, progress, run_isolated
+from smp_advisor.sandbox.limits import default_memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from smp_advisor.profiling.sandbox.failure import user_source_line
 from smp_advisor.profiling.step import loss_of
+from smp_advisor.sandbox.failure import user_source_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.precision import higher_precision, training_precision
-from smp_advisor.profiling.sandbox import GUARD_SECONDS, Limits, run_isolated
 from smp_advisor.profiling.scaled.result import ScaledRun
+from smp_advisor.sandbox import GUARD_SECONDS, Limits, run_isolated
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,11 +18,11 @@ from smp_advisor.profiling.parts import Agreement
 from smp_advisor.profiling.patching import wrapped_forwards
 from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
-from smp_advisor.profiling.sandbox import progress
 from smp_advisor.profiling.scaled.build import affordable_inputs, make_copy, narrower
 from smp_advisor.profiling.scaled.result import ScaledRun
 from smp_advisor.profiling.step import call_model, checkpointed, loss_of, make_optimizer, measure_step
 from smp_advisor.profiling.structure import parameter_total, ties
+from smp_advisor.sandbox import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.sandbox.failure import is_dump
-from smp_advisor.profiling.sandbox.limits import ANSWER_SECONDS, memory_bytes, status_bytes
+from smp_advisor.sandbox.failure import is_dump
+from smp_advisor.sandbox.limits import ANSWER_SECONDS, memory_bytes, status_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from smp_advisor.profiling.sandbox.limits import Limits
+    from smp_advisor.sandbox.limits import Limits
 
 
 _LOG_LINES = 200

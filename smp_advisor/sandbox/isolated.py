@@ -15,17 +15,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.sandbox import supervisor
-from smp_advisor.profiling.sandbox.failure import describe_exception, failed
-from smp_advisor.profiling.sandbox.limits import Limits, apply
-from smp_advisor.profiling.sandbox.supervisor import run_monitored
+from smp_advisor.sandbox import supervisor
+from smp_advisor.sandbox.failure import describe_exception, failed
+from smp_advisor.sandbox.limits import Limits, apply
+from smp_advisor.sandbox.supervisor import run_monitored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 
-_FRESH = "from smp_advisor.profiling.sandbox.isolated import run_fresh; run_fresh()"
+_FRESH = "from smp_advisor.sandbox.isolated import run_fresh; run_fresh()"
 _STACK_SIGNALS = (signal.SIGUSR1, signal.SIGRTMIN)
 """Signals on which a child process writes its Python stack, and ends at its next instruction."""
 _RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)

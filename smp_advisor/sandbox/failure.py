@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError, ProfileError
-from smp_advisor.profiling.sandbox.limits import ANSWER_SECONDS
+from smp_advisor.sandbox.limits import ANSWER_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from smp_advisor.profiling.sandbox.limits import Limits
-    from smp_advisor.profiling.sandbox.supervisor import ChildReport
+    from smp_advisor.sandbox.limits import Limits
+    from smp_advisor.sandbox.supervisor import ChildReport
 
 
 _OUT_OF_MEMORY = re.compile(
@@ -217,7 +217,7 @@ def _is_own(file: str) -> bool:
 def _libraries() -> list[Path]:
     folders = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), sys.prefix, sys.base_prefix + "/lib"}
     folders |= {*site.getsitepackages(), site.getusersitepackages()}
-    folders |= {str(Path(__file__).parents[2])}  # this package
+    folders |= {str(Path(__file__).parents[1])}  # this package
     return [Path(folder) for folder in folders if folder]
 
 

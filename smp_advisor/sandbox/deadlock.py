@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from smp_advisor.profiling.sandbox.failure import last_error_in_log
-from smp_advisor.profiling.sandbox.limits import ANSWER_SECONDS
-from smp_advisor.profiling.sandbox.supervisor import is_handling
+from smp_advisor.sandbox.failure import last_error_in_log
+from smp_advisor.sandbox.limits import ANSWER_SECONDS
+from smp_advisor.sandbox.supervisor import is_handling
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from smp_advisor.profiling.sandbox.failure import SourceLine
+    from smp_advisor.sandbox.failure import SourceLine
 
 
 _STACK_SIGNAL = signal.SIGUSR2

@@ -1,9 +1,0 @@
-"""Runs arbitrary code in a child process that cannot harm the kernel."""
-
-from __future__ import annotations
-
-from smp_advisor.profiling.sandbox.isolated import ProgramEnd, run_isolated, run_program, share_interpreter
-from smp_advisor.profiling.sandbox.limits import GUARD_SECONDS, Limits
-from smp_advisor.profiling.sandbox.supervisor import progress
-
-__all__ = ["GUARD_SECONDS", "Limits", "ProgramEnd", "progress", "run_isolated", "run_program", "share_interpreter"]
