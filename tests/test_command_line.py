@@ -116,14 +116,14 @@ def test_a_shell_completes_the_command(run, shell):
 
 
 def test_one_plan_is_estimated_in_its_own_precision(run):
-    plan = ("--library", "fsdp", "--batch-size", "8", "--count", "16", "-s", "2048")
+    plan = ("--library", "fsdp", "--batch-size", "6", "--count", "16", "-s", "2048")
     assert run("estimate", "10B", "-i", "ml.p4d.24xlarge", *plan)[0] == 1
     assert run("estimate", "10B", "-i", "ml.p4d.24xlarge", *plan, "--activation-checkpointing", "each")[0] == 0
 
     status, output, _ = run("estimate", "350M", *PLAN, "--batch-size", "4", "--json")
     cluster, plan = smpa.Cluster("ml.p4d.24xlarge"), smpa.Plan(library="ddp", batch_size=4)
     job = smpa.Job(sequence_length=512, precision="bf16", attention="fused")
-    expected = smpa.estimate(smpa.Model.from_parameters("350M"), cluster, job, plan)
+    expected = smpa.estimate(smpa.advise("350M", cluster, library="ddp").model, cluster, job, plan)
     assert status == 0
     assert json.loads(output)["needed_gib_per_gpu"] == round(expected.needed_gib, 1)
 
@@ -137,11 +137,15 @@ def test_a_saved_advice_exports_and_still_fits(run, saved, tmp_path):
     cell = tmp_path / "cell.py"
     status, output, _ = run("export", saved, "--sdk", "v2", "--output", cell)
     assert (status, output) == (0, f"Wrote {cell}.\n")
+    status, output, _ = run("fits", cell, "--json")
+    assert (status, json.loads(output)["fits"]) == (0, True)
+    cell.write_text(re.sub('"SMP_ADVISOR_MODEL.*\n', "\n", cell.read_text()))
     status, output, _ = run("fits", cell, "--model", "350M", "--json")
     assert (status, json.loads(output)["fits"]) == (0, True)
     status, _, error = run("fits", cell)
     assert status == 2
     assert "pass --model" in error
+    assert run("export", saved, "--sdk", "v2", "--output", cell)[0] == 0
     status, output, _ = run("check", cell, "--json")
     assert (status, json.loads(output)["answer"]) == (0, f"{cell}: no findings")
 

@@ -11,7 +11,6 @@ from smp_advisor.advice.live.live_advice import LiveAdvice
 from smp_advisor.advice.options import AdviseSettings, completes
 from smp_advisor.advice.request import (
     Request,
-    in_shape_of,
     pinned_plan,
     require_fields,
     require_trainable,
@@ -34,7 +33,7 @@ from smp_advisor.guidance.model_changes import model_changes
 from smp_advisor.guidance.practices import pitfalls
 from smp_advisor.guidance.recommended import PlannedRun
 from smp_advisor.guidance.reference import nearest_reference
-from smp_advisor.libraries import get_library, require_supported_instance
+from smp_advisor.libraries import require_supported_instance
 from smp_advisor.libraries.validation import check_against, unscripted_adapter
 from smp_advisor.search.candidates import job_for, library_policy, pins_for, search_in_bf16_if_possible
 from smp_advisor.search.clusters import Limits, Question, places_of
@@ -156,7 +155,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Advice:
     )
     place = places.fixed or places.clusters[0]
     asked, script_note = with_code(request)
-    full = resolved(asked)
+    full = resolved(asked, on_progress)
     terms, workload = terms_of(full, place), full.model
     question = Question(request=terms, library=request.library, objective=objective)
 
@@ -169,16 +168,13 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Advice:
     place = sizes.chosen.cluster if sizes is not None and sizes.chosen is not None else place
     terms = replace(terms, cluster=place)
 
-    # 3. The library, and with it the job's free settings and the family of an inferred shape.
+    # 3. The library, and with it the job's free settings.
     if request.library == "auto":
         choice = choose_library(terms, request.framework)
     else:
         require_supported_instance(request.library, place.instance)
         choice = LibraryChoice(library=request.library, because="")
     library = choice.library
-    # Compared clusters have one shape: that of their figures stays.
-    if sizes is None and (request.library != "auto" or get_library(library).smdistributed):
-        workload = in_shape_of(get_library(library).inferred_family, workload, request, full.job)
     job, pins = job_for(library, terms), pins_for(library, terms)
     require_fields(library, pins)
     require_trainable(library, job)

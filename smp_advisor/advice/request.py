@@ -17,15 +17,15 @@ from smp_advisor.libraries.validation import fault_of, unsupported_settings
 from smp_advisor.search.candidates import Request as Terms
 from smp_advisor.search.candidates import pins_for
 from smp_advisor.search.clusters import Question
-from smp_advisor.search.library import family_to_infer, framework_of
+from smp_advisor.search.library import framework_of
 from smp_advisor.search.rank import batch_policy
 from smp_advisor.workload import Job, Model, load_calibration
-from smp_advisor.workload.from_count import can_be_inferred
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from smp_advisor.advice import Advice
+    from smp_advisor.advice.description import Progress
     from smp_advisor.cluster.table import Instance
     from smp_advisor.scripts.following import ScriptStack
     from smp_advisor.search.rank import Objective
@@ -242,6 +242,8 @@ def job_of(job: Job | None, settings: Mapping[str, Any]) -> Job:
         saved = settings.get("calibration")
         if isinstance(saved, str | Path):
             settings = {**settings, "calibration": load_calibration(saved)}
+        if settings.get("fp8"):
+            settings = {"precision": "bf16", **settings}
         return Job(**settings)
     if settings:
         raise JobError(f"Pass either a Job or its fields, not both: {listed(settings)} came with job=.")
@@ -310,24 +312,24 @@ def with_code(request: Request) -> tuple[Request, str]:
     return replace(request, **request.job_with(settings)) if settings else request, code.summary
 
 
-def resolved(request: Request) -> Request:
-    """Return the request with its model read and its job completed for the model.
-
-    The shape of a parameter count is that of the library's reference configurations; with ``library="auto"``, one
-    shape for all libraries, so that their plans compare.
-    """
+def resolved(request: Request, on_progress: Progress | None = None) -> Request:
+    """Return the request with its model read and its job completed for the model."""
     job, library = request.job, request.library
     model = read_model(
-        request.model, sequence_length=job.sequence_length, shape=request.shape, job=job, library=library
+        request.model,
+        sequence_length=job.sequence_length,
+        shape=request.shape,
+        job=job,
+        library=library,
+        framework=request.framework,
+        pins=request.pins,
+        on_progress=on_progress,
     )
     job = suited(job, request.model, model, has_length="sequence_length" in request.user_settings)
-    if library == "auto":
-        family = family_to_infer(request.framework, request.pins)
-    else:
+    if library != "auto":
         require_fields(library, request.pins)
         require_trainable(library, job)
-        family = get_library(library).inferred_family
-    return replace(request, model=in_shape_of(family, model, request, job), job=job)
+    return replace(request, model=model, job=job)
 
 
 def terms_of(request: Request, cluster: Cluster) -> Terms:
@@ -376,15 +378,3 @@ def _code_of(script: str | None) -> ScriptStack | None:
         return read_stack(Path(script))
     except AdvisorError:
         return None
-
-
-def in_shape_of(family: str, model: Model, request: Request, job: Job) -> Model:
-    """The model, with an inferred shape in the family of a library's reference configurations: Llama for SMP v2."""
-    given, shape = request.model, request.shape
-    if model.origin != "inferred" or "family" in shape or model.family == family or isinstance(given, Model):
-        return model
-    if is_profile(given) or not can_be_inferred(
-        model.parameter_count, family
-    ):  # a profile has the shape that was traced
-        return model
-    return read_model(given, sequence_length=job.sequence_length, shape={**shape, "family": family})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -232,6 +232,8 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     """
     _require(model, cluster, job)
     require_types({"plan": (plan, Plan)}, "estimate")
+    if "precision" in job.defaulted():
+        job = replace(job, precision=plan.precision)
     check_against(plan, cluster, model, job)
     layout = layout_of_plan(plan, job, cluster)
     degree = plan.pipeline_parallel_degree

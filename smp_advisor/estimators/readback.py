@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.advice.written import CARRIED, carried_from
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.configuration import count, digits_as_number, is_on
+from smp_advisor.estimators.configuration import count, digits_as_number, inner_table, is_on, plain_of
 from smp_advisor.estimators.recipes import adapter_of
 from smp_advisor.estimators.terms import LOCAL, is_version, library_version, version_of_older_pair
 from smp_advisor.job_rules import SCRIPT_NAME
@@ -105,12 +106,14 @@ def read_back(
     plan = _plan(configuration, version, settings, left_open)
     place = _cluster(configuration, cluster, inferred, left_open)
     shared = configuration.get("shares_gpus")
-    read_model = model or (None if shared else _model(configuration, inferred))
+    exported = _exported(configuration)
+    own_model, own_job = exported or (None, None)
+    read_model = model or (None if shared else own_model or _model(configuration, inferred))
     if shared:
         left_open.append(f"Memory is not checked: {shared} are on the same GPUs, and no plan describes them.")
     elif read_model is None and library is not None and (plan is not None or configuration.form == "recipe"):
         left_open.append(f"{configuration.title} {_why_no_model(configuration)}, {MODEL_IS_MISSING}")
-    read_job = job or _job(configuration, plan, read_model, inferred)
+    read_job = job or _job(configuration, plan, read_model, own_job, inferred)
     if plan is not None and read_job is not None and read_job.precision != plan.precision:
         # The advisor's job may have another precision; the pasted configuration trains in that of the plan.
         read_job = replace(read_job, precision=plan.precision, fp8=bool(getattr(plan, "fp8", False)))
@@ -234,8 +237,24 @@ def _cluster(
         return None
 
 
-def _job(configuration: Configuration, plan: Plan | None, model: Model | None, inferred: list[str]) -> Job | None:
+def _exported(configuration: Configuration) -> tuple[Model, Job] | None:
+    """Model and job that the exporter wrote into the environment of a cell; None for other cells."""
+    environment = inner_table(configuration.tables.get("estimator"), "environment")
+    if environment is None or CARRIED[0] not in environment.entries:
+        return None
+    try:
+        model, job, _, _ = carried_from(plain_of(environment))
+    except AdvisorError:
+        return None
+    return model, job
+
+
+def _job(
+    configuration: Configuration, plan: Plan | None, model: Model | None, own: Job | None, inferred: list[str]
+) -> Job | None:
     length = next((value for name in SEQUENCE if (value := _number(configuration, name))), None)
+    if own is not None:
+        return replace(own, sequence_length=length or own.sequence_length)
     if length is None:
         positions = model.shape.max_positions if model is not None else 0
         length = min(DEFAULT_SEQUENCE_LENGTH, positions or DEFAULT_SEQUENCE_LENGTH)

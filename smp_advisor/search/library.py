@@ -82,12 +82,17 @@ def _usual(request: Request) -> tuple[Candidate, ...]:
     return tuple(candidate(library, request) for library in order)
 
 
-def family_to_infer(framework: str | None, pins: Collection[str] = ()) -> str:
-    """Family of a shape that is inferred before the library is chosen: that of AWS's current library."""
+def family_to_infer(library: str, framework: str | None, pins: Collection[str] = ()) -> str:
+    """Family of the shape of a bare count: GPT-2 for what runs PyTorch 1 or TensorFlow only, else Llama.
+
+    It depends on nothing that the search chooses, so that a count is one model in every answer to a request.
+    """
+    if library != "auto":
+        return get_library(library).inferred_family
     name, version = framework_of(framework)
     policy = library_policy()
     old = name == "tensorflow" or (version is not None and version < (2,))
-    old = old or not any(plan_fields(library).issuperset(pins) for library in policy.order)
+    old = old or not any(plan_fields(entry).issuperset(pins) for entry in policy.order)
     return get_library(policy.archived if old else policy.current).inferred_family
 
 

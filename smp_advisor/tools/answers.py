@@ -335,7 +335,13 @@ def sizes_data(sizes: ClusterSizes) -> list[dict[str, Any]]:
     by_speed = sorted(sizes.sizes, key=lambda size: -size.tokens_per_second)
     rows = []
     for size in {id(size): size for size in (*first, *by_speed) if size is not None}.values():
-        row = {"cluster": size.name, "library": size.library, "fits": size.fits, "chosen": size is sizes.chosen}
+        row = {
+            "cluster": size.name,
+            "model": sizes.model.name,
+            "library": size.library,
+            "fits": size.fits,
+            "chosen": size is sizes.chosen,
+        }
         row |= _short(sizes.model, size)
         rows.append(row)
     return rows

@@ -56,6 +56,7 @@ from smp_advisor.tools.answers import (
     unknown_failure,
 )
 from smp_advisor.workload.calibration import Calibration
+from smp_advisor.workload.counts import is_count
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 
+REQUEST = {entry.name for entry in options_of("request")}
+"""Keywords of a request that are settings of no job, shape or plan."""
 _FILES = {".json", ".yaml", ".yml", ".toml", ".py", ".ipynb"}
 """Suffixes of saved advice, recipes and cells."""
 EXPORTS = ("job", "script", "local", "monitoring", "permissions", "quota", *FORMATS)
@@ -165,6 +168,7 @@ def compare(options: Namespace) -> Answer:
     """Plans, libraries or clusters next to each other. The status is 1 if none of them fits."""
     query = _query(options)
     if options.plans or options.libraries:
+        query = replace(query, settings=query.settings | _one_model(options.model, query.settings))
         rows = [_row(options, query, {"library": name}) for name in options.libraries]
         rows += [_row(options, query, plan, single=True) for plan in options.plans]
         return query.noted(compared(rows))
@@ -205,7 +209,23 @@ def _row(options: Namespace, query: _Query, plan: Mapping[str, Any], *, single: 
     except AdvisorError as error:
         return {"plan": name, "fits": False, "error": str(error)}
     words = {} if single else {"settings": settings_of(value.plan)}
-    return {"plan": name, **figures(model, value, settings.get("min_fit_probability") or 0.95), **words}
+    return {
+        "plan": name,
+        "model": model.name,
+        **figures(model, value, settings.get("min_fit_probability") or 0.95),
+        **words,
+    }
+
+
+def _one_model(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The family of a bare count, so that it is one model in every library; nothing for other models."""
+    if not is_count(model):
+        return {}
+    asked = {name: value for name, value in settings.items() if name not in REQUEST}
+    job, shape, pins = sort_settings(asked)
+    length = job.get("sequence_length", job_of(None, {}).sequence_length)
+    described: dict[str, Any] = {"framework": settings.get("framework"), "pins": pins, "shape": shape}
+    return {"family": read_model(model, sequence_length=length, **described).family}
 
 
 def _with_instance(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -398,9 +418,7 @@ def _read_config(path: str) -> Any:
 def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, Estimate]:
     values = dict(settings)
     instance, library, count = (values.pop(name, None) for name in ("cluster", "library", "instance_count"))
-    values = {
-        name: value for name, value in values.items() if name not in {entry.name for entry in options_of("request")}
-    }
+    values = {name: value for name, value in values.items() if name not in REQUEST}
     if isinstance(instance, list) or instance == "any" or not library or library == "auto":
         raise AdvisorError("A plan requires one instance and a library, fsdp for example; the rest has defaults.")
     require_library(library)

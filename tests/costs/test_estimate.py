@@ -123,7 +123,7 @@ def test_every_constant_has_a_source_and_a_date() -> None:
 def test_a_job_with_defaults_is_explained_for_a_plan_in_bf16_with_fused_attention():
     plan = Plan(library="fsdp")
     with pytest.raises(PlanError, match=r"precision='bf16' in the job; .* is advice\.job"):
-        estimate(MODEL, CLUSTER, Job(), plan)
+        estimate(MODEL, CLUSTER, Job(precision="fp32"), plan)
     eager, fused = (
         estimate(MODEL, CLUSTER, Job(precision="bf16", attention=attention), plan).assumptions
         for attention in ("auto", "fused")

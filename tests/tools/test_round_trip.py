@@ -1,0 +1,52 @@
+"""One question, one answer: a model is the same in advise, compare, estimate, fits, check and export."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import smp_advisor as smpa
+from smp_advisor.tools.answers import settings_of
+from smp_advisor.tools.interface import Caller, call
+
+P5 = "ml.p5.48xlarge"
+_CONFIG = {"model_type": "qwen3", "hidden_size": 2048, "num_hidden_layers": 20, "vocab_size": 50_000}
+
+
+@pytest.mark.parametrize("model", ["7B", "350M", "13B", "llama-3.1-8b", "config.json"])
+def test_a_model_is_one_model_on_every_surface(model, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(_CONFIG))
+    caller, request = Caller(roots=(tmp_path,)), {"model": model, "instance": P5, "count": 2}
+    described = str(tmp_path / model) if model.endswith(".json") else model
+    names = set()
+    for library in ("auto", "fsdp", "ddp", "smp-v2"):
+        try:
+            advice = smpa.advise(described, P5, instance_count=2, library=library)
+        except smpa.errors.NoPlanFitsError:
+            continue
+        names.add(advice.model)
+        needed = round(advice.estimate.needed_gib, 1)
+        _, answer = call("advise", {**request, "library": library}, caller)
+        assert answer["needed_gib_per_gpu"] == needed
+        settings = {name: value for name, value in settings_of(advice.plan).items() if name != "library"}
+        length = {"sequence_length": advice.job.sequence_length}
+        plan = {**request, **length, "library": advice.plan.library, "settings": settings}
+        assert call("estimate", plan, caller)[1]["needed_gib_per_gpu"] == needed
+
+        for sdk in ("v2", "v3"):
+            report = smpa.check_estimator(advice.cell(sdk=sdk))
+            assert report.main.model == advice.model
+            assert report.main.estimate.needed_gib == pytest.approx(advice.estimate.needed_gib)
+        advice.save(tmp_path / "advice.json")
+        reloaded = smpa.load(tmp_path / "advice.json")
+        assert (reloaded.model, reloaded.estimate) == (advice.model, advice.estimate)
+    assert len(names) == 1
+    _, answer = call("compare", {**request, "libraries": ["fsdp", "smp-v2", "ddp"]}, caller)
+    assert {row["model"] for row in answer["rows"] if row["fits"]} == {names.pop().name}
+
+
+def test_defaults_that_nobody_set_contradict_nothing():
+    assert smpa.advise("llama-3.1-8b", P5, fp8=True).job.precision == "bf16"
+    model, plan = smpa.Model.from_name("llama-3.1-8b"), smpa.Plan(library="fsdp", batch_size=1)
+    assert smpa.estimate(model, smpa.Cluster(P5, 1), smpa.Job(sequence_length=2048), plan).plan.precision == "bf16"
