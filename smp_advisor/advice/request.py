@@ -135,7 +135,7 @@ class Request:
         if of_job:
             values |= self.job_with(of_job)
         if "library" in own and self.is_of_job:  # which of a Job's defaults count as set depends on it
-            values["user_settings"] = set_by_user(values.get("job", self.job), {}, library) | of_job.keys()
+            values["user_settings"] = set_by_user(values.get("job", self.job), {}, library) | frozenset(of_job)
         return replace(self, **values)
 
     def job_with(self, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class Request:
             kept -= {"attention"}  # that of the kind of code
         chosen = {name: value for name, value in changes.items() if value is not None}
         job = job_of(None, {**{name: getattr(self.job, name) for name in kept}, **chosen})
-        return {"job": job, "user_settings": (self.user_settings - changes.keys()) | chosen.keys()}
+        return {"job": job, "user_settings": (self.user_settings - frozenset(changes)) | frozenset(chosen)}
 
 
 _OPTIONS = frozenset(
