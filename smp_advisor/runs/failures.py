@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs.wording import Shown, plural
 from smp_advisor.errors import CalibrationError
-from smp_advisor.files import data_file
+from smp_advisor.files import data_file, rows
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.runs.readers import ASCII_LOWER, Log, Pattern
+from smp_advisor.runs.patterns import ASCII_LOWER, Pattern
+from smp_advisor.runs.processes import Line, Raised, lines_of, phase_at, raised_in, step_of
+from smp_advisor.runs.readers import Log
 from smp_advisor.words import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from smp_advisor.cluster.cluster import Cluster
 
 _FIRST, _LAST = 2**18, 2**20
 """Characters at the start and at the end of a longer log that are read."""
-_LONGEST_LINE = 2_000
-_LONGEST_RAISED = 500
+_LONGEST_QUOTE = 200
 _LONGEST_EVIDENCE = 300
 _JOINED = 160
 """Characters of two lines on both sides of a break inside a message."""
+_NEAR = 400
+"""Lines before a message in which a fact looks for what else it needs."""
 _WENT_ON = 10
 """Finished steps after a message that show that the job survived it."""
-_EXCEPTION, _SYMPTOM = 2, 3
-"""Depths of an exception of no kind, and of consequences of other failures."""
-_COLORS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|#033\[[0-9;]*[A-Za-z]")
-_STEPS = re.compile(
-    r"\b(?:step|iter|iters|iteration|global_step)s?\b['\"]?\s?[:=/]?\s?(\d+(?:,\d{3})*)|\b(\d+)/\d+ \[\d+:\d\d"
-)
-_WARNING = re.compile(r"\bwarn(?:ing)?\b|\w+warning:|\[w[ \d]|^w\d{4} |\bw tensorflow/")
-_INFORMATION = "nccl info"
-"""In lines of NCCL that mention failed attempts of every start."""
-_RANK = re.compile(r"\[?(?:\b|mpi)rank ?:?(\d{1,6})\]?(?!\d)|^\[\d+,(\d{1,6})\]<|\blocal_rank: (\d{1,3})\b")
-_RAISED = re.compile(r"(?P<name>\b(?:[\w.]{1,100}(?:error|failure)|[\w.]{0,100}exception)): ?(?P<message>\S.*)")
-_MARKS = (r"\[?rank ?\d+\]?", r"\[[a-z_]+\d+\]", r"\[\d+,(?:mpirank:)?\d+(?:,[\w-]+)?\]<\w+>")
-"""Of a process: by PyTorch, by torchrun (``[default0]:``), and by MPI (``[1,mpirank:0,algo-1]<stderr>:``)."""
-_BEFORE_RAISED = re.compile(rf"[\W\d]*(?:(?:{'|'.join(_MARKS)}):?\s*|e\s+)*")
+_LOOSE, _WEAK, _SYMPTOM = 1, 2, 3
+"""Depths of a root cause outside of an exception and of an exception of no kind; of a weak cause outside of an
+exception; of consequences of other failures."""
 _GIB = {"b": 2.0**-30, "bytes": 2.0**-30, "kib": 2.0**-20, "mib": 2.0**-10, "gib": 1.0, "tib": 2.0**10}
 _SIZE = r"(?P<size>\d[\d.]*) ?(?P<unit>bytes|[kmgt]ib)\b"
 _FIGURES = {
@@ -61,36 +53,54 @@ _FRAGMENTED = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """A mechanism of failure, as in ``failures.toml``."""
+    """A mechanism of failure: a kind of ``failures.toml``, or a fact of ``mechanisms.csv``."""
 
     name: str
     title: str
-    depth: int
     patterns: tuple[Pattern, ...]
     cause: str
     change: str
     source: str
+    depth: int = 0
+    is_fact: bool = False
+    applies: str = ""
+    """Library and versions."""
+    phases: tuple[str, ...] = ()
+    """Phases of the job in which it applies; empty for all."""
+    near: re.Pattern[str] | None = None
+    """Pattern for the traceback or the lines before, in lower case."""
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any], patterns: Iterable[str], *, is_fact: bool) -> _Kind:
+        """The mechanism of an entry of the data files."""
+        named_first = sorted(patterns, key=lambda pattern: "(?P<" not in pattern)
+        return cls(
+            name=entry["name"],
+            title=entry["title"],
+            patterns=tuple(map(Pattern.of, named_first)),
+            cause=entry["cause"],
+            change=entry["change"],
+            source=entry["source"],
+            depth=int(entry.get("depth") or 0),
+            is_fact=is_fact,
+            applies=f"{entry['library']} {entry['versions']}" if entry.get("versions") else "",
+            phases=tuple(entry.get("phases", "").split()),
+            near=Pattern.of(entry["near"]).search if entry.get("near") else None,
+        )
 
 
-_UNKNOWN = _Kind(
-    name="exception",
-    title="",
-    depth=_EXCEPTION,
-    patterns=(),
-    cause="",
-    change="No rule has this message: read the traceback above the line, which names the line of the script.",
-    source="",
-)
+_UNKNOWN = _Kind(name="exception", title="", patterns=(), cause="", change="", source="", depth=_LOOSE)
 
 
 @dataclass(frozen=True)
 class _Hit:
-    """A line that a pattern of a kind matches."""
+    """A line or an exception of a kind."""
 
     kind: _Kind
     row: int
     depth: int
     groups: Mapping[str, str]
+    raised: Raised | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +129,11 @@ class Failure(Shown):
     """Number of that line, from 1."""
     rank: int | None = None
     """Rank that printed it, if the line states one."""
+    phase: str = ""
+    """Phase of the job: ``image``, ``download``, ``start``, ``load``, ``step``, ``evaluation``, ``save``, ``upload``,
+    ``end`` or ``local``; empty if the log does not show it."""
+    ended: bool = True
+    """Whether the text shows an end of a process: an exception, a launcher's report, or a message that is a fact."""
     consequences: tuple[str, ...] = ()
     """Further messages that follow from the cause, by kind, with their number of lines."""
     memory_gib: Mapping[str, float] = field(default_factory=dict)
@@ -132,7 +147,7 @@ class Failure(Shown):
     @property
     def of_plan(self) -> bool:
         """Whether another plan avoids it: the job needed more GPU memory than there is."""
-        return self.kind in ("gpu_memory", "gpu_fragments")
+        return self.kind in ("gpu_memory", "gpu_fragments")  # not gpu_memory_loading, which no plan changes
 
     @property
     def least_gib(self) -> float | None:
@@ -182,42 +197,32 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
         raise CalibrationError(f"A failure is read from the text of a log, not {type(text).__name__}.")
     if plan is not None and not isinstance(plan, Plan):
         raise CalibrationError(f"plan must be a Plan, not {type(plan).__name__}.")
-    rows = list(_rows(text))
-    lines = [line for _, line in rows]
-    # Without the hits after which the job went on for several steps, and those that torchrun lists as later ones.
-    hits = _hits(lines)
-    matches = ((row, _STEPS.search(line.translate(ASCII_LOWER))) for row, line in enumerate(lines))
-    steps = [(row, match[1] or match[2]) for row, match in matches if match]
-    of_loss = {hit.row for hit in hits if hit.kind.name == "loss"}
-    settled, finite = _settled(steps), _settled([entry for entry in steps if entry[0] not in of_loss])
-    start, later = -1, set[int]()
-    for row, line in enumerate(lines):  # its list of failures is before the first observed one
-        if line.rstrip().endswith("Failures:"):
-            start = row
-        elif start >= 0 and "Root Cause (first observed failure)" in line:
-            later.update(range(start, row))
-            start = -1
-    hits = [h for h in hits if h.row >= (finite if h.kind.name == "loss" else settled) and h.row not in later]
+    lines = lines_of(_parts(text))
+    hits = list(_survivors(_hits(lines), lines))
     if not hits:
         return None
     first = min(hits, key=lambda hit: (hit.depth, hit.row))
-    message = " ".join(lines[first.row : first.row + 6])
-    memory = _figures(message) if first.kind.name == "gpu_memory" else {}
-    kind = _kinds()[_memory_kind(memory)] if memory else first.kind
+    memory = _figures(" ".join(line.text for line in lines[first.row : first.row + 6]))
+    kind, memory = (first.kind, {}) if first.kind.name != "gpu_memory" or first.kind.is_fact else (first.kind, memory)
+    if memory:
+        kind = _kinds()[_memory_kind(memory)]
+    phase = phase_at(lines, first.row, first.raised.frames if first.raised else "")
     slots = {**first.groups, **{name: f"{gib:.2f}" for name, gib in memory.items()}}
     consequences: dict[str, set[int]] = {}
     for hit in sorted(hits, key=lambda hit: hit.row):
         if hit.kind.depth >= _SYMPTOM and hit.kind.name != first.kind.name and hit.row != first.row:
             consequences.setdefault(hit.kind.title, set()).add(hit.row)
-    rank = _RANK.search(lines[first.row].translate(ASCII_LOWER))
+    cause, change = _sentences(kind, first, slots, lines)
     return Failure(
         kind=kind.name,
-        title=kind.title,
-        cause=_filled(kind.cause, slots),
-        change=kind.change,
+        title=kind.title or f"exception {first.raised.name if first.raised else ''}".strip(),
+        cause=cause,
+        change=change,
         evidence=_evidence(lines[first.row], first),
-        line=rows[first.row][0],
-        rank=None if rank is None else int(next(filter(None, rank.groups()))),
+        line=lines[first.row].number,
+        rank=lines[first.row].rank,
+        phase=phase,
+        ended=any(hit.raised or hit.kind.is_fact or hit.kind.depth >= _SYMPTOM for hit in hits),
         consequences=tuple(f"{title} ({plural(len(numbers), 'line')})" for title, numbers in consequences.items()),
         memory_gib=memory,
         plan=plan,
@@ -243,71 +248,147 @@ def failure_of_plan(failure: Failure | str, cluster: Cluster) -> Failure:
     return result
 
 
-def _rows(text: str) -> Iterator[tuple[int, str]]:
-    """Numbers and texts of the lines that are read; a carriage return starts a new text of the same line."""
-    parts = [(0, len(text))] if len(text) <= _FIRST + _LAST else [(0, _FIRST), (len(text) - _LAST, len(text))]
-    for start, end in parts:
-        number = 1 + text.count("\n", 0, start)
-        for line in text[start:end].split("\n"):
-            for piece in filter(str.strip, line.split("\r")):
-                half = _LONGEST_LINE // 2
-                yield number, _COLORS.sub("", piece if len(piece) <= 2 * half else piece[:half] + piece[-half:])
-            number += 1
+def _parts(text: str) -> list[tuple[int, str]]:
+    """The parts of a text that are read, each with the number of its first line."""
+    if len(text) <= _FIRST + _LAST:
+        return [(1, text)]
+    start = len(text) - _LAST
+    return [(1, text[:_FIRST]), (1 + text.count("\n", 0, start), text[start:])]
 
 
 @cache
 def _kinds() -> dict[str, _Kind]:
-    def of(entry: dict[str, Any]) -> _Kind:
-        named_first = sorted(entry["patterns"], key=lambda pattern: "(?P<" not in pattern)
-        return _Kind(**{**entry, "patterns": tuple(map(Pattern.of, named_first))})
-
-    return {entry["name"]: of(entry) for entry in data_file("runs", "failures")["kind"]}
+    entries = data_file("runs", "failures")["kind"]
+    return {entry["name"]: _Kind.of(entry, entry["patterns"], is_fact=False) for entry in entries}
 
 
-def _hits(lines: list[str]) -> list[_Hit]:
-    lowered = [line.translate(ASCII_LOWER) for line in lines]
-    text = " ".join(lowered)
-    patterns = [(kind, pattern) for kind in _kinds().values() for pattern in kind.patterns if pattern.literal in text]
-    hits: list[_Hit] = []
+@cache
+def _facts() -> tuple[_Kind, ...]:
+    entries = rows("smp_advisor.runs", "data/mechanisms.csv")
+    return tuple(_Kind.of(entry, entry["patterns"].split(" || "), is_fact=True) for entry in entries)
+
+
+@cache
+def _benign() -> tuple[Pattern, ...]:
+    return tuple(map(Pattern.of, data_file("runs", "failures")["benign"]))
+
+
+def _hits(lines: Sequence[Line]) -> Iterator[_Hit]:
+    """Signs of a failure: exceptions by their position, and lines that a pattern matches."""
+    whole = " ".join(line.text for line in lines).translate(ASCII_LOWER)
+    known = [
+        (kind, pattern)
+        for kind in (*_facts(), *_kinds().values())
+        for pattern in kind.patterns
+        if pattern.literal in whole
+    ]
+    benign = [pattern for pattern in _benign() if pattern.literal in whole]
+    read: set[int] = set()
+    for raised in raised_in(lines):
+        read.add(raised.row)
+        text = f"{raised.name}: {raised.message}"
+        found = _first_match(known, text, lines, raised.row, raised)
+        kind, groups = found or (_UNKNOWN, {})
+        depth = kind.depth if kind.is_fact or kind.depth >= _SYMPTOM else kind.depth and _LOOSE
+        yield _Hit(kind, raised.row, depth, groups, raised)
     matched: set[int] = set()
-    for row, line in enumerate(lowered):
-        for kind, groups in _matches(patterns, line, lines[row]):
-            hits.append(_Hit(kind, row, _depth(kind, line), groups))
+    for row, line in enumerate(lines):
+        if row in read or line.quiet or any(p.search.search(line.text.translate(ASCII_LOWER)) for p in benign):
+            continue
+        for kind, groups in _matches(known, line.text, lines, row):
             matched.add(row)
+            yield _Hit(kind, row, _depth_outside(kind), groups)
     for row in range(len(lines) - 1):  # a message that a line break divides
-        if not {row, row + 1} & matched:
-            joined = f"{lines[row][-_JOINED:].rstrip()} {lines[row + 1][:_JOINED].lstrip()}"
-            low = joined.translate(ASCII_LOWER)
-            matches = _matches(patterns, low, joined)
-            hits += [_Hit(kind, row, _depth(kind, low), groups) for kind, groups in matches]
-    for row, line in enumerate(lowered):  # an exception of no kind at the end of a traceback
-        start = line[:_LONGEST_RAISED]
-        any_name = any(word in start for word in ("error:", "exception:", "failure:"))
-        match = _RAISED.search(start) if any_name and row not in matched else None
-        if match and _BEFORE_RAISED.fullmatch(line, 0, match.start()):
-            name, message = (lines[row][slice(*match.span(group))].strip() for group in ("name", "message"))
-            cause = f"The script raised {name}: {message[:200]}".rstrip(".") + "."
-            kind = replace(_UNKNOWN, title=f"exception {name}", cause=cause)
-            hits.append(_Hit(kind, row, _EXCEPTION, {}))
-    return hits
+        if {row, row + 1} & (matched | read) or lines[row].quiet or lines[row + 1].quiet:
+            continue
+        joined = f"{lines[row].text[-_JOINED:].rstrip()} {lines[row + 1].body[:_JOINED].lstrip()}"
+        if any(pattern.search.search(joined.translate(ASCII_LOWER)) for pattern in benign):
+            continue
+        for kind, groups in _matches(known, joined, lines, row):
+            yield _Hit(kind, row, _depth_outside(kind), groups)
 
 
-def _matches(patterns: list[tuple[_Kind, Pattern]], lowered: str, line: str) -> Iterator[tuple[_Kind, dict[str, str]]]:
-    """Kinds that a line shows, with the named groups in its own case."""
-    last = None
-    if _INFORMATION in lowered:
-        return
-    for kind, pattern in patterns:
-        if kind is not last and pattern.literal in lowered and (match := pattern.search.search(lowered)):
-            last = kind
-            spans = ((name, match.span(name)) for name, value in match.groupdict().items() if value)
-            yield kind, {name: line[start:end].strip(" '\".,:;") for name, (start, end) in spans}
+def _depth_outside(kind: _Kind) -> int:
+    """Depth of a kind in a line that is no exception: less certain, except for facts."""
+    if kind.is_fact or kind.depth >= _SYMPTOM:
+        return kind.depth
+    return _WEAK if kind.depth else _LOOSE
 
 
-def _depth(kind: _Kind, lowered: str) -> int:
-    """The depth of a kind in a line: a warning weighs less than an error, and one of a weak cause as a consequence."""
-    warned = _WARNING.search(lowered[:200]) is not None
-    return kind.depth if not warned else _SYMPTOM if kind.depth == 1 else kind.depth + 1
+def _first_match(
+    known: list[tuple[_Kind, Pattern]], text: str, lines: Sequence[Line], row: int, raised: Raised
+) -> tuple[_Kind, dict[str, str]] | None:
+    """The fact of an exception, or else its kind of the least depth."""
+    found = list(_matches(known, text, lines, row, raised))
+    return min(found, key=lambda entry: (not entry[0].is_fact, entry[0].depth), default=None)
+
+
+def _matches(
+    known: list[tuple[_Kind, Pattern]], text: str, lines: Sequence[Line], row: int, raised: Raised | None = None
+) -> Iterator[tuple[_Kind, dict[str, str]]]:
+    """Facts and kinds that a text shows, with the named groups in its own case."""
+    lowered, last = text.translate(ASCII_LOWER), None
+    for kind, pattern in known:
+        if kind is last or pattern.literal not in lowered or not (match := pattern.search.search(lowered)):
+            continue
+        frames = "" if raised is None else raised.frames
+        if kind.phases and phase_at(lines, row, frames) not in kind.phases:
+            continue
+        if kind.near is not None:
+            before = (line.text for line in lines[max(row - _NEAR, 0) : row + 1])
+            if not kind.near.search("\n".join((frames, text, *before)).translate(ASCII_LOWER)):
+                continue
+        last = kind
+        spans = ((name, match.span(name)) for name, value in match.groupdict().items() if value)
+        yield kind, {name: text[start:end].strip(" '\".,:;") for name, (start, end) in spans}
+
+
+def _survivors(hits: Iterable[_Hit], lines: Sequence[Line]) -> Iterator[_Hit]:
+    """The hits that can have ended the job.
+
+    Left out are those after which the job finished ten more steps, those that torchrun lists as later ones, exceptions
+    after which the same process raised another one, and of exceptions that follow from each other all but one.
+    """
+    hits = list(hits)
+    of_loss = {hit.row for hit in hits if hit.kind.name == "loss"}
+    steps = [(row, step) for row, line in enumerate(lines) if (step := step_of(line))]
+    settled, finite = _settled(steps), _settled([entry for entry in steps if entry[0] not in of_loss])
+    start, later = -1, set[int]()
+    for row, line in enumerate(lines):  # its list of failures is before the first observed one
+        if line.text.rstrip().endswith("Failures:"):
+            start = row
+        elif start >= 0 and "Root Cause (first observed failure)" in line.text:
+            later.update(range(start, row))
+            start = -1
+    handled = _handled(hits, lines)
+    for hit in hits:
+        limit = finite if hit.kind.name == "loss" else settled
+        if hit.row >= limit and hit.row not in later and not (hit.raised and hit.row in handled):
+            yield hit
+
+
+def _handled(hits: Iterable[_Hit], lines: Sequence[Line]) -> set[int]:
+    """Rows of exceptions after which their process raised others, and of all but one that follow from each other."""
+    handled: set[int] = set()
+    last: dict[str, _Hit] = {}
+    for hit in hits:
+        if hit.raised is None or hit.depth >= _SYMPTOM:
+            continue
+        process = lines[hit.row].process
+        before = last.get(process)
+        if before is None:
+            last[process] = hit
+        elif hit.raised.chain:
+            keep = min(before, hit, key=lambda one: (one.kind is _UNKNOWN, one.depth))
+            if before.kind is _UNKNOWN and hit.kind is _UNKNOWN and hit.raised.chain == "handled":
+                keep = hit
+            handled.add((hit if keep is before else before).row)
+            last[process] = keep
+        else:
+            if process and before.raised is not None and hit.raised.name != before.raised.name:
+                handled.add(before.row)
+            last[process] = hit
+    return handled
 
 
 def _settled(steps: list[tuple[int, str]]) -> int:
@@ -349,19 +430,41 @@ def _memory_kind(figures: Mapping[str, float]) -> str:
     return "gpu_memory"
 
 
+def _sentences(kind: _Kind, hit: _Hit, slots: Mapping[str, str], lines: Sequence[Line]) -> tuple[str, str]:
+    """The event and the change that fixes it."""
+    processes = len({line.process for line in lines if line.process})
+    looked = plural(len(lines), "line") + (f" of {processes} processes" if processes > 1 else "")
+    if kind is _UNKNOWN and hit.raised is not None:
+        message = hit.raised.message
+        shown = f"{hit.raised.name}: {message[:_LONGEST_QUOTE]}" if message else hit.raised.name
+        at = re.findall(r'File "([^"]{1,200})", line (\d+)', hit.raised.frames)
+        where = f" at line {at[-1][1]} of {at[-1][0]}" if at else ""
+        change = f"The cause is unknown: no fact has this message. Looked at: {looked}, whose deepest exception this is"
+        return f"The script raised {shown}".rstrip(".") + ".", f"{change}{where}; read the lines of its traceback."
+    change = kind.change
+    if kind.depth > _SYMPTOM:
+        change = f"{change} Looked at: {looked}, with no exception of the script in them."
+    if kind.applies:
+        change = f"{change} (Applies to {kind.applies}.)"
+    return _filled(kind.cause, slots), change
+
+
 def _filled(template: str, slots: Mapping[str, str]) -> str:
-    """The sentence with its slots; a part in brackets is left out if it lacks one."""
+    """A sentence of the data files with its slots; a part in brackets is left out if it lacks one.
+
+    Texts of the log are put in last, so that nothing in them is read as a template.
+    """
 
     def part(match: re.Match[str]) -> str:
-        names = re.findall(r"{(\w+)}", match[1])
-        return match[1].format(**slots) if all(slots.get(name) for name in names) else ""
+        return match[1] if all(slots.get(name) for name in re.findall(r"{(\w+)}", match[1])) else ""
 
-    return re.sub(r"\[([^\[\]]*)\]", part, template)
+    sentence = re.sub(r"\[([^\[\]]*)\]", part, template)
+    return re.sub(r"{(\w+)}", lambda match: slots.get(match[1], ""), sentence)
 
 
-def _evidence(line: str, hit: _Hit) -> str:
+def _evidence(line: Line, hit: _Hit) -> str:
     """The line, or of a long one the part about the message."""
-    text = " ".join(line.split())
+    text = " ".join(line.text.split())
     if len(text) <= _LONGEST_EVIDENCE:
         return text
     low = text.translate(ASCII_LOWER)

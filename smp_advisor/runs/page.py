@@ -58,7 +58,7 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
     if run.steps.loss is not None:
         rows.append(("Loss", f"{run.steps.loss:.4g}", ""))
     left = run.remaining_days()
-    if left is not None and not run.done:
+    if left is not None and not run.done and not run.failed:
         units = (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0), ("seconds", 86_400.0))
         unit, scale = next((entry for entry in units if entry[1] * left[0] >= 1), units[-1])
         rows.append(("Remaining", f"{number(scale * left[0])} {unit} ({between(left[1:], scale)})", ""))
@@ -77,12 +77,14 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
 def alarms_of(run: Run) -> tuple[str, ...]:
     """Alarms of a run, one sentence each."""
     alarms = []
-    if run.last.failure or run.log.out_of_memory:
+    if run.failure is not None:
+        alarms.append(f"The run failed. {run.failure.cause} {run.failure.change}")
+    elif run.failed or run.last.failure:
         text = " ".join(run.last.failure.split())[:400]
-        sentence = f"The run failed: {text}" if text else "The run ran out of GPU memory."
-        if run.failure is not None:
-            sentence = f"The run failed. {run.failure.cause} {run.failure.change}"
-        alarms.append(sentence)
+        nothing = (
+            "the service states no reason, and nothing in the lines that were read shows one: read all hosts' logs."
+        )
+        alarms.append(f"The run failed: {text or nothing}")
     if infinite := run.steps.infinite_loss:
         alarms.append(f"{infinite}: stop the run, and resume from a checkpoint before it with a lower learning rate.")
     expected, values = run.estimate, [sample.value for sample in run.samples][1:][-IN_A_ROW:]

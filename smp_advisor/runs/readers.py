@@ -91,59 +91,15 @@ def _formats() -> tuple[_Format, ...]:
     )
 
 
-ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """A regular expression for text in lower case, and a part of it without which it does not match."""
-
-    search: re.Pattern[str]
-    literal: str
-
-    @classmethod
-    def of(cls, text: str) -> Pattern:
-        """The pattern of a text in any case."""
-        lowered = re.sub(r"(\\.|\(\?P<\w+>)|[A-Z]", lambda match: match[1] or match[0].lower(), text)
-        return cls(re.compile(lowered), _literal(lowered))
-
-
-def _literal(pattern: str) -> str:
-    """The longest text that every match contains: a run of plain characters outside groups."""
-    runs, depth, place = [""], 0, 0
-    while place < len(pattern):
-        part: str = re.compile(r"\\.|\[\^?\]?[^]]*\]|\{[^}]*\}|.").match(pattern, place)[0]  # type: ignore[index]
-        place += len(part)
-        depth += (part == "(") - (part == ")")
-        if part == "|" and not depth:
-            return ""
-        plain = part[-1] if re.fullmatch(r"\\\W|[^\\.^$|+?*()[{]", part) else ""
-        if depth or not plain or re.match(r"[?*]|\{0", pattern[place:]):
-            runs.append("")
-        else:
-            runs[-1] += plain
-    return max(runs, key=len)
-
-
-@cache
-def _patterns_of(name: str) -> tuple[Pattern, ...]:
-    """Patterns of a kind of failure."""
-    (patterns,) = (kind["patterns"] for kind in data_file("runs", "failures")["kind"] if kind["name"] == name)
-    return tuple(map(Pattern.of, patterns))
-
-
 def read_text(text: str) -> Log:
     """Steps and memory of a log. Empty if no format matches."""
     lines = [_COLORS.sub("", line[:_MAX_LINE]) for line in text.splitlines()]
-    lowered = "\n".join(lines).translate(ASCII_LOWER)
-    patterns = [pattern.search for pattern in _patterns_of("gpu_memory") if pattern.literal in lowered]
-    ran_out = any(pattern.search(line.translate(ASCII_LOWER)) for pattern in patterns for line in lines)
     for entry in _formats():
         log = _read(entry, lines)
         if log.samples:
-            return replace(log, out_of_memory=ran_out)
+            return log
     peaks = max((_peaks(entry, lines) for entry in _formats()), key=len)
-    return Log(title="log without measured steps", peak_gib=peaks, out_of_memory=ran_out)
+    return Log(title="log without measured steps", peak_gib=peaks)
 
 
 def _read(entry: _Format, lines: list[str]) -> Log:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.files import has_too_many_values
 from smp_advisor.profiling.local_run import losses_in
+from smp_advisor.runs.failures import read_failure
 from smp_advisor.runs.readers import Log, Sample, read_json_lines, read_text, read_trainer_state
 
 if TYPE_CHECKING:
@@ -113,11 +114,11 @@ def log_of_text(text: str) -> Log:
             document = None
         if isinstance(document, dict) and "log_history" in document:
             return read_trainer_state(document)
+    failure = read_failure(text)
+    ran_out = failure is not None and failure.of_plan
     log = read_text(text)
-    if log.samples:
-        return log
-    rows = read_json_lines(text)
-    return rows if rows.samples else log
+    rows = log if log.samples else read_json_lines(text)
+    return replace(rows if rows.samples else log, out_of_memory=ran_out)
 
 
 _MOST_SAMPLES = 200_000
@@ -145,9 +146,8 @@ class Steps:
             for kind, value in new.peak_gib.items():
                 peaks[kind] = max(value, peaks.get(kind, 0.0))
             samples = (*old.samples, *new.samples)[-_MOST_SAMPLES:]
-            ran_out = old.out_of_memory or new.out_of_memory
             base = new if new.samples else old
-            self.log = replace(base, samples=samples, peak_gib=peaks, out_of_memory=ran_out)
+            self.log = replace(base, samples=samples, peak_gib=peaks, out_of_memory=False)
         for line in text.splitlines():
             for loss in losses_in([line[:2000]]) if "oss" in line else ():  # of any case
                 self.loss = loss

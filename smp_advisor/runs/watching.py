@@ -51,6 +51,8 @@ _METRICS_SECONDS = 300.0
 """Least waited time between two requests of metrics, which are the only ones that cost money."""
 _SILENT_POLLS = 60
 """Polls without a line after which watching a file ends, since a file does not state its end."""
+_FAILED_POLLS = 3
+"""The same for a log that shows a failure."""
 _TWO_SIDED = 1.96
 _DRIFT = 0.02
 """One standard deviation of the logarithm of the later steps around the measured ones, as that of a calibration's runs
@@ -109,15 +111,32 @@ class Run(Shown):
 
     @cached_property
     def failure(self) -> Failure | None:
-        """Cause of a failure, by the log and SageMaker's reason, for `Advice.after`; None if none is known."""
-        if not self.last.failure and not self.log.out_of_memory:
+        """Cause of a failure, by the log and SageMaker's reason, for `Advice.after`; None if none is known.
+
+        A log has no status: its run has failed if the log shows an end that no ten steps follow.
+        """
+        if self.last.status == "Completed":
             return None
-        return read_failure(f"{self._tail}{self.last.failure}", plan=None if self.advice is None else self.advice.plan)
+        plan = None if self.advice is None else self.advice.plan
+        found = read_failure(f"{self._tail}{self.last.failure}", plan=plan)
+        if found is None or self.last.failure or self.last.status == "Failed":
+            return found
+        return found if found.of_plan or (found.ended and self.is_log) else None
+
+    @property
+    def is_log(self) -> bool:
+        """Whether the run is known by a log alone, without a status."""
+        return isinstance(self.source, LogFile) and not self.last.status
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run has failed, by its status or by its log."""
+        return self.last.status == "Failed" or (self.is_log and self.failure is not None)
 
     @property
     def log(self) -> Log:
         """Measured values so far, for `Advice.calibrate`."""
-        return self.steps.log
+        return replace(self.steps.log, out_of_memory=self.failure is not None and self.failure.of_plan)
 
     @property
     def step(self) -> int | None:
@@ -128,7 +147,7 @@ class Run(Shown):
     def status(self) -> str:
         """Status and phase: ``InProgress, Training for 2.1 h``; ``Log`` for a file, which has none."""
         if not self.last.status:
-            return "Log" if self.polls else "not read yet"
+            return "not read yet" if not self.polls else "Log, failed" if self.failed else "Log"
         if not self.last.transitions:
             return self.last.status
         name, start, end = self.last.transitions[-1]
@@ -149,8 +168,9 @@ class Run(Shown):
     @property
     def done(self) -> bool:
         """Whether the run has ended; a file has after many polls without a new line."""
-        silent = isinstance(self.source, LogFile) and self.silent_polls >= _SILENT_POLLS
-        return self.last.status in ENDED or (silent and not self.last.status)
+        if not self.is_log:
+            return self.last.status in ENDED
+        return self.silent_polls >= (_FAILED_POLLS if self.failed else _SILENT_POLLS)
 
     def poll(self, *, waited_seconds: float = 0.0, metrics: bool = True) -> Run:
         """Read what is new, with at most four requests, and return the run itself.

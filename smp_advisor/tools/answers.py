@@ -228,7 +228,7 @@ def failed(failure: Failure, advice: Advice | None) -> Answer:
         ("Source", failure.source),
     ]
     data: dict[str, Any] = {"answer": f"{failure.cause} {failure.change}", "found": True, "kind": failure.kind}
-    data |= {name: getattr(failure, name) for name in ("line", "rank", "evidence", "source")}
+    data |= {name: getattr(failure, name) for name in ("line", "rank", "phase", "evidence", "source")}
     data |= {"consequences": list(failure.consequences)}
     data |= {"memory_gib": {name: round(gib, 2) for name, gib in failure.memory_gib.items()}}
     if advice is not None:

@@ -382,7 +382,7 @@ def watch(options: Namespace) -> Answer:
         data=data,
         full=lambda: data,
         page=lambda: text,
-        status=NO if run.alarms or run.last.status == "Failed" else YES,
+        status=NO if run.alarms or run.failed else YES,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# ruff: noqa: E501, ISC004 (messages of logs are long)
 import tomllib
 from pathlib import Path
 
@@ -108,6 +109,54 @@ def test_what_the_job_survived_or_handled_is_not_the_cause(lines, kind, line):
     if kind == "exception":
         assert failure.cause == "The script raised mine.OddError: 7 & <b>8</b>."
         assert "&lt;b&gt;" in failure._repr_html_()
+
+
+LOADING = [f"Loading checkpoint shards: {3 * n}%|# | {n}/30 [00:{n:02}<00:30,  1.0s/it]" for n in range(1, 30)]
+PEER = (
+    "[rank0]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
+)
+IPV6 = "[W1129 10:00:00 socket.cpp:755] [c10d] The IPv6 network addresses of (algo-1, 7777) cannot be retrieved (gai error)."
+SUMMARY = f"{CHILD}\nRoot Cause (first observed failure):\n  exitcode  : 1 (pid: 72)"
+CALLS = '[rank0]:   File "train.py", line 301, in main\n[rank0]:     trainer.save_model(args.output_dir)\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "words", "never"),
+    [
+        ("RuntimeError: shared [{'lm_head.weight', 'a'}] that", "shared [{'lm_head.weight', 'a'}] that", ""),
+        ("ValueError: a[0] is {0} and [{rank}]", "a[0] is {0} and [{rank}].", ""),
+        (f"[rank3]: ValueError: bad document 4711\n{PEER}", "bad document 4711", "network"),
+        ("\n".join(["[rank3]: FileNotFoundError: No such file or directory: 'b.jsonl'", *LOADING]), "b.jsonl", ""),
+        (IPV6, "does not have its own message", "internet"),
+        ('AlgorithmError: ExecuteUserScriptError:\nExitCode 1\nErrorMessage "ValueError: num_heads (12) is odd', "is odd", ""),
+        ("torch._dynamo.exc.Odd: a new one", "raised torch._dynamo.exc.Odd: a new one", ""),
+        ("LookupError: \n****\n  Resource punkt_tab not found.\n  use the NLTK Downloader", "NLTK", ""),
+        ('Traceback (most recent call last):\n  File "a.py", line 3, in f\nmine.Odd: 7', "line 3 of a.py", ""),
+        (f"{CALLS}[rank0]: DistBackendError: NCCL error in: Process.cpp, remote process exited", "on all ranks", "replaced"),
+        (f"Loading checkpoint shards: 9%|# | 2/30 [00:09<1:00]\n{FULL}", "weights were loaded", "batch_size"),
+        ("KeyError: 'a'\n\nThe above exception was the direct cause of the following exception:\n\nmine.OddError: b", "'a'", ""),
+        ("KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\nmine.OddError: b", "b", "'a'"),
+        ("KeyError: Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+         "  File \"d.py\", line 9, in __getitem__\nKeyError: 'prompt'", "line 9 of d.py", "Caught"),
+    ],
+)  # fmt: skip
+def test_the_cause_is_the_first_failure_of_a_process_that_did_not_go_on(tmp_path, log, words, never):
+    for text in (log, f"{IPV6}\n" + "\n".join(STEPS[:4]) + f"\n{log}\n{SUMMARY}"):
+        failure = smpa.read_failure(text)
+        if text == IPV6:
+            assert failure is None
+            continue
+        said = f"{failure.cause} {failure.change}"
+        assert words in said
+        assert not never or never not in said
+    path = tmp_path / "train.log"
+    path.write_text(text + "\n", "utf-8")
+    run = smpa.watch(path)
+    assert run.failed
+    assert run.failure.cause in run.alarms[0]
+    with path.open("a") as file:
+        file.write("\n".join(STEPS) + "\n")
+    assert not run.poll().failed
 
 
 @pytest.mark.parametrize(

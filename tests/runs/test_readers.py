@@ -16,7 +16,7 @@ from smp_advisor.costs.learned import update
 from smp_advisor.errors import CalibrationError
 from smp_advisor.runs.measure import measured_run, read_run
 from smp_advisor.runs.readers import Sample, read_text
-from smp_advisor.runs.steps import typical
+from smp_advisor.runs.steps import log_of_text, typical
 from tests.runs.logs import LOGS, exported
 
 
@@ -131,7 +131,9 @@ def test_the_state_of_hugging_faces_trainer_is_read(advice, tmp_path):
     ],
 )
 def test_a_log_runs_out_of_memory_by_the_messages_of_failures(line, ran_out):
-    assert read_text(f"{exported([2.0] * 20)}\n{line}\n").out_of_memory is ran_out
+    log = f"{exported([2.0] * 20)}\n{line}\n"
+    assert log_of_text(log).out_of_memory is ran_out
+    assert not log_of_text(f"{log}{exported([2.0] * 30, first=21)}").out_of_memory  # the script caught it
 
 
 @pytest.mark.slow
