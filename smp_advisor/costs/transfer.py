@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _SAME = 0.9999
 """Correlation above which conditions are equal, but for the rounding of their figures."""
-_MEMORY = re.compile(r"\s*\d+\s*GB$")
+_MEMORY = re.compile(r"(?<!\s)\s*+(?<!\d)\d++\s*+GB$")
 """End of a GPU's name: variants with more memory compute alike."""
 _NAMES = {
     "gpu": "GPU",

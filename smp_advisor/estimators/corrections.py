@@ -140,7 +140,7 @@ def _removal(text: str, table: Mapping, key: str) -> Edit | None:
     line_end = len(text) if line_end < 0 else line_end
     before, after = text[line_start : span.start], text[span.end : line_end]
     code = _code(after)
-    if not before.strip() and re.fullmatch(r"\s*,?\s*", code) and line_end < around.end:
+    if not before.strip() and re.fullmatch(r"\s*+,?\s*", code) and line_end < around.end:
         return Edit(line_start, line_end + 1, "")
     following = re.match(r"\s*,[ \t]*", text[span.end : around.end])
     if following is not None:

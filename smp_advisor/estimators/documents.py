@@ -112,7 +112,7 @@ _FILES: dict[str, Dialect] = {
 _CHECKED_HERE = "%%smp_check"
 _TYPESET = str.maketrans("\u00a0\u2007\u202f\u201c\u201d\u2018\u2019", "   \"\"''")
 """No-break spaces and curly quotes."""
-_ELLIPSIS = re.compile(r"([ \t]*)(?:\.\.\.|\u2026)[ \t]*,?[ \t]*")
+_ELLIPSIS = re.compile(r"^([ \t]*+)(?:\.\.\.|\u2026)[ \t]*+,?[ \t]*")
 _MARK = "# ..."
 _YAML_KEY = re.compile(r"^[A-Za-z_][\w.-]*:(\s|$)", re.MULTILINE)
 """A key at the start of a line, with a value or at its end."""

@@ -66,7 +66,7 @@ def _targets(modules: object, inferred: list[str]) -> AdapterTargets:
     """Adapted products: those of ``target_modules``, by default all linear ones."""
     if modules == "all-linear":
         return "all-linear"
-    names = frozenset(re.findall(r"\w+_proj\w*", modules)) if isinstance(modules, str) else frozenset()
+    names = frozenset(re.findall(r"\b\w+_proj\w*", modules)) if isinstance(modules, str) else frozenset()
     if names in _TARGETS:
         return _TARGETS[names]
     why = f"no estimate has one on only {', '.join(sorted(names))}" if names else "AWS's training adapter does so"
