@@ -34,7 +34,7 @@ _FILE = re.compile(r"==> (\S{1,200}) <==$")
 """Marker of ``tail`` and of a folder with several logs."""
 _IN_TEXT = re.compile(r"\[?(?:\b|mpi)rank ?:?(\d{1,6})\]?(?!\d)|\blocal_rank: (\d{1,3})\b", re.IGNORECASE)
 _WARNING = re.compile(
-    r"(?:^|[\s\[(|:-])warn(?:ing)?\b|\w+warning:|^\[w[ \d]|^w\d{4} |\bw tensorflow/|^w\w{0,30} external/", re.IGNORECASE
+    r"(?:^|[\s\[(|:-])warn(?:ing)?\b|\b\w+warning:|^\[w[ \d]|^w\d{4} |\bw tensorflow/|^w\w{0,30} external/", re.IGNORECASE
 )
 _LOUD = re.compile(
     r"OP_REQUIRES failed|Resource exhausted: OOM|job is preempted|The NVIDIA driver on your system is too old"
@@ -213,7 +213,7 @@ PHASES = {
     "start": r"Starting - |torchrun|torch/distributed/run|NCCL INFO (?:Bootstrap|NET)|init_process_group",
     "load": r"Loading checkpoint shards|Loading weights|\bfrom_pretrained\b|_load_pretrained_model|"
     r"_load_state_dict_into|load_checkpoint_and_dispatch|Materializing param|cpu_ram_efficient",
-    "evaluation": r"\bEvaluat|\*+ Running Evaluation|evaluation_loop|validation_step|Validation(?: DataLoader|:)",
+    "evaluation": r"\bEvaluat|\* Running Evaluation|evaluation_loop|validation_step|Validation(?: DataLoader|:)",
     "save": r"Saving model checkpoint|save_checkpoint|save_model\b|save_pretrained|_save_|saving (?:model|iteration)",
     "upload": r"Uploading - |Artifact upload",
     "local": r"sagemaker[/.]local|docker-compose|docker compose|local_session|LOCAL_CONTAINER",
