@@ -34,7 +34,8 @@ _FILE = re.compile(r"==> (\S{1,200}) <==$")
 """Marker of ``tail`` and of a folder with several logs."""
 _IN_TEXT = re.compile(r"\[?(?:\b|mpi)rank ?:?(\d{1,6})\]?(?!\d)|\blocal_rank: (\d{1,3})\b", re.IGNORECASE)
 _WARNING = re.compile(
-    r"(?:^|[\s\[(|:-])warn(?:ing)?\b|\b\w+warning:|^\[w[ \d]|^w\d{4} |\bw tensorflow/|^w\w{0,30} external/", re.IGNORECASE
+    r"(?:^|[\s\[(|:-])warn(?:ing)?\b|\b\w+warning:|^\[w[ \d]|^w\d{4} |\bw tensorflow/|^w\w{0,30} external/",
+    re.IGNORECASE,
 )
 _LOUD = re.compile(
     r"OP_REQUIRES failed|Resource exhausted: OOM|job is preempted|The NVIDIA driver on your system is too old"
