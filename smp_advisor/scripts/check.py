@@ -15,8 +15,8 @@ from smp_advisor.findings.report import Coverage, Part, Report
 from smp_advisor.libraries.library import get_library
 from smp_advisor.reading.module import changed, complete, diff
 from smp_advisor.reading.source import cell_changes, read
-from smp_advisor.reading.values import Constant, Result
 from smp_advisor.scripts.checks import judge
+from smp_advisor.scripts.checks.outputs import flags_of
 from smp_advisor.scripts.checks.parallel import ACCELERATORS, REPLICATING
 from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.conditions import BACK_ENDS
@@ -235,7 +235,6 @@ def _why_not(hit: Hit, changes: list[Edit | None]) -> str:
 
 _MOST_FINDINGS = 5
 """Findings in a cell; the check shows all of them."""
-_PARSER = "argparse.ArgumentParser"
 _OTHER_ARGUMENTS = re.compile(
     r"\bsys\.argv\b|\bSM_HP|\bhyperparameters\.json\b|ArgumentParser|\bargs\b"
     r"|\b(?:absl|click|docopt|draccus|fire|hydra|jsonargparse|simple_parsing|tyro|typer|LightningCLI)\b"
@@ -301,41 +300,8 @@ def _unread_arguments(context: Context, code: str, name: str, hyperparameters: M
         else:
             yield unknown
         return
-    flags = _flags(context, parses)
-    if flags is None:
+    if flags_of(context, parses) is None:  # else SMP004 names the options that the script does not receive
         yield unknown
-        return
-    # argparse accepts the beginning of an option.
-    unread = [key for key in hyperparameters if not any(flag.startswith(f"--{key}") for flag in flags)]
-    if not unread:
-        return
-    if all(call.method == "parse_known_args" for call in parses):
-        yield f"{name} ignores {_listed(unread)} of the job: memory and time are those of a script that uses them."
-    else:
-        yield (
-            f"{name} does not define {_listed(unread)}, which the job passes, and argparse ends the job: define them"
-            " in the script."
-        )
-
-
-def _flags(context: Context, parses: list[Call]) -> set[str] | None:
-    """Options that the script defines; None if code outside of its files may define or supply some."""
-    for call in parses:
-        own = isinstance(call.receiver, Result) and call.receiver.call.name == _PARSER
-        if not own or call.arguments or "args" in call.keywords:
-            return None
-    handed = [
-        value for call in context.trace.calls if not call.bound for value in (*call.arguments, *call.keywords.values())
-    ]
-    if any(isinstance(value, Result) and value.call.name == _PARSER for value in handed):
-        return None
-    flags: set[str] = set()
-    for call in context.trace.methods("add_argument"):
-        values = [value.value if isinstance(value, Constant) else None for value in call.arguments]
-        if not values or not all(isinstance(value, str) for value in values):
-            return None
-        flags.update(str(value) for value in values)
-    return flags
 
 
 def _listed(names: Mapping[str, Any] | list[str]) -> str:

@@ -97,9 +97,10 @@ class Context:
         """Whether Hugging Face Trainer runs the training, because the script has no step."""
         if any(function.step is not None for function in self.trace.functions):
             return False
-        used = [call.name for call in self.trace.calls if call.name.startswith(("transformers.", "trl."))]
+        used = [call.name for call in self.trace.calls]
         used += [path for cls in self.trace.classes for path in cls.ancestors()]
-        return any(name.endswith(("Trainer", "TrainingArguments")) for name in used)
+        others = ("lightning.", "pytorch_lightning.", "torch.", "composer.", "tensorflow.", "keras.")
+        return any(name.endswith(("Trainer", "TrainingArguments")) and not name.startswith(others) for name in used)
 
     def models(self) -> Iterator[Call]:
         """Calls of the wrapped model: its forward passes."""

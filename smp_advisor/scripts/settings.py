@@ -56,6 +56,10 @@ class Settings:
     gradient_accumulation_steps: int | None = None
     hyperparameters: MappingABC[str, Any] = field(default_factory=dict)
     """Options that the job passes to the script."""
+    passed: tuple[str, ...] = ()
+    """Names of these options as they are written."""
+    versions: MappingABC[str, str] = field(default_factory=dict)
+    """Versions of packages that the image of the job has."""
 
     @property
     def tensor_parallel(self) -> bool:
@@ -76,7 +80,7 @@ class Settings:
 _DEGREES = {"pipeline_parallel_degree", "tensor_parallel_degree", "context_parallel_degree", "expert_parallel_degree"}
 """Degrees of every plan, even without a field for them."""
 
-_NAMES = frozenset(field.name for field in fields(Settings)) - {"hyperparameters"}
+_NAMES = frozenset(field.name for field in fields(Settings)) - {"hyperparameters", "passed", "versions"}
 
 
 @cache
@@ -98,7 +102,7 @@ def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str
     if library is not None and library not in checked_libraries():
         raise AdvisorError(f"library must be one of {', '.join(checked_libraries())}, not {library!r}.")
     if plan is None:
-        return Settings(library=library, hyperparameters=_options(hyperparameters))
+        return Settings(library=library, hyperparameters=_options(hyperparameters), passed=_written(hyperparameters))
     if isinstance(plan, MappingABC):
         values = {_ALIASES.get(str(key), str(key)): value for key, value in plan.items()}
     elif hasattr(plan, "library") and hasattr(plan, "parameters"):
@@ -112,12 +116,18 @@ def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str
     usable = {name: value for name, value in values.items() if name in _NAMES and _fits(name, value)}
     if library is not None:
         usable["library"] = library
-    return Settings(**usable, hyperparameters=_options(hyperparameters))
+    return Settings(**usable, hyperparameters=_options(hyperparameters), passed=_written(hyperparameters))
 
 
 def _options(hyperparameters: MappingABC[str, Any] | None) -> dict[str, Any]:
     """Options by their attribute names in argparse: ``train-batch-size`` is ``train_batch_size``."""
     return {str(name).lstrip("-").replace("-", "_"): value for name, value in (hyperparameters or {}).items()}
+
+
+def _written(hyperparameters: MappingABC[str, Any] | None) -> tuple[str, ...]:
+    """Options of the job as it passes them, without those that SageMaker's launchers take for themselves."""
+    names = (str(name).lstrip("-") for name in hyperparameters or {})
+    return tuple(name for name in names if not name.startswith(("sagemaker_", "mp_")))
 
 
 def _fits(name: str, value: Any) -> bool:

@@ -71,7 +71,16 @@ def test_sarif_rules_and_results_have_no_placeholder() -> None:
 
 EXAMPLES = [(check, example) for check in catalog().values() for example in check.examples]
 IDS = [f"{check.id} {example.variant}".strip() for check, example in EXAMPLES]
-UNUSUAL = {("EST508", "host memory"), ("EST513", ""), ("TRN717", ""), ("TRN717", "file")}
+UNUSUAL = {
+    ("EST508", "host memory"),
+    ("EST513", ""),
+    ("TRN717", ""),
+    ("TRN717", "file"),
+    ("TRN720", "later"),
+    ("SMP003", "received"),
+    ("SMP004", "ignored"),
+    ("SMP004", "refused"),
+}
 """Variants that take a very deep and narrow model, which is no example of anything, or a file that is named."""
 
 

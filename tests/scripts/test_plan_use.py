@@ -44,8 +44,8 @@ def test_a_plain_script_does_not_use_the_plan(warned):
 
 
 def test_arguments_are_rejected_or_ignored_as_argparse_does(warned):
-    assert "does not define --precision, which the job passes" in warned(f"{PARSER}parser.parse_args()\n{LOOP}")
-    assert "train.py ignores --precision of the job" in warned(f"{PARSER}parser.parse_known_args()\n{LOOP}")
+    assert "The parser has no --precision, which the job passes" in warned(f"{PARSER}parser.parse_args()\n{LOOP}")
+    assert "The script ignores the hyperparameter precision" in warned(f"{PARSER}parser.parse_known_args()\n{LOOP}")
     unknown = PARSER.replace('"--batch_size"', "sys.argv[0]")
     assert "not determined which arguments" in warned(f"{unknown}parser.parse_args()\n{LOOP}")
 

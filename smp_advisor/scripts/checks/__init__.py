@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.finding import suppressions
 from smp_advisor.scripts.checks import (  # noqa: F401 - the import registers them
+    arguments,
     compiler,
     data,
+    division,
     frameworks,
     fsdp,
     fsdp_accumulation,
+    gradients,
     model,
     optimizer,
+    outputs,
     parallel,
     planned,
     ranks,

@@ -246,7 +246,7 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
         return  # Accelerate completes the last batch of the loaders that it prepares
     for call in loaders(context):
         drop_last = call.argument("drop_last", 8)
-        sampled = call.argument("batch_sampler", 4) is not None
+        sampled = call.argument("batch_sampler", 4) is not None or call.argument("batch_size", 1) is None
         if (drop_last is None and not call.unpacks and not sampled) or constant(drop_last) is False:
             yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, "drop_last", "True")])
     for call in context.trace.calls:

@@ -15,6 +15,7 @@ from smp_advisor.reading.values import (
     Constant,
     External,
     Instance,
+    Item,
     Operation,
     Result,
     Value,
@@ -23,7 +24,17 @@ from smp_advisor.reading.values import (
 )
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import argument_node, constant, is_known, known_names, makers, mentions, origins, ranks
+from smp_advisor.scripts.queries import (
+    argument_node,
+    constant,
+    derivation,
+    is_known,
+    known_names,
+    makers,
+    mentions,
+    origins,
+    ranks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,7 +171,7 @@ def comes_from(value: Value, loader: Call, depth: int = 0) -> bool:
     """Whether `value` is the loader, or is made from it: ``enumerate(loader)``."""
     if not isinstance(value, Result) or depth > 4:
         return False
-    if value.call.node is loader.node:
+    if value.call is loader:
         return True
     return any(
         comes_from(option, loader, depth + 1) for argument in value.call.arguments for option in options(argument)
@@ -225,12 +236,32 @@ def _distributed_sampler(context: Context) -> Iterator[Hit]:
         yield Hit(call.module, call.node)
 
 
+_WHOLE = frozenset(known_names("whole_data"))
+"""Methods of a data set that return all of its rows, or rows that do not depend on the rank."""
+
+
+def whole_of(value: Value) -> Value:
+    """The data set that a value comes from by methods that do not divide it: ``load_dataset(...).map(f)``."""
+    for _ in range(12):
+        if isinstance(value, Item) and isinstance(value.key, Constant) and isinstance(value.key.value, str):
+            value = value.owner
+        elif isinstance(value, Result) and value.call.method in _WHOLE and value.call.receiver is not None:
+            given = (*value.call.arguments, *value.call.keywords.values())
+            if any(ranks(part) for argument in given for part in derivation(argument)):
+                return value
+            value = options(value.call.receiver)[0]
+        else:
+            break
+    return value
+
+
 def is_sharded(dataset: Value | None) -> bool:
     """Whether the dataset is, or may be, divided before the loader."""
-    for origin in origins(dataset):
+    for source in origins(dataset):
+        origin = whole_of(source)
         if isinstance(origin, Result):
             call = origin.call
-            divided = call.name.endswith(_SHARDED) or call.method in ("shard", "select", "split", "map", "filter")
+            divided = call.name.endswith(_SHARDED) or call.method in ("shard", "select", "split")
             by_rank = any(ranks(value) for value in (*call.arguments, *call.keywords.values()))
             if divided or by_rank:
                 return True

@@ -14,6 +14,7 @@ from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import argument_node, constant, derivation, is_optimizer, makers, updates
+from smp_advisor.scripts.releases import span_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,12 +109,20 @@ def _everything_prepared(context: Context) -> Iterator[Hit]:
 @check("TRN703")
 def _clipped_by_accelerate(context: Context) -> Iterator[Hit]:
     accelerators = reached_accelerators(context)
-    for call in context.trace.named(*_CLIPS) if accelerators else ():
+    for call in context.trace.named(*_CLIPS) if accelerators and not _clips_all_shards(accelerators) else ():
         if call.reached and call.loops:
             name = _local_name(accelerators[0])
             usable = name and call.module is accelerators[0].module and not call.functions
             edits = [replace(call.module, call.node.func, f"{name}.clip_grad_norm_")] if usable else []
             yield Hit(call.module, call.node, {}, edits)
+
+
+def _clips_all_shards(accelerators: list[Call]) -> bool:
+    """Whether PyTorch's clip is right: FSDP2's parameters know their shards, and bf16 is not scaled."""
+    plugins = [maker for call in accelerators for maker in makers(call.argument("fsdp_plugin"))]
+    second = plugins and all(str(constant(plugin.argument("fsdp_version"))) == "2" for plugin in plugins)
+    precision = {constant(option) for call in accelerators for option in options(call.argument("mixed_precision", 2))}
+    return bool(second) and precision <= {"bf16", "no", None}
 
 
 @check("TRN704")
@@ -139,6 +148,8 @@ def _checkpointing_by_trainer(context: Context) -> Iterator[Hit]:
 
 @check("TRN708")
 def _units_of_trainer(context: Context) -> Iterator[Hit]:
+    if span_of(context, "transformers").first >= (5, 0):
+        return  # wraps each block by itself
     for call in trainer_arguments(context):
         words = [option.value for option in options(call.argument("fsdp")) if isinstance(option, Constant)]
         shards = any(isinstance(word, str) and "full_shard" in word and "auto_wrap" not in word for word in words)

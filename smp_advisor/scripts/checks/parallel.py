@@ -13,6 +13,7 @@ from smp_advisor.reading.values import (
     External,
     Item,
     Mapping,
+    Member,
     Operation,
     Result,
     Unknown,
@@ -20,12 +21,13 @@ from smp_advisor.reading.values import (
     is_none,
     options,
 )
-from smp_advisor.scripts.checks.data import is_sharded, iterations_over, loaders
+from smp_advisor.scripts.checks.data import is_sharded, iterations_over, loaders, whole_of
 from smp_advisor.scripts.checks.sharding import FSDP, in_place, inside, same
 from smp_advisor.scripts.conditions import Conditions, is_one, option_of_batches
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import (
     constant,
+    derivation,
     is_optimizer_call,
     is_plain_model,
     is_wrapped_optimizer,
@@ -100,27 +102,34 @@ def wrapped_by(value: Value | None, wraps: list[Call]) -> Call | None:
 
 
 _SAMPLER = "torch.utils.data.DistributedSampler"
-_DATA = ("torch.", "torchvision.", "torchaudio.", "torchtext.", "datasets.")
+_DATA = ("torch.", "torchvision.", "torchaudio.", "torchtext.", "datasets.", "s3torchconnector.")
 
 
 @check("DDP603")
 def _each_its_own_part(context: Context) -> Iterator[Hit]:
-    if not parallel_wraps(context):
-        return
-    for call in loaders(context):
+    wraps = parallel_wraps(context)
+    for call in loaders(context) if wraps else ():
         samplers = (call.argument("sampler", 3), call.argument("batch_sampler", 4))
         if call.unpacks or any(value is not None and not is_none(value) for value in samplers):
             continue
         dataset = call.argument("dataset", 0)
         trained = [loop for back in context.trace.methods("backward") if back.reached for loop in back.loops]
         trains = any(iteration.node in trained for iteration in iterations_over(context, call))
-        if not call.reached or not trains or dataset is None or is_sharded(dataset):
+        together = any(not exclusive(wrap, call) for wrap in wraps)
+        if not call.reached or not trains or not together or dataset is None or is_sharded(dataset):
             continue
-        if not all(maker.name.startswith(_DATA) for maker in makers(dataset)):
+        sources = [maker for origin in origins(dataset) for maker in makers(whole_of(origin))]
+        if not all(maker.name.startswith(_DATA) and not _divides(maker) for maker in sources):
             continue  # another package may divide its data sets by itself
-        streams = any(constant(loading.argument("streaming")) is True for loading in makers(dataset))
+        streams = any(constant(loading.argument("streaming")) is True for loading in sources)
+        streams = streams or any("Iterable" in loading.name for loading in sources)
         shuffles = any(bool(constant(option)) for option in options(call.argument("shuffle", 2)))
         yield Hit(call.module, call.node, variant="stream" if streams else "shuffled" if shuffles else "same")
+
+
+def _divides(call: Call) -> bool:
+    """Whether a data set of the S3 connector divides its objects by the ranks."""
+    return constant(call.argument("enable_sharding")) is True
 
 
 @check("DDP604")
@@ -262,6 +271,17 @@ def _no_inner_forward(context: Context) -> Iterator[Hit]:
             edits = [replace(call.module, func, inner_text.removesuffix(".module"))]
             values: dict[str, object] = {"call": inner_text, "wrapper": wrap.name.rpartition(".")[2]}
             yield Hit(call.module, call.node, values, edits if inner_text.endswith(".module") else [])
+    for back in context.trace.methods("backward") if wraps and not reduces else ():
+        parts = [part.call for part in derivation(back.receiver) if isinstance(part, Result) and back.reached]
+        for call in parts:
+            inner = call.receiver if call.method and isinstance(call.receiver, Member) else None
+            wrap = wrapped_by(inner.owner, wraps) if inner is not None and inner.name == "module" else None
+            if wrap is not None and not in_place(wrap) and call.method not in _PARTS:
+                values = {"call": call.module.text(call.node.func), "wrapper": wrap.name.rpartition(".")[2]}
+                yield Hit(call.module, call.node, values)
+
+
+_PARTS = ("parameters", "named_parameters", "state_dict", "modules", "children")
 
 
 @check("SMP310")

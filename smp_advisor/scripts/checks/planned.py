@@ -10,7 +10,7 @@ import yaml
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import CONFIGURATION, read_bytes, table
 from smp_advisor.reading.module import replace
-from smp_advisor.reading.values import Constant, Mapping, options
+from smp_advisor.reading.values import Collection, Constant, Mapping, options
 from smp_advisor.scripts.checks.parallel import reached_accelerators
 from smp_advisor.scripts.checks.sharding import FSDP, shards
 from smp_advisor.scripts.conditions import Conditions
@@ -32,12 +32,15 @@ _MOST_CONFIGS = 50
 
 
 def trainer_arguments(context: Context) -> Iterator[Call]:
-    """Reached constructions of the arguments of Trainer and of TRL's trainers."""
+    """Reached constructions of the arguments of Trainer, of its subclasses in any package, and of TRL's trainers."""
     for call in context.trace.calls:
         name = call.name.rpartition(".")[2]
         of_trl = call.name.startswith("trl.") and name.endswith("Config") and name not in _OTHER_CONFIGS
-        if call.reached and (of_trl or (call.name.startswith("transformers.") and name.endswith("TrainingArguments"))):
+        if call.reached and (of_trl or name.endswith("TrainingArguments")):
             yield call
+    for instance in context.trace.instances:
+        if instance.call.reached and any(path.endswith("TrainingArguments") for path in instance.cls.ancestors()):
+            yield instance.call
 
 
 def _checkpointing_argument(call: Call) -> str:
@@ -172,7 +175,7 @@ def _arguments_of_the_plan(context: Context) -> Iterator[Hit]:
     for call in trainer_arguments(context):
         checkpoints = settings.activation_checkpointing not in (None, False, "none")
         methods = context.trace.methods(*(f"{name}_enable" for name in CHECKPOINTING))
-        by_method = methods or _config(call, "activation_checkpointing")
+        by_method = methods or config_entry(call, "activation_checkpointing")
         # Name, default of TrainingArguments, plan. Defaults of TRL's differ by release.
         rows: list[tuple[str, Any, Any]] = [
             (name, _DEFAULTS[name], number) for name, number in zip(_DEFAULTS, numbers, strict=True)
@@ -199,22 +202,15 @@ def _differences(call: Call, rows: list[tuple[str, Any, Any]]) -> Iterator[Hit]:
             yield Hit(call.module, node or call.node, values, [edit])
 
 
-def _config(call: Call, name: str) -> Any:
-    """An entry of ``fsdp_config``."""
+def config_entry(call: Call, name: str) -> Any:
+    """An entry of ``fsdp_config``: a text, a number, or a list of texts."""
     for option in options(call.argument("fsdp_config")):
-        if isinstance(option, Mapping):
-            return constant(option.get(name)) or constant(option.get(f"fsdp_{name}"))
+        entry = (option.get(name) or option.get(f"fsdp_{name}")) if isinstance(option, Mapping) else None
+        if isinstance(entry, Collection):
+            return [constant(item) for item in entry.items if isinstance(constant(item), str)]
+        if entry is not None:
+            return constant(entry)
     return None
-
-
-@check("TRN711")
-def _one_checkpointing(context: Context) -> Iterator[Hit]:
-    for call in trainer_arguments(context):
-        name = _checkpointing_argument(call)
-        if constant(call.argument(name)) is True and _config(call, "activation_checkpointing"):
-            node = argument_node(call, name)
-            edits = [replace(call.module, node, "False")] if node is not None else []
-            yield Hit(call.module, node or call.node, {}, edits)
 
 
 @check("TRN712")
@@ -224,11 +220,15 @@ def _class_of_the_model(context: Context) -> Iterator[Hit]:
         for call in context.trace.methods("from_pretrained")
         if call.reached and "Model" in call.name
     ]
-    known, meant = table("smp_advisor.scripts", "data/names.toml")["blocks"].values(), blocks_of(loaded)
+    names: dict[str, str] = table("smp_advisor.scripts", "data/names.toml")["blocks"]
+    known, meant = names.values(), blocks_of(loaded)
     for call in trainer_arguments(context):
-        written = _config(call, "transformer_layer_cls_to_wrap")
-        if isinstance(written, str) and written in known and meant and written not in meant:
-            yield Hit(call.module, call.node, {"written": written, "meant": " or ".join(sorted(meant))})
+        written = config_entry(call, "transformer_layer_cls_to_wrap")
+        for name in written if isinstance(written, list) else [written] if isinstance(written, str) else []:
+            if meant and name not in meant:
+                yield Hit(call.module, call.node, {"written": name, "meant": " or ".join(sorted(meant))})
+            elif not meant and name not in known:
+                context.leave_open(call.module, call.node, f"whether the model has the class {name} (TRN712)")
 
 
 _SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
@@ -243,13 +243,21 @@ def _one_device_per_process(context: Context) -> Iterator[Hit]:
 
 @check("TRN714")
 def _quantized_shards(context: Context) -> Iterator[Hit]:
-    for call in context.trace.calls if _shards(context) else ():
+    for call in context.trace.calls if _shards(context) and not _deepspeed(context) else ():
         quantizes = call.reached and call.name.endswith("BitsAndBytesConfig") and not call.unpacks
         four = call.argument("load_in_4bit") if quantizes else None
         by_default = Conditions(context.settings, defaults=True)
         if four is not None and by_default.truth(four) and not call.gives("bnb_4bit_quant_storage"):
             edits = [_added(call, "bnb_4bit_quant_storage=torch.bfloat16")]
             yield Hit(call.module, call.node, {}, edits if "import torch" in call.module.source.text else [])
+
+
+def _deepspeed(context: Context) -> bool:
+    """Whether DeepSpeed runs the script, and FSDP does not: they do not shard alike."""
+    named = any(call.name.endswith("DeepSpeedPlugin") for call in context.trace.calls if call.reached)
+    return (named or any(call.gives("deepspeed") for call in trainer_arguments(context))) and not any(
+        call.reached for call in context.trace.named(*FSDP)
+    )
 
 
 @check("TRN715")

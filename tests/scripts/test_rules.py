@@ -1,0 +1,124 @@
+"""Rules in what real scripts put around them: chained calls, several contexts of one function, releases of packages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from smp_advisor.files import data_file
+from smp_advisor.scripts import check_script
+from smp_advisor.scripts.releases import accepts, default_of, release
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BASES = data_file("findings", "bases")
+DDP, TRAINER, ACCELERATE = BASES["ddp"], BASES["trainer"], BASES["accelerate"]
+WHOLE = (
+    *("", ".map(f)", ".with_format('torch')", ".shuffle(seed=1).select(range(10))", ".train_test_split(0.1)['train']"),
+    *(".map(f, batched=True).filter(g).rename_column('a', 'b')", ".remove_columns(['a'])"),
+)
+LOADER = "loader = DataLoader(dataset, batch_size=4, sampler=sampler)\n"
+FACTORY = """\
+def make(train):
+    sampler = DistributedSampler(dataset) if train else None
+    return DataLoader(dataset, batch_size=4, sampler=sampler), sampler
+
+
+loader, sampler = make(True)
+valid, _ = make(False)
+for batch in valid:
+    print(batch)
+"""
+SPAWNED = """\
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def run(rank, size):
+    torch.cuda.set_device(rank)
+    model = torch.nn.Linear(4, 4).cuda()
+    if size > 1:
+        dist.init_process_group("nccl", rank=rank, world_size=size)
+        model = DistributedDataParallel(model)
+    dataset = TensorDataset(torch.randn(64, 4))
+    sampler = DistributedSampler(dataset, shuffle=False) if size > 1 else None
+    loader = DataLoader(dataset, batch_size=4, sampler=sampler, shuffle=sampler is None)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for (batch,) in loader:
+        optimizer.zero_grad()
+        model(batch.cuda()).sum().backward()
+        optimizer.step()
+
+
+if torch.cuda.device_count() > 1:
+    mp.spawn(run, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count())
+else:
+    run(0, 1)
+"""
+QUANTIZED = ACCELERATE.replace("import Accelerator", "import Accelerator, DeepSpeedPlugin").replace(
+    'mixed_precision="bf16"', "deepspeed_plugin=DeepSpeedPlugin(zero_stage=2)"
+)
+QUANTIZED += "from transformers import BitsAndBytesConfig\n\nBitsAndBytesConfig(load_in_4bit=True)\n"
+CLIPPED = ACCELERATE.replace("import Accelerator", "import Accelerator, FullyShardedDataParallelPlugin").replace(
+    'mixed_precision="bf16"', 'mixed_precision="bf16", fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2)'
+)
+CLIPPED = CLIPPED.replace(
+    "        optimizer.step()",
+    "        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        optimizer.step()",
+)
+
+
+def found(path_or_text: Path | str, **more: object) -> set[str]:
+    return {finding.id for finding in check_script(path_or_text, **more)}  # type: ignore[arg-type]
+
+
+def test_a_data_set_stays_whole_through_methods_that_do_not_divide_it() -> None:
+    for chain in WHOLE:
+        data = f"dataset = load_dataset('json', data_files='x', split='train'){chain}\n"
+        data = f"from datasets import load_dataset\n\n{data}"
+        text = DDP.replace(LOADER, f"{data}loader = DataLoader(dataset, batch_size=4)\n")
+        assert found(text) == {"DDP603"}, chain
+        divided = text.replace("loader = D", "dataset = dataset.shard(dist.get_world_size(), rank)\nloader = D")
+        assert not found(divided), chain
+
+
+@pytest.mark.parametrize(
+    "text", [DDP.replace(LOADER, FACTORY), SPAWNED, QUANTIZED, CLIPPED], ids=["factory", "spawned", "ZeRO", "FSDP2"]
+)
+def test_facts_of_other_calls_and_other_libraries_are_not_joined(text: str) -> None:
+    assert not found(text)
+
+
+def test_the_release_decides_what_an_argument_means(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAINER.replace("bf16=True", 'bf16=True, evaluation_strategy="steps"'))
+    for pin, expected in (
+        ("", "warning"), ("transformers==4.40.2", None), ("transformers>=4.36,<4.45", None),
+        ("transformers==4.56.2", "error"), ("transformers>=5", "error"),
+    ):  # fmt: skip
+        (tmp_path / "requirements.txt").write_text(f"{pin}\n")
+        severities = [finding.severity for finding in check_script(script) if finding.id == "TRN720"]
+        assert severities == ([expected] if expected else []), pin
+
+
+def test_the_table_of_arguments_has_names_defaults_and_bounds() -> None:
+    assert accepts("transformers.Trainer", "tokenizer", release("4.57"))
+    assert not accepts("transformers.Trainer", "tokenizer", release("5.0"))
+    assert default_of("trl.SFTConfig", "gradient_checkpointing", release("1.16")) is True
+    assert default_of("trl.SFTConfig", "gradient_checkpointing", release("0.20")) is ...
+
+
+def test_an_option_of_the_job_is_received_as_it_is_spelled() -> None:
+    text = (
+        "import argparse\n\nparser = argparse.ArgumentParser()\nparser.add_argument('--batch-size', type=int)\n"
+        "parser.add_argument('--packed', type=bool)\nargs, _ = parser.parse_known_args()\n"
+    )
+    messages = [finding.message for finding in check_script(text, hyperparameters={"batch_size": 4, "packed": False})]
+    assert any("ignores the hyperparameter batch_size" in message and "--batch-size" in message for message in messages)
+    assert any('packed=False, and type=bool reads the text "False" as True' in message for message in messages)
+    assert not check_script(text, hyperparameters={"batch-size": 4, "packed": True})
