@@ -16,6 +16,10 @@ from smp_advisor import files
 from smp_advisor.errors import AdvisorError
 from smp_advisor.tools.interface import Caller, call
 
+CUSTOM = {
+    "gpu": "X1", "usable_gpu_memory_gib": 40, "peak_tflops": 300, "gpus_per_node": 8, "nodes": 1,
+    "intra_node_gb_per_s": 600, "inter_node_gbps": 0,
+}  # fmt: skip
 PACKAGE = Path(smp_advisor.__file__).parent
 OPENS = {"read_text", "read_bytes", "expanduser", "open"}
 CHILDREN = ("profiling/", "proving/", "rehearsal/", "sandbox/", "export/templates/", "runs/local.py")
@@ -204,3 +208,33 @@ def test_a_hostile_name_reaches_no_terminal_and_no_page_as_it_is(tmp_path):
     assert "<img src=x" not in html
     outside = re.sub(r"^(```+).*?^\1$", "", page, flags=re.MULTILINE | re.DOTALL)
     assert re.findall(r"(?<!\\)<img|(?<!\\)\]\(|http://|www\.d", outside) == []
+
+
+def test_an_argument_of_another_type_is_named_in_one_sentence():
+    advice = smp_advisor.advise("350M", "ml.p4d.24xlarge", library="fsdp", sequence_length=512)
+    calls = [
+        (lambda: advice.calibrate(step_seconds=5, plan="fsdp"), "plan a Plan or None, not 'fsdp'"),
+        (lambda: advice.calibrate(step_seconds=5, cluster="ml.p4d.24xlarge"), "cluster a Cluster or None"),
+        (lambda: advice.permissions_cell("v2"), "plan a Plan or None, not 'v2'"),
+        (lambda: advice.terms(tags=["a"]), "tags must be a dictionary of strings"),
+        (lambda: advice.save(5), "path text or a path, not 5"),
+        (lambda: advice.ladder("x"), "plan a Plan, a whole number or None, not 'x'"),
+        (lambda: advice.undo("1"), "steps a whole number, not '1'"),
+        (lambda: advice.report(details=1), "details True or False, not 1"),
+        (lambda: advice.diff(advice.plan), "advice an Advice"),
+        (lambda: smp_advisor.Cluster.custom(**CUSTOM | {"peak_tflops": 10**400}), "not a number with over 60 digits"),
+        *(
+            (lambda name=name, value=value: dataclasses.replace(advice.cluster.instance, **{name: value}), name)
+            for name, value in (("gpus", 0), ("gpus", -8), ("usd_per_hour", -5), ("usd_per_hour", "25"),
+                                ("usable_gpu_memory_gib", float("inf")), ("peak_tflops", float("nan")))
+        ),
+    ]  # fmt: skip
+    for call_, sentence in calls:
+        with pytest.raises(AdvisorError, match=re.escape(sentence)):
+            call_()
+
+
+def test_a_negotiated_price_makes_no_other_instance():
+    machine = dataclasses.replace(smp_advisor.Cluster("ml.p4d.24xlarge").instance, usd_per_hour=20.0)
+    advice = smp_advisor.advise("1B", smp_advisor.Cluster(machine, 2), library="fsdp")
+    assert advice.estimate.usd_per_hour == 40.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from smp_advisor.files import CONFIGURATION, confined, read_text
 from smp_advisor.workload.calibration import load_calibration
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
     from pathlib import Path
 
     from smp_advisor.costs.estimate import Estimate
@@ -130,7 +131,9 @@ class Project:
             if most is not None and value is not None and value > most:
                 raise self._against(f"{name.replace('_', ' ')} of {most:,g}", f"{value:,.4g}")
         own = self.job_options(options.get("image_uri"))
-        tags = {**own.get("tags", {}), **(options.get("tags") or {})}
+        tags = options.get("tags") or {}
+        if isinstance(tags, Mapping):  # others are refused with the job's options
+            tags = {**own.get("tags", {}), **tags}
         return {**own, **options, **({"tags": tags} if tags else {})}
 
     def _against(self, allowed: str, choice: str) -> AdvisorError:

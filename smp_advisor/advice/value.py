@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from smp_advisor.advice.options import JobOptionSettings, completes
 from smp_advisor.arguments import brief
+from smp_advisor.arguments.signatures import checked_methods
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, CalibrationError, NoPlanFitsError, RunError
 from smp_advisor.guidance.rank_map import RankTable, rank_map
@@ -40,6 +41,7 @@ _SURER = (0.99, 0.999)
 """Probabilities of the fit to require if the next plan needs more than that."""
 
 
+@checked_methods
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Advice(Recommended):
     """A recommendation: `plan`, its `estimate`, the ordered `steps` that explain it, and the cell that launches it.

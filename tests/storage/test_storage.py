@@ -242,5 +242,5 @@ def test_two_advices_are_compared(tmp_path):
     assert any(row.label == "Cluster" and row.differs for row in difference.settings)
     assert difference.summary.startswith("1 x ml.p4d.24xlarge → 2; Global batch")
     assert "hours" in difference.summary
-    with pytest.raises(smpa.errors.AdvisorError, match="requires another advice"):
+    with pytest.raises(smpa.errors.AdvisorError, match="requires for advice an Advice"):
         later.diff(later.plan)

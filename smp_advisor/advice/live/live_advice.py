@@ -12,6 +12,7 @@ from smp_advisor.advice.live.comparison import Comparison, compare
 from smp_advisor.advice.live.control_state import ControlState, Entry, History, SearchAgain, pins_of
 from smp_advisor.advice.live.settings import require_name, with_labels
 from smp_advisor.arguments import require_types
+from smp_advisor.arguments.signatures import checked_methods
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.guidance.report import explained, plan_of
 
@@ -43,6 +44,7 @@ class Change:
     """Reason why the settings on screen cannot be combined; `advice.plan` is then the last valid plan."""
 
 
+@checked_methods
 class LiveAdvice(Advice):
     """A recommendation and the plan on screen, which are the same for Python, all views and the magics.
 
@@ -456,8 +458,6 @@ class LiveAdvice(Advice):
         AdvisorError
             The argument is no advice.
         """
-        if not isinstance(advice, Advice):
-            raise AdvisorError(f"diff() requires another advice, not {advice!r:.60}.")
         return compare(_entry(advice), _entry(self), ("Other advice", "This advice"))
 
     def save(self, path: str | os.PathLike[str]) -> None:
