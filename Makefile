@@ -10,9 +10,9 @@ PYTHONS ?=
 unexport PYTHONDONTWRITEBYTECODE # every process would compile every module again
 LINT := style types prose front-end
 TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
-BENCHMARKS ?= cost_speed checker_speed degree_ranking profile_trace mutations same_under_load # published_scripts requires a folder of scripts
+BENCHMARKS ?= cost_speed checker_speed degree_ranking profile_trace mutations same_under_load
 
-.PHONY: help lab demo test loaded check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs notebooks pages pins images image lab-environment test-environment
+.PHONY: accuracy help lab demo test loaded check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs notebooks pages pins images image lab-environment test-environment
 
 help:
 	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
@@ -24,6 +24,7 @@ help:
 	@echo 'make explore  property tests with new random examples (PYTEST_ARGS="tests/costs --hypothesis-seed=7"), and random actions in the browser'
 	@echo 'make bench    run the benchmarks'
 	@echo 'make dist     build sdist, wheel, bill of materials and checksums into dist/, reproducibly'
+	@echo 'make accuracy score the cost model on all measured runs, and write docs/accuracy.md'
 	@echo 'make results  compare recommendations and estimates with the committed record'
 	@echo 'make format   format the Python code and apply the fixes of ruff'
 	@echo 'make docs     build the documentation site, site/index.html'
@@ -93,6 +94,10 @@ front-end:
 
 bench: test-environment
 	@failed=; for name in $(BENCHMARKS); do echo "== $$name"; $(TEST)/python benchmarks/$$name.py || failed=1; done; [ -z "$$failed" ]
+
+# Scores all measured runs in `validation` and writes the page: three minutes on two cores.
+accuracy: test-environment
+	$(TEST)/python benchmarks/accuracy.py --page docs/accuracy.md --readme README.md >/dev/null
 
 results: test-environment
 	$(TEST)/python benchmarks/regression.py

@@ -11,12 +11,11 @@ import numpy as np
 
 from smp_advisor.cluster.table import instances
 from smp_advisor.costs.constants import constants
+from smp_advisor.files import data_file
 
-from .headlines import headlines
 from .judge import judge
-from .page import step_time_lines
 from .sites import Linear, fit
-from .spreads import composition, kind_correlation, spread_table, without_parts
+from .spreads import kind_correlation, spread_table, without_parts
 from .table import TableError, read_table
 from .timed import Timed
 from .write import write_constants, write_draws, write_intervals
@@ -52,19 +51,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     point = Linear(rows, start) if chosen.keep else fit(rows, start)
     _print_changes(point.values)
-    print("\n".join(step_time_lines(headlines(point), {})))
+    left = point.left_out()[point.fitted]
+    middle, high = 100 * np.quantile(np.abs(left), (0.5, 0.9))
+    print(f"{len(left)} rows with their source left out of the fit: median {middle:.1f} %, p90 {high:.1f} %")
     if chosen.write:
         if not chosen.keep:
             write_constants(point.values)
         write_draws(list(point.values), point.solve(point.fitted).covariance)
         runs = point.runs_left_out()
-        fitted = runs.take(point.fitted)
         offered = {word for instance in instances() for word in instance.gpu.split()}
         gpus = sorted(offered & {row.row.text("gpu").split("-")[0].upper() for row in rows.rows})
-        composed = composition(fitted)
-        correlation = kind_correlation(without_parts(fitted, composed), rows.sites[point.fitted])
-        normal = composed["everything"] * (composed["low"] + composed["high"]) / (2 * 1.96)
-        write_intervals(spread_table(without_parts(runs, composed), normal), composed, correlation, gpus)
+        everything = float(data_file("costs", "intervals")["composition"]["everything"])
+        plain = without_parts(runs, rows.deviations(), everything)
+        correlation = kind_correlation(plain.take(point.fitted), rows.sites[point.fitted])
+        write_intervals(spread_table(plain, everything), correlation, gpus)
     return 0
 
 

@@ -9,49 +9,50 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.costs.constants import constants
-
-from .headlines import headlines
+from .figures import FIGURES, by_source, first_scores, rows_of, score, sources_once
 from .judge import figures, judge
+from .own_run import after_runs
 from .page import page, with_accuracy
 from .residuals import write_residuals
-from .sites import Linear
-from .table import TableError, read_table, without_column
-from .targets import targets
-from .timed import Timed
+from .table import TableError, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .judge import Judged
 
-__all__ = ["main"]
+__all__ = ["VALIDATION", "main", "tables_of_repository"]
+
+VALIDATION = Path(__file__).parents[2] / "validation"
+
+
+def tables_of_repository() -> list[Path]:
+    """The tables of measured runs in the repository."""
+    return sorted(path for path in VALIDATION.glob("*/*.csv") if path.parent.name != "collectives")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Score tables of measured runs. The exit status is 2 if a file is not such a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", nargs="+", type=Path, metavar="CSV", help="tables of measured runs, of any kind")
+    parser.add_argument("tables", nargs="*", type=Path, metavar="CSV", help="tables of measured runs; default: all")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the page")
     parser.add_argument("--page", type=Path, metavar="MD", help="also write the page to this file")
     parser.add_argument("--readme", type=Path, metavar="MD", help="also replace the section on accuracy of this page")
-    parser.add_argument("--residuals", type=Path, metavar="CSV", help="also write every scored row with its prediction")
+    parser.add_argument("--residuals", type=Path, metavar="CSV", help="also write every scored row with its interval")
+    parser.add_argument("--own-runs", action="store_true", help="also calibrate with a run of each source (a minute)")
     chosen = parser.parse_args(arguments)
     try:
-        tables = [read_table(path) for path in chosen.tables]
+        tables = [read_table(path) for path in chosen.tables or tables_of_repository()]
     except TableError as error:
         print(error, file=sys.stderr)
         return 2
     judged = judge(table for table in tables if not table.users_code)
     users = judge(table for table in tables if table.users_code)
     if chosen.residuals is not None:
-        write_residuals(judged, chosen.residuals)
+        write_residuals([judged, users], chosen.residuals)
     result = _result(judged, users)
-    # Error of memory without the name of the library.
-    named = [table for table in tables if table.kind != "throughput" and not table.users_code]
-    unread = figures(judge(without_column(table, "framework") for table in named))
-    for name in ("memory_allocated", "memory_total"):
-        result["extra"][f"{name}_framework_unread"] = unread[name]
+    result["first"] = first_scores(tables, VALIDATION / "first_scores.csv")
+    result["own_runs"] = after_runs(judged, users) if chosen.own_runs or chosen.page is not None else {}
     if chosen.page is not None:
         chosen.page.write_text(page(result), "utf-8")
     if chosen.readme is not None:
@@ -61,11 +62,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _result(judged: Judged, users: Judged) -> dict[str, Any]:
-    """Scores of all tables, and their targets."""
-    rows = Timed.of(judged, users)
-    point = Linear(rows, {name: constants()[name].value for name in rows.names()}) if rows.rows else None
+    """Scores of all tables as plain data."""
     result = figures(judged)
-    result["headlines"] = {"left_out": {}, "users": {}, "residual": {}} if point is None else headlines(point)
-    result["users_code"] = {name: figures(users)[name] for name in ("memory_allocated", "memory_total", "fit")}
-    result["targets"] = [asdict(target) for target in targets(result)]
+    for title in FIGURES:
+        rows = rows_of(judged, title)
+        result[title] = {
+            "all": _plain(rows),
+            "by_source": {
+                name: _plain(of) | {"added": of[0].row.text("added")} for name, of in by_source(rows).items()
+            },
+            "sources_once": sources_once(rows),
+            "users": _plain(rows_of(users, title)),
+            "public": _plain([row for row in rows if row.is_public]),
+        }
     return result
+
+
+def _plain(rows: list[Any]) -> dict[str, Any]:
+    found = score(rows)
+    return {} if found is None else asdict(found)

@@ -7,8 +7,6 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from smp_advisor.errors import AdvisorError
 
 from . import predict
@@ -274,14 +272,6 @@ def figures(judged: Judged) -> dict[str, Any]:
         "by_gpu": _by(batches, lambda scored: scored.row.text("gpu")),
         "by_model": _by(batches, lambda scored: scored.row.text("model")),
     }
-    with_memory = [*judged.scored["memory_allocated"], *judged.scored["memory_total"]]
-    result["intervals"] = {
-        "memory": _interval_figures(with_memory) | {"left_out": _left_out(with_memory)},
-    }
-    result["extra"] = {
-        "step_time_a100_h100_network_assumed": _error_figures(judged, "assumed"),
-        **{name: _error_figures(judged, name) for name in sorted(judged.scored) if name.startswith("per_stage_")},
-    }
     return result
 
 
@@ -289,23 +279,6 @@ def _rate(cases: list[tuple[Row, float]], *, fits: bool, threshold: float = _LIK
     """Share of the cases that are predicted (not) to fit with at least the probability `threshold`."""
     hits = sum((probability >= threshold) == fits for _, probability in cases)
     return asdict(rate(hits, len(cases)))
-
-
-def _interval_figures(scored: list[Scored]) -> dict[str, Any]:
-    """Share of rows within the nominal 95 % interval of the cost model, and its half width."""
-    coverage = asdict(rate(sum(row.is_covered for row in scored), len(scored)))
-    widths = [(row.interval[1] - row.interval[0]) / 2 / row.predicted for row in scored if row.interval is not None]
-    return {**coverage, "nominal": 0.95, "median_half_width": quantile(widths, 0.5) if widths else None}
-
-
-def _left_out(scored: list[Scored], folds: int = 10) -> dict[str, Any]:
-    """Share of rows within intervals with the width of rows in other folds."""
-    ratios = np.array([row.half_widths_off for row in scored])
-    if len(ratios) < folds:
-        return asdict(rate(0, 0))
-    fold = np.random.default_rng(0).permutation(len(ratios)) % folds
-    covered = sum(int((ratios[fold == k] <= np.quantile(ratios[fold != k], 0.95)).sum()) for k in range(folds))
-    return asdict(rate(covered, len(ratios)))
 
 
 def _error_figures(judged: Judged, name: str) -> dict[str, Any]:

@@ -29,6 +29,8 @@ class OptimizerColumn:
     """Whether there are fp32 copies of parameters and gradients (20 bytes per parameter with Adam)."""
     deepspeed: bool
     """Whether DeepSpeed's optimizer runs."""
+    fused: bool = False
+    """Whether the update is one kernel for many parameters."""
 
 
 def optimizer_column(row: Row) -> OptimizerColumn:
@@ -41,6 +43,7 @@ def optimizer_column(row: Row) -> OptimizerColumn:
         fp32_accumulation="bf16_optimizer" in text or "+4 b/param" in text,
         master_gradients="20 b/param" in text or "main grad" in text,
         deepspeed="deepspeed" in text,
+        fused=re.search(r"\bfused", text) is not None,
     )
 
 

@@ -18,7 +18,6 @@ from smp_advisor.costs.uncertainty import narrowed, step_time_factors
 from smp_advisor.workload import Calibration
 
 from .judge import judge
-from .own_peak import peak_lines
 from .predict import step_time_doubt
 from .sites import Linear
 from .table import TableError, read_table
@@ -30,10 +29,12 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload import MeasuredRun
 
+    from .judge import Judged
     from .plans import Run
 
-__all__ = ["Pair", "main", "pairs"]
+__all__ = ["Pair", "after_runs", "main", "pairs"]
 
+_VALIDATION = Path(__file__).parents[2] / "validation"
 _CALIBRATORS = 5
 """Most runs of a source that calibrate in turn, spread over its rows."""
 
@@ -52,7 +53,7 @@ class Pair:
     within: bool
     """Whether the measured step time is within the stated interval, before and after."""
     width: float
-    """Width of the interval relative to that without runs."""
+    """Width of the interval of the logarithm afterwards."""
 
 
 class _Rows:
@@ -93,10 +94,10 @@ class _Rows:
         )
         total = float(sum(self.steps[target].seconds.values()))
         seconds = measured.step_seconds or math.nan
-        conditions = measured.conditions
         doubt = step_time_doubt(run.model, cluster, run.job, self.layouts[target])
         factors = step_time_factors(doubt)
         after = float(sum(corrected.values()))
+        conditions = measured.conditions
         ends = narrowed(conditions.kind, conditions.stack, float(width), doubt)
         return Pair(
             source=str(self.rows.publications[target]),
@@ -106,7 +107,7 @@ class _Rows:
             after=math.log(after / seconds),
             within_before=factors[0] <= seconds / total <= factors[1],
             within=ends[0] <= seconds / after <= ends[1],
-            width=float(width),
+            width=math.log(ends[1] / ends[0]),
         )
 
 
@@ -133,7 +134,7 @@ def _line(title: str, chosen: Sequence[Pair]) -> str:
     return (
         f"{title[:30]:30} {len(chosen):5d}  median {100 * np.median(before):5.1f} -> {100 * np.median(after):5.1f} %  "
         f"p90 {100 * np.quantile(before, 0.9):5.1f} -> {100 * np.quantile(after, 0.9):5.1f} %  "
-        f"inside {inside_before:3.0f} -> {inside:3.0f} %"
+        f"inside {inside_before:3.0f} -> {inside:3.0f} %  width {np.median([p.width for p in chosen]):.2f}"
     )
 
 
@@ -152,21 +153,36 @@ def _once(chosen: Sequence[Pair]) -> str:
     )
 
 
+def after_runs(judged: Judged, users: Judged) -> dict[str, float]:
+    """Figures of every other run of a source after one of its runs on the same GPU; each source has one vote."""
+    same = [pair for pair in pairs(_Rows(Timed.of(judged, users))) if pair.same_site]
+    groups = [[pair for pair in same if pair.source == name] for name in sorted({pair.source for pair in same})]
+    if not groups:
+        return {}
+    errors = [np.abs([pair.after for pair in group]) for group in groups]
+    return {
+        "pairs": len(same),
+        "median": float(np.median([np.median(of) for of in errors])),
+        "p90": float(np.median([np.quantile(of, 0.9) for of in errors])),
+        "inside": float(np.mean([np.mean([pair.within for pair in group]) for group in groups])),
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report. The exit status is 2 if a file is not a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", nargs="+", type=Path, metavar="CSV", help="tables of measured step times")
+    parser.add_argument("tables", nargs="*", type=Path, metavar="CSV", help="tables of step times; default: all")
     parser.add_argument("--sources", action="store_true", help="also print every source")
     parser.add_argument("--page", type=Path, metavar="MD", help="also write the report into this page")
     chosen = parser.parse_args(arguments)
     try:
-        tables = [read_table(path) for path in chosen.tables]
+        tables = [read_table(path) for path in chosen.tables or sorted(_VALIDATION.glob("*/throughput*.csv"))]
     except TableError as error:
         print(error, file=sys.stderr)
         return 2
     judged = judge(table for table in tables if not table.users_code)
     rows = _Rows(Timed.of(judged, judge(table for table in tables if table.users_code)))
-    lines = [*_report(rows, sources=chosen.sources), *peak_lines(judged), *_correlations(rows)]
+    lines = [*_report(rows, sources=chosen.sources), *_correlations(rows)]
     print("\n".join(lines))
     if chosen.page is not None:
         write_between(chosen.page, "own-run", f"```text\n{chr(10).join(lines)}\n```")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from smp_advisor.libraries.state_bytes import amp, fully_sharded, over_frozen
 from smp_advisor.workload import Adapter, Job
 
 from .degrees import degrees_of, shard_level
-from .frameworks import habits
+from .frameworks import habits, public_settings
 from .machines import cluster_of
 from .models import model_of
 from .optimizers import leaves_optimizer_open, optimizer_column
 from .public import public_form
-from .stacks import stack_of_row
+from .stacks import kernel_of_row, stack_of_row
 from .state_bytes import COMPILED_LOGIT_BYTES, PURE_LOGIT_BYTES, deepspeed, megatron, megatron_fp16, pure
 from .table import SkippedError
 
@@ -116,10 +116,21 @@ def _job(row: Row, column: OptimizerColumn) -> Job:
             optimizer=column.optimizer,
             attention="eager" if row.text("attention_class").startswith("eager") else "fused",
             stack=stack_of_row(row),
+            **_named_kernel(row),
+            decoder_length=row.count("decoder_seq"),
             adapter=_adapter(row),
         )
     except AdvisorError as error:
         raise SkippedError(f"job that cannot be expressed: {error}") from error
+
+
+def _named_kernel(row: Row) -> dict[str, Any]:
+    """The kernel of fused attention that the row or its library's documentation names."""
+    if row.text("attention_class").startswith("eager"):
+        return {}
+    kernel = kernel_of_row(row)
+    known = public_settings(row).get("attention_kernel", "auto")
+    return {"attention_kernel": known if kernel == "auto" else kernel}
 
 
 def _adapter(row: Row) -> Adapter | None:

@@ -93,4 +93,4 @@ def step_time_doubt(model: Model, cluster: Cluster, job: Job, layout: Layout) ->
     world = World.of(model, cluster, job, layout)
     step = step_of(model, cluster, job, layout, world, degree)
     numbers = ({name: np.ravel(part)[0] for name, part in of.items()} for of in step)
-    return doubt_of(model, cluster, layout, world, Step(*numbers))
+    return doubt_of(model, cluster, job, layout, world, Step(*numbers))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.validation import mismatches
+from smp_advisor.workload.job import OPTIMIZERS
 
 from .frameworks import public_settings
 from .optimizers import leaves_optimizer_open
@@ -130,6 +131,8 @@ def _job(row: Row, job: Job, column: OptimizerColumn, *, sharded: bool) -> Job:
         changes["unsharded_accumulation"] = bool(known.get("unsharded_accumulation"))
     if job.adapter is None and leaves_optimizer_open(row):
         changes |= {name: known[name] for name in ("optimizer", "paged_optimizer", "optimizer_step") if name in known}
+    elif column.fused and OPTIMIZERS[job.optimizer].steps:
+        changes["optimizer_step"] = "fused"
     elif "optimizer" not in known and "optimizer_step" in known:
         changes["optimizer_step"] = known["optimizer_step"]
     if sharded and "separate_embeddings" in known:

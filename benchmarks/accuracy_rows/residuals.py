@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from .judge import Judged
@@ -20,13 +21,15 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def write_residuals(judged: Judged, path: Path) -> None:
+def write_residuals(groups: Sequence[Judged], path: Path) -> None:
     """Write rows of (figure, predicted, measured, error, columns of the row, terms of the prediction)."""
-    terms = sorted({name for rows in judged.scored.values() for scored in rows for name in scored.terms})
+    terms = sorted(
+        {name for judged in groups for rows in judged.scored.values() for scored in rows for name in scored.terms}
+    )
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["figure", "predicted", "low", "high", "measured", "error", "parallelism", *_COLUMNS, *terms])
-        for figure, rows in judged.scored.items():
+        for figure, rows in (entry for judged in groups for entry in judged.scored.items()):
             for scored in rows:
                 writer.writerow(
                     [

@@ -39,12 +39,10 @@ _ALIKE = 0.5
 """Rows of a site are variations of few plans: n of them count as n to the power of one minus this."""
 _UNMODELED = 1.75
 """Factor of a row's noise in the fit: deviations of similar plans have the same cause and are not independent."""
-_VOTES = 0.5
+_VOTES = 0.0
 """A site with n rows has n to this power votes on the level of all constants: 0 for one vote, 1 for one per row."""
 _LEAST_BETWEEN = 0.04
 _TURNS = 12
-_KNOWN_ROWS = 8
-"""Rows that are drawn for every row as the known one of its site."""
 
 
 @dataclass(frozen=True)
@@ -139,43 +137,10 @@ class Linear:
             result[rows] = self.errors[rows] + self.jacobian[rows] @ self.without(name).moves
         return result
 
-    def moved_by(self) -> dict[str, tuple[str, float]]:
-        """The publication without which each constant changes most, and its value then."""
-        names = np.unique(self.rows.publications[self.fitted])
-        shifts = np.array([self.without(name).moves - self.without("").moves for name in names])
-        most = np.abs(shifts).argmax(axis=0)
-        return {
-            constant: (str(names[most[i]]), value * math.exp(shifts[most[i], i]))
-            for i, (constant, value) in enumerate(self.values.items())
-        }
-
     def runs_left_out(self) -> Runs:
         """Every row with its publication left out of the fit."""
         rows = self.rows
-        return Runs(self.left_out(), rows.groups(), rows.kinds(), rows.publications, rows.doubts())
-
-    def after_one_run(self) -> Floats:
-        """Errors of rows after one other row of their site is known, with the publication left out of the fit.
-
-        The known row is drawn, several times for every row; shape (pairs,). It moves the constants and the site's
-        effect as far as their distributions without the publication allow.
-        """
-        pairs: list[float] = []
-        draw = np.random.default_rng(0)
-        publications = self.rows.publications
-        for name in np.unique(publications[self.fitted]):
-            rows, fitted = np.flatnonzero((publications == name) & self.fitted), self.without(name)
-            left = self.errors[rows] + self.jacobian[rows] @ fitted.moves
-            same = self.rows.sites[rows][:, None] == self.rows.sites[rows][None, :]
-            j = self.jacobian[rows]
-            known = j @ fitted.covariance @ j.T + fitted.between**2 * same
-            noise = float(np.median(fitted.noise[self.fitted])) ** 2
-            for i in range(len(rows)):
-                others = np.setdiff1d(np.flatnonzero(same[i]), [i])
-                if len(others):
-                    other = draw.choice(others, _KNOWN_ROWS)
-                    pairs.extend(left[i] - known[i, other] / (known[other, other] + noise) * left[other])
-        return np.array(pairs)
+        return Runs(self.left_out(), rows.groups(), rows.kinds(), rows.publications)
 
 
 def fit(rows: Timed, start: Mapping[str, float], *, rounds: int = 8, show: bool = True) -> Linear:

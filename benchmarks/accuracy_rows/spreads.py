@@ -8,29 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.costs.uncertainty import Doubt
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-__all__ = [
-    "ANY",
-    "Covered",
-    "Runs",
-    "Spread",
-    "composition",
-    "coverage",
-    "kind_correlation",
-    "spread_table",
-    "without_parts",
-]
+__all__ = ["ANY", "Runs", "Spread", "kind_correlation", "spread_table", "without_parts"]
 
 ANY = "any"
-_LEVEL = 0.95
 _LEAST_ROWS = 3
 """A kind of plan with fewer has the figures of all kinds."""
 _POOLED_ROWS = 8.0
@@ -64,12 +49,10 @@ class Runs:
     """Group of stacks."""
     kinds: NDArray[np.str_]
     sources: NDArray[np.str_]
-    doubts: Floats
-    """The fields of `Doubt` of every row, shape (rows, fields)."""
 
     def take(self, rows: NDArray[np.bool_]) -> Runs:
         """Selected rows."""
-        return Runs(self.errors[rows], self.groups[rows], self.kinds[rows], self.sources[rows], self.doubts[rows])
+        return Runs(self.errors[rows], self.groups[rows], self.kinds[rows], self.sources[rows])
 
 
 def spread_table(runs: Runs, most: float = math.inf) -> dict[str, dict[str, Spread]]:
@@ -179,111 +162,6 @@ def kind_correlation(runs: Runs, sites: NDArray[np.str_]) -> float:
     return min(max(products / squares if squares else 0.0, 0.0), 1.0)
 
 
-_NAMES = ("everything", *Doubt.__dataclass_fields__, "low", "high")
-_PRIORS = (0.1, 0.5, 0.4, 0.4, 0.2, 0.25, 0.2, 1.96, 2.4)
-"""The error of every step; of the parts of the step, of offloading, of SMP v1's hosts at unlike numbers of blocks (an
-exponent between 0 and 1) and of a GPU without runs, which add to it in squares; and quantiles in units of their sum."""
-_PRIOR_SPREADS = (0.5, 0.3, 0.3, 0.3, 0.7, 0.3, 0.3, 0.3, 0.3)
-_ASSUMED = ("extrapolated", "unmeasured")
-"""No run shows these errors."""
-_PRIOR_WEIGHT = 0.15
-"""Few runs have large shares of one part, so the priors of the parts count. With a tenth of this weight, the interval
-of a source that no other resembles is too narrow, and its score worse."""
-_PENALTY = 2 / (1 - _LEVEL)
-_PENALTY_OF_FIT = 24.0
-"""The penalty in the fit. With 40, a few runs far out, each of a source that no other resembles, widen the intervals of
-all. With 24, sources that were left out of the fit have the least score, in which the penalty is 40."""
-
-
-def composition(runs: Runs) -> dict[str, float]:
-    """Figures of which the interval of a plan is composed: those with the least interval score.
-
-    The score of an interval is its width plus 40 times the distance of a value outside of it (Gneiting and Raftery
-    2007, "Strictly proper scoring rules", section 6.2). Every source counts as the square root of its number of runs.
-    """
-    # The error of a GPU without runs is assumed: those with rows and no instance are cards of workstations.
-    runs = runs.take(runs.doubts[:, _NAMES.index("unmeasured") - 1] == 0)
-    weights = _weights(runs, np.ones(len(runs.errors), dtype=bool))
-    prior, spreads = np.log(_PRIORS), np.array(_PRIOR_SPREADS)
-    free = np.array([name not in _ASSUMED for name in _NAMES])
-
-    def every(values: Floats) -> Floats:
-        result = prior.copy()
-        result[free] = values
-        return result
-
-    def loss(values: Floats) -> float:
-        score = np.average(interval_score(runs, every(values), _PENALTY_OF_FIT), weights=weights)
-        return float(score + _PRIOR_WEIGHT * np.mean(((values - prior[free]) / spreads[free]) ** 2))
-
-    return dict(zip(_NAMES, np.exp(every(_minimum(loss, prior[free]))).tolist(), strict=True))
-
-
-def without_parts(runs: Runs, composed: Mapping[str, float]) -> Runs:
-    """Runs with the errors that they would have without the parts of the step that the composition describes."""
-    low, _ = _ends(runs, np.log(list(composed.values())))
-    return replace(runs, errors=runs.errors * composed["everything"] * composed["low"] / -low)
-
-
-def _ends(runs: Runs, logarithms: Floats) -> tuple[Floats, Floats]:
-    """Ends of the interval of every row, as logarithms of measured over predicted."""
-    everything, *parts, low, high = np.exp(logarithms)
-    scale = np.sqrt(everything**2 + (runs.doubts * np.array(parts)) ** 2 @ np.ones(len(parts)))
-    return -low * scale, high * scale
-
-
-def interval_score(runs: Runs, logarithms: Floats, penalty: float = _PENALTY) -> Floats:
-    """Interval score of every row, shape (rows,)."""
-    low, high = _ends(runs, logarithms)
-    outside = np.maximum(low + runs.errors, 0) + np.maximum(-runs.errors - high, 0)
-    score: Floats = high - low + penalty * outside
-    return score
-
-
-def _minimum(function: Callable[[Floats], float], start: Floats, steps: int = 600) -> Floats:
-    """Minimum of a function of a few numbers (Nelder and Mead 1965)."""
-    points = [start, *(start + 0.3 * np.eye(len(start)))]
-    values = [function(point) for point in points]
-    for _ in range(steps):
-        order = np.argsort(values, kind="stable")
-        points, values = [points[i] for i in order], [values[i] for i in order]
-        middle = np.mean(points[:-1], axis=0)
-        tried = middle + (middle - points[-1])
-        value = function(tried)
-        if value < values[0]:
-            further = middle + 2 * (middle - points[-1])
-            if (reached := function(further)) < value:
-                tried, value = further, reached
-        elif value >= values[-2]:
-            tried = middle + 0.5 * (points[-1] - middle)
-            value = function(tried)
-        if value < values[-1]:
-            points[-1], values[-1] = tried, value
-        else:
-            points = [points[0], *(points[0] + 0.5 * (point - points[0]) for point in points[1:])]
-            values = [values[0], *(function(point) for point in points[1:])]
-    return points[int(np.argmin(values))]
-
-
-@dataclass(frozen=True)
-class Covered:
-    """Intervals of every row that the other sources give, arrays of shape (rows,)."""
-
-    inside: NDArray[np.bool_]
-    widths: Floats
-    """Widths of the intervals of the logarithm."""
-    scores: Floats
-
-
-def coverage(runs: Runs, fitted: NDArray[np.bool_]) -> Covered:
-    """Intervals of every row from the `fitted` rows of other sources."""
-    ends, scores = np.zeros((2, len(runs.errors))), np.zeros(len(runs.errors))
-    for source in np.unique(runs.sources):
-        rows = runs.sources == source
-        others = fitted & ~rows
-        if others.any():
-            values = np.log(list(composition(runs.take(others)).values()))
-            ends[:, rows] = _ends(runs.take(rows), values)
-            scores[rows] = interval_score(runs.take(rows), values)
-    inside = (ends[0] <= -runs.errors) & (-runs.errors <= ends[1])
-    return Covered(inside, ends[1] - ends[0], scores)
+def without_parts(runs: Runs, deviations: Floats, everything: float) -> Runs:
+    """Runs whose errors are those of a plain step: scaled by its deviation over that of the row's interval."""
+    return replace(runs, errors=runs.errors * everything / deviations)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .table import Row
 
-__all__ = ["stack_of_row"]
+__all__ = ["kernel_of_row", "stack_of_row"]
 
 
 @cache
@@ -20,6 +20,16 @@ def _entries() -> tuple[tuple[str, str, str], ...]:
         (str(entry["framework"]), str(entry.get("attention", "")), str(entry["stack"]))
         for entry in tomllib.loads(text)["row"]
     )
+
+
+_KERNELS = {"attn 3": "flash-3", "cudnn": "cudnn", "attn 2": "flash-2", "flash2": "flash-2", "attention_2": "flash-2"}
+"""Kernels of fused attention by words of the column, as a user would name them."""
+
+
+def kernel_of_row(row: Row) -> str:
+    """`Job.attention_kernel` of a row, from its column."""
+    attention = row.text("attention")
+    return next((kernel for words, kernel in _KERNELS.items() if words in attention), "auto")
 
 
 def stack_of_row(row: Row) -> str:

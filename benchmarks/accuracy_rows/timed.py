@@ -11,10 +11,8 @@ import numpy as np
 
 from smp_advisor.costs.constants import constants, overriding
 from smp_advisor.costs.evaluate import seconds_columns
-from smp_advisor.costs.uncertainty import Doubt, plan_kinds, stack_group
+from smp_advisor.costs.uncertainty import TWO_SIDED, plan_kinds, stack_group
 from smp_advisor.libraries.layout import Layout
-
-from .predict import step_time_doubt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,18 +91,10 @@ class Timed:
         """Group of stacks of every row."""
         return np.array([stack_group(run.job.stack) for row in self.rows if (run := row.run) is not None])
 
-    def doubts(self) -> Floats:
-        """The fields of `Doubt` of every row, shape (rows, fields)."""
-        doubts = [
-            step_time_doubt(run.model, run.cluster, run.job, run.layout)
-            for row in self.rows
-            if (run := row.run) is not None
-        ]
-        return np.array([[float(getattr(of, name)) for name in Doubt.__dataclass_fields__] for of in doubts])
-
-    def public(self) -> NDArray[np.bool_]:
-        """Whether public settings describe the row."""
-        return np.array([row.run is not None and row.run.plan is not None for row in self.rows], dtype=bool)
+    def deviations(self) -> Floats:
+        """Standard deviation of every row's interval, shape (rows,)."""
+        ends = [row.interval or (row.predicted, row.predicted) for row in self.rows]
+        return np.array([math.log(high / low) / (2 * TWO_SIDED) for low, high in ends])
 
     def names(self) -> list[str]:
         """Constants that are fitted: of the step time, with a prior, not assumed, and of a GPU that a row has."""

@@ -68,26 +68,11 @@ def write_draws(fitted: Sequence[str], covariance: NDArray[np.float64]) -> None:
     _path("draws.csv").write_text("\n".join(lines) + "\n", "utf-8")
 
 
-def write_intervals(
-    groups: Mapping[str, Mapping[str, Spread]], composed: Mapping[str, float], correlation: float, gpus: Sequence[str]
-) -> None:
-    """Write what intervals of the step time are composed of, and spreads by group of stacks and kind of plan."""
-    lines = [
-        "# Logarithms of measured over predicted step time of published runs whose entire source was left out of the",
-        "# fit. The composition has the error of every step; that of a step which the host, the network or the links",
-        "# of a node take entirely; of offloading; and, assumed, of extrapolating SMP v1's host time to unlike numbers",
-        "# of blocks and of a GPU without runs; and the 2.5 and 97.5 %",
-        "# quantiles in units of the root of the sum of their squares. The tables have one standard deviation between",
-        "# sources and between runs of a source. `tuned` are stacks whose element-wise operations share kernels.",
-        "# Written by benchmarks/calibrate.py.",
-        f'date = "{datetime.now(UTC).date().isoformat()}"',
-        f"kind_correlation = {correlation:.2f} # of a source's errors of plans of two kinds",
-        f"measured = {json.dumps(list(gpus))} # GPUs with runs",
-        "",
-        "[composition]",
-        *(f"{name} = {value:.3f}" for name, value in composed.items()),
-        "",
-    ]
+def write_intervals(groups: Mapping[str, Mapping[str, Spread]], correlation: float, gpus: Sequence[str]) -> None:
+    """Write spreads by group of stacks and kind of plan; what intervals are composed of stays as it is."""
+    text = _path("intervals.toml").read_text("utf-8")
+    head = re.sub(r"kind_correlation = [0-9.]+", f"kind_correlation = {correlation:.2f}", text.partition("[host.")[0])
+    lines = [re.sub(r"measured = \[.*?\]", f"measured = {json.dumps(list(gpus))}", head).rstrip(), ""]
     for group, kinds in groups.items():
         for kind, entry in kinds.items():
             lines += [

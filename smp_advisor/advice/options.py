@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from smp_advisor.workload.calibration import Calibration
-    from smp_advisor.workload.job import Loss, OptimizerName, OptimizerStep, Overheads, StatePrecision, Training
+    from smp_advisor.workload.job import (
+        AttentionKernel,
+        Loss,
+        OptimizerName,
+        OptimizerStep,
+        Overheads,
+        StatePrecision,
+        Training,
+    )
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -39,6 +47,9 @@ class AdviseSettings(PlanSettings, total=False):
     adapter: Adapter | None
     training: Training
     attention: Literal["auto", "eager", "fused"]
+    attention_kernel: AttentionKernel
+    autocast: Literal["auto", "on", "off"]
+    expert_dispatch: Literal["auto", "all-to-all", "per-node"]
     stack: str
     global_batch_size: int | None
     max_tokens_per_step: int

@@ -101,6 +101,10 @@ class BlockSeconds:
     backward: Floats
     core_attention: Floats
     """Part of `forward` that selective recomputation repeats."""
+    attention: Floats
+    """Kernels of attention in both passes, on the GPU."""
+    products: Floats
+    """Products of weights in both passes, on the GPU."""
     forward_of_host: Floats
     """`forward`, if the host's launches take longer than the kernels; else 0."""
     backward_of_host: Floats
@@ -132,6 +136,8 @@ def _of_code(
 ) -> tuple[Floats, ...]:
     """Element-wise seconds of a forward and of a backward pass, and those of the host, in the form of a stack."""
     kernels = block.fused if stack.elementwise == "fused" else block.separate
+    if stack.fuses_adapters and block.with_fused_adapter is not None:
+        kernels = block.with_fused_adapter
     moved = _elementwise_seconds(kernels, layout, world, instance)
     host = host_seconds(block, kernels, attention_launches, layout, instance, stack)
     return moved, kernels.backward_traffic * moved, *host
@@ -187,6 +193,8 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
         forward=maximum(forward, host_forward),
         backward=maximum(backward, host_backward),
         core_attention=attention.forward,
+        attention=attention.forward + attention.backward,
+        products=(1 + passes) * products,
         forward_of_host=where(host_forward > forward, host_forward, 0.0),
         backward_of_host=where(host_backward > backward, host_backward, 0.0),
     )
@@ -252,6 +260,10 @@ class Passes:
     """The same for the backward pass and recomputation."""
     accumulation: Floats
     """Addition of the microbatch's gradients to those of earlier ones. No communication overlaps with it."""
+    attention: Floats
+    """Of the seconds of compute, those of kernels of attention."""
+    products: Floats
+    """Of the seconds of compute, those of products of weights."""
     of_host: Floats
     """Of the seconds of compute, those of blocks whose launches by the host take longer than their kernels."""
 
@@ -270,7 +282,9 @@ class Passes:
         return self.backward + self.recomputation + self.exchange_backward + self.accumulation
 
 
-_OF_BLOCKS = ("forward", "backward", "recomputation", "exchange_forward", "exchange_backward", "of_host")
+_OF_BLOCKS = (
+    "forward", "backward", "recomputation", "exchange_forward", "exchange_backward", "attention", "products", "of_host",
+)  # fmt: skip
 """Fields that are sums over the blocks of a stage."""
 
 
@@ -308,6 +322,10 @@ def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, worl
         (compute.forward - compute.core_attention) / 2,
         compute.forward / layout.checkpoint_period,
     )
+    if stack_of(job, layout).overlaps_exchange:
+        # Products and the exchanges of their operands run side by side, as with sharded parameters.
+        share = where(layout.sequence_parallel, constant("time.contention_in_node"), 1.0)
+        forward_exchange, backward_exchange = share * forward_exchange, share * backward_exchange
     return Passes(
         forward=compute.forward,
         backward=compute.backward,
@@ -316,6 +334,8 @@ def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, worl
         exchange_forward=forward_exchange,
         exchange_backward=backward_exchange + where(full, forward_exchange / layout.checkpoint_period, 0.0),
         accumulation=0.0,
+        attention=compute.attention + where(full, compute.core_attention, core),
+        products=compute.products,
         of_host=compute.backward_of_host + where(full, 2.0, 1.0) * compute.forward_of_host,
     )
 
@@ -341,20 +361,25 @@ def stage_passes(
         if stage.last:
             sums["forward"] = sums["forward"] + head[0]
             sums["backward"] = sums["backward"] + head[1]
-        return Passes(**sums, accumulation=_accumulation(cluster, layout, world, local))
+        return Passes(**sums, accumulation=_accumulation(cluster, job, layout, world, local))
 
     kinds = stage_kinds(model, degree)
     return tuple(of_stage(stage, local) for stage, local in zip(kinds, locals_, strict=True))
 
 
-def _accumulation(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
+def _accumulation(cluster: Cluster, job: Job, layout: Layout, world: World, local: LocalParameters) -> Floats:
     """Seconds to add a microbatch's gradients to the accumulated ones. Both are read, one is written.
 
     On a single GPU, whose gradients are in no bucket of a reduction, the first microbatch's are stored as they are.
+    Where the product of the gradient adds to the fp32 gradient itself (``gradient_accumulation_fusion`` of Megatron and
+    Transformer Engine), the gradient is read and written once.
     """
     state = layout.state_bytes
     trained = trained_parameters(local, layout).total
     accumulated = where(layout.shard_level >= 2, owned_parameters(local, layout, world), trained)
-    moved = (state.compute_bytes + 2 * max(state.gradient_bytes, state.extra_gradient_bytes)) * accumulated
-    seconds: Floats = constant("time.gradient_accumulation") * moved / memory_bandwidth(cluster.instance)
+    kept = max(state.gradient_bytes, state.extra_gradient_bytes)
+    moved = constant("time.gradient_accumulation") * (state.compute_bytes + 2 * kept) * accumulated
+    if stack_of(job, layout).accumulation == "fused" and kept > state.compute_bytes:
+        moved = 2 * kept * accumulated
+    seconds: Floats = moved / memory_bandwidth(cluster.instance)
     return seconds * (1 - 1 / layout.microbatches) if world.gpus == 1 else seconds

@@ -183,7 +183,7 @@ def _learned(
             yield rows, *learned_seconds(job.calibration, model, cluster, job, part, step)
 
 
-def doubt_of(model: Model, cluster: Cluster, layout: Layout, world: World, step: Step) -> Doubt:
+def doubt_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, step: Step) -> Doubt:
     seconds, total = step.seconds, float(sum(step.seconds.values()))
     exchanged = (
         (seconds["tensor_parallel_seconds"], world.data_parallel_degree // world.reduction_degree, world.tensor_stride),
@@ -204,7 +204,17 @@ def doubt_of(model: Model, cluster: Cluster, layout: Layout, world: World, step:
         offloaded=bool(layout.offload_activations),
         extrapolated=coordinated / total * abs(math.log(model.layer_count / float(constant("time.host_floor_blocks")))),
         unmeasured=not has_runs(cluster.instance.gpu),
+        kernel=0.0 if _named_kernel(job, layout) else min(float(step.of_kernels["attention"]) / total, 1.0),
+        code=job.stack == AUTO,
+        fp8=min(float(step.of_kernels["products"]) / total, 1.0) if job.fp8 else 0.0,
+        adapter=job.adapter is not None,
+        experts=any(m.experts > 1 for group in model.groups for m in group.block.matmuls),
     )
+
+
+def _named_kernel(job: Job, layout: Layout) -> bool:
+    """Whether the job names its kernel of attention, by its field or by a kind of code that has only one."""
+    return job.attention == "eager" or job.attention_kernel != "auto" or bool(stack_of(job, layout).implies)
 
 
 def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
@@ -240,7 +250,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     model = trained(model, job)
     world = World.of(model, cluster, job, layout)
     parts = step_of(model, cluster, job, layout, world, degree)
-    seconds, doubt = parts.seconds, doubt_of(model, cluster, layout, world, parts)
+    seconds, doubt = parts.seconds, doubt_of(model, cluster, job, layout, world, parts)
     factors = step_time_factors(doubt)
     if job.calibration is not None:
         seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, parts)

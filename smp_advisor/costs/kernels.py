@@ -199,6 +199,15 @@ def _seconds(
     return AttentionSeconds(*(where(divided, *pair) for pair in zip(own, stored, strict=True)))
 
 
+def fused_kernel(job: Job, layout: Layout, stack: Stack) -> Kernel:
+    """Kernel of fused attention: the job's, or that of its code. The memory-efficient one is as fast as the first."""
+    if job.attention_kernel == "memory-efficient":
+        return "flash-1"
+    if job.attention_kernel != "auto":
+        return job.attention_kernel
+    return "cudnn" if layout.cudnn_attention else stack.fused
+
+
 def _fused(
     attention: Attention, layout: Layout, world: World, instance: Instance, job: Job, stack: Stack
 ) -> AttentionSeconds:
@@ -213,7 +222,7 @@ def _fused(
 
     def rate(kernel_stack: Stack, *, backward: bool) -> Floats:
         share = share_of_peak(
-            "cudnn" if layout.cudnn_attention else kernel_stack.fused,
+            fused_kernel(job, layout, kernel_stack),
             instance.gpu,
             attention.head_dim,
             reach,

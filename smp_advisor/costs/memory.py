@@ -41,7 +41,7 @@ def stage_bytes(
     # The loss and its gradient are free when the first block is recomputed, so the larger of the two counts. With
     # sharded parameters, only the head is gathered at the loss, and no gradient waits for its reduction. Strategies
     # that keep gathered blocks until the backward pass have gathered all parameters by then: a traced step of Llama 3.2
-    # 1B has 1.8 GiB more than the head (benchmarks/results/traced_rank.md).
+    # 1B has 1.8 GiB more than the head.
     gathered = where(layout.keeps_gathered, _all_gathered_bytes(layout, local), world.bytes_per_element * local.root)
     at_loss = where(layout.shard_level >= 3, minimum(gathered, buffers), buffers)
     result["recomputation"] = maximum(recomputed - logits, 0.0)

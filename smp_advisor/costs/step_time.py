@@ -151,6 +151,8 @@ class Step(NamedTuple):
     seconds: dict[str, Floats]
     of_host: dict[str, Floats]
     """Of the seconds of a part, those in which the GPU waits for the host. Passes are one part, ``passes``."""
+    of_kernels: dict[str, Floats]
+    """Seconds of kernels of attention and of products of weights, in all passes."""
 
 
 PASSES = ("forward_seconds", "backward_seconds", "recomputation_seconds")
@@ -187,7 +189,9 @@ def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wor
         part: waiting,
     }
     slowest_node = 1 + constant("time.straggler_per_doubling") * math.log2(max(cluster.nodes, 1))
-    return Step(*({name: values * slowest_node for name, values in of.items()} for of in (result, of_host)))
+    of_kernels = {"attention": m * slowest.attention, "products": m * slowest.products}
+    every_part = (result, of_host, of_kernels)
+    return Step(*({name: values * slowest_node for name, values in of.items()} for of in every_part))
 
 
 def _chosen(kind: type[_Columns], every: Sequence[_Columns], index: Ints) -> _Columns:

@@ -29,8 +29,6 @@ ANY = "any"
 
 TWO_SIDED = 1.96
 """Quantile of a 95 % interval of the normal distribution."""
-_TAIL_POWER = 3
-"""Pace at which measured runs exclude the tails of published sources; scored by benchmarks/own_run.py."""
 
 
 def kind_correlation() -> float:
@@ -88,6 +86,16 @@ class Doubt:
     to that of the measured runs: whether that time is one per step or one per block is open."""
     unmeasured: bool = False
     """Whether no published run used this GPU."""
+    kernel: float = 0.0
+    """Share of attention, if nobody named its kernel."""
+    code: bool = False
+    """Whether nobody named the kind of training code."""
+    fp8: float = 0.0
+    """Share of products in fp8."""
+    adapter: bool = False
+    """Whether an adapter is trained."""
+    experts: bool = False
+    """Whether the model is a mixture of experts."""
 
 
 @cache
@@ -100,14 +108,26 @@ def has_runs(gpu: str) -> bool:
 def step_time_factors(doubt: Doubt) -> tuple[float, float]:
     """Factors of the predicted step time between which 95 % of the measured ones are.
 
-    The squares of the errors of the parts add up, each with the part's share of the step. They come from published runs
-    whose entire source was left out of the fit of the constants, as your script and cluster are. The upper end is
-    further from 1: runs are slower than predicted more often than faster.
+    The squares of the errors of the parts add up, each with its share of the step: that of every step, that of a source
+    which nobody has seen, as your script and cluster are, and one for each thing that was guessed. Runs are faster than
+    predicted as often as slower.
     """
-    of: dict[str, float] = data_file("costs", "intervals")["composition"]
-    parts = (of[name] * float(getattr(doubt, name)) for name in Doubt.__dataclass_fields__)
-    scale = math.hypot(of["everything"], *parts)
-    return math.exp(-of["low"] * scale), math.exp(of["high"] * scale)
+    return _ends(math.hypot(_composition()["everything"], _unseen(doubt)))
+
+
+@cache
+def _composition() -> dict[str, float]:
+    return dict(data_file("costs", "intervals")["composition"])
+
+
+def _unseen(doubt: Doubt) -> float:
+    """One standard deviation of what one measured run of the same code shows: the source, and what was guessed."""
+    of = _composition()
+    return math.hypot(of["source"], *(of[name] * float(getattr(doubt, name)) for name in Doubt.__dataclass_fields__))
+
+
+def _ends(deviation: float) -> tuple[float, float]:
+    return math.exp(-TWO_SIDED * deviation), math.exp(TWO_SIDED * deviation)
 
 
 @cache
@@ -119,18 +139,23 @@ def spreads(stack: str, kind: str) -> tuple[float, float]:
     return float(entry["source_spread"]), float(entry["run_spread"])
 
 
+_LEAST_ALIKE = 0.5
+"""Least share of the variance of a configuration's error that stays: 95 % of runs of one source with nearly the same
+figures are within 20 % of each other (57 pairs of 13 sources, benchmarks/own_run.py)."""
+
+
 def narrowed(kind: str, stack: str, width: float, doubt: Doubt) -> tuple[float, float]:
     """`step_time_factors` after measured runs, for a relative `width` of the posterior distribution.
 
-    A measured run of one's own excludes a source that differs in an unknown way, so the interval approaches the normal.
+    What the runs teach is first the error of the source, with all that was guessed about its code, and then that of the
+    configuration, as far as the plans are alike.
     """
-    factors = step_time_factors(doubt)
-    if width >= 1:
-        return factors
-    usual = TWO_SIDED * math.hypot(*spreads(stack, kind))
-    ends = [math.log(factor) for factor in factors]
-    tails = [abs(end) + (1 - width**_TAIL_POWER) * min(usual - abs(end), 0.0) for end in ends]
-    return math.exp(-width * tails[0]), math.exp(width * tails[1])
+    source, run = spreads(stack, kind)
+    own = run * data_file("costs", "transfer")["time"]["spread"]["configuration"]
+    left = width**2 * (source**2 + own**2)
+    unseen = min(max(left / own**2 - 1, 0.0) * (own / source) ** 2, 1.0)
+    alike = min(max(left / own**2, _LEAST_ALIKE), 1.0)
+    return _ends(math.hypot(math.sqrt(alike) * _composition()["everything"], math.sqrt(unseen) * _unseen(doubt)))
 
 
 DRAWS = 64

@@ -193,17 +193,23 @@ def _adapted(adapter: Adapter, block: Block) -> Block:
             split += elements
         else:
             replicated += elements
-    # A cast, two products, a scale and a sum (PEFT, LoraLayer.forward), and unpacking.
+    # A cast, two products, a scale and a sum (PEFT, LoraLayer.forward), and unpacking. Where the
+    # code of the adapter is fused, too, cast and dropout are one kernel, and so are scale and sum.
     read = sum(pair.inputs * pair.experts_per_token for pair in pairs)
     written = sum(pair.outputs * pair.experts_per_token for pair in pairs)
     own = Kernels(
         split_elements=(3 + (2.5 if adapter.dropout else 0)) * read + 5 * written,
         launches=len(pairs) * (5 + adapter.dropout + adapter.quantized),
     )
+    fused = Kernels(
+        split_elements=(1 + (1 if adapter.dropout else 0)) * read + 3 * written,
+        launches=len(pairs) * (3 + adapter.dropout + adapter.quantized),
+    )
     return replace(
         block,
         separate=block.separate + own,
         fused=block.fused + own,
+        with_fused_adapter=block.fused + fused,
         saved=replace(
             saved,
             split_elements=split,

@@ -180,6 +180,8 @@ class Block:
     """Norms, rotations, activation functions, residuals and launches as the model's own PyTorch code writes them."""
     fused: Kernels = NOTHING
     """The same where one kernel does the work of a group (Megatron, Apex, Transformer Engine, ``torch.compile``)."""
+    with_fused_adapter: Kernels | None = None
+    """The same where the operations of an adapter share kernels, too; None without an adapter."""
     all_reduces: int = 2
     """All-reduces of the block's output (tokens x hidden) that tensor parallelism adds to one forward pass."""
     input_tensors: int = 1

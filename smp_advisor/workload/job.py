@@ -127,6 +127,7 @@ Precision = Literal["fp16", "bf16", "fp32"]
 Loss = Literal["plain", "chunked", "fused"]
 StatePrecision = Literal["mixed", "16-bit"]
 Training = Literal["auto", "pretraining", "fine-tuning"]
+AttentionKernel = Literal["auto", "flash-1", "flash-2", "flash-3", "cudnn", "memory-efficient"]
 OptimizerStep = Literal["auto", "loop", "foreach", "fused", "backward"]
 
 DEFAULT_SEQUENCE_LENGTH = 2048
@@ -183,6 +184,15 @@ class Job:
     attention: Literal["auto", "eager", "fused"] = "auto"
     """``eager`` stores the attention scores (PyTorch 1.x and so SMP v1); ``fused`` does not (FlashAttention). ``auto``
     becomes the attention that `stack` implies, or ``eager`` if `stack` is ``auto``."""
+    attention_kernel: AttentionKernel = "auto"
+    """Kernel of fused attention: ``flash-2``, ``flash-3``, ``cudnn``, ``memory-efficient`` (PyTorch's other one) or
+    ``flash-1``. ``auto`` is that of `stack`. At long sequences, it decides the step time."""
+    autocast: Literal["auto", "on", "off"] = "auto"
+    """Whether half precision is autocast's over fp32 parameters (``on``), or parameters are cast (``off``: FSDP's and
+    DeepSpeed's mixed precision, Apex O2). ``auto`` is that of the library and `stack`."""
+    expert_dispatch: Literal["auto", "all-to-all", "per-node"] = "auto"
+    """How tokens reach the experts of other GPUs: ``all-to-all`` with a copy for each expert, or ``per-node`` with one
+    copy for each node, next to compute (DeepEP). ``auto`` is ``all-to-all``."""
     stack: str = AUTO
     """Kind of training code: ``hf-sdpa``, ``torch-compile``, ``megatron`` and others of `smp_advisor.stacks`. ``auto``
     is the script that the advisor exports for the plan's library."""
@@ -227,7 +237,7 @@ class Job:
     def _resolve_attention(self) -> None:
         """Set the attention that the stack implies. A stack and another attention contradict each other."""
         if self.stack == AUTO:
-            implied, usual = "", "eager"
+            implied, usual = "", "eager" if self.attention_kernel == "auto" else "fused"
         else:
             implied = stack(self.stack).implies
             usual = implied or "fused"
@@ -235,6 +245,8 @@ class Job:
             object.__setattr__(self, "attention", usual)
         elif implied and self.attention != implied:
             raise JobError(sentence("workload", "two_attentions", job=self, implied=implied))
+        if self.attention == "eager" and self.attention_kernel != "auto":
+            raise JobError(sentence("workload", "eager_kernel", job=self))
 
     def _check_training(self) -> None:
         """Refuse conflicting settings of fp8, adapter and precision."""

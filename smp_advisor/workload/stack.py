@@ -59,6 +59,12 @@ class Stack:
     optimizer: Literal["loop", "foreach", "fused"] = "foreach"
     """Form of the optimizer step where the job names none: a loop over the parameters, each operation for many
     parameters at once, or one kernel."""
+    accumulation: Literal["separate", "fused"] = "separate"
+    """Whether the product of a weight's gradient adds to the accumulated fp32 gradient itself."""
+    fuses_adapters: bool = False
+    """Whether operations of an adapter share kernels, too; otherwise they are PEFT's."""
+    overlaps_exchange: bool = False
+    """Whether the exchanges of tensor and sequence parallelism run next to the products that need them."""
     experts: Literal["loop", "grouped"] = "loop"
     """Whether experts run one by one or in one call per product."""
     fp8_weight_bytes: float = 0.0

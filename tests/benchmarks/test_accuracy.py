@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.accuracy_rows import predict
 from benchmarks.accuracy_rows.arithmetic import errors, kendall_tau, rate, regret
 from benchmarks.accuracy_rows.command import main
+from benchmarks.accuracy_rows.figures import first_scores
 from benchmarks.accuracy_rows.judge import figures
 from benchmarks.accuracy_rows.known_good import known_good_run
 from benchmarks.accuracy_rows.models import model_of
@@ -305,26 +306,37 @@ def test_largest_batches(tmp_path):
     assert 3 < long.predicted < short.predicted < 200
 
 
-def test_the_report_and_the_json(tmp_path, capsys):
+def test_the_report_the_json_and_every_row_with_its_stated_interval(tmp_path, capsys):
     paths = [
         str(table(tmp_path, "t.csv", [TIMED, TIMED | {"gpu": "abacus"}])),
         str(table(tmp_path, "m.csv", [MEASURED, MEASURED | {"mem_class": "allocated"}])),
     ]
     assert main(paths) == 0
-    printed = capsys.readouterr().out
-    assert "Step time, A100 and H100" in printed
-    assert "unknown GPU abacus" in printed
+    assert "### Step time" in capsys.readouterr().out
     assert main([*paths, "--json", "--residuals", str(tmp_path / "rows.csv")]) == 0
     found = json.loads(capsys.readouterr().out)
-    for name in ("memory_allocated", "memory_total", "step_time_a100_h100", "step_time_other"):
-        assert {"rows", "skipped", "median", "p90"} <= set(found[name])
-    assert found["memory_total"]["rows"] == 1
+    for name in ("step time", "memory, allocated", "memory, reserved and total"):
+        assert found[name]["all"]["rows"] == 1
+        assert {"median", "p90", "bias", "inside", "width", "points"} <= set(found[name]["all"])
+    assert found["step_time_other"]["skipped_by_reason"] == {"unknown GPU abacus": 1}
     assert {"ran", "false_oom_rate", "oom", "missed_oom_rate"} <= set(found["fit"])
     assert {"sweeps", "kendall_tau_median", "regret_median"} <= set(found["ranking"])
-    assert {"rows", "median_factor"} <= set(found["max_batch"])
-    assert found["extra"]["memory_allocated_framework_unread"]["rows"] == 1
     with (tmp_path / "rows.csv").open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == 3
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 3
+    assert all(float(one["low"]) < float(one["predicted"]) < float(one["high"]) for one in rows)
+
+
+def test_a_new_table_is_scored_once_and_its_score_stays(tmp_path):
+    (tmp_path / "new").mkdir()
+    dated = [TIMED | {"source": "A", "added": "2099-01-01"}]
+    path, scores = table(tmp_path / "new", "t.csv", dated), tmp_path / "first_scores.csv"
+    scores.write_text("table,added,figure,rows,median,p90,bias,inside,width,package\n")
+    (first,) = first_scores([read_table(path)], scores)
+    table(tmp_path / "new", "t.csv", [dated[0] | {"step_time_s": "20"}])
+    assert first_scores([read_table(path)], scores) == [first]
+    old = table(tmp_path / "new", "old.csv", [dated[0] | {"added": "2026-11-21"}])
+    assert first_scores([read_table(old)], scores) == [first]
 
 
 SHARDED = {
@@ -361,7 +373,7 @@ def test_habits_of_a_library_are_public_settings():
     assert run_of(row(**SHARDED | {"framework": "litgpt"})).job.unsharded_accumulation
 
 
-def test_the_page_starts_with_sources_left_out_and_the_readme_has_its_lines(tmp_path):
+def test_the_page_starts_with_first_scores_and_the_readme_has_the_same_table(tmp_path):
     paths = []
     for folder, sources in (("dev", ("A", "B")), ("aws", ("C",))):
         (tmp_path / folder).mkdir()
@@ -376,19 +388,11 @@ def test_the_page_starts_with_sources_left_out_and_the_readme_has_its_lines(tmp_
         "before\n<!-- accuracy, written by benchmarks/accuracy.py -->\nold\n<!-- end of accuracy -->\nafter\n"
     )
     assert main([*paths, "--page", str(page), "--readme", str(readme)]) == 0
-    text, aws = page.read_text(), "users' code on AWS"
-    titles = ("publications left", f"{aws}, not", "source left", f"{aws}, public", "A100 and")
-    places = [text.index(f"| Step time, {title}") for title in titles]
-    assert places == sorted(places)
-    assert "| Step time, source left out of the fit, public settings | 6 |" in text
-    assert "| Step time, users' code on AWS, public settings | 3 |" in text
-    assert "## Targets" in text
     lines = readme.read_text().splitlines()
-    assert (lines[0], lines[-1]) == ("before", "after")
-    assert "old" not in lines
-    assert all(line in text for line in lines[2:-2])
-    assert lines[4].startswith("| Step time, publications left out of the fit | 6 |")
-    assert not any("residual" in line for line in lines)
+    assert (lines[0], lines[-1], len(lines)) == ("before", "after", 10)
+    assert all(line in page.read_text() for line in lines[2:-2])
+    assert lines[4].startswith("| Step time of code that nobody had seen | 110 |")
+    assert lines[6].startswith("| Step time after one measured run of the same code | ")
 
 
 def test_no_rows_at_all_is_a_result_too(tmp_path):

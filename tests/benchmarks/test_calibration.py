@@ -4,24 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from benchmarks.accuracy_rows import calibration
 from benchmarks.accuracy_rows.judge import judge
 from benchmarks.accuracy_rows.sites import Linear, fit
-from benchmarks.accuracy_rows.spreads import (
-    Runs,
-    composition,
-    coverage,
-    kind_correlation,
-    spread_table,
-    without_parts,
-)
+from benchmarks.accuracy_rows.spreads import Runs, kind_correlation, spread_table
 from benchmarks.accuracy_rows.table import Table
 from benchmarks.accuracy_rows.timed import Timed
 from smp_advisor.costs.constants import constants, overriding
-from smp_advisor.costs.uncertainty import Doubt
 from tests.benchmarks.rows import TIMED, row
 
 EFFICIENCY = "gpu.matmul_efficiency.A100"
@@ -81,12 +71,6 @@ def test_a_source_s_rows_do_not_judge_themselves(two_sources):
     assert (left[~slow] > 0).all()
 
 
-def test_one_known_run_of_a_source_predicts_its_others(two_sources):
-    point = Linear(two_sources, START)
-    known = point.after_one_run()
-    assert np.median(np.abs(known)) < 0.5 * np.median(np.abs(point.left_out()))
-
-
 @pytest.mark.parametrize("shared", [{"stack": "smp-v2"}, {"saves_frozen": True}])
 def test_one_job_on_one_cluster_under_two_libraries_is_in_one_table(shared):
     (one,) = judge([Table(None, "throughput", (row(TIMED, source="one"),))]).scored["step_time_a100_h100"]
@@ -102,45 +86,13 @@ def test_runs_of_users_code_do_not_move_the_constants():
     assert abs(point.solve(point.fitted).moves[0]) < 0.02
 
 
-def runs_of(errors, kinds, sources, doubts=None):
+def runs_of(errors, kinds, sources):
     same = np.full(len(errors), "same")
-    plain = np.zeros((len(errors), len(Doubt.__dataclass_fields__))) if doubts is None else doubts
-    return Runs(errors, same, same if kinds is None else kinds, sources, plain)
+    return Runs(errors, same, same if kinds is None else kinds, sources)
 
 
 def table_of(errors, sources):
     return spread_table(runs_of(errors, None, sources))["same"]
-
-
-@pytest.mark.slow
-@settings(max_examples=settings.default.max_examples // 5)  # each fits 21 times
-@given(
-    shift=st.floats(-0.3, 0.3),
-    wide=st.floats(0.05, 0.5),
-    seed=st.integers(0, 100),
-)
-def test_intervals_follow_the_errors_and_are_skewed_like_them(shift, wide, seed):
-    draw = np.random.default_rng(seed)
-    sources = np.repeat([f"s{number}" for number in range(20)], 6)
-    errors = shift - wide * np.repeat(draw.exponential(size=20), 6)
-    covered = coverage(runs_of(errors, None, sources), np.full(120, True))
-    assert covered.inside.mean() >= 0.85
-    composed = composition(runs_of(errors, None, sources))
-    if wide > 2 * abs(shift):
-        assert composed["high"] > composed["low"]
-
-
-@pytest.mark.slow
-def test_plans_that_wait_for_the_host_have_the_errors_of_such_plans():
-    sources = np.repeat([f"s{number}" for number in range(20)], 6)
-    waits = np.tile([0.0, 0.0, 0.0, 1.0, 1.0, 1.0], 20)
-    level = np.repeat(np.random.default_rng(0).standard_normal(20), 6)
-    doubts = np.zeros((120, len(Doubt.__dataclass_fields__)))
-    doubts[:, 0] = waits
-    runs = runs_of(level * (0.05 + 0.45 * waits), None, sources, doubts)
-    covered = coverage(runs, np.full(120, True))
-    assert np.median(covered.widths[waits == 1]) > 4 * np.median(covered.widths[waits == 0])
-    assert np.abs(without_parts(runs, composition(runs)).errors).max() < 0.3
 
 
 def test_a_source_with_one_error_for_all_runs_has_its_spread_between_sources():

@@ -2,13 +2,12 @@
 
 import pytest
 
-from benchmarks.accuracy_rows.judge import figures
 from benchmarks.accuracy_rows.plans import run_of
 from benchmarks.accuracy_rows.predict import memory
 from benchmarks.accuracy_rows.stacks import stack_of_row
 from benchmarks.accuracy_rows.table import Row
 from smp_advisor import stacks
-from tests.benchmarks.rows import MEASURED, row, score
+from tests.benchmarks.rows import row
 
 LORA = {
     "family": "lora", "params_b": "6.738", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008,
@@ -57,15 +56,6 @@ def test_state_in_host_memory():
     # Without full sharding nothing says that parameters leave the GPU.
     assert not run_of(row(offload="params+grads CPU")).layout.offload_state[0]
     assert not there.offload_activations[0]
-
-
-def test_intervals_are_judged_by_rows_that_did_not_set_them(tmp_path):
-    rows = [MEASURED | {"memory_gib_per_gpu": str(20 + n)} for n in range(12)]
-    result = figures(score(tmp_path, rows))["intervals"]["memory"]["left_out"]
-    assert result["cases"] == 12
-    # Each fold's interval is that of the other rows, which hold all but the farthest ones.
-    assert 0.7 < result["share"] < 1
-    assert figures(score(tmp_path, rows[:3]))["intervals"]["memory"]["left_out"]["share"] is None
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_spreads_and_intervals_belong_together(kind, stack):
     assert np.log(high / low) > 2 * total
 
 
-@pytest.mark.parametrize("part", ["host", "across_nodes", "in_node", "offloaded", "extrapolated", "unmeasured"])
+@pytest.mark.parametrize("part", list(Doubt.__dataclass_fields__))
 def test_every_part_of_a_step_widens_its_interval_as_far_as_it_has_a_share(part):
     def width(share):
         low, high = step_time_factors(Doubt(**{part: share}))

@@ -67,7 +67,6 @@ def test_auto_prefers_libraries_with_a_script_for_the_adapter():
     assert str(refused.value) in " ".join(str(sharded).split())
     # A script of the user may shard a quantized base.
     own = advise("llama-3-8b", "ml.p4d.24xlarge", script="train.py", **settings)
-    assert own.plan.library != "ddp"
     assert not any("without a generated script" in text for text in own.library_comparisons)
     # Where no replica fits, only sharding remains.
     large = advise("llama-3-70b", "ml.p4d.24xlarge", **settings)
@@ -165,7 +164,7 @@ def test_a_library_that_is_faster_where_a_replica_fits_has_the_cause(optimizer_s
 
 
 @pytest.mark.parametrize("instance", ["ml.p4d.24xlarge", "ml.g5.48xlarge", "ml.p5.48xlarge"])
-@pytest.mark.parametrize("length", [512, 4096, 16_384])
+@pytest.mark.parametrize("length", [1024, 4096, 16_384])
 def test_no_library_divides_a_model_whose_state_is_a_small_part_of_a_gpu(instance, length):
     model = Model.from_shape(layers=12, hidden=512, heads=8, vocab=32_000, family="llama", name="Llama of 60 M")
     choice = chosen_for(model, Cluster(instance, 2), Job(sequence_length=length))

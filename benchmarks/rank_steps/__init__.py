@@ -1,1 +1,0 @@
-"""Trace of one rank of a plan on the full model: peak memory by category, next to the cost model's formulas."""
