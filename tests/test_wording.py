@@ -88,7 +88,7 @@ def test_every_figure_has_its_range(advice):
     assert [figure for text in texts for figure in without_range(text)] == []
 
     shown = recommendation(advice)
-    tiles = dict(zip(shown["figures"], shown["recommended"]["costs"]["figures"], strict=True))
+    tiles = dict(zip(shown["figures"], shown["recommended"]["figures"], strict=True))
     for label in ("Throughput", "Step time", "Compute per GPU", *(["Full run"] if advice.job.tokens else [])):
         value, note = tiles[label]
         ends = re.match(rf"95\xa0%: ({NUMBER}) to ({NUMBER})", note)
@@ -99,7 +99,7 @@ def test_every_figure_has_its_range(advice):
     assert without_range(tiles["Price"][1]) == []
 
     text = unescape(re.sub(r"<[^>]+>", " ", Advisor(advice)._repr_mimebundle_()[0]["text/html"]))
-    for _, value, unit, rate, low_to_high in shown["recommended"]["costs"]["headline"]:
+    for _, value, unit, rate, low_to_high in shown["recommended"]["headline"]:
         below = rate or low_to_high  # the price of an hour is known
         assert re.search(rf"{re.escape(value)}\s+{unit}\s+{re.escape(below)}", text.replace("$ ", "$"))
 

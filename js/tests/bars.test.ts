@@ -2,14 +2,10 @@ import { expect, test } from 'vitest';
 import { amount } from '../src/charts/bars';
 import { Key, MemoryChart, TimeChart } from '../src/widget/charts';
 import type { Screen } from '../src/widget/session';
-import type { Costs } from '../src/widget/wire';
+import type { Snapshot } from '../src/widget/wire';
 import { recommendation, snapshot } from './fixtures';
 
-const screen = (changes: Partial<Costs> = {}, before?: Screen['before']): Screen => {
-  const at = snapshot(16, 1);
-  const now = { ...at, costs: { ...at.costs, ...changes } };
-  return { settings: at.settings, controls: [], snapshot: now, moved: '', problem: '', summary: '', before } as unknown as Screen;
-};
+const screen = (changes: Partial<Snapshot> = {}): Screen => ({ detail: { ...snapshot(16, 1), ...changes } }) as unknown as Screen;
 const titles = (node: Element, selector: string): (string | null)[] => [...node.querySelectorAll(`${selector} title`)].map(title => title.textContent);
 
 test('allocations up to the limit are no excess, whatever rounding adds up to', () => {
@@ -18,15 +14,6 @@ test('allocations up to the limit are no excess, whatever rounding adds up to', 
   expect(chart.node.querySelector('.smp-excess, .smp-total.smp-over')).toBeNull();
   chart.draw(screen({ stages: [{ label: 'Each GPU', gib: [10, 5, 15.01], total_gib: 30.01, peak: true }] }));
   expect(titles(chart.node, '.smp-excess')).toEqual(['0.01 GiB over the usable memory']);
-});
-
-test('the interval is at the peak, and the previous plan is an outline', () => {
-  const chart = new MemoryChart(recommendation());
-  chart.draw(screen());
-  expect(titles(chart.node, '.smp-plot .smp-middle')).toEqual(['16.0 GiB needed, 95 %: 13.0 to 19.0 GiB']);
-  expect(chart.node.querySelector('.smp-plot .smp-ghost')).toBeNull();
-  chart.draw(screen({}, snapshot(24, 1)));
-  expect(titles(chart.node, '.smp-plot .smp-ghost')).toEqual(['before: 26.0 GiB']);
 });
 
 test('a key names every part that can be seen, with its size', () => {
@@ -44,7 +31,7 @@ test('totals are those of the figures, not of rounded parts', () => {
   const time = new TimeChart(recommendation(), () => undefined);
   time.draw(screen({ seconds: [16, 0.28], step_seconds: 16.286 }));
   expect(time.node.querySelector('.smp-total')!.textContent).toBe('16.29 s');
-  expect(time.node.querySelector('figcaption')!.textContent).toContain(snapshot(16, 1).costs.step_range);
+  expect(time.node.querySelector('figcaption')!.textContent).toContain(snapshot(16, 1).step_range);
 });
 
 test('times are written as the kernel writes them, and a short step keeps its parts', () => {

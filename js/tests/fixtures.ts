@@ -1,5 +1,5 @@
 import type { AnyModel } from '@anywidget/types';
-import type { Ahead, Control, Field, Pitfall, Snapshot, Recommendation, Settings, State, Traits, Why } from '../src/widget/wire';
+import type { AheadMessage, Control, Field, Packed, Pitfall, Snapshot, Recommendation, Settings, State, Traits, Why } from '../src/widget/wire';
 
 /** A world with two sliders, in which memory is the batch and the degree decides nothing but itself. */
 export function snapshot(batch: number, degree: number): Snapshot {
@@ -7,20 +7,26 @@ export function snapshot(batch: number, degree: number): Snapshot {
     settings: { batch_size: batch, tensor_parallel_degree: degree },
     configuration: [String(batch), String(degree)],
     costs: {
-      fits: batch <= 30,
       fit: batch <= 24 ? 'fits' : batch <= 30 ? 'risk' : 'over',
-      memory: `${batch} of 30.0 GiB per GPU`,
-      likely: '90 % likely, 95 % required',
-      headline: [['about', `${10 * batch}`, 'samples/s', '', '1 to 9'], ['', '3', 'days', '', '2 to 5'], ['', '$7k', 'in total', '$4 per hour', '']],
-      figures: [[`${batch} GiB`, 'note']],
-      needed_gib: batch,
-      interval: [batch - 3, batch, batch + 3],
-      samples_per_second: 10 * batch,
-      stages: [{ label: 'Each GPU', gib: [batch, 0, 2], total_gib: batch + 2, peak: true }],
-      seconds: [1, 2],
-      step_seconds: 3,
-      step_range: '95 %: 2.00 to 5.00'
+      gib: batch,
+      edge: batch <= 24 ? batch + 3 : 30,
+      odds: '90 %',
+      state: 2,
+      activations: batch / 2,
+      rate: 10 * batch,
+      speed: String(10 * batch),
+      time: '3 days',
+      money: '$7k',
+      memory: '',
+      rungs: [['Whole model', 10 * batch], ['Sharding', batch]]
     },
+    likely: '90 % likely, 95 % required',
+    headline: [['about', `${10 * batch}`, 'samples/s', '', '1 to 9'], ['', '3', 'days', '', '2 to 5'], ['', '$7k', 'in total', '$4/hour', '']],
+    figures: [[`${batch} GiB`, 'note']],
+    stages: [{ label: 'Each GPU', gib: [batch, 0, 2], total_gib: batch + 2, peak: true }],
+    seconds: [1, 2],
+    step_seconds: 3,
+    step_range: '95 %: 2.00 to 5.00',
     preferred: batch > 16 ? 'A larger batch must gain.' : ''
   };
 }
@@ -29,7 +35,7 @@ export const BATCHES = [8, 16, 24, 32];
 export const DEGREES = [1, 2, 4];
 export const REFUSED = 'A degree of 4 cannot be.';
 
-const CONTROLS: Control[] = [
+export const CONTROLS: Control[] = [
   { name: 'batch_size', label: 'Batch size', kind: 'slider', values: BATCHES, texts: BATCHES.map(String), help: 'Samples.', group: 0, fixed_because: '' },
   { name: 'tensor_parallel_degree', label: 'Degree', kind: 'slider', values: DEGREES, texts: DEGREES.map(String), help: '', group: 1, fixed_because: '' }
 ];
@@ -44,15 +50,20 @@ export const HOSTILE = '<img src=x onerror="alert(1)">';
 
 export function state(batch: number, degree: number, answers = ''): State {
   const at = snapshot(batch, degree);
-  return { answers, settings: at.settings, controls: CONTROLS, snapshot: at, moved: '', problem: '', repairs: [], pins: [], summary: 'from the kernel', history: { undo: '', redo: '', version: 0 } };
+  return { answers, settings: at.settings, snapshot: at, moved: '', problem: '', repairs: [], pins: [], summary: 'from the kernel', history: { undo: '', redo: '', version: 0 } };
 }
 
-export function ahead(batch: number, degree: number): Ahead {
-  const degreeEntry = (value: number) =>
-    value === 4 ? { settings: snapshot(batch, 4).settings, problem: REFUSED } : snapshot(batch, value);
+/** All moves, in a message that needs none before. */
+export function ahead(batch: number, degree: number): AheadMessage {
+  const packed = (of: Snapshot): Packed => {
+    const { rungs, ...costs } = of.costs;
+    return [...Object.values(costs), rungs.flatMap(([, gib], index) => [index, gib])];
+  };
+  const degreeEntry = (value: number): Packed | string => (value === 4 ? REFUSED : packed(snapshot(batch, value)));
   return {
-    base: snapshot(batch, degree).settings,
-    by: { batch_size: BATCHES.map(value => snapshot(value, degree)), tensor_parallel_degree: DEGREES.map(degreeEntry) }
+    kind: 'ahead', id: '', number: 1, after: 0, base: settings(batch, degree), names: CONTROLS.map(({ name }) => name),
+    by: { batch_size: BATCHES.map(value => [{}, packed(snapshot(value, degree))]), tensor_parallel_degree: DEGREES.map(value => [{}, degreeEntry(value)]) },
+    texts: ['Whole model', 'Sharding']
   };
 }
 
@@ -64,7 +75,9 @@ export function recommendation(): Recommendation {
     defaults: ['precision fp16'],
     has_modules: false,
     decisive: ['Sharding.', 'It is the fastest.'],
+    required: '95 %',
     usable_gib: 30,
+    per_sample: 1,
     categories: ['Parameters', 'Gradients', 'Activations'],
     seconds: ['Forward', 'Backward'],
     figures: ['Memory'],
@@ -116,7 +129,7 @@ export class FakeModel {
   private readonly traits: Traits = {
     _recommendation: recommendation(),
     _state: state(16, 1),
-    _ahead: ahead(16, 1),
+    _controls: CONTROLS,
     _request: { id: '', settings: {}, moved: '' }
   };
 
@@ -157,7 +170,7 @@ export class FakeModel {
   answer(batch: number, degree: number, answers = this.traits._request.id): void {
     this.traits._state = state(batch, degree, answers);
     this.emit('change:_state');
-    this.traits._ahead = ahead(batch, degree);
+    this.emit('msg:custom', ahead(batch, degree));
   }
 
   emit(event: string, ...args: unknown[]): void {

@@ -4,7 +4,7 @@ import type { RenderProps } from '@anywidget/types';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import widget from '../src/widget/index';
 import type { Compared, FromKernel, Traits } from '../src/widget/wire';
-import { FakeModel, HOSTILE, PITFALLS, REFUSED, WHY, settings, state } from './fixtures';
+import { ahead, CONTROLS, FakeModel, HOSTILE, PITFALLS, REFUSED, WHY, settings, state } from './fixtures';
 
 let model: FakeModel;
 let el: HTMLElement;
@@ -19,6 +19,8 @@ function render(into: FakeModel): [HTMLElement, () => void] {
 beforeEach(() => {
   model = new FakeModel();
   [el, dispose] = render(model);
+  model.emit('msg:custom', ahead(16, 1));
+  open();
 });
 
 afterEach(() => {
@@ -27,6 +29,11 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
+const open = (): void => {
+  const details = el.querySelector<HTMLDetailsElement>('.smp-details')!;
+  details.open = true;
+  details.dispatchEvent(new Event('toggle'));
+};
 const text = (selector: string): string => el.querySelector(selector)!.textContent!;
 const slider = (name: string): HTMLInputElement => el.querySelector(`input[name=${name}]`)!;
 const press = (name: string): void => [...el.querySelectorAll('button')].find(b => b.textContent === name)!.click();
@@ -53,8 +60,9 @@ async function fill(name: string, data: unknown): Promise<void> {
 }
 
 test("a user's text is never markup, and a link leads nowhere but to https", async () => {
+  press('Why');
   await fill('why', WHY);
-  press('Script');
+  press('Your script');
   await fill('requirements', { pitfalls: PITFALLS });
   expect(el.querySelector('img, script')).toBeNull();
   expect(text('.smp-heading')).toBe(HOSTILE);
@@ -62,6 +70,7 @@ test("a user's text is never markup, and a link leads nowhere but to https", asy
 });
 
 test('the reasons are those of the plan on the screen, with its difference from the recommended plan', async () => {
+  press('Why');
   await fill('why', WHY);
   expect(text('.smp-difference')).toBe(HOSTILE);
   expect(text('.smp-comparison tbody + tbody tr')).toBe('Cost of the run$7k$8k+$1k');
@@ -151,10 +160,12 @@ test('every focusable element keeps its keys from the notebook', () => {
 
 test('a slider stands on allowed values only and says which', () => {
   slide('batch_size', 2);
-  expect(slider('batch_size').getAttribute('aria-valuetext')).toBe('24');
-  expect(text('.smp-memory')).toBe('24 of 30.0 GiB per GPU');
-  expect(text('.smp-decisive-lead')).toBe('Your plan, 50 % faster than the recommended one.');
-  expect(text('.smp-decisive')).toContain('A larger batch must gain.');
+  expect(slider('batch_size').getAttribute('aria-valuetext')).toBe('24, 24.0 GiB, Fits, 240 samples/s');
+  expect(text('.smp-memory')).toBe('24.0 of 30.0 GiB');
+  expect(text('.smp-change')).toContain('Batch size 16 → 24: +8.0 GiB per GPU, +50 % samples/s.');
+  expect(text('.smp-change code')).toBe('advice.move(batch_size=24)');
+  model.answer(24, 1);
+  expect(text('.smp-change')).toContain('A larger batch must gain.');
 });
 
 test('labels have their definition as a tooltip, and the glossary lists its terms', () => {
@@ -178,15 +189,17 @@ test('a combination that cannot be says why beside its control, and all else sta
   expect(row.querySelector('[role=alert]')!.textContent).toBe(REFUSED);
   expect(text('.smp-words')).toBe('Not possible');
   // The figures of the last valid plan are not those of these settings.
-  expect([...el.querySelectorAll('.smp-large')].map(one => one.textContent)).toEqual(['–', '–', '–']);
-  expect(text('.smp-decisive')).toContain(REFUSED);
+  expect([...el.querySelectorAll('.smp-fact > b')].map(one => one.textContent)).toEqual(['–', '–', '–']);
+  expect(text('.smp-change')).toContain('Choose a repair below');
+  press('Insert estimator cell');
+  expect(text('.smp-status')).toContain('cannot be combined');
 });
 
 test('two views of one model stay in step', () => {
   const [other, disposeOther] = render(model);
   slide('batch_size', 2);
   model.answer(24, 1);
-  expect(other.querySelector('.smp-memory')!.textContent).toBe('24 of 30.0 GiB per GPU');
+  expect(other.querySelector('.smp-memory')!.textContent).toBe('24.0 of 30.0 GiB');
   disposeOther();
 });
 
@@ -233,7 +246,7 @@ test('two cells that are copied are to be pasted apart: in one, the estimator wo
 
 test('going back leaves the focus in the view, where the button was', () => {
   slide('batch_size', 2);
-  const back = [...el.querySelectorAll('button')].find(one => one.textContent === 'Reset to recommended')!;
+  const back = [...el.querySelectorAll('button')].find(one => one.textContent === 'Back to recommended')!;
   back.focus();
   back.click();
   expect(back.hidden).toBe(true);
@@ -244,9 +257,10 @@ test('the recommended value is told in words, even where its control has no such
   const here = model.get('_state');
   const recommended = model.get('_recommendation');
   recommended.recommended = { ...recommended.recommended, configuration: ['sixteen', '1'] };
-  model.set('_state', { ...here, settings: settings(8, 1), controls: here.controls.map(one => ({ ...one, values: [8], texts: ['8'] })) });
+  model.set('_state', { ...here, settings: settings(8, 1) });
+  model.set('_controls', CONTROLS.map(one => ({ ...one, values: [8], texts: ['8'] })));
   const [other, disposeOther] = render(model);
-  expect(other.querySelector('.smp-advised')!.textContent).toBe('recommended: sixteen');
+  expect(other.querySelector('.smp-fixed')!.textContent).toBe('recommended: sixteen');
   disposeOther();
 });
 
@@ -373,10 +387,10 @@ test('a place is copied, and shown to be selected where there is no clipboard', 
   expect(text('.smp-check-row pre')).toBe('train.py:3: Early. Later.');
 });
 
-test('a position that cannot be reached is marked on the track with the reason', () => {
-  const track = slider('tensor_parallel_degree').closest('.smp-track')!;
-  expect([...track.querySelectorAll('.smp-mark-refused')].map(mark => mark.getAttribute('title'))).toEqual([`4: ${REFUSED}`]);
-  expect(el.querySelectorAll('.smp-mark-refused')).toHaveLength(1);
+test('a position that cannot be reached, or does not fit, is marked on the rail with the reason', () => {
+  const titles = (name: string): (string | null)[] => [...slider(name).closest('.smp-track')!.querySelectorAll('.smp-zone')].map(mark => mark.getAttribute('title'));
+  expect(titles('tensor_parallel_degree')).toEqual([`4: ${REFUSED}`]);
+  expect(titles('batch_size')).toEqual(['32: Does not fit']);
 });
 
 test('a repair is a button, and the way back is another', () => {
@@ -392,7 +406,7 @@ test('a repair is a button, and the way back is another', () => {
     'Pin degree 4 and search the other settingsthe best plan with this value',
     'Keep the degree as it was'
   ]);
-  expect(el.querySelector('.smp-no-figures')).not.toBeNull();
+  expect(el.querySelector('.smp-charts.smp-older')).not.toBeNull();
   box.querySelector('button')!.click();
   expect(model.get('_request')).toMatchObject({ settings: settings(8, 4) });
   model.answer(8, 4);
@@ -419,7 +433,8 @@ test('a changed field searches with all fields, shows progress, and can be cance
   expect(model.sent.at(-1)).toMatchObject({ kind: 'search', workload: { model: '30B', library: 'auto', max_days: '' } });
   const { id } = model.sent.at(-1) as { id: string };
   model.emit('msg:custom', { kind: 'searching', id, done: 4, total: 16, text: '8 x p4d', seconds_left: 6.2 } satisfies FromKernel);
-  expect(text('.smp-search-text')).toBe('Searching, cluster 5 of 16: 8 x p4d, about 6 s left');
+  expect(text('.smp-verdict')).toContain('Searching');
+  expect(text('.smp-verdict')).toContain('cluster 5 of 16: 8 x p4d');
   press('Cancel');
   expect(model.sent.at(-1)).toMatchObject({ kind: 'cancel' });
   model.emit('msg:custom', { kind: 'searching', id, done: 5, total: 16, text: '', seconds_left: 6 } satisfies FromKernel);
@@ -440,7 +455,7 @@ test('what the fields say and what is exported are the same plan', () => {
   const exports = (): unknown[] => model.sent.filter(({ kind }) => kind === 'export');
   field.value = '30B';
   field.dispatchEvent(new Event('input'));
-  expect(text('.smp-words')).toBe('Fits (plan of the fields before)');
+  expect(text('.smp-words')).toBe('Fits (before)');
   press('Insert estimator cell');
   press('Copy code');
   expect(exports()).toEqual([]);
@@ -477,11 +492,12 @@ test('the button names the cells that it updates, and a plan that cannot run has
     event.preventDefault();
   };
   document.addEventListener('smp-advisor:plan', count);
-  slide('batch_size', 3);
+  slide('batch_size', 2);
   await vi.waitFor(() => expect(text('.smp-actions button')).toBe('Update 2 cells'));
   document.removeEventListener('smp-advisor:plan', count);
-  expect(text('.smp-decisive')).toContain('Your plan, which does not fit.');
-  expect(text('.smp-headline .smp-note')).toBe('samples/s (if it fitted)');
+  slide('batch_size', 3);
+  expect(text('.smp-actions button')).toBe('Make it fit');
+  expect(text('.smp-change')).toContain('it would not run. Set 24, the nearest that fits');
 });
 
 test('shortcuts of JupyterLab pass, keys of a control do not', async () => {

@@ -131,6 +131,14 @@ def plotted_plans(advice: Recommended) -> list[Plan]:
     return listed_plans(_result(advice))[: len(representatives(_result(advice)).ranked)]
 
 
+def points_of(advice: Recommended) -> list[tuple[float, float]]:
+    """GiB per GPU and throughput of the plotted plans, in tokens, or samples, per second."""
+    result = representatives(_result(advice))
+    sequence = 1 if advice.model.reads_tokens else advice.model.sequence_length(advice.job.sequence_length)
+    rates = zip(result.ranked, result.scores.tokens_per_second, strict=True)
+    return [(round(float(result.needed_gib[row]), 1), float(f"{rate / sequence:.4g}")) for row, rate in rates]
+
+
 def alternatives_chart(advice: Recommended, estimate: Estimate) -> Chart:
     """Points of all combinations that fit, with the plan on the screen among them."""
     result_of = _result(advice)

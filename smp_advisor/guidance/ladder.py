@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.costs.evaluate import memory_columns
 from smp_advisor.costs.wording import (
     SAME,
     checkpointing_text,
@@ -19,11 +20,14 @@ from smp_advisor.costs.wording import (
     step_time,
     table_lines,
 )
+from smp_advisor.errors import PlanError
 from smp_advisor.guidance.conclusion import brief_change
 from smp_advisor.guidance.practices import Step, order, practice
 from smp_advisor.guidance.recommended import PlannedRun, WhatIf, evaluate, evaluate_best, vary, without
+from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.controls import fields_of, shardable_gpus
-from smp_advisor.libraries.groups import divisors, shard_degree
+from smp_advisor.libraries.groups import divisors, global_batch_size, shard_degree
+from smp_advisor.libraries.layout import layout_of
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.uninterrupted import uninterrupted
 
@@ -32,8 +36,10 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from smp_advisor.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload import Job
 
 _OFF: dict[str, dict[str, Any]] = {
     "optimizer_state_sharding": {"shard_optimizer_state": False, "sharded_data_parallel_degree": 1},
@@ -212,8 +218,8 @@ def climb(run: PlannedRun, steps: tuple[Step, ...]) -> Ladder:
     return Ladder(rungs=tuple(_rungs(run)), unused=tuple(unused), usable_gib=usable)
 
 
-def _rungs(run: PlannedRun) -> list[Rung]:
-    """The plan without any technique, and each technique added to those before it."""
+def _cumulative(run: PlannedRun) -> dict[str, WhatIf]:
+    """The plan without any technique, and with each technique added to those before it, by technique."""
     library = run.plan.library
     arguments = {name: practice(name, library).argument for name in order(library)}
     off = {name: off for name, argument in arguments.items() if (off := off_settings(argument, run))}
@@ -227,14 +233,73 @@ def _rungs(run: PlannedRun) -> list[Rung]:
             later |= off[following]
         # Sharding over all GPUs would otherwise grow with the GPUs that later techniques take.
         own = {shards: getattr(run.plan, shards)} if later and shards and shards not in later else {}
-        plans[name] = vary(run, **own, **later) if later else itself
-    estimates = evaluate(run.model, plans) | {names[-1]: run.estimate}
+        plans[name] = _same_microbatches(run, vary(run, **own, **later)) if later else itself
+    return plans
+
+
+def _same_microbatches(run: PlannedRun, comparison: WhatIf) -> WhatIf:
+    """The comparison with as many microbatches as the plan: a batch that they do not divide is rounded up."""
+    plan, number = comparison.plan, run.plan.microbatches
+    if plan is None or plan.microbatches == number:
+        return comparison
+    batch = -(-plan.batch_size // number) * number
+    try:
+        held = replace(plan, batch_size=batch, microbatches=number)
+    except PlanError:
+        return comparison
+    job = replace(comparison.job, global_batch_size=None)
+    if any(mismatches(held, comparison.cluster, run.model, job)):
+        return comparison
+    moved = tuple(text for text in comparison.moved if "microbatch" not in text)
+    samples, before = global_batch_size(held, comparison.cluster), run.estimate.global_batch_size
+    aside = () if samples == before else (f"a global batch of {samples:,} samples instead of {before:,}",)
+    return replace(comparison, plan=held, job=job, moved=(*moved, *aside))
+
+
+def stairs(runs: Sequence[PlannedRun]) -> list[list[tuple[str, float | None]]]:
+    """Title and GiB per GPU of each rung of plans for one model, computed together; None where there is no plan."""
+    ladders = [_cumulative(run) for run in runs]
+    groups: dict[tuple[Cluster, Job], dict[tuple[int, str], Plan]] = {}
+    for at, by in enumerate(ladders):
+        for name, comparison in list(by.items())[:-1]:
+            if comparison.plan is not None:
+                groups.setdefault((comparison.cluster, comparison.job), {})[at, name] = comparison.plan
+    needed: dict[tuple[int, str], float] = {}
+    for (cluster, job), plans in groups.items():
+        layout = layout_of(list(plans.values()), job, cluster)
+        found = memory_columns(runs[0].model, cluster, job, layout).needed_bytes / 2**30
+        needed.update(zip(plans, found.tolist(), strict=True))
+    return [
+        [
+            (
+                _title(name, comparison, run) + _other_batch(comparison),
+                needed.get((at, name)) if n < len(by) - 1 else run.estimate.needed_gib,
+            )
+            for n, (name, comparison) in enumerate(by.items())
+        ]
+        for at, (run, by) in enumerate(zip(runs, ladders, strict=True))
+    ]
+
+
+def _other_batch(comparison: WhatIf) -> str:
+    return ", another batch" if any("a global batch of" in text for text in comparison.moved) else ""
+
+
+def _title(name: str, comparison: WhatIf, run: PlannedRun) -> str:
+    if name == START:
+        return start_title(comparison.plan or run.plan, run)
+    return rung_title(practice(name, run.plan.library).argument, run.plan, run)
+
+
+def _rungs(run: PlannedRun) -> list[Rung]:
+    """The rungs of a plan with their decisions."""
+    plans = _cumulative(run)
+    estimates = evaluate(run.model, plans) | {list(plans)[-1]: run.estimate}
     result: list[Rung] = []
     for name, comparison in plans.items():
         estimate = estimates.get(name)
-        shown = comparison.plan or run.plan
         fitting = estimate is not None and fits(estimate, run.min_fit_probability)
-        title = start_title(shown, run) if name == START else rung_title(arguments[name], run.plan, run)
+        title = _title(name, comparison, run)
         before = result[-1] if result else None
         result.append(
             Rung(

@@ -15,9 +15,9 @@ from smp_advisor.advice.live.settings import require_name, require_settings, wit
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.checks import checked, fixed, pasted
-from smp_advisor.notebook.display import Fallback, Handshake, SavedOutputs, show, static_html
+from smp_advisor.notebook.display import Handshake, SavedOutputs, show, static_html
 from smp_advisor.notebook.panels import PanelRequests, perform, session_steps
-from smp_advisor.notebook.view_state import control_dicts, look_ahead, recommendation, snapshot_of
+from smp_advisor.notebook.view_state import Ahead, control_dicts, look_ahead, recommendation, snapshot_of
 from smp_advisor.notebook.workload_fields import Searching
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ VIEW_MIME = "application/vnd.smp-advisor.view+json"
 _STATIC = Path(__file__).parents[1] / "static"
 _LONGEST_IDENTITY = 100
 """Characters of the identity of a request: the view and a number."""
-_OF_THE_KERNEL = frozenset({"_recommendation", "_state", "_ahead", "_esm", "_css"})
+_OF_THE_KERNEL = frozenset({"_recommendation", "_state", "_controls", "_esm", "_css"})
 """Traits that no view writes."""
 
 
@@ -56,7 +56,7 @@ class Advisor(anywidget.AnyWidget):
 
     _recommendation = t.Dict(help="Data that no control changes.").tag(sync=True)
     _state = t.Dict(help="Values of the controls, and the estimate of their plan.").tag(sync=True)
-    _ahead = t.Dict(help="Estimates of all moves from these values.").tag(sync=True)
+    _controls = t.List(help="The controls of the plan, with their positions.").tag(sync=True)
     _request = t.Dict(help="Request of a view: all settings, or one move from them.").tag(sync=True)
 
     def __init__(self, advice: Advice) -> None:
@@ -64,9 +64,10 @@ class Advisor(anywidget.AnyWidget):
         self._drawn = self._advice.recommended
         self._answering = ""
         self.handshakes: list[Handshake] = []
-        self.fallbacks: list[Fallback] = []
-        self.outputs = SavedOutputs(self._repr_mimebundle_)
+        self.outputs = SavedOutputs(self)
         self._shown_in: int | None = None
+        self._ahead = Ahead()
+        self._ahead_of: tuple[object, object] | None = None
         self._served: dict[str, int] = {}
         # Messages of views may arrive in another thread than that of the cells: JupyterLab sends them over a subshell.
         self._turn = self._advice.turn
@@ -74,7 +75,7 @@ class Advisor(anywidget.AnyWidget):
             super().__init__(
                 _recommendation=recommendation(self._drawn),
                 _state=self._as_state(),
-                _ahead=self._as_ahead(),
+                _controls=self._as_controls(),
             )
             self._advice.observe(self._on_change)
         self._searching = Searching(self._advice, self.send)
@@ -112,7 +113,7 @@ class Advisor(anywidget.AnyWidget):
         self._advice.plan = plan
 
     @property
-    def _controls(self) -> control_state.ControlState:
+    def _now(self) -> control_state.ControlState:
         return self._advice.controls
 
     def cells(self, what: str = "job", sdk: str = "auto", **options: Any) -> list[str]:
@@ -128,15 +129,15 @@ class Advisor(anywidget.AnyWidget):
         options
             Options of the job, see `smp_advisor.export.JobOptions`.
         """
-        return cells(self.advice, control_state.require(self._controls).plan, what, sdk, **options)
+        return cells(self.advice, control_state.require(self._now).plan, what, sdk, **options)
 
     def cell(self, sdk: str = "auto", **options: Any) -> str:
         """The cell that starts the job of `plan`."""
-        return self.advice.cell(sdk, control_state.require(self._controls).plan, **options)
+        return self.advice.cell(sdk, control_state.require(self._now).plan, **options)
 
     def script_cell(self) -> str:
         """The cell that writes the training script of `plan`; empty if you use a script of your own."""
-        return self.advice.script_cell(control_state.require(self._controls).plan)
+        return self.advice.script_cell(control_state.require(self._now).plan)
 
     @property
     def recommendation(self) -> dict[str, Any]:
@@ -155,24 +156,35 @@ class Advisor(anywidget.AnyWidget):
             self._drawn = self._advice.recommended
             with self.hold_sync():  # a view draws another recommendation together with its state
                 self._recommendation = recommendation(self._drawn)
-                self._state = self._as_state(self._answering)
-                self._ahead = self._as_ahead()
-            return
-        self._state = self._as_state(self._answering)
+                self._set_state()
+        else:
+            self._set_state()
         # Sent after the state, because it is larger and only the next move needs it.
-        if self._ahead["base"] != self._controls.valid_settings or self._ahead_of is not self._controls.advice:
-            self._ahead = self._as_ahead()
+        if self._ahead_of is not None and self._ahead_of != self._ahead_key:
+            self._send_ahead()
 
-    def _as_ahead(self) -> dict[str, Any]:
-        self._ahead_of = self._controls.advice
-        return look_ahead(self._controls.advice, self._controls.valid_settings)
+    def _set_state(self) -> None:
+        self._controls = self._as_controls()
+        self._state = self._as_state(self._answering)
+
+    @property
+    def _ahead_key(self) -> tuple[object, object]:
+        return id(self._now.advice), self._now.valid_settings
+
+    def _send_ahead(self, *, whole: bool = False) -> None:
+        """Send the plans of all moves from the settings on screen; none before the first view is there."""
+        self._ahead_of = self._ahead_key
+        moves = look_ahead(self._now.advice, self._now.valid_settings)
+        self.send(self._ahead.message(moves, self._now.valid_settings, whole=whole))
+
+    def _as_controls(self) -> list[dict[str, Any]]:
+        return control_dicts(self._now.advice, self._now.valid_settings)
 
     def _as_state(self, answers: str = "") -> dict[str, Any]:
-        state = self._controls
+        state = self._now
         return {
             "answers": answers,
             "settings": state.settings,
-            "controls": control_dicts(state.advice, state.valid_settings),
             "snapshot": snapshot_of(state),
             "moved": state.moved,
             "problem": with_labels(state.advice.plan.library, state.problem),
@@ -201,7 +213,7 @@ class Advisor(anywidget.AnyWidget):
             # which it must not undo, may already be applied.
             return True
         self._served[view] = order
-        library = self._controls.advice.plan.library
+        library = self._now.advice.plan.library
         try:
             settings = require_settings(request.get("settings"), library)
             moved = str(request.get("moved") or "")
@@ -211,9 +223,9 @@ class Advisor(anywidget.AnyWidget):
                 # The view does not know the dependent settings of this move: they are set here.
                 require_name(moved, library)
                 require_settings({**settings, moved: request["value"]}, library)
-                state = control_state.move(control_state.apply(self._controls, settings), moved, request["value"])
+                state = control_state.move(control_state.apply(self._now, settings), moved, request["value"])
             else:
-                state = control_state.apply(self._controls, settings, moved=moved)
+                state = control_state.apply(self._now, settings, moved=moved)
         except AdvisorError as error:
             self.send({"kind": "failed", "id": identity, "text": with_labels(library, str(error))})
             return False
@@ -253,6 +265,11 @@ class Advisor(anywidget.AnyWidget):
             self.outputs.keeps_views = self.outputs.keeps_views or content.get("keeps") is True
             for handshake in self.handshakes:
                 handshake.arrived()
+            with self._turn:
+                self._send_ahead(whole=True)
+        elif kind == "ahead":  # a view has missed a message
+            with self._turn:
+                self._send_ahead(whole=True)
         elif kind in {"move", "export"}:
             # The request contains the values of the controls, so the cell always matches them.
             with self._turn:
@@ -284,7 +301,7 @@ class Advisor(anywidget.AnyWidget):
         except AdvisorError as error:
             self.send({"kind": "failed", "id": identity, "text": with_labels(self.plan.library, str(error))})
         else:
-            self.send({"kind": "cells", "id": identity, "settings": self._controls.settings, "sources": sources})
+            self.send({"kind": "cells", "id": identity, "settings": self._now.settings, "sources": sources})
 
     def __repr__(self) -> str:
         return repr(self.advice).replace("LiveAdvice", "Advisor", 1)
@@ -292,7 +309,7 @@ class Advisor(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle = super()._repr_mimebundle_(**kwargs)
         data, metadata = bundle or ({}, {})
-        html = static_html(self._advice, self.recommendation, snapshot_of(self._controls))
+        html = static_html(self._advice, self.recommendation, snapshot_of(self._now))
         text = str(self._advice) if self._advice.is_recommended else f"{self._advice}\n\n{self.ladder()}"
         own = {VIEW_MIME: {"model_id": self.model_id}, "text/html": html, "text/plain": text}
         return {**data, **own}, metadata

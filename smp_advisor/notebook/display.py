@@ -100,12 +100,14 @@ _MOST = 8
 class SavedOutputs:
     """Outputs of an advisor, written once a view reported that its application keeps it when they are."""
 
-    def __init__(self, bundle: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> None:
-        self._bundle = bundle
+    def __init__(self, advisor: Advisor) -> None:
+        self._advisor = advisor
         self._handles: list[DisplayHandle] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.keeps_views = False
+        self.is_static = False
+        """Whether no view loads: then the outputs follow the plan as pictures."""
 
     def add(self, handle: DisplayHandle) -> None:
         """Follow the plan in one more output. Without an event loop, outputs stay as they are."""
@@ -117,8 +119,8 @@ class SavedOutputs:
 
     def changed(self) -> None:
         """The plan on screen changed, in any thread."""
-        if self.keeps_views and self._handles and self._loop is not None and not self._loop.is_closed():
-            loop = self._loop
+        loop = self._loop
+        if (self.keeps_views or self.is_static) and self._handles and loop is not None and not loop.is_closed():
 
             def wait() -> None:
                 if self._timer is not None:
@@ -127,72 +129,19 @@ class SavedOutputs:
 
             loop.call_soon_threadsafe(wait)
 
-    def write(self) -> None:
-        """Write the present plan into every output."""
-        data, metadata = self._bundle()
+    def write(self, *, is_static: bool | None = None) -> None:
+        """Write the present plan into every output, as a picture if no view loads."""
+        self.is_static = self.is_static if is_static is None else is_static
+        data, metadata = (static_bundle(self._advisor), {}) if self.is_static else self._advisor._repr_mimebundle_()
         for handle in self._handles:
             handle.update(data, metadata=metadata, raw=True)
 
 
 NOTICE = (
-    "The advisor's own view could not load in this page. If you installed smp_advisor while the page was open, "
-    "reload the browser page once and run the cell again. Until then, this simpler view has the same controls, and "
-    "%smp_export in a new cell writes the code."
+    "The page of the advice could not load here. If you installed smp_advisor while this page was open, reload it once "
+    "and run the cell again. Until then, advice.move(batch_size=32) in a new cell moves a setting, and %smp_export "
+    "writes the code."
 )
-
-
-class Fallback:
-    """Controls and figures as core widgets. `widget` contains them."""
-
-    def __init__(self, advisor: Advisor) -> None:
-        self._advisor = advisor
-        self._controls = w.VBox()
-        self._figures = w.HTML()
-        self._note = w.HTML()
-        shown = advisor.recommendation
-        reset = w.Button(description="Reset to recommended", layout=w.Layout(width="auto"))
-        reset.on_click(lambda _: advisor.reset())
-        self.widget = w.VBox(
-            [
-                w.HTML(_lines(f'<p role="status"><strong>{escape(NOTICE)}</strong></p>{title_html(shown)}')),
-                self._controls,
-                self._figures,
-                self._note,
-                reset,
-            ],
-            layout=w.Layout(max_width="1040px"),
-        )
-        advisor.observe(self._draw, "_state")
-        self._draw()
-
-    def _draw(self, _: object = None) -> None:
-        state = self._advisor.state
-        self._controls.children = [self._control(control, state) for control in state["controls"]]
-        shown, now = self._advisor.recommendation, state["snapshot"]
-        charts = "".join(self._advisor.advice.chart(name).as_html() for name in ("memory", "time"))
-        self._figures.value = _lines(verdict_html(shown, now) + charts)
-        self._note.value = escape(state["problem"] or state["summary"])
-
-    def _control(self, control: dict[str, Any], state: dict[str, Any]) -> w.Widget:
-        name, value = control["name"], state["settings"][control["name"]]
-        options: dict[str, Any] = {"description": control["label"], "style": {"description_width": "170px"}}
-        layout = w.Layout(width="520px")
-        widget: w.Widget
-        if control["kind"] == "checkbox":
-            widget = w.Checkbox(value=value, indent=True, layout=layout, **options)
-        else:
-            kind = w.Dropdown if control["kind"] == "select" else w.SelectionSlider
-            pairs = list(zip(control["texts"], control["values"], strict=True))
-            widget = kind(options=pairs, value=value, disabled=len(pairs) < 2, layout=layout, **options)
-        widget.observe(lambda change: self._move(name, change["new"]), "value")
-        return widget
-
-    def _move(self, name: str, value: Any) -> None:
-        try:
-            self._advisor.move(**{name: value})
-        except AdvisorError as error:
-            self._draw()
-            self._note.value = escape(str(error))
 
 
 def _lines(html: str) -> str:
@@ -200,14 +149,11 @@ def _lines(html: str) -> str:
     return f'<div style="line-height:1.5">{html}</div>'
 
 
-def fallback_bundle(advisor: Advisor) -> dict[str, Any]:
-    """The mime bundle of the fallback view. It still contains the static view."""
-    fallback = Fallback(advisor)
-    advisor.fallbacks.append(fallback)
-    bundle = fallback.widget._repr_mimebundle_()
-    data = bundle[0] if isinstance(bundle, tuple) else bundle
-    own = advisor._repr_mimebundle_()[0]
-    return {**own, **{name: value for name, value in data.items() if name not in {"text/html", "text/plain"}}}
+def static_bundle(advisor: Advisor) -> dict[str, Any]:
+    """The mime bundle without the view: the saved picture, below the reason for it."""
+    data = advisor._repr_mimebundle_()[0]
+    notice = f'<p role="status"><strong>{escape(NOTICE)}</strong></p>'
+    return {"text/html": notice + data["text/html"], "text/plain": f"{NOTICE}\n\n{data['text/plain']}"}
 
 
 # mypy: allow-untyped-calls
@@ -267,13 +213,13 @@ def show(advisor: Advisor) -> None:
         return
     handle = display(data, metadata=metadata, raw=True, display_id=True)
     advisor.outputs.add(handle)
-    advisor.handshakes.append(
-        Handshake(
-            replace=lambda: handle.update(fallback_bundle(advisor), raw=True),
-            restore=advisor.outputs.write,
-            events=shell.events,
-        ).start()
+    outputs = advisor.outputs
+    handshake = Handshake(
+        replace=lambda: outputs.write(is_static=True),
+        restore=lambda: outputs.write(is_static=False),
+        events=shell.events,
     )
+    advisor.handshakes.append(handshake.start())
 
 
 _SHOWN = 3
@@ -328,21 +274,22 @@ def title_html(shown: Data) -> str:
 
 def verdict_html(shown: Data, now: Data) -> str:
     """Whether the plan fits, its speed, time and money, and what decides."""
-    costs = now["costs"]
+    costs, usable = now["costs"], shown["usable_gib"]
     sign, words = FITS[costs["fit"]]
     void = costs["fit"] == "over"  # a plan that cannot run has no speed and no price
     style = "text-decoration:line-through" if void else ""
     figures = "".join(
         f'<div><div style="{style}">{escape(about)} <span style="{_LARGE}">{escape(value)}</span> {escape(unit)}</div>'
         f'<div style="{_MUTED}">{"if it fitted" if void else escape(note or ends)}</div></div>'
-        for about, value, unit, note, ends in costs["headline"]
+        for about, value, unit, note, ends in now["headline"]
     )
+    memory = costs["memory"] or f"{costs['gib']:,.1f} of {usable:.1f} GiB per GPU"
     recommended = now["configuration"] == shown["recommended"]["configuration"]
     lead, reason = shown["decisive"] if recommended else ("Your plan.", "Its settings are below.")
     return (
         f'<div style="border-left:4px solid {_STATES[costs["fit"]]};padding:4px 14px">'
         f'<div style="display:flex;flex-wrap:wrap;gap:8px 32px"><div><div style="{_LARGE}">{sign} {words}</div>'
-        f"<div><strong>{escape(costs['memory'])}</strong></div>"
-        f'<div style="{_MUTED}">{escape(costs["likely"])}</div></div>{figures}</div>'
+        f"<div><strong>{escape(memory)}</strong></div>"
+        f'<div style="{_MUTED}">{escape(now["likely"])}</div></div>{figures}</div>'
         f'<div style="margin-top:6px"><strong>{escape(lead)}</strong> {escape(reason)}</div></div>'
     )

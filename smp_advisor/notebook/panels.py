@@ -14,7 +14,7 @@ from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.advice.live.settings import require_settings, with_labels
 from smp_advisor.advice.options import named_values
 from smp_advisor.charts import chart_of
-from smp_advisor.charts.plans import clusters_chart
+from smp_advisor.charts.plans import clusters_chart, points_of
 from smp_advisor.charts.step import modules_chart
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.guidance.ladder import ladder_html, reasons_of
@@ -155,7 +155,7 @@ def _offered(start: Callable[[], Run]) -> str:
     return token
 
 
-SLOW_PANELS = frozenset({"alternatives", "clusters", "start"})
+SLOW_PANELS = frozenset({"points", "alternatives", "clusters", "start"})
 """Panels that take seconds: they are computed while the kernel answers other requests."""
 
 
@@ -163,6 +163,7 @@ PANELS: dict[str, Panel] = {
     "alternatives": lambda _, state, options: chart_of(state.advice, "alternatives", state.plan).plain(
         options.get("width")
     ),
+    "points": lambda advice, *_: {"points": points_of(advice.recommended)},
     "ranks": lambda _, state, __: {"html": rank_map(state.plan, state.advice.cluster)._repr_html_()},
     "modules": modules,
     "fit": lambda advice, state, _: {
@@ -222,6 +223,9 @@ class PanelRequests:
             data = panel_data(name, self._advice, state, options)
         except AdvisorError as error:
             self._fail(identity, state.advice.plan.library, error)
+        except Exception as error:  # noqa: BLE001 (the page must not wait for ever)
+            text = f"This part of the page cannot be computed: {type(error).__name__}: {error}."
+            self._fail(identity, state.advice.plan.library, AdvisorError(text))
         else:
             self._send({"kind": "panel", "id": identity, "name": name, "settings": state.settings, "data": dict(data)})
 

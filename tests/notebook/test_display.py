@@ -16,9 +16,8 @@ import smp_advisor as smpa
 from smp_advisor import advise
 from smp_advisor.advice import Advice
 from smp_advisor.advice.live import LiveAdvice
-from smp_advisor.errors import PlanError
 from smp_advisor.notebook import Advisor, display
-from smp_advisor.notebook.display import NOTICE, PATIENCE_SECONDS, Fallback, Handshake, fallback_bundle
+from smp_advisor.notebook.display import NOTICE, PATIENCE_SECONDS, Handshake
 
 from .advice import make_advice
 
@@ -181,32 +180,11 @@ def test_a_view_that_reports_stays_and_silence_is_given_up_once_the_last_cell_ha
         assert said == ["replaced", "restored"]
 
 
-def children(widget):
-    yield widget
-    for child in getattr(widget, "children", ()):
-        yield from children(child)
-
-
-def one(fallback, **traits):
-    return next(w for w in children(fallback.widget) if all(getattr(w, k, None) == v for k, v in traits.items()))
-
-
-def test_the_fall_back_says_what_to_do_and_moves_the_same_advisor(advice):
-    advisor = Advisor(advice)
-    fallback = Fallback(advisor)
-    assert any(escape(NOTICE) in str(getattr(w, "value", "")) for w in children(fallback.widget))
-    one(fallback, description="Batch size").value = 24
-    assert advisor.plan.batch_size == 24
-    assert any("Batch size 20 → 24" in str(getattr(w, "value", "")) for w in children(fallback.widget))
-    advisor.move(batch_size=16)
-    assert one(fallback, description="Batch size").value == 16
-    one(fallback, description="Reset to recommended").click()
-    assert advisor.plan is advice.plan
-    one(fallback, description="Sharding").value = "sharded_8"
-    one(fallback, description="Pipeline parallel degree").value = 2
-    assert any("exclude each other" in str(getattr(w, "value", "")) for w in children(fallback.widget))
-    with pytest.raises(PlanError):
-        advisor.move(pipeline_parallel_degree=2)
-    bundle = fallback_bundle(Advisor(advice))
-    assert "smp-static" in bundle["text/html"]
-    assert "application/vnd.jupyter.widget-view+json" in bundle
+def test_where_no_view_loads_the_picture_stays_with_its_notice(advice):
+    advisor, handle = Advisor(advice), Handle()
+    advisor.outputs.add(handle)
+    advisor.outputs.write(is_static=True)
+    data = handle.written[-1]
+    assert set(data) == {"text/html", "text/plain"}
+    assert escape(NOTICE) in data["text/html"]
+    assert "smp-static" in data["text/html"]

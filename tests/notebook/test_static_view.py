@@ -66,7 +66,7 @@ def test_the_glossary_explains_labels_without_network(pipeline_advice):
 
 
 def test_one_figure_is_rounded_once(advice):
-    at = recommendation(advice)["recommended"]["costs"]
+    at = recommendation(advice)["recommended"]
     peak, step = advice.estimate.memory.peak.total_gib, advice.estimate.step_seconds
     assert max(stage["total_gib"] for stage in at["stages"]) == pytest.approx(peak, abs=1e-6)
     assert at["step_seconds"] == pytest.approx(step, rel=1e-8)

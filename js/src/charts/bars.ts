@@ -1,16 +1,12 @@
 /** Stacked bars: memory of pipeline stages next to the limit, and the parts of a step. The charts of the kernel are the pictures of saved notebooks. */
 
-import { dot, escape, fixed, line, rect, stretched, WIDE } from './svg';
+import { escape, fixed, line, rect, stretched, WIDE } from './svg';
 
 export interface BarRow {
   label: string;
   parts: number[];
   /** Sum of the parts before rounding. */
   total: number;
-  /** Total of the previous state. */
-  ghost: number | null;
-  /** Low end, middle and high end of the 95 % interval of the memory needed. */
-  interval: readonly [low: number, middle: number, high: number] | null;
 }
 
 export interface Bars {
@@ -21,13 +17,12 @@ export interface Bars {
   limit: number | null;
 }
 
-/** Units of a row's height: the bar, and in rows with a limit the interval below. */
-const [TOP, BAR, INTERVAL] = [4, 24, 37];
+const [TOP, BAR] = [4, 24];
 
 /** HTML of the bars: each with its label, if there are several, and its total. They share one height, however many there are. */
 export function bars(data: Bars): string {
   const { unit, rows, limit } = data;
-  const most = Math.max(limit ?? 0, ...rows.flatMap(({ total, ghost, interval }) => [total, ghost ?? 0, interval?.[2] ?? 0]));
+  const most = Math.max(limit ?? 0, ...rows.map(({ total }) => total));
   const x = (value: number): number => (WIDE * value) / (limit === null ? most : 1.02 * most);
   const made = rows.map(row => {
     const over = limit !== null && beyond(row.total, limit) > 0;
@@ -39,7 +34,7 @@ export function bars(data: Bars): string {
 }
 
 function bar({ unit, limit, names }: Bars, row: BarRow, x: (value: number) => number): string {
-  const height = limit === null ? 32 : 44;
+  const height = 32;
   const parts: string[] = [];
   let start = 0;
   row.parts.forEach((value, index) => {
@@ -51,14 +46,6 @@ function bar({ unit, limit, names }: Bars, row: BarRow, x: (value: number) => nu
     const excess = beyond(row.total, limit);
     if (excess) parts.push(rect('smp-excess', x(limit), TOP + BAR, x(row.total - limit), 3, `${amount(excess, unit)} over the usable memory`));
     parts.push(line('smp-limit-mark', x(limit), 0, x(limit), height));
-  }
-  if (row.ghost !== null) parts.push(rect('smp-ghost', 0, TOP - 3, x(row.ghost), BAR + 6, `before: ${amount(row.ghost, unit)}`));
-  if (row.interval) {
-    const [low, middle, high] = row.interval.map(end => Math.max(end, 0)) as [number, number, number];
-    const title = `${amount(middle, unit)} needed, 95 %: ${fixed(low, 1)} to ${fixed(high, 1)} ${unit}`;
-    parts.push(line('smp-whisker', x(low), INTERVAL, x(high), INTERVAL, title));
-    for (const end of [low, high]) parts.push(line('smp-whisker', x(end), INTERVAL - 4, x(end), INTERVAL + 4));
-    parts.push(dot('smp-middle', x(middle), INTERVAL, title));
   }
   const of = limit === null ? '' : ` of ${fixed(limit, 1)} ${unit} usable`;
   const sizes = row.parts.flatMap((value, index) => (isWorth(value, unit, row.total) ? [`${names[index]} ${amount(value, unit, row.total)}`] : []));

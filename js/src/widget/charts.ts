@@ -1,57 +1,31 @@
-import { amount, bars, beyond, isWorth } from '../charts/bars';
-import { dot, line, rect } from '../charts/svg';
+import { amount, bars, isWorth } from '../charts/bars';
 import { button, element, explain, setDrawing, setText } from './dom';
 import type { Screen } from './session';
-import { markKey } from './sweeps';
-import type { Costs, Recommendation } from './wire';
+import type { Panel } from './panel';
+import type { Recommendation } from './wire';
 import '../../../smp_advisor/charts/data/charts.css';
 
-/** Memory of each group of pipeline stages, next to the usable memory, the previous plan and the interval. */
-export class MemoryChart {
+/** Memory of each group of pipeline stages by category. */
+export class MemoryChart implements Panel {
   readonly node: HTMLElement;
   private readonly plot = element('div', 'smp-plot');
   private readonly key: Key;
 
   constructor(private readonly shown: Recommendation) {
     this.key = new Key(shown.categories, shown.tooltips);
-    this.node = element('figure', 'smp-figure', element('figcaption', 'smp-caption', 'Memory per GPU', memoryKey()), this.plot, this.key.node);
+    this.node = element('figure', 'smp-figure', element('figcaption', 'smp-caption', 'Memory per GPU by category'), this.plot, this.key.node);
   }
 
-  draw({ snapshot, before }: Screen): void {
+  draw({ detail: { stages } }: Screen): void {
     const { usable_gib: limit, categories: names } = this.shown;
-    const { stages, interval } = snapshot.costs;
-    const last = before === undefined || before.settings === snapshot.settings ? undefined : before.costs.stages;
-    const ghosts = stages.map((stage, index) => ghost(last, stages.length, index, stage.peak));
-    const rows = stages.map((stage, index) => ({
-      label: stage.label,
-      parts: stage.gib,
-      total: stage.total_gib,
-      ghost: ghosts[index] ?? null,
-      interval: stage.peak ? interval : null
-    }));
-    setDrawing(this.plot, bars({ unit: 'GiB', names, rows, limit }));
-    this.node.classList.toggle('smp-over', stages.some(stage => beyond(stage.total_gib, limit) > 0));
+    setDrawing(this.plot, bars({ unit: 'GiB', names, limit, rows: stages.map(({ label, gib, total_gib: total }) => ({ label, parts: gib, total })) }));
     const peak = stages.find(stage => stage.peak) ?? stages[0];
     this.key.draw(peak?.gib ?? [], 'GiB', stages.length > 1 ? `${peak?.label} (highest peak):` : '');
   }
 }
 
-/** Meaning of the marks at a bar of memory. */
-const memoryKey = (): HTMLElement =>
-  markKey([
-    ['95 % interval', line('smp-whisker', 0, 5, 16, 5) + line('smp-whisker', 0.5, 1, 0.5, 9) + line('smp-whisker', 15.5, 1, 15.5, 9) + dot('smp-middle', 8, 5)],
-    ['before the change', rect('smp-ghost', 0.5, 0.5, 15, 9)]
-  ]);
-
-/** Total of the previous plan behind a bar: of the same group of stages, or the peaks of both if the groups differ. */
-function ghost(last: Costs['stages'] | undefined, count: number, index: number, isPeak: boolean): number | undefined {
-  if (last === undefined) return undefined;
-  if (last.length === count) return last[index]!.total_gib;
-  return isPeak ? last.find(stage => stage.peak)?.total_gib : undefined;
-}
-
 /** Parts of the step time. */
-export class TimeChart {
+export class TimeChart implements Panel {
   readonly node: HTMLElement;
   private readonly plot = element('div', 'smp-plot');
   private readonly key: Key;
@@ -69,12 +43,12 @@ export class TimeChart {
     this.node = element('figure', 'smp-figure', caption, this.plot, this.key.node);
   }
 
-  draw({ snapshot: { costs } }: Screen): void {
-    this.node.classList.toggle('smp-void', costs.fit === 'over'); // a plan that cannot run has no speed
-    setText(this.range, costs.step_range);
-    const row = { label: 'Each step', parts: costs.seconds, total: costs.step_seconds, ghost: null, interval: null };
+  draw({ detail }: Screen): void {
+    this.node.classList.toggle('smp-void', detail.costs.fit === 'over'); // a plan that cannot run has no speed
+    setText(this.range, detail.step_range);
+    const row = { label: 'Each step', parts: detail.seconds, total: detail.step_seconds };
     setDrawing(this.plot, bars({ unit: 's', names: this.shown.seconds, rows: [row], limit: null }));
-    this.key.draw(costs.seconds, 's');
+    this.key.draw(detail.seconds, 's');
   }
 }
 

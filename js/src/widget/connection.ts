@@ -10,7 +10,7 @@ export const TIMEOUT_MS = 20_000;
 /** A kernel that has handled a message and did not answer for this long does not know this advisor. */
 export const UNANSWERED_MS = 1_500;
 
-type Status = 'live' | 'busy' | 'silent' | 'gone';
+type Status = 'live' | 'working' | 'busy' | 'silent' | 'gone';
 
 /** JupyterLab's kernel, as far as it is used; other hosts have none to look at. */
 interface Kernel {
@@ -150,6 +150,7 @@ export class Connection {
     if (next.length > 0) this.timer = setTimeout(() => this.refresh(), Math.max(20, Math.min(...next) - now));
     const isQueued = [...this.waiting.values()].some(({ since }) => now - since >= QUEUED_MS);
     if (isQueued) this.show('busy');
+    else if (this.waiting.size > 0) this.show('working');
     else if (this.status !== 'silent' && !(this.status === 'busy' && isBusy)) this.show('live');
   }
 
@@ -169,7 +170,7 @@ export class Connection {
     this.rerun.hidden = status !== 'gone';
     const count = this.waiting.size;
     const queued = count === 0 ? '' : `: ${count} queued`;
-    setText(this.text, { live: 'Live', busy: `Kernel busy${queued}`, silent: SILENT, gone: GONE }[status]);
+    setText(this.text, { live: 'Live', working: 'Updating', busy: `Kernel busy${queued}`, silent: SILENT, gone: GONE }[status]);
   }
 
   /** The lab extension runs the cell of this output. Without it, the text is the instruction. */

@@ -1,21 +1,9 @@
-import { enoughOf, type Sweep } from '../charts/track';
 import { button, disclosure, element, keepKeys, setText } from './dom';
-import { RepairBox, type RepairListener } from './repair_box';
-import type { Screen } from './session';
-import { sweepOf, Track } from './sweeps';
-import type { Ahead, Control, Recommendation, Setting } from './wire';
-
-/** What the rows of the controls can do. */
-export interface ControlListener extends RepairListener {
-  /** A value of a moving control. */
-  move(name: string, value: Setting): void;
-  /** The end of the gesture. */
-  commit(): void;
-  /** Reasons against the positions of a control, in their order. */
-  problems(name: string): (string | undefined)[];
-  /** Pin a setting for the next search, or free it. */
-  pin(name: string): void;
-}
+import { reachOf, sweepOf, type Sweep } from './curve';
+import { RepairBox } from './repair_box';
+import type { Screen, Session } from './session';
+import { ANSWERS } from './strip';
+import type { Control, Recommendation, Setting } from './wire';
 
 type Input = HTMLInputElement | HTMLSelectElement;
 
@@ -23,30 +11,26 @@ type Input = HTMLInputElement | HTMLSelectElement;
 class Row {
   readonly node: HTMLElement;
   private readonly input: Input;
-  private readonly marks = element('span', 'smp-marks');
+  private readonly rail = element('span', 'smp-rail');
   private readonly output = element('output', 'smp-value');
-  private readonly note = element('span', 'smp-advised');
+  private readonly note = element('span', 'smp-hidden');
+  private readonly fixed = element('span', 'smp-note smp-fixed');
   private readonly reset: HTMLButtonElement;
   private readonly pin: HTMLButtonElement;
-  private readonly largest: HTMLButtonElement;
   private readonly repairs: RepairBox;
-  private readonly track = new Track();
   private control: Control;
   private marked = '';
   private recommended: Setting | undefined;
   /** Whether the value on the screen is another than the recommended one. */
   isChanged = false;
-  /** Where the setting fits, and where it stops to pay. */
-  private reach = '';
-  /** Position of the largest batch that fits; -1 if none does. */
-  private limit = -1;
   /** Whether the user drags the slider. */
   private isMoving = false;
   /** The screen, if it has a problem with this control, and its value there. */
   private refused: Screen | undefined;
   private text = '';
 
-  constructor(control: Control, view: string, private readonly listener: ControlListener) {
+  /** @param onUse The row has the focus, or moves. */
+  constructor(control: Control, view: string, private readonly session: Session, onUse: (name: string) => void) {
     this.control = control;
     this.input = keepKeys(control.kind === 'select' ? element('select', 'smp-select') : element('input', `smp-${control.kind}`));
     if (this.input instanceof HTMLInputElement) this.input.type = control.kind === 'slider' ? 'range' : 'checkbox';
@@ -55,49 +39,51 @@ class Row {
     this.output.setAttribute('for', this.input.id);
     // Screen readers read the slider; its output would repeat it.
     this.output.setAttribute('aria-live', 'off');
-    this.marks.setAttribute('aria-hidden', 'true');
+    this.rail.setAttribute('aria-hidden', 'true');
+    if (control.kind === 'slider') this.input.addEventListener('pointerdown', () => session.grab());
+    this.input.addEventListener('focus', () => onUse(this.control.name));
     this.input.addEventListener('input', () => {
       this.isMoving = control.kind === 'slider';
-      listener.move(this.control.name, this.value);
+      session.move(this.control.name, this.value);
     });
     this.input.addEventListener('change', () => {
       this.isMoving = false;
       this.drawRepairs();
-      listener.commit();
+      session.commit();
     });
     this.input.addEventListener('keydown', event => {
-      if ((event as KeyboardEvent).key === 'Escape' && this.repairs.isOpen) listener.revert();
+      if ((event as KeyboardEvent).key === 'Escape' && this.repairs.isOpen) session.revert();
     });
     this.repairs = new RepairBox(control.name, control.label, {
       // The button disappears with its box.
-      apply: settings => (this.input.focus(), listener.apply(settings)),
-      searchWith: (name, value) => (this.input.focus(), listener.searchWith(name, value)),
+      apply: settings => (this.input.focus(), session.apply(settings)),
+      searchWith: (name, value) => (this.input.focus(), session.searchWith(name, value)),
       revert: () => this.revert()
     });
-    this.pin = button('smp-pin', '', () => listener.pin(this.control.name));
+    this.pin = button('smp-pin', '', () => session.pin(this.control.name));
+    this.pin.innerHTML = '<svg viewBox="0 0 16 16" aria-hidden="true"><path d="M5 2h6l-1 5 2.5 3h-9L6 7zM8 10v5"/></svg>';
     this.pin.dataset['setting'] = control.name;
     this.reset = button('smp-reset', '', () => this.moveTo(this.recommended));
     this.reset.hidden = true;
-    this.largest = button('smp-largest', '', () => this.moveTo(this.control.values[this.limit]));
-    this.largest.hidden = true;
     const name = element('span', 'smp-label', control.label);
     name.id = `${this.input.id}-name`;
     this.note.id = `${this.input.id}-note`;
     this.input.setAttribute('aria-describedby', this.note.id);
-    for (const tool of [this.pin, this.reset, this.largest]) tool.setAttribute('aria-describedby', name.id);
-    const label = element('label', 'smp-control', name, this.place(control), this.output);
+    for (const tool of [this.pin, this.reset]) tool.setAttribute('aria-describedby', name.id);
+    const label = element('label', 'smp-control', name, this.place(control));
     label.title = control.help;
-    const line = element('div', 'smp-line', label, this.note, element('div', 'smp-tools', this.pin, this.reset, this.largest));
+    const line = element('div', 'smp-line', label, this.fixed, element('div', 'smp-values', this.output, this.reset), this.pin, this.note);
     this.node = element('div', 'smp-row', line, this.repairs.node);
+    this.node.dataset['setting'] = control.name;
     this.fill(control);
   }
 
-  /** The input, with its curve if it is a slider. */
+  /** The input, on its rail if it is a slider. */
   private place(control: Control): HTMLElement {
-    return control.kind === 'slider' ? element('span', 'smp-track', this.track.node, this.marks, this.input) : this.input;
+    return control.kind === 'slider' ? element('span', 'smp-track', this.rail, this.input) : this.input;
   }
 
-  draw(control: Control, screen: Screen, shown: Recommendation, recommendedText: string, ahead: Ahead): void {
+  draw(control: Control, screen: Screen, shown: Recommendation, recommendedText: string): void {
     const { recommended } = shown;
     if (control.values.join() !== this.control.values.join()) this.fill(control);
     this.control = control;
@@ -106,10 +92,12 @@ class Row {
     const text = control.texts[position] ?? String(current);
     if (this.input instanceof HTMLInputElement && this.input.type === 'checkbox') this.input.checked = current === true;
     else if (position >= 0 && this.input.value !== String(position)) this.input.value = String(position);
-    this.mark(control);
+    const sweep = sweepOf(control, this.session, screen, shown);
+    if (sweep !== undefined) this.mark(control, sweep);
     const isRefused = screen.problem !== '' && screen.moved === control.name;
-    if (control.kind === 'slider') this.input.setAttribute('aria-valuetext', isRefused ? `${text}, not possible` : text);
-    if (control.kind === 'slider') this.drawCurve(sweepOf(control, ahead, screen, shown));
+    const { costs } = screen.snapshot;
+    const figures = screen.isWaiting ? '' : `, ${costs.gib.toFixed(1)} GiB, ${ANSWERS[costs.fit][1]}, ${costs.speed} ${screen.detail.headline[0]?.[2] ?? ''}`;
+    if (control.kind === 'slider') this.input.setAttribute('aria-valuetext', isRefused ? `${text}, not possible` : `${text}${figures}`);
     setText(this.output, control.kind === 'select' ? '' : text);
     this.recommended = recommended.settings[control.name];
     this.isChanged = current !== this.recommended && !!recommendedText;
@@ -118,14 +106,15 @@ class Row {
     setText(this.reset, `↺ ${recommendedText}`);
     this.reset.title = `Back to the recommended value: ${recommendedText}`;
     this.reset.setAttribute('aria-label', `Reset to ${recommendedText}`);
-    setText(this.note, control.fixed_because || (this.isChanged && this.reset.hidden ? `recommended: ${recommendedText}` : this.reach));
-    this.note.title = this.note.textContent ?? '';
+    setText(this.fixed, control.fixed_because || (this.isChanged && this.reset.hidden ? `recommended: ${recommendedText}` : ''));
+    this.fixed.title = this.fixed.textContent ?? '';
+    if (sweep !== undefined) setText(this.note, reachOf(sweep));
     this.refused = isRefused ? screen : undefined;
     this.text = text;
     this.drawRepairs();
     this.node.classList.toggle('smp-wrong', isRefused);
     const isPinned = screen.pins.includes(control.name);
-    setText(this.pin, isPinned ? 'Pinned' : 'Pin');
+    this.pin.setAttribute('aria-label', isPinned ? 'Pinned' : 'Pin');
     this.pin.setAttribute('aria-pressed', String(isPinned));
     this.pin.title = isPinned ? 'Pinned: the next search keeps this value' : 'Pin: the next search keeps this value';
   }
@@ -135,46 +124,41 @@ class Row {
     this.repairs.draw(this.isMoving ? undefined : this.refused, this.text);
   }
 
-  /** The curve, and for the batch the largest size that fits. Both stay while there is no data of the plan on the screen. */
-  private drawCurve(sweep: Sweep | undefined): void {
-    this.track.draw(sweep);
-    if (sweep !== undefined) this.reach = reachOf(sweep);
-    if (this.control.name !== 'batch_size' || sweep === undefined) return;
-    this.limit = sweep.fits.lastIndexOf('fits');
-    this.largest.hidden = this.limit < 0 || this.input.disabled || this.input.value === String(this.limit);
-    setText(this.largest, `max ${sweep.texts[this.limit] ?? ''}`);
-    this.largest.title = 'Largest batch size that fits with the required probability, while the other settings stay';
-  }
-
   private moveTo(value: Setting | undefined): void {
     if (value === undefined || this.value === value) return;
     this.input.focus(); // the button may disappear
-    this.listener.move(this.control.name, value);
-    this.listener.commit();
+    this.session.grab();
+    this.session.move(this.control.name, value);
+    this.session.commit();
   }
 
-  /** Show on the track, or in the list, which positions cannot be reached, each with the reason. */
-  private mark(control: Control): void {
-    const problems = this.listener.problems(control.name);
-    const key = `${control.values.join()}|${problems.join('|')}`;
-    if (key === this.marked || problems.length !== control.values.length) return;
+  /** Show on the rail, or in the list, which positions do not fit or cannot be reached, with the reason. */
+  private mark(control: Control, { fits, costs, recommended }: Sweep): void {
+    const problems = this.session.entries(control.name).map(entry => entry.problem ?? '');
+    const key = JSON.stringify([control.values, fits, problems, recommended]);
+    if (key === this.marked || fits.length !== control.values.length) return;
     this.marked = key;
     if (this.input instanceof HTMLSelectElement) {
       [...this.input.options].forEach((option, index) => {
-        option.textContent = `${control.texts[index]}${problems[index] ? ' (not possible)' : ''}`;
+        const note = fits[index] === 'over' ? ` (does not fit: ${costs[index]!.gib.toFixed(1)} GiB)` : fits[index] === 'refused' ? ' (not possible)' : '';
+        option.textContent = `${control.texts[index]}${note}`;
         option.title = problems[index] ?? '';
       });
       return;
     }
     const last = Math.max(control.values.length - 1, 1);
-    const marks = problems.flatMap((problem, index) => {
-      if (!problem || control.kind !== 'slider') return [];
-      const made = element('i', 'smp-mark-refused');
-      made.style.setProperty('--smp-at', String(index / last));
-      made.title = `${control.texts[index]}: ${problem}`;
+    const zones = fits.flatMap((fit, index) => {
+      if (fit === 'fits') return [];
+      const made = element('i', `smp-zone smp-zone-${fit}`);
+      const [left, right] = [Math.max(0, index - 0.5), Math.min(last, index + 0.5)];
+      made.style.left = `${(100 * left) / last}%`;
+      made.style.width = `${(100 * (right - left)) / last}%`;
+      made.title = `${control.texts[index]}: ${problems[index] || ANSWERS[costs[index]!.fit][1]}`;
       return [made];
     });
-    this.marks.replaceChildren(...marks);
+    const tick = element('i', 'smp-tick-best');
+    tick.style.left = `${(100 * recommended) / last}%`;
+    this.rail.replaceChildren(...zones, ...(recommended >= 0 ? [tick] : []));
   }
 
   private fill(control: Control): void {
@@ -192,7 +176,7 @@ class Row {
   }
 
   private revert(): void {
-    this.listener.revert();
+    this.session.revert();
     this.input.focus();
   }
 
@@ -200,18 +184,6 @@ class Row {
     if (this.control.kind === 'checkbox') return (this.input as HTMLInputElement).checked;
     return this.control.values[Number(this.input.value)]!;
   }
-}
-
-/** Where a setting fits and stops to pay, in words: `fits up to 124, no gain beyond 64`. */
-export function reachOf(sweep: Sweep): string {
-  const { fits, texts } = sweep;
-  const [first, last] = [fits.indexOf('fits'), fits.lastIndexOf('fits')];
-  if (first < 0) return 'does not fit at any value';
-  const end = texts.length - 1;
-  const where =
-    first === 0 && last === end ? '' : first === last ? `fits only at ${texts[first]}` : first === 0 ? `fits up to ${texts[last]}` : last === end ? `fits from ${texts[first]}` : `fits from ${texts[first]} to ${texts[last]}`;
-  const enough = enoughOf(sweep);
-  return [where, enough < last ? `no gain beyond ${texts[enough]}` : ''].filter(Boolean).join(', ');
 }
 
 /** Rows of all controls that apply to the plan, in groups. */
@@ -222,11 +194,13 @@ export class Controls {
 
   constructor(
     private readonly view: string,
-    private readonly listener: ControlListener,
-    private readonly ahead: () => Ahead
+    private readonly session: Session,
+    private readonly onUse: (name: string) => void,
+    private readonly afterFirst: HTMLElement
   ) {}
 
-  draw(screen: Screen, shown: Recommendation): void {
+  /** @param inUse Name of the control that the curve shows. */
+  draw(screen: Screen, shown: Recommendation, inUse: string): void {
     const { recommended, names: settings } = shown;
     if (this.groups.length === 0) this.addGroups(shown.groups);
     const names = screen.controls.map(control => control.name);
@@ -235,24 +209,26 @@ export class Controls {
       this.rows.get(name)!.node.remove();
       this.rows.delete(name);
     }
-    const counts = shown.groups.map(() => ({ shown: 0, changed: 0 }));
+    const counts = shown.groups.map(() => ({ shown: 0, changed: 0, free: 0 }));
     screen.controls.forEach(control => {
       const group = this.groups[control.group]!;
       const count = counts[control.group]!;
       let row = this.rows.get(control.name);
       if (!row) {
-        row = new Row(control, this.view, this.listener);
+        row = new Row(control, this.view, this.session, this.onUse);
         this.rows.set(control.name, row);
         group.place.insertBefore(row.node, group.place.children[count.shown] ?? null);
       }
       // The kernel's text, because the control may no longer have a position for the recommended value.
-      row.draw(control, screen, shown, recommended.configuration[settings.indexOf(control.name)] ?? '', this.ahead());
+      row.draw(control, screen, shown, recommended.configuration[settings.indexOf(control.name)] ?? '');
+      row.node.classList.toggle('smp-use', control.name === inUse);
       count.shown += 1;
       count.changed += Number(row.isChanged);
+      count.free += Number(control.values.length > 1);
     });
-    counts.forEach(({ shown: number, changed }, index) => {
+    counts.forEach(({ changed, free }, index) => {
       const { node, title } = this.groups[index]!;
-      node.hidden = number === 0;
+      node.hidden = free === 0;
       setText(title, changed > 0 ? `${shown.groups[index]} (${changed} changed)` : shown.groups[index]!);
     });
   }
@@ -264,6 +240,7 @@ export class Controls {
       const node = index < titles.length - 1 ? element('section', '', title, place) : disclosure('smp-group-closed', [title], place);
       this.groups.push({ node, title, place });
       this.node.append(node);
+      if (index === 0) this.node.append(this.afterFirst);
     }
   }
 }

@@ -10,8 +10,8 @@ const PREVIEW_DELAY_MS = 200;
 
 /** Buttons that export code for the plan, and a preview of the code. */
 export class Exporter {
+  /** The button of the plan, a place for others, and the menu with other cells. */
   readonly actions: HTMLElement;
-  readonly choices: HTMLElement;
   readonly preview: Panel;
   readonly status = element('span', 'smp-status');
   private readonly code: HTMLElement = element('div', 'smp-code');
@@ -19,9 +19,10 @@ export class Exporter {
   private readonly what = choice('Cell', KINDS, () => this.onChoice());
   private readonly sdk = choice('SageMaker SDK', SDKS, () => this.onChoice());
   private readonly insert: HTMLButtonElement;
+  private readonly anyway: HTMLButtonElement;
+  private readonly menu: HTMLDetailsElement;
   private readonly delivery = new Delivery(this.status, () => this.name());
   readonly offers = this.delivery.offers;
-  private confirmed = false;
   private inserting = '';
   private kind = '';
   private copying = '';
@@ -29,14 +30,20 @@ export class Exporter {
   private drawn: Settings;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(private readonly session: Session) {
+  /** @param onMakeItFit The plan does not fit: show what would. */
+  constructor(
+    private readonly session: Session,
+    onMakeItFit: () => void
+  ) {
     this.drawn = session.screen.settings;
     this.status.setAttribute('role', 'status');
     this.insert = button('smp-button smp-primary', 'Insert estimator cell', () => {
-      this.insertKind(chosen(this.what));
+      if (this.isUnfit) onMakeItFit();
+      else this.insertKind(chosen(this.what));
     });
+    this.anyway = button('smp-button smp-small', 'Insert it anyway', () => this.insertKind(chosen(this.what)));
+    this.anyway.title = 'The cell carries a guard that you have to remove';
     const clipboard = button('smp-button smp-small', 'Copy code', () => {
-      if (!this.isConfirmed(chosen(this.what))) return;
       setText(this.status, REQUESTED);
       this.copying = this.request();
     });
@@ -44,8 +51,18 @@ export class Exporter {
     this.status.addEventListener(UPDATE_EVENT, event => {
       this.insertKind((event as CustomEvent<{ what: string }>).detail.what);
     });
-    this.actions = element('div', 'smp-actions', this.insert);
-    this.choices = element('div', 'smp-choices', this.what, this.sdk, clipboard);
+    const choices = element('div', 'smp-choices', this.what, this.sdk, clipboard, this.anyway);
+    this.menu = disclosure('smp-menu', ['▾'], choices);
+    this.menu.querySelector('summary')!.setAttribute('aria-label', 'Other cells, SDK, copy');
+    this.menu.addEventListener('keydown', event => {
+      if (event.key !== 'Escape') return;
+      this.menu.open = false;
+      this.menu.querySelector('summary')!.focus();
+    });
+    this.menu.addEventListener('focusout', event => {
+      if (event.relatedTarget instanceof Node && !this.menu.contains(event.relatedTarget)) this.menu.open = false;
+    });
+    this.actions = element('div', 'smp-actions', this.insert, this.menu);
     this.details = disclosure('smp-section', ['Code to insert'], this.code);
     this.details.addEventListener('toggle', () => this.refresh());
     this.preview = fixed(this.details);
@@ -53,10 +70,15 @@ export class Exporter {
 
   /** After a redraw: hide code of other settings, and its status. */
   refresh(): void {
-    const { settings, snapshot } = this.session.screen;
+    const { settings, problem } = this.session.screen;
     if (!same(settings, this.drawn)) this.forget();
     this.drawn = settings;
-    this.actions.classList.toggle('smp-caution', snapshot.costs.fit !== 'fits');
+    this.actions.classList.toggle('smp-caution', this.isUnfit);
+    this.anyway.hidden = !this.isUnfit;
+    // Disabled, the button would lose the focus.
+    this.insert.setAttribute('aria-disabled', String(problem !== ''));
+    this.insert.title = problem && 'These settings cannot be combined';
+    this.name();
     this.delivery.announce(planOf(this.session.shown.title, this.session.screen.snapshot.settings));
     clearTimeout(this.timer);
     this.previewing = '';
@@ -68,33 +90,28 @@ export class Exporter {
   private name(): void {
     const kind = chosen(this.what);
     const stale = this.delivery.stale[kind] ?? 0;
-    if (!this.confirmed) setText(this.insert, stale > 0 ? `Update ${stale} ${stale > 1 ? 'cells' : 'cell'}` : label(kind));
+    const text = this.isUnfit ? 'Make it fit' : stale > 0 ? `Update ${stale} ${stale > 1 ? 'cells' : 'cell'}` : label(kind);
+    if (text === this.insert.textContent) return;
+    const [first, last] = text.split('estimator ');
+    this.insert.replaceChildren(...(last ? [first!, element('span', 'smp-wide', 'estimator '), last] : [text]));
   }
 
   /** Clear the status of earlier settings, but not that of a request in progress. */
   private forget(): void {
-    this.confirmed = false;
     this.name();
     this.delivery.clear();
     if (this.status.textContent !== REQUESTED) setText(this.status, '');
   }
 
-  /**
-   * Whether the user may export: at once if the plan fits with the required probability, else with a second click on the
-   * same plan. The cell carries a guard as well.
-   */
-  private isConfirmed(kind: string): boolean {
-    const { fit, memory, likely } = this.session.screen.snapshot.costs;
-    if (this.confirmed || !STARTS_A_JOB.has(kind) || fit === 'fits') return true;
-    this.confirmed = true;
-    setText(this.insert, 'Insert it anyway');
-    const reason = fit === 'over' ? `The plan does not fit: ${memory}` : `The plan may not fit: ${likely}`;
-    setText(this.status, `${reason}. Click again to export it with a guard that you have to remove.`);
-    return false;
+  /** Whether the plan does not fit with the required probability: then it is exported from the menu, with a guard. */
+  private get isUnfit(): boolean {
+    return this.session.screen.snapshot.costs.fit !== 'fits';
   }
 
   insertKind(kind: string): void {
-    if (!this.isConfirmed(kind)) return;
+    const { problem } = this.session.screen;
+    if (problem) return setText(this.status, 'These settings cannot be combined: choose a repair first.');
+    this.menu.open = false;
     setText(this.status, REQUESTED);
     this.kind = kind;
     this.inserting = this.request(kind);
@@ -160,7 +177,6 @@ const KINDS: Record<string, string> = {
   probe: 'Short job that measures',
   worth: 'Probes of the leading plans'
 };
-const STARTS_A_JOB = new Set(['job', 'probe', 'worth']);
 const SDKS: Record<string, string> = { auto: 'Installed SDK', v2: 'SDK v2', v3: 'SDK v3' };
 
 /** A labeled choice. The first option is selected. */

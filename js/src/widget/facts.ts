@@ -28,10 +28,10 @@ export class Facts implements Panel {
     );
   }
 
-  draw({ snapshot }: Screen): void {
+  draw({ detail }: Screen): void {
     this.values.forEach(({ value, note }, index) => {
-      setText(value, snapshot.costs.figures[index]?.[0] ?? '');
-      setText(note, snapshot.costs.figures[index]?.[1] ?? '');
+      setText(value, detail.figures[index]?.[0] ?? '');
+      setText(note, detail.figures[index]?.[1] ?? '');
     });
   }
 }

@@ -6,21 +6,24 @@ import { Checker } from './checker';
 import { Compare } from './compare';
 import { Connection } from './connection';
 import { Controls } from './controls';
-import { element, passShortcuts } from './dom';
+import { Curve } from './curve';
+import { disclosure, element, passShortcuts } from './dom';
 import { requirementsPanel, tablePanel, whyPanel } from './explanation';
 import { Exporter } from './exporter';
 import { Facts } from './facts';
 import { stacked } from './panel';
+import { Picture } from './picture';
+import { Plans } from './plans';
 import { hasExtension } from './insert';
 import { MakeItFit } from './make_it_fit';
 import { Paste } from './paste';
 import { runPanel } from './run_panel';
+import { Sentence } from './sentence';
 import { Session, type Screen } from './session';
-import { Settings } from './settings';
+import { Strip } from './strip';
 import { Tabs } from './tabs';
 import { Undo } from './undo';
-import { Verdict } from './verdict';
-import type { Ahead, FromKernel, Traits } from './wire';
+import type { FromKernel, Traits } from './wire';
 import { WorkloadBar } from './workload_bar';
 import './widget.css';
 
@@ -48,12 +51,14 @@ function render({ model, el }: RenderProps<Traits>): () => void {
 interface Kept {
   tab?: string;
   isBarOpen?: boolean;
+  areDetailsOpen?: boolean;
   /** Name of the element with the focus. */
   focus?: string;
 }
 
 /**
- * The page of one recommendation: the workload, the verdict, settings next to charts, and tabs with the details.
+ * The page of one recommendation: the request, the strip that stays, the sentence, the picture, settings next to all
+ * plans, and the details.
  *
  * This function only composes. What belongs to a part is in the part's class.
  */
@@ -61,64 +66,80 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   // Views of one model in several pages share one kernel, so the name must be unique among all of them.
   const view = `smp${++views}-${Math.random().toString(36).slice(2, 8)}`;
   const connection = new Connection(model, isGone => {
-    settings.node.inert = isGone;
+    bench.inert = isGone;
     if (isGone) undo.remember(session.screen);
   });
   const session = new Session(model, view, connection, screen => draw(screen));
   const { shown } = session;
+  let inUse = '';
 
   const workload = new WorkloadBar(shown, view, connection, () => draw(session.screen));
   session.hold = () => workload.hold;
   session.searchWith = (name, value) => workload.searchWith(name, value);
-  const ahead = (): Ahead => model.get('_ahead');
-  const exporter = new Exporter(session);
-  const verdict = new Verdict(shown, () => session.reset(), exporter.actions, connection.node, exporter.status, exporter.offers, exporter.choices);
-  const controls = new Controls(view, session, ahead);
-  const settings = new Settings(shown, controls);
-  const memory = new MemoryChart(shown);
-  const fit = new MakeItFit(shown, ahead, session, view, connection, (...of) => workload.makeItFit(...of));
-  const time = new TimeChart(shown, () => exporter.insertKind('probe'));
-  const ladder = tablePanel('ladder', view, connection);
+  const fit = new MakeItFit(shown, session, view, connection, (...of) => workload.makeItFit(...of));
+  const exporter = new Exporter(session, () => fit.open(session.screen));
+  const strip = new Strip(shown, exporter.actions);
+  // The button of the way back disappears. Without this, the page would take the focus, and its shortcuts the next keys.
+  const toVerdict = (): void => strip.node.querySelector('h2')!.focus({ preventScroll: true });
+  const status = element('div', 'smp-status-line', exporter.status, exporter.offers);
+  const sentence = new Sentence(shown, session, toVerdict, workload.status, status);
+  const picture = new Picture(shown, session);
+  const use = (name: string): void => {
+    if (name === inUse) return;
+    inUse = name;
+    drawSettings(session.screen);
+  };
+  const curve = new Curve(shown, session);
+  const controls = new Controls(view, session, use, curve.node);
+  const plans = new Plans(shown, view, connection, session);
   const undo = new Undo(session);
   const checker = new Checker(view, (request, fail) => connection.request(request, fail));
   const paste = new Paste(view, (request, fail) => connection.request(request, fail));
+  const time = stacked('smp-costs', new TimeChart(shown, () => exporter.insertKind('probe')), new MemoryChart(shown));
   const tabs = new Tabs(view)
-    .add('why', 'Why', whyPanel(view, connection))
-    .add('alternatives', 'Alternatives', alternativesPanel(view, connection, session))
-    .add('clusters', 'Cluster size', clustersPanel(view, connection, changes => workload.change(changes)))
-    .add('ranks', 'Rank map', tablePanel('ranks', view, connection, 'Contents of every GPU'))
+    .add('time', 'Step time', time)
+    .add('why', 'Why', stacked('smp-why', tablePanel('ladder', view, connection), whyPanel(view, connection)))
+    .add('clusters', 'Other clusters', clustersPanel(view, connection, changes => workload.change(changes)))
+    .add('alternatives', 'Plans', alternativesPanel(view, connection, session))
     .add('compare', 'Compare', new Compare(view, connection, session))
-    .add('script', 'Script', stacked('smp-script', exporter.preview, requirementsPanel(view, connection), checker, paste))
-    .add('run', 'Run', runPanel(view, connection, () => exporter.insertKind('worth')))
-    .add('facts', 'Assumptions and facts', new Facts(shown), shown.assumptions.length);
-
+    .add('script', 'Your script', stacked('smp-script', exporter.preview, requirementsPanel(view, connection), checker, paste))
+    .add('run', 'Start and watch', runPanel(view, connection, () => exporter.insertKind('worth')))
+    .add('facts', 'Assumptions and facts', stacked('smp-more', new Facts(shown), tablePanel('ranks', view, connection, 'Contents of every GPU')), shown.assumptions.length);
   if (shown.has_modules) tabs.add('modules', 'Modules', modulesPanel(view, connection, session));
+  const details = disclosure('smp-details', [element('b', '', 'Details'), ' ', element('span', 'smp-note', 'step time, why, other clusters, plans, script, start and watch, facts')], tabs.node);
+  details.addEventListener('toggle', () => draw(session.screen));
 
-  function draw(screen: Screen): void {
-    workload.draw(screen);
-    undo.draw(screen);
-    verdict.draw(screen, workload.hold);
-    settings.draw(screen);
-    memory.draw(screen);
-    fit.draw(screen);
-    time.draw(screen);
-    ladder.draw(screen);
-    tabs.draw(screen);
-    exporter.refresh();
-    root.setAttribute('aria-busy', String(session.isBusy));
-    // The figures of the last valid plan are not those of settings that cannot be combined.
-    for (const part of [memory, time]) part.node.classList.toggle('smp-no-figures', screen.problem !== '');
+  function drawSettings(screen: Screen): void {
+    controls.draw(screen, shown, inUse || 'batch_size');
+    curve.draw(screen, inUse);
   }
 
-  const charts = element('section', 'smp-charts', memory.node, settings.change);
-  charts.setAttribute('role', 'group');
-  charts.setAttribute('aria-label', 'Memory');
+  function draw(screen: Screen): void {
+    if (screen.moved && screen.moved !== inUse) inUse = screen.moved;
+    workload.draw(screen);
+    undo.draw(screen);
+    strip.draw(screen, workload.hold, workload.searching);
+    sentence.draw(screen);
+    picture.draw(screen);
+    drawSettings(screen);
+    plans.draw(screen);
+    fit.draw(screen);
+    if (details.open) tabs.draw(screen);
+    exporter.refresh();
+    root.setAttribute('aria-busy', String(session.isBusy));
+    root.dataset['state'] = workload.searching ? 'searching' : '';
+  }
+
+  const settings = element('section', 'smp-settings', element('h3', 'smp-title', 'Settings ', element('span', 'smp-note', 'in AWS’s order')), controls.node);
+  const bench = element('div', 'smp-bench', picture.node, fit.node, element('div', 'smp-two', settings, plans.node));
   const root = element(
     'section',
     'smp',
-    element('div', 'smp-top', workload.node, undo.node),
-    verdict.node,
-    element('div', 'smp-bench', charts, element('div', 'smp-left', settings.node, time.node), fit.node, ladder.node, tabs.node)
+    element('div', 'smp-top', workload.node, connection.node, undo.node),
+    strip.node,
+    sentence.node,
+    bench,
+    details
   );
   root.setAttribute('aria-label', number === 1 ? 'SMP Advisor' : `SMP Advisor, view ${number}`);
   root.addEventListener('keydown', event => undo.onKey(event));
@@ -128,22 +149,27 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     session.onState();
   };
   const onMessage = (message: FromKernel): void => {
+    if (message.kind === 'ahead') return session.onAhead(message);
     connection.answered(message.id);
     if (message.kind === 'failed') session.onFailure(message.id, message.text);
     workload.onMessage(message);
     tabs.onMessage(message);
-    ladder.onMessage(message);
+    plans.onMessage(message);
     fit.onMessage(message);
     void exporter.onMessage(message);
   };
-  const onAhead = (): void => draw(session.screen);
   model.on('change:_state', onState);
-  model.on('change:_ahead', onAhead);
   model.on('msg:custom', onMessage);
   workload.open(kept.isBarOpen ?? false);
+  details.open = kept.areDetailsOpen ?? false;
   if (kept.tab) tabs.show(kept.tab);
-  draw(session.screen);
   el.append(root);
+  draw(session.screen);
+  let wide = root.clientWidth;
+  const resized = typeof ResizeObserver === 'undefined' ? undefined : new ResizeObserver(() => {
+    if (root.clientWidth !== wide && (wide = root.clientWidth) > 0) draw(session.screen);
+  });
+  resized?.observe(root);
   if (kept.focus) el.querySelector<HTMLElement>(`[name="${kept.focus}"]`)?.focus();
   // The extension can come after the view: only then the kernel may write the output again.
   const report = (): void => connection.send({ kind: 'ready', keeps: hasExtension() });
@@ -154,17 +180,17 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     leave: () => {
       const focused = el.contains(document.activeElement) ? document.activeElement?.getAttribute('name') : null;
       model.off('change:_state', onState);
-      model.off('change:_ahead', onAhead);
       model.off('msg:custom', onMessage);
       keepShortcuts();
       document.removeEventListener(PRESENT_EVENT, report);
       connection.dispose();
       exporter.dispose();
       tabs.dispose();
-      ladder.dispose();
+      resized?.disconnect();
+      sentence.dispose();
       workload.dispose();
       fit.dispose();
-      return { tab: tabs.current, isBarOpen: workload.isOpen, ...(focused ? { focus: focused } : {}) };
+      return { tab: tabs.current, isBarOpen: workload.isOpen, areDetailsOpen: details.open, ...(focused ? { focus: focused } : {}) };
     }
   };
 }

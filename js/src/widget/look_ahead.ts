@@ -1,4 +1,4 @@
-import type { Ahead, Entry, Setting, Settings } from './wire';
+import type { Ahead, AheadMessage, Control, Costs, Entry, Packed, Setting, Settings } from './wire';
 
 /** Whether two sets of settings are equal. */
 export function same(a: Settings, b: Settings): boolean {
@@ -6,12 +6,45 @@ export function same(a: Settings, b: Settings): boolean {
   return names.length === Object.keys(b).length && names.every(name => a[name] === b[name]);
 }
 
-/**
- * Entry for moving `name` to `value`. The table has one if the settings on screen are its base, or one move of this
- * control away from it.
- */
-export function lookUp(ahead: Ahead, screen: Settings, name: string, value: Setting): Entry | undefined {
-  const entries = ahead.by[name] ?? [];
-  if (!same(screen, ahead.base) && !entries.some(entry => same(entry.settings, screen))) return undefined;
-  return entries.find(entry => entry.settings[name] === value);
+/** All moves from the plan on the screen. The kernel sends those that differ from the moves before. */
+export class LookAhead {
+  ahead: Ahead = { base: {}, by: {} };
+  private number = 0;
+  private readonly held = new Map<string, [follows: Settings, entry: Costs | string][]>();
+
+  /** Take a message; false if one before it was lost, and all moves have to be requested. */
+  take({ number, after, base, names, by, texts }: AheadMessage, controls: Control[]): boolean {
+    if (after !== 0 && after !== this.number) return false;
+    this.number = number;
+    for (const name of this.held.keys()) if (!names.includes(name)) this.held.delete(name);
+    for (const [name, entries] of Object.entries(by)) {
+      this.held.set(name, entries.map(([follows, entry]) => [follows, typeof entry === 'string' ? entry : unpacked(entry, texts)]));
+    }
+    const made = [...this.held].map(([name, entries]): [string, Entry[]] => {
+      const values = controls.find(control => control.name === name)?.values ?? [];
+      return [name, entries.slice(0, values.length).map(([follows, entry], index) => {
+        const settings = { ...base, ...follows, [name]: values[index]! };
+        return typeof entry === 'string' ? { settings, problem: entry } : { settings, costs: entry };
+      })];
+    });
+    this.ahead = { base, by: Object.fromEntries(made) };
+    return true;
+  }
+
+  /** Moves of a control, if they start from the settings on the screen, or from one move of this control away. */
+  entries(screen: Settings, name: string): Entry[] {
+    const entries = this.ahead.by[name] ?? [];
+    return same(screen, this.ahead.base) || entries.some(entry => same(entry.settings, screen)) ? entries : [];
+  }
+
+  /** The move of a control to a value; undefined if only the kernel knows it. */
+  entry(screen: Settings, name: string, value: Setting): Entry | undefined {
+    return this.entries(screen, name).find(entry => entry.settings[name] === value);
+  }
+}
+
+function unpacked(entry: Packed, texts: string[]): Costs {
+  const [fit, gib, edge, odds, state, activations, rate, speed, time, money, memory, pairs] = entry as [Costs['fit'], number, number, string, number, number, number, string, string, string, string, (number | null)[]];
+  const rungs = pairs.flatMap((value, index): Costs['rungs'] => (index % 2 ? [] : [[texts[value!]!, pairs[index + 1]!]]));
+  return { fit, gib, edge, odds: odds || '> 99.9 %', state, activations, rate, speed, time, money, memory, rungs };
 }

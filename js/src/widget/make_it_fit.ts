@@ -2,7 +2,7 @@ import type { Connection } from './connection';
 import { button, element } from './dom';
 import { RemotePanel } from './remote_panel';
 import type { Screen, Session } from './session';
-import type { Ahead, FromKernel, Recommendation, Settings, Snapshot, WayOut } from './wire';
+import type { FromKernel, Moment, Recommendation, Settings, WayOut } from './wire';
 
 /** Changes that are offered at once. */
 const MOST = 4;
@@ -15,14 +15,11 @@ export class MakeItFit {
   readonly node: HTMLElement;
   private readonly list = element('div', 'smp-repairs');
   private readonly ways: RemotePanel<{ ways: WayOut[] }>;
-  /** On narrow pages the offers open below the memory; wide ones have a place for them. */
-  private readonly more = button('smp-button smp-small smp-fit-more', 'Show the changes', () => this.open(!this.node.classList.contains('smp-open')));
   private drawn = '';
 
   constructor(
     private readonly shown: Recommendation,
-    private readonly ahead: () => Ahead,
-    private readonly session: Pick<Session, 'apply' | 'reset'>,
+    private readonly session: Session,
     view: string,
     connection: Connection,
     onUse: (way: WayOut, position: number, settings: Settings) => void
@@ -31,12 +28,16 @@ export class MakeItFit {
       const made = ways.map((way, position) => offer(capital(way.text), way.note, () => onUse(way, position, snapshot.settings)));
       into.replaceChildren(...(made.length > 0 ? [element('p', 'smp-note', 'Or change the training or the machines, with these settings:'), element('div', 'smp-repairs', ...made)] : []));
     });
-    this.node = element('section', 'smp-fit', element('h3', 'smp-title', 'Make it fit', this.more), this.list, this.ways.node);
+    this.node = element('section', 'smp-fit', element('h3', 'smp-title', 'Make it fit'), this.list, this.ways.node);
   }
 
-  private open(isOpen: boolean): void {
-    this.node.classList.toggle('smp-open', isOpen);
-    this.more.setAttribute('aria-expanded', String(isOpen));
+  private isOpen = false;
+
+  /** Open below the picture, with the focus on the first change. */
+  open(screen: Screen): void {
+    this.isOpen = true;
+    this.draw(screen);
+    this.node.querySelector('button')?.focus();
   }
 
   onMessage(message: FromKernel): void {
@@ -49,33 +50,31 @@ export class MakeItFit {
 
   draw(screen: Screen): void {
     const { snapshot: { settings, costs }, controls, problem } = screen;
-    this.node.hidden = costs.fit === 'fits' || problem !== '';
-    if (this.node.hidden) this.open(false);
-    else this.ways.draw(screen);
-    const { by } = this.ahead();
+    if (costs.fit === 'fits' || problem !== '') this.isOpen = false;
+    this.node.hidden = !this.isOpen;
+    if (this.isOpen) this.ways.draw(screen);
     const moves = controls.flatMap(({ name, label, values, texts }) => {
-      const fitting = (by[name] ?? []).flatMap(entry => (entry.problem === undefined && entry.costs.fit === 'fits' ? [entry] : []));
-      const best = fitting.sort((one, two) => two.costs.samples_per_second - one.costs.samples_per_second)[0];
-      return best ? [{ text: `${label}: ${texts[values.indexOf(best.settings[name]!)] ?? String(best.settings[name])}`, plan: best as Snapshot }] : [];
+      const fitting = this.session.entries(name).flatMap(entry => (entry.problem === undefined && entry.costs.fit === 'fits' ? [entry] : []));
+      const best = fitting.sort((one, two) => two.costs.rate - one.costs.rate)[0];
+      return best ? [{ text: `${label}: ${texts[values.indexOf(best.settings[name]!)] ?? String(best.settings[name])}`, plan: best }] : [];
     });
-    moves.sort((one, two) => two.plan.costs.samples_per_second - one.plan.costs.samples_per_second);
+    moves.sort((one, two) => two.plan.costs.rate - one.plan.costs.rate);
     const key = this.node.hidden ? '' : JSON.stringify([settings, moves.map(({ plan }) => plan.settings)]);
     if (key === this.drawn) return;
     this.drawn = key;
     if (!key) return;
     const { recommended } = this.shown;
     this.list.replaceChildren(
-      ...moves.slice(0, MOST).map(({ text, plan }) => offer(text, effectOf(plan), () => this.session.apply(plan.settings as Settings))),
-      ...(recommended.costs.fit === 'fits' ? [offer('The recommended plan', effectOf(recommended), () => this.session.reset())] : [])
+      ...moves.slice(0, MOST).map(({ text, plan }) => offer(text, effectOf(plan, this.shown), () => this.session.apply(plan.settings))),
+      ...(recommended.costs.fit === 'fits' ? [offer('The recommended plan', effectOf(recommended, this.shown), () => this.session.reset())] : [])
     );
   }
 }
 
 const capital = (text: string): string => `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
 
-function effectOf({ costs }: Snapshot): string {
-  const [, value, unit] = costs.headline[0]!;
-  return `${costs.memory}, ${value} ${unit}`;
+function effectOf({ costs }: Moment, { usable_gib: usable, recommended }: Recommendation): string {
+  return `${costs.gib.toFixed(1)} of ${usable.toFixed(1)} GiB per GPU, ${costs.speed} ${recommended.headline[0]?.[2] ?? ''}`;
 }
 
 /** One change with its effect, as a button. */

@@ -1,26 +1,33 @@
 import type { AnyModel } from '@anywidget/types';
 import type { Connection } from './connection';
-import { lookUp } from './look_ahead';
+import { LookAhead, same } from './look_ahead';
 import { preferredRegion } from './insert';
-import type { Control, History, Snapshot, Recommendation, Repair, Request, Setting, Settings, State, Traits } from './wire';
+import type { AheadMessage, Control, Entry, History, Moment, Snapshot, Recommendation, Repair, Request, Setting, Settings, State, Traits } from './wire';
 
 /** State of one view. */
 export interface Screen {
   /** Values of the controls, whether they can be combined or not. */
   settings: Settings;
   controls: Control[];
-  /** Last settings that could be combined, with their estimate. */
-  snapshot: Snapshot;
+  /** Last settings that could be combined, with their plan at a glance. */
+  snapshot: Moment;
+  /** All figures of the plan that the kernel answered last; older than the snapshot for a moment. */
+  detail: Snapshot;
   moved: string;
   problem: string;
   /** Ways to combine the setting that moved last with the others; the kernel knows them. */
   repairs: Repair[];
   pins: string[];
-  summary: string;
   history: History;
-  /** State of the outline behind the bars. */
-  before?: Snapshot;
+  /** The plan at the start of the newest gesture. */
+  before?: Moment;
+  /** Whether the figures are those of another plan, since only the kernel knows this one's. */
+  isWaiting: boolean;
 }
+
+/** Keys of one gesture are closer than this. */
+const GESTURE_MS = 800;
+
 
 /** Actions on the kernel's history, snapshots and alternatives; `session_actions.py` is the other side. */
 export type Action = 'undo' | 'redo' | 'keep' | 'load' | 'forget' | 'adopt' | 'reset' | 'pin';
@@ -28,7 +35,7 @@ export type Action = 'undo' | 'redo' | 'keep' | 'load' | 'forget' | 'adopt' | 'r
 /**
  * One view's side of the conversation with the kernel, without any DOM.
  *
- * A move is shown at once from the look-ahead table, if the table has it, and then from the kernel's answer. Answers to
+ * A move is shown at once from the look-ahead, if it has the move, and then from the kernel's answer. Answers to
  * older requests are ignored.
  */
 export class Session {
@@ -37,10 +44,12 @@ export class Session {
   private pending = '';
   private request: Request;
   private count = 0;
-  /** State at the start of the current gesture: the outline behind the bars. */
-  private anchor: Snapshot;
-  private committed = true;
+  /** The plan at the start of the newest gesture: a drag, or keys in quick succession. No answer replaces it. */
+  private anchor: Moment;
+  private isDragging = false;
+  private lastMove = -Infinity;
   private gesture = 1;
+  private readonly look = new LookAhead();
 
   /** Why nothing may be exported, kept or adopted now: the fields above are not those of the plan. Empty if all is well. */
   hold: () => string = () => '';
@@ -55,7 +64,7 @@ export class Session {
     private readonly onChange: (screen: Screen) => void
   ) {
     this.shown = model.get('_recommendation');
-    this.now = screenOf(model.get('_state'));
+    this.now = screenOf(model.get('_state'), model.get('_controls'));
     this.anchor = this.now.snapshot;
     this.request = this.exactly();
   }
@@ -69,30 +78,57 @@ export class Session {
     return this.pending !== '';
   }
 
+  /** The pointer takes a control: a gesture starts, however long the last one is ago. */
+  grab(): void {
+    this.lastMove = -Infinity;
+    this.begin();
+    this.isDragging = true;
+    window.addEventListener('pointerup', () => (this.isDragging = false), { once: true });
+  }
+
+  private begin(): void {
+    const now = performance.now();
+    if (!this.isDragging && now - this.lastMove > GESTURE_MS) {
+      this.anchor = this.now.snapshot;
+      this.gesture += 1;
+    }
+    this.lastMove = now;
+  }
+
   /** A control moved. */
   move(name: string, value: Setting): void {
+    this.begin();
     const before = this.now.settings;
-    const entry = lookUp(this.model.get('_ahead'), before, name, value);
-    this.committed = false;
+    const entry = this.look.entry(before, name, value);
     if (entry === undefined) {
-      this.now = { ...this.now, settings: { ...before, [name]: value }, moved: name };
+      this.now = { ...this.now, settings: { ...before, [name]: value }, moved: name, problem: '', repairs: [], before: this.anchor, isWaiting: true };
       this.request = { id: this.nextId(), settings: before, moved: name, value, gesture: this.gesture };
     } else {
       const problem = entry.problem ?? '';
       const snapshot = entry.problem === undefined ? entry : this.now.snapshot;
-      this.now = { ...this.now, settings: entry.settings, snapshot, moved: name, problem, repairs: [], before: this.anchor };
+      this.now = { ...this.now, settings: entry.settings, snapshot, moved: name, problem, repairs: [], before: this.anchor, isWaiting: false };
       this.request = { id: this.nextId(), settings: entry.settings, moved: name, gesture: this.gesture };
     }
     this.submit();
   }
 
-  /** The gesture is over: the next outline is its result. */
+  /** A drag is over, or a key was pressed. */
   commit(): void {
-    this.committed = true;
+    if (this.isDragging) this.lastMove = performance.now();
+    this.isDragging = false;
     // Changes of a trait wait for one another. A message is sent at once, so that the kernel soon has the same settings.
     if (this.pending) this.connection.send({ kind: 'move', request: this.request }, this.pending);
-    if (!this.isWaiting) this.anchor = this.now.snapshot;
-    this.gesture += 1;
+  }
+
+  /** The kernel sent moves. */
+  onAhead(message: AheadMessage): void {
+    if (this.look.take(message, this.model.get('_controls'))) this.onChange(this.now);
+    else this.connection.send({ kind: 'ahead', id: this.nextId() });
+  }
+
+  /** Every position of a control with its plan; none while the kernel has yet to answer. */
+  entries(name: string): Entry[] {
+    return this.look.entries(this.now.settings, name);
   }
 
   /** Change the plan or the snapshots in the kernel, whose state then is the answer. `fail` gets a sentence if it refuses. */
@@ -102,8 +138,11 @@ export class Session {
       fail(hold);
       return;
     }
+    if (STARTS_ANEW.has(action)) {
+      this.lastMove = -Infinity;
+      this.begin();
+    }
     const id = this.nextId();
-    this.committed = true;
     this.pending = id;
     this.refused = { id, fail };
     this.connection.request({ kind: 'act', id, action, value }, text => {
@@ -130,8 +169,10 @@ export class Session {
 
   /** Set all controls at once, as a repair does. The kernel answers with the figures. */
   apply(settings: Settings): void {
-    this.now = { ...this.now, settings, problem: '', repairs: [] };
-    this.request = { id: this.nextId(), settings, moved: this.now.moved };
+    this.lastMove = -Infinity;
+    this.begin();
+    this.now = { ...this.now, settings, problem: '', repairs: [], before: this.anchor, isWaiting: !same(settings, this.now.snapshot.settings) };
+    this.request = { id: this.nextId(), settings, moved: this.now.moved, gesture: this.gesture };
     this.submit();
     this.commit();
   }
@@ -143,14 +184,10 @@ export class Session {
     this.act('pin', name);
   }
 
-  /** Reasons against the positions of a control, in their order; undefined if a position is possible or unknown. */
-  problems(name: string): (string | undefined)[] {
-    return (this.model.get('_ahead').by[name] ?? []).map(entry => entry.problem);
-  }
-
-  private show(snapshot: Snapshot): void {
-    this.now = { ...this.now, settings: snapshot.settings, snapshot, moved: '', problem: '', repairs: [], before: this.now.snapshot };
-    this.anchor = snapshot;
+  private show({ settings, costs }: Moment): void {
+    this.lastMove = -Infinity;
+    this.begin();
+    this.now = { ...this.now, settings, snapshot: { settings, costs }, moved: '', problem: '', repairs: [], before: this.anchor, isWaiting: false };
     this.request = this.exactly();
   }
 
@@ -161,7 +198,7 @@ export class Session {
       fail(id, this.hold());
       return '';
     }
-    this.request = this.isWaiting ? { ...this.request, id } : { ...this.exactly(), id };
+    this.request = this.now.isWaiting && this.request.value !== undefined ? { ...this.request, id } : { ...this.exactly(), id };
     this.pending = id;
     this.connection.request({ kind: 'export', id, request: this.request, what, sdk, region: preferredRegion() }, text => {
       this.onFailure(id);
@@ -184,14 +221,13 @@ export class Session {
     if (this.pending && state.answers !== this.pending) return;
     const own = this.pending !== '';
     this.pending = '';
-    this.now = { ...screenOf(state), before: own ? this.anchor : this.now.snapshot };
-    if (!own || this.committed) this.anchor = this.now.snapshot;
+    if (!own) {
+      this.anchor = this.now.snapshot;
+      this.lastMove = -Infinity;
+    }
+    this.now = { ...screenOf(state, this.model.get('_controls')), before: this.anchor };
     this.request = this.exactly();
     this.onChange(this.now);
-  }
-
-  private get isWaiting(): boolean {
-    return this.request.value !== undefined;
   }
 
   private exactly(): Request {
@@ -212,9 +248,10 @@ export class Session {
 }
 
 /** Actions on the plan of the fields; the others leave it as it is. */
+const STARTS_ANEW = new Set<Action>(['undo', 'redo', 'load', 'adopt']);
 const OF_THE_PLAN = new Set<Action>(['keep', 'load', 'adopt']);
 
-function screenOf(state: State): Screen {
-  const { settings, controls, snapshot, moved, problem, repairs, pins, summary, history } = state;
-  return { settings, controls, snapshot, moved, problem, repairs, pins, summary, history };
+function screenOf(state: State, controls: Control[]): Screen {
+  const { settings, snapshot, moved, problem, repairs, pins, history } = state;
+  return { settings, controls, snapshot, detail: snapshot, moved, problem, repairs, pins, history, isWaiting: false };
 }

@@ -1,4 +1,4 @@
-/** Messages between kernel and view; `view_state.py`, `look_ahead.py` and `advisor.py` are the other side. */
+/** Messages between kernel and view; `view_state.py` and `advisor.py` are the other side. */
 
 export type Setting = number | string | boolean;
 export type Settings = Readonly<Record<string, Setting>>;
@@ -19,23 +19,49 @@ export interface StageGroup {
   peak: boolean;
 }
 
+/** What strip and picture show of a plan. */
 export interface Costs {
-  fits: boolean;
   /** State against the required probability. */
   fit: 'fits' | 'risk' | 'over';
-  /** Memory that decides the fit: "28.1 of 39.4 GiB per GPU". */
+  /** Memory needed per GPU of the stage with the least headroom. */
+  gib: number;
+  /** GiB below which it stays with the required probability: beyond the usable memory only if it is not `fits`. */
+  edge: number;
+  /** Probability of the fit. */
+  odds: string;
+  /** GiB of parameters, gradients and optimizer state, and of activations and logits. */
+  state: number;
+  activations: number;
+  /** Samples per second. */
+  rate: number;
+  /** Values of speed, time and money in the units of the headline. */
+  speed: string;
+  time: string;
+  money: string;
+  /** Memory that decides if it is not that of the GPU; else empty. */
   memory: string;
+  /** The techniques in AWS's order with GiB per GPU after each; null where there is no such plan. */
+  rungs: [title: string, gib: number | null][];
+}
+
+/** Values of all controls, and their plan at a glance. */
+export interface Moment {
+  settings: Settings;
+  costs: Costs;
+}
+
+/** One plan with all its figures. */
+export interface Snapshot extends Moment {
+  /** Texts of the controls' values. */
+  configuration: string[];
+  /** Why the recommended plan is another one, if this one fits and is faster. */
+  preferred: string;
   /** Probability of the fit next to the required one. */
   likely: string;
   /** How exact (a word), value, unit, note and 95 % interval of speed, time and money. */
   headline: [about: string, value: string, unit: string, note: string, range: string][];
   /** Value and note of each figure. */
   figures: [value: string, note: string][];
-  /** Memory needed per GPU of the stage with the least headroom. The bars show the peaks. */
-  needed_gib: number;
-  /** Ends of its 95 % interval around it: low end, the memory needed, high end. */
-  interval: [low: number, needed: number, high: number];
-  samples_per_second: number;
   stages: StageGroup[];
   /** Seconds of each part of the step. */
   seconds: number[];
@@ -43,15 +69,6 @@ export interface Costs {
   step_seconds: number;
   /** Interval of the sum: "95 %: 3.02 to 4.87". */
   step_range: string;
-}
-
-/** One plan: values of all controls, their texts, and the estimate. */
-export interface Snapshot {
-  settings: Settings;
-  configuration: string[];
-  costs: Costs;
-  /** Why the recommended plan is another one, if this one fits and is faster. */
-  preferred: string;
 }
 
 export interface Control {
@@ -196,7 +213,11 @@ export interface Recommendation {
   has_modules: boolean;
   /** Techniques of the recommended plan, and how certain the choice is. */
   decisive: [lead: string, reason: string];
+  /** Required probability of the fit, as text. */
+  required: string;
   usable_gib: number;
+  /** Tokens of a sample if speed is in tokens per second; else 1. */
+  per_sample: number;
   categories: string[];
   seconds: string[];
   figures: string[];
@@ -253,7 +274,6 @@ export interface State {
   /** Id of the answered request; empty for changes from Python. */
   answers: string;
   settings: Settings;
-  controls: Control[];
   snapshot: Snapshot;
   moved: string;
   problem: string;
@@ -266,11 +286,28 @@ export interface State {
 }
 
 /** A possible move, or the reason against it. */
-export type Entry = Snapshot & { problem?: undefined } | { settings: Settings; problem: string };
+export type Entry = (Moment & { problem?: undefined }) | { settings: Settings; problem: string };
 
 export interface Ahead {
   base: Settings;
   by: Record<string, Entry[]>;
+}
+
+/** Values of `Costs` in their order; names of techniques are positions in `texts`. */
+export type Packed = [...(string | number)[], (number | null)[]];
+
+/** Moves that differ from those of the message before, one per position of each control. */
+export interface AheadMessage {
+  kind: 'ahead';
+  id: string;
+  number: number;
+  /** Number of the message on which this one builds; 0 if it has all moves. */
+  after: number;
+  base: Settings;
+  /** Names of all controls with moves. */
+  names: string[];
+  by: Record<string, [follows: Settings, entry: Packed | string][]>;
+  texts: string[];
 }
 
 /** All settings; with `value`, one move from them whose dependent settings only the kernel knows. */
@@ -286,11 +323,12 @@ export interface Request {
 export interface Traits {
   _recommendation: Recommendation;
   _state: State;
-  _ahead: Ahead;
+  _controls: Control[];
   _request: Request;
 }
 
 export type FromKernel =
+  | AheadMessage
   | { kind: 'cells'; id: string; settings: Settings; sources: string[] }
   | { kind: 'failed'; id: string; text: string }
   | { kind: 'searching'; id: string; done: number; total: number; text: string; seconds_left: number | null }

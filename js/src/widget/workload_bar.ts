@@ -6,8 +6,18 @@ import type { Field, FromKernel, Recommendation, Setting, Settings, WayOut } fro
 
 type Input = HTMLInputElement | HTMLSelectElement;
 
-/** Fields that are always on the page; the others open with a button. */
-const FIRST = ['model', 'sequence_length', 'cluster', 'instance_count', 'library', 'objective', 'tokens'];
+/** Fields that are always on the page, in this order; the others open with a button. */
+const FIRST = ['model', 'sequence_length', 'instance_count', 'cluster', 'library', 'objective'];
+/** What follows a value. */
+const UNITS: Record<string, string> = { sequence_length: 'tokens', instance_count: '×' };
+
+/** A search that runs, for the strip. */
+export interface Searching {
+  part: string;
+  left: string;
+  /** Part that is done, from 0 to 1. */
+  share: number;
+}
 
 /**
  * What is trained, and where. A changed field searches again in place: the page can be used meanwhile, pinned settings
@@ -20,12 +30,14 @@ export class WorkloadBar {
   private readonly more = element('div', 'smp-fields smp-more-fields');
   private readonly toggle: HTMLButtonElement;
   private readonly text = element('span', 'smp-search-text');
-  private readonly bar = element('progress', 'smp-progress');
   private readonly cancel: HTMLButtonElement;
   private readonly again: HTMLButtonElement;
   private readonly back: HTMLButtonElement;
   private readonly ways = element('span', 'smp-ways');
-  private readonly status: HTMLElement;
+  /** State of the search, and what it offers. */
+  readonly status: HTMLElement;
+  /** The search that runs; null if none does. */
+  searching: Searching | null = null;
   private count = 0;
   private running = ''; // id of the search that is shown
   private canceled = '';
@@ -44,20 +56,20 @@ export class WorkloadBar {
     private readonly connection: Connection,
     private readonly onHold: () => void
   ) {
-    const first = element('div', 'smp-fields', ...shown.workload.filter(({ name }) => FIRST.includes(name)).map(field => this.field(field)));
+    const ordered = FIRST.flatMap(name => shown.workload.filter(field => field.name === name));
+    const first = element('div', 'smp-fields', ...ordered.map(field => this.field(field)));
     this.more.append(...shown.workload.filter(({ name }) => !FIRST.includes(name)).map(field => this.field(field)));
     this.toggle = button('smp-button smp-small smp-more', '', () => this.open(this.more.hidden));
     this.text.setAttribute('role', 'status');
-    this.bar.setAttribute('aria-label', 'Progress of the search');
     this.cancel = button('smp-button smp-small', 'Cancel', () => this.stop());
     this.again = button('smp-button smp-small', 'Search the other settings', () => this.search({}, true));
     this.back = button('smp-button smp-small', 'Back to the fields of the plan', () => this.restore(''));
-    this.status = element('div', 'smp-search', this.bar, this.text, this.cancel, this.again, this.back, this.ways);
+    this.status = element('div', 'smp-search', this.text, this.cancel, this.again, this.back, this.ways);
     const heading = element('h2', 'smp-heading', shown.title);
     this.node = element('header', 'smp-workload', heading, first);
     if (shown.workload.length > 0) {
       first.append(this.toggle);
-      this.node.append(this.more, this.status, this.lists);
+      this.node.append(this.more, this.lists);
     }
     this.open(false);
     this.settle('');
@@ -90,7 +102,7 @@ export class WorkloadBar {
 
   open(isOpen: boolean): void {
     this.more.hidden = !isOpen;
-    setText(this.toggle, isOpen ? 'Fewer' : 'More');
+    setText(this.toggle, isOpen ? 'fewer' : '+ more');
     this.toggle.setAttribute('aria-expanded', String(isOpen));
     this.toggle.title = 'Precision, global batch, deadline, budget, certainty';
   }
@@ -149,6 +161,7 @@ export class WorkloadBar {
     this.inputs.set(field.name, input);
     this.applied.set(field.name, input.value);
     const label = element('label', `smp-field smp-field-${field.name.replaceAll('_', '-')}`, element('span', 'smp-field-label', field.label), input);
+    if (UNITS[field.name]) label.append(Object.assign(element('span', 'smp-note', ` ${UNITS[field.name]}`), { ariaHidden: 'true' }));
     label.title = field.hint || field.shown;
     return label;
   }
@@ -172,6 +185,7 @@ export class WorkloadBar {
     this.back.hidden = this.isSearching || !this.isEdited;
     if (held === this.held) return;
     this.held = held;
+    if (!this.isSearching && !this.answer && this.pins === 0) setText(this.text, held ? HINT : '');
     this.onHold();
   }
 
@@ -213,27 +227,26 @@ export class WorkloadBar {
     this.answer = '';
     const part = total > 0 ? `cluster ${Math.min(done + 1, total)} of ${total}${text ? `: ${text}` : ''}` : '';
     const time = left === null ? '' : `about ${seconds(left)} left`;
-    setText(this.text, ['Searching', part, time].filter(Boolean).join(', '));
-    this.bar.hidden = false;
-    if (total > 0) Object.assign(this.bar, { max: total, value: done });
-    else this.bar.removeAttribute('value');
+    this.searching = { part, left: time, share: total > 0 ? done / total : 0.04 };
+    setText(this.text, 'The plan below is for the fields before. It is replaced when the search ends.');
     this.cancel.hidden = false;
     this.again.hidden = true;
     this.ways.replaceChildren();
     this.status.classList.remove('smp-refused');
     this.node.setAttribute('aria-busy', 'true');
     this.watch();
+    this.onHold();
   }
 
   private settle(answer: string, ways: WayOut[] = []): void {
     this.isSearching = false;
+    this.searching = null;
     clearTimeout(this.timer);
     this.answer = answer;
-    this.bar.hidden = true;
     this.cancel.hidden = true;
     const pinned = this.pins === 1 ? '1 setting is pinned' : `${this.pins} settings are pinned`;
     this.again.hidden = answer !== '' || this.pins === 0;
-    setText(this.text, answer || (this.pins > 0 ? `${pinned}: a search keeps ${this.pins === 1 ? 'it' : 'them'}.` : HINT));
+    setText(this.text, answer || (this.pins > 0 ? `${pinned}: a search keeps ${this.pins === 1 ? 'it' : 'them'}.` : this.isEdited ? HINT : ''));
     this.status.classList.toggle('smp-refused', answer !== '');
     this.ways.replaceChildren(
       ...ways.map(({ text, note, workload }, way) => offer(`Use ${text}`, note, () => this.search(workload, true, { way })))
@@ -250,6 +263,6 @@ function seconds(left: number): string {
 /** A search without a sign of life for this long is given up; its result is still accepted. */
 const SILENT_MS = 120_000;
 const SILENT = 'No answer from the search for 2 min. After a restart of the kernel, run the cell again.';
-const HINT = 'A changed field searches again. Pinned settings stay.';
+const HINT = 'Press Enter to search again. Pin a setting to keep it.';
 const SEARCHING = 'A search for the changed fields is running. Wait for its plan, or cancel it.';
 const EDITED = 'The fields have changed. Press Enter for their plan, or go back to those of this plan.';
