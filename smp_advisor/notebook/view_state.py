@@ -70,7 +70,7 @@ _STATE, _ACTIVATIONS = CATEGORIES[:4], CATEGORIES[4:7]
 
 
 def glances(advice: Advice, plans: Sequence[tuple[Job, Plan, Estimate]]) -> list[Data]:
-    """What the strip and the picture show of each plan, for a job, with all estimates of the techniques together.
+    """Costs of plans as strip and picture show them, with all estimates of the techniques together.
 
     The edge is the memory below which a plan stays with the required probability: beyond the usable memory if and only
     if the verdict is not *Fits*.
@@ -107,7 +107,7 @@ def glances(advice: Advice, plans: Sequence[tuple[Job, Plan, Estimate]]) -> list
 
 def rung_text(title: str) -> str:
     """A technique in the words of the picture: ``Sharding over 4 GPUs``."""
-    text = title.replace("sharded data parallelism", "sharding").replace("the entire model", "whole model")
+    text = title.replace("sharded data parallelism", "sharding").removeprefix("the ")
     text = re.sub(r"(, which the library requires|, [\d,]+ (microbatches|accumulated batches))", "", text)
     return f"{text[:1].upper()}{text[1:]}"
 

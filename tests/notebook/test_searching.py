@@ -122,7 +122,7 @@ def test_an_impossible_request_has_a_page_whose_changes_are_one_click_each():
 def test_changes_of_the_workload_make_the_plan_on_screen_fit_with_its_settings(sent):
     advisor = Advisor(advise("10B", P4D, instance_count=16, library="smp-v1", sequence_length=512))
     advisor.move(batch_size=384)
-    settings = advisor._controls.settings
+    settings = advisor.advice.controls.settings
     advisor._on_message(advisor, {"kind": "panel", "id": "v:1", "name": "fit", "settings": settings}, [])
     ways = sent[-1]["data"]["ways"]
     texts = [way["text"] for way in ways]

@@ -3,12 +3,12 @@ import type { Screen, Session } from './session';
 import type { Costs, Recommendation } from './wire';
 
 const BATCH = 'batch_size';
-/** The tank ends at this multiple of the limit, so the wall stands at two thirds. */
+/** The tank ends at this multiple of the limit, so the wall is at two thirds. */
 const SCALE = 1.5;
 
 /**
  * Memory per GPU: a stair for each technique, and the tank with the limit as a wall. The stairs are linear up to the
- * whole model, the tank magnifies, and the slope between them is the change of scale. Dragging the edge moves the batch.
+ * full model, the tank magnifies, and the slope between them is the change of scale. Dragging the edge moves the batch.
  */
 export class Picture {
   readonly node: HTMLElement;
@@ -47,7 +47,7 @@ export class Picture {
     const { costs } = screen.snapshot;
     this.node.classList.toggle('smp-older', screen.isWaiting || screen.problem !== '');
     this.node.dataset['fit'] = costs.fit;
-    setText(this.odds, screen.problem ? 'of the plan before: these settings cannot be combined' : `fits with ${costs.odds} probability (you asked for ${this.shown.required})`);
+    setText(this.odds, screen.problem ? 'of the plan before: these settings cannot be combined' : `fits with ${costs.odds} probability (you requested ${this.shown.required})`);
     this.drawStairs(costs);
     this.drawTank(screen);
   }

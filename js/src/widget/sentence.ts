@@ -35,7 +35,7 @@ export class Sentence {
       onBack();
     });
     const line = element('p', 'smp-change', this.lead, ' ', this.text, ' ', this.nearest, ' ', this.python, ' ', this.back);
-    this.node = element('div', 'smp-say', line, this.spoken, ...lines);
+    this.node = element('div', 'smp-sentence', line, this.spoken, ...lines);
   }
 
   draw(screen: Screen): void {
@@ -43,13 +43,13 @@ export class Sentence {
     const changes = changesOf(screen, this.shown);
     const isMoved = changes.length > 0;
     this.near = undefined;
-    if (screen.problem) this.say('Not possible with the other settings.', 'Choose a repair below, or keep the setting as it was.');
-    else if (!isMoved) this.say(`Recommended: ${decisive[0]}`, decisive[1]);
+    if (screen.problem) this.tell('Not possible with the other settings.', 'Choose a repair below, or keep the setting as it was.');
+    else if (!isMoved) this.tell(`Recommended: ${decisive[0]}`, decisive[1]);
     else {
       const first = changes.find(({ name }) => name === screen.moved) ?? changes[0]!;
       const others = changes.filter(change => change !== first).map(({ label, to }) => `${label.charAt(0).toLowerCase()}${label.slice(1)} ${to}`);
       const more = others.length > 2 ? `${others.slice(0, 2).join(', ')} and ${others.length - 2} more` : others.join(', ');
-      this.say(`${first.label} ${first.from} → ${first.to}${more && `, ${more}`}:`, screen.isWaiting ? 'waiting for the kernel …' : this.effect(screen));
+      this.tell(`${first.label} ${first.from} → ${first.to}${more && `, ${more}`}:`, screen.isWaiting ? 'waiting for the kernel …' : this.effect(screen));
       if (!screen.isWaiting && screen.snapshot.costs.fit !== 'fits') this.near = this.nearestFit(screen);
     }
     this.nearest.hidden = this.near === undefined;
@@ -72,7 +72,7 @@ export class Sentence {
     clearTimeout(this.timer);
   }
 
-  private say(lead: string, text: string): void {
+  private tell(lead: string, text: string): void {
     setText(this.lead, lead);
     setText(this.text, text);
   }
