@@ -56,7 +56,7 @@ class Advisor(anywidget.AnyWidget):
 
     _recommendation = t.Dict(help="Data that no control changes.").tag(sync=True)
     _state = t.Dict(help="Values of the controls, and the estimate of their plan.").tag(sync=True)
-    _controls = t.List(help="The controls of the plan, with their positions.").tag(sync=True)
+    _controls: t.List[Any] = t.List(help="The controls of the plan, with their positions.").tag(sync=True)
     _request = t.Dict(help="Request of a view: all settings, or one move from them.").tag(sync=True)
 
     def __init__(self, advice: Advice) -> None:

@@ -345,7 +345,8 @@ def _packed(entry: Data | str, texts: dict[str, int]) -> list[Any] | str:
     """The values of an entry in their order; names of techniques as positions in `texts`."""
     if isinstance(entry, str):
         return entry
-    *values, rungs = ("" if value == _CERTAIN else value for value in entry.values())
+    cells: list[Any] = ["" if cell == _CERTAIN else cell for cell in entry.values()]
+    *values, rungs = cells
     return [*values, [part for title, gib in rungs for part in (texts.setdefault(title, len(texts)), gib)]]
 
 
