@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments import brief
+from smp_advisor.errors import ModelError
 from smp_advisor.words import plain
 from smp_advisor.workload.block import DECODER, shortened
 from smp_advisor.workload.counts import format_count
@@ -111,7 +112,10 @@ class Model:
     """Findings of the model's profile, one sentence each: the warnings of every advice on it."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", plain(self.name))  # it can come from a file of others
+        title: object = self.name
+        if not isinstance(title, str):
+            raise ModelError(f"The name of a model must be text, not {title!r:.80}.")
+        object.__setattr__(self, "name", plain(title))  # it can come from a file of others
 
     def __hash__(self) -> int:
         # Every look-up in a cache hashes the model: a few fields instead of all blocks.
