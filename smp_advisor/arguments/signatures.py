@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 from functools import cache, wraps
 from inspect import Parameter, signature
 from numbers import Integral, Real
@@ -59,9 +60,7 @@ def _names(annotation: str) -> tuple[str, ...]:
 @cache
 def _class(name: str) -> bool:
     """Return whether a name is that of a public class. Its module may not be loaded, so that only its name is known."""
-    import smp_advisor
-
-    return name in smp_advisor.__all__ and name[0].isupper()
+    return name[0].isupper() and name in sys.modules["smp_advisor"].__all__
 
 
 def _accepts(name: str, value: object) -> bool:

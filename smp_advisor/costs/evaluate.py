@@ -42,6 +42,7 @@ from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.validation import check_against
 from smp_advisor.libraries.version import installed_by
+from smp_advisor.stopping import stop_if_nobody_waits
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model, with_decoder
 from smp_advisor.workload.stack import AUTO, stack
@@ -75,6 +76,7 @@ _SHARED = ("pipeline_parallel_degree", "tensor_parallel_degree", "shard_level")
 
 def _parts(layout: Layout) -> Iterator[tuple[int, slice | NDArray[np.intp], Layout]]:
     """Rows that are computed together: (pipeline degree, rows, layout of the rows)."""
+    stop_if_nobody_waits()
     order = None
     starts = _changes(layout)
     if len(starts) > max(64, len(layout) // 64):  # not in the order of a search space
@@ -242,6 +244,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     """
     _require(model, cluster, job)
     require_types({"plan": (plan, Plan)}, "estimate")
+    stop_if_nobody_waits()
     if "precision" in job.defaulted():
         job = replace(job, precision=plan.precision)
     check_against(plan, cluster, model, job)

@@ -220,14 +220,14 @@ class PanelRequests:
 
     def _compute(self, identity: str, name: str, state: ControlState, options: object) -> None:
         try:
-            data = panel_data(name, self._advice, state, options)
+            data = dict(panel_data(name, self._advice, state, options))
         except AdvisorError as error:
             self._fail(identity, state.advice.plan.library, error)
         except Exception as error:  # noqa: BLE001 (the page must not wait for ever)
             text = f"This part of the page cannot be computed: {type(error).__name__}: {error}."
             self._fail(identity, state.advice.plan.library, AdvisorError(text))
         else:
-            self._send({"kind": "panel", "id": identity, "name": name, "settings": state.settings, "data": dict(data)})
+            self._send({"kind": "panel", "id": identity, "name": name, "settings": state.settings, "data": data})
 
     def _fail(self, identity: str, library: str, error: AdvisorError) -> None:
         self._send({"kind": "failed", "id": identity, "text": with_labels(library, str(error))})

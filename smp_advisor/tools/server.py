@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor._version import __version__
 from smp_advisor.errors import AdvisorError
+from smp_advisor.stopping import Stopped, stop_if_nobody_waits, until
 from smp_advisor.tools.interface import TOOLS, Caller, call
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from smp_advisor.tools.answers import Answer
 
 
+_AT_ONCE = 4
+"""Calls that work at the same time: others wait, and end at once when they are cancelled."""
 _PAGES = 32
 """Answers whose pages can be read."""
 _INSTRUCTIONS = (
@@ -29,10 +32,6 @@ _INSTRUCTIONS = (
     " and no network is used. Request the model, the instance and the number of instances before you call advise, and"
     " for the tokens if days or cost matter. Report the interval with each speed and cost, and what was assumed."
 )
-
-
-class _Stopped(KeyboardInterrupt):
-    """The caller no longer waits."""
 
 
 def server(roots: tuple[Path, ...]) -> Server[Any]:
@@ -43,6 +42,7 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
 
     pages: OrderedDict[str, Answer] = OrderedDict()
     numbers = count(1)
+    limiter = anyio.CapacityLimiter(_AT_ONCE)
 
     async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
         hints = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
@@ -63,17 +63,16 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
         stop = threading.Event()
 
         def progress(*_: Any) -> None:
-            if stop.is_set():
-                raise _Stopped
+            stop_if_nobody_waits()
 
         caller = Caller(roots=roots, progress=progress)
-        work = partial(_worked, params.name, params.arguments or {}, caller)
+        work = partial(_worked, params.name, params.arguments or {}, caller, stop)
         try:
-            answer, text = await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+            answer, text = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
         except AdvisorError as error:
             return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
         finally:
-            stop.set()  # after a cancellation, the thread ends at its next step
+            stop.set()  # after a cancellation, the thread ends at its next estimate
         uri = f"smp-advisor://answers/{next(numbers)}"
         pages[uri] = answer
         while len(pages) > _PAGES:
@@ -108,12 +107,13 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
     )
 
 
-def _worked(name: str, arguments: dict[str, Any], caller: Caller) -> tuple[Answer, str]:
+def _worked(name: str, arguments: dict[str, Any], caller: Caller, stop: threading.Event) -> tuple[Answer, str]:
     try:
-        answer, data = call(name, arguments, caller)
+        with until(stop):
+            answer, data = call(name, arguments, caller)
     except AdvisorError:
         raise
-    except _Stopped:
+    except Stopped:
         raise AdvisorError("Stopped.") from None
     except Exception as error:  # noqa: BLE001 - one failed call does not end the server
         traceback.print_exc()  # standard output belongs to the protocol

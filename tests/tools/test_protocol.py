@@ -115,6 +115,27 @@ def test_a_cancelled_call_ends_its_work_and_the_server_answers_the_next(tmp_path
     in_its_own_loop(session)
 
 
+def test_work_for_a_caller_who_has_gone_ends_at_the_next_estimate(monkeypatch):
+    import threading
+
+    from smp_advisor.costs import evaluate
+    from smp_advisor.stopping import Stopped, until
+
+    gone, estimates = threading.Event(), []
+
+    def counted(layout):
+        estimates.append(layout)
+        if len(estimates) == 3:
+            gone.set()
+        return changes(layout)
+
+    changes = evaluate._changes
+    monkeypatch.setattr(evaluate, "_changes", counted)
+    with until(gone), pytest.raises(Stopped):
+        smpa.advise("7B", "ml.p4d.24xlarge", instance_count=2, library="auto")
+    assert len(estimates) == 3
+
+
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=lambda tool: tool.name)
 def test_schemas_are_valid_and_agree_with_python(tool):
     assert set(TOOLS["export"].own["what"]["enum"]) == set(EXPORTS)
