@@ -28,7 +28,7 @@ from smp_advisor.runs.readers import (
     read_trainer_state,
 )
 from smp_advisor.runs.steps import log_of_text, typical
-from smp_advisor.workload.calibration import Calibration, MeasuredRun, MemoryKind
+from smp_advisor.workload.calibration import ACCEPTED, Calibration, MeasuredRun, MemoryKind
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -40,9 +40,11 @@ _FIRST_BYTES = 2**20
 _LAST_BYTES = 7 * 2**20
 """Bytes of a longer log that are read: its settings are at the start, its steady steps and its failure at the end."""
 _UNREADABLE = (
-    "no measured steps in a known format: the exported script's, Megatron-LM's, NeMo's, torchtitan's, AWS's SMP and "
-    "FSDP scripts', DeepSpeed's, a progress bar, JSON lines or trainer_state.json"
+    "no measured steps: lines with a step number and its seconds, steps, samples or tokens per second, a progress bar "
+    "of training, JSON lines, or trainer_state.json"
 )
+FIGURES = "your figures"
+"""Title of measurements without a log."""
 _CERTAIN_RUN = 0.1
 """Error of the step time if only the time of the entire run is measured."""
 PREFERRED: tuple[MemoryClass, ...] = ("total", "reserved", "allocated")
@@ -65,7 +67,7 @@ def log_of_figures(
     kind = next((name for name in PREFERRED if name == peak_kind), PREFERRED[-1])
     note = "The peak is read as torch.cuda.max_memory_allocated: inferred. Set peak_kind if it is another."
     return Log(
-        title="your figures",
+        title=FIGURES,
         samples=() if step_seconds is None else (Sample(None, float(step_seconds)),),
         peak_gib={} if peak_gib is None else {kind: float(peak_gib)},
         out_of_memory=out_of_memory,
@@ -152,8 +154,8 @@ def measured_run(
         )
     _require_work(log, batch, model, cluster, job, accept=accept)
     notes = list(log.notes)
-    figures = typical([Sample(s.step, step_seconds_of(log, s.value, batch, model, cluster, job)) for s in log.samples])
-    if figures is not None and log.title != "your figures":
+    figures = typical(timed(log, model, cluster, job, plan))
+    if figures is not None and log.title != FIGURES:
         unit = f"{figures.steps} of {len(log.samples)} values, median {figures.seconds:.4g} s per step"
         notes.append(f"{unit}, spread {100 * figures.spread:.1f} %." if figures.steps > 1 else f"{unit}.")
         notes += [f"Dropped {count}: {reason}." for reason, count in figures.dropped]
@@ -181,20 +183,24 @@ def measured_run(
         job,
         layout_of_plan(plan, job, cluster),
         step_seconds=None if figures is None else figures.seconds,
-        step_error=math.hypot(error, _CERTAIN_RUN) if log.unit == "run_seconds" else error,
+        step_error=math.hypot(error, log.error, _CERTAIN_RUN if log.unit == "run_seconds" else 0.0),
         memory_gib=peak,
         memory_kind=kind,
         source=": ".join(filter(None, (log.title, name)))[:200],
         notes=tuple(note[:400] for note in notes),
     )
     _require_possible(run, model, cluster, job, plan, accept=accept)
-    return run
+    doubt = _doubt_of(log, run, model, cluster, job, plan)
+    if doubt and not accept:
+        raise CalibrationError(
+            f"{doubt}: pass the run's plan, cluster and job, or accept=True (--accept) if it is right."
+        )
+    return replace(run, notes=(*run.notes, f"{ACCEPTED} {doubt}.")) if doubt else run
 
 
-def step_seconds_of(log: Log, value: float, batch: int, model: Model, cluster: Cluster, job: Job) -> float:
-    """Seconds per step of a sample; 0 for a value that is no measurement."""
-    if value <= 0:
-        return 0.0
+def timed(log: Log, model: Model, cluster: Cluster, job: Job, plan: Plan) -> list[Sample]:
+    """The samples of a log as seconds per step of a plan, whose batch turns rates into times; 0 for no measurement."""
+    batch = global_batch_size(plan, cluster)
     tokens = batch * model.sequence_length(job.sequence_length)
     work = {
         "samples_per_second": batch,
@@ -202,27 +208,64 @@ def step_seconds_of(log: Log, value: float, batch: int, model: Model, cluster: C
         "tokens_per_second_per_gpu": tokens / cluster.gpus,
         "steps_per_second": 1,
     }
-    return work[log.unit] / value if log.unit in work else value
+    if log.unit in work:
+        return [Sample(s.step, work[log.unit] / s.value if s.value > 0 else 0.0) for s in log.samples]
+    times = plan.gradient_accumulation_steps if log.unit == "batch_seconds" else 1
+    return [
+        Sample(s.step, times * max(s.value, 0.0), tuple((step, times * clock) for step, clock in s.readings))
+        for s in log.samples
+    ]
 
 
 PROCESSOR = "processor"
 """The GPU of a local run, whose peak is assumed: a faster machine exceeds it."""
 _ROUNDED = 1.1
 """Factor between the batch and the product of a printed rate and step time: both are rounded, and batches padded."""
+_COUNTED = 1.5
+"""The same for printed TFLOP/s: programs count attention and recomputation differently."""
 
 
 def _require_work(log: Log, batch: int, model: Model, cluster: Cluster, job: Job, *, accept: bool) -> None:
-    """Refuse figures of another batch; `accept` takes an entire run, whose data may end inside a batch."""
-    entire = log.unit == "run_seconds"
+    """Refuse figures of another batch or length; `accept` takes an entire run, whose data may end inside a batch."""
+    entire, length = log.unit == "run_seconds", model.sequence_length(job.sequence_length)
+    flops = model_flops_per_sample(trained(model, job), length) * batch / cluster.gpus
+    expected = {
+        "samples": batch,
+        "tokens": batch * length,
+        "tokens per GPU": batch * length // cluster.gpus,
+        "tokens per sequence": length,
+        "TFLOP per GPU": flops / 1e12,
+    }
     for unit, value in log.work.items():
-        expected = batch if unit == "samples" else batch * model.sequence_length(job.sequence_length)
-        expected //= cluster.gpus if unit == "tokens per GPU" else 1
-        if not 1 / _ROUNDED < value / expected < _ROUNDED and not (entire and accept):
+        wanted = expected[unit]
+        near = _COUNTED if unit.startswith("TFLOP") else _ROUNDED
+        if not 1 / near < value / wanted < near and not (entire and accept):
             raise CalibrationError(
-                f"The log has {round(value):,} {unit} per step, its rate times its step time, and the plan {expected:,}"
-                f" ({batch:,} samples on {cluster.gpus} GPUs): pass the run's plan, cluster and job, for example "
-                f"calibrate(..., plan=Plan(...)){', or accept=True (--accept) if it is right' if entire else ''}."
+                f"The log has {round(value):,} {unit} per step, its rate times its step time, and the plan "
+                f"{wanted:,.0f} ({batch:,} samples on {cluster.gpus} GPUs): pass the run's plan, cluster and job, for "
+                f"example calibrate(..., plan=Plan(...)){', or accept=True (--accept) if it is right' if entire else ''}."
             )
+
+
+def _is_proven(log: Log, model: Model) -> bool:
+    """Whether figures of a log show the batch and the length of a step."""
+    tokens = bool({"tokens", "tokens per GPU"} & log.work.keys())
+    samples = "samples" in log.work or log.global_batch_size is not None
+    lengths = not model.reads_tokens or bool({"tokens per sequence", "TFLOP per GPU"} & log.work.keys())
+    return tokens or (samples and lengths)
+
+
+def _doubt_of(log: Log, run: MeasuredRun, model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
+    """Why a log may be of another run: its time is outside of the interval, and nothing in it shows the batch."""
+    if run.step_seconds is None or log.title == FIGURES or cluster.instance.gpu == PROCESSOR or _is_proven(log, model):
+        return ""
+    low, high = estimate(model, cluster, job, plan).step_seconds_range
+    if low <= run.step_seconds <= high:
+        return ""
+    return (
+        f"A step of {run.step_seconds:.4g} s is outside of the plan's 95 % interval ({low:.3g} to {high:.3g} s), and "
+        "no figure of the log shows its batch and sequence length"
+    )
 
 
 _UNLIKELY_TIME, _UNLIKELY_MEMORY = 5.0, 3.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.costs.wording import Shown, plural, seconds
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.runs.failures import Failure, read_failure
-from smp_advisor.runs.measure import PREFERRED, PROCESSOR, step_seconds_of
+from smp_advisor.runs.measure import PREFERRED, PROCESSOR, timed
 from smp_advisor.runs.page import (
     IN_A_ROW,
     NOT_OF_PLAN,
@@ -25,9 +25,9 @@ from smp_advisor.runs.page import (
     figures_of,
     page_of,
 )
-from smp_advisor.runs.readers import Log, Sample
+from smp_advisor.runs.readers import Log, Reader, Sample
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, Source, TrainingJob
-from smp_advisor.runs.steps import Steps, Typical, typical
+from smp_advisor.runs.steps import Typical, typical
 from smp_advisor.runs.worth import Offer, offer_of
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Run(Shown):
         self.polls = self.requests = 0
         self.problem = ""
         """Why the last poll read nothing, in one sentence; empty if it succeeded."""
-        self.steps = Steps()
+        self.steps = Reader()
         self.silent_polls = 0
         self.silent_seconds = self._since_metrics = 0.0
         self._tail = ""
@@ -265,11 +265,7 @@ class Run(Shown):
         advice = self.advice
         if advice is None or self.estimate is None:
             return [s for s in self.log.samples if self.log.unit in ("seconds", "run_seconds")]
-        batch = self.estimate.global_batch_size
-        return [
-            Sample(s.step, step_seconds_of(self.log, s.value, batch, advice.model, advice.cluster, advice.job))
-            for s in self.log.samples
-        ]
+        return timed(self.log, advice.model, advice.cluster, advice.job, advice.plan)
 
     @cached_property
     def typical(self) -> Typical | None:

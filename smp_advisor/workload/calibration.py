@@ -43,6 +43,8 @@ the number of groups with all parts of the divided state."""
 
 MAX_RUNS = 200
 """Most runs of a calibration: more take longer to solve and teach nothing further."""
+ACCEPTED = "Accepted by its user:"
+"""Start of the note of a run that was learned against a doubt, and is not shared."""
 _LARGEST = 1e15
 _TEXT = 200
 
@@ -98,19 +100,24 @@ class MeasuredRun:
             raise CalibrationError("The notes of a measured run must be short texts.")
         for note in self.notes:
             _require_text("a note", note, 2 * _TEXT)
+        for name in ("step_noise", "memory_noise_gib"):
+            _require_number(name, getattr(self, name), least=1e-4, infinite=True)
+        _require_number("predicted_gib", self.predicted_gib)
+        for name in ("predicted_seconds", "memory_errors_gib"):
+            values: object = getattr(self, name)
+            _require_numbers(name, values, len(values) if isinstance(values, tuple) else -1)
+        if self.memory_kind not in ("", "allocated", "reserved", "total", "out of memory"):
+            raise CalibrationError(f"memory_kind of a measured run cannot be {self.memory_kind!r:.50}.")
         if self.step_seconds is None and self.memory_gib is None:
             raise CalibrationError("A measured run needs a step time or a peak of memory.")
         if self.step_seconds is not None:
             _require_number("step_seconds", self.step_seconds, least=1e-9)
-            _require_number("step_noise", self.step_noise, least=1e-4, infinite=True)
             _require_numbers("predicted_seconds", self.predicted_seconds, len(TIME_QUANTITIES))
             _require_number("the sum of predicted_seconds", math.fsum(self.predicted_seconds), least=1e-9)
         if self.memory_gib is not None:
-            if self.memory_kind not in ("allocated", "reserved", "total", "out of memory"):
-                raise CalibrationError(f"memory_kind of a measured run cannot be {self.memory_kind!r}.")
+            if not self.memory_kind:
+                raise CalibrationError("A measured memory needs its memory_kind.")
             _require_number("memory_gib", self.memory_gib, least=1e-6)
-            _require_number("memory_noise_gib", self.memory_noise_gib, least=1e-4, infinite=True)
-            _require_number("predicted_gib", self.predicted_gib)
             _require_numbers("memory_errors_gib", self.memory_errors_gib, len(MEMORY_QUANTITIES))
 
 
@@ -150,17 +157,21 @@ class Calibration:
     def share(self, path: str | Path) -> int:
         """Add the runs to the calibration in a file that a team shares, and return the number of runs in it.
 
-        A run that the file has is not added again; the oldest runs beyond the limit are left out. A lock next to the
-        file serves one process after the other, and the file is replaced in one step.
+        A run that the file has is not added again, nor one that was accepted against a doubt; the oldest runs beyond
+        the limit are left out. A lock next to the file serves one process after the other, and the file is replaced in
+        one step.
         """
         require_path(path, "share")
         from filelock import FileLock
 
+        own = [run for run in self.runs if not any(note.startswith(ACCEPTED) for note in run.notes)]
+        if not own:
+            raise CalibrationError("Runs that were accepted against a doubt are not shared: save them for yourself.")
         target = Path(os.path.realpath(path))  # links to one file have one lock
         try:
             with FileLock(target.with_name(f".{target.name}.lock")):
                 earlier = load_calibration(target).runs if target.exists() else ()
-                merged = (*earlier, *(run for run in self.runs if run not in earlier))[-MAX_RUNS:]
+                merged = (*earlier, *(run for run in own if run not in earlier))[-MAX_RUNS:]
                 Calibration(runs=merged).save(target)
                 return len(merged)
         except OSError as error:

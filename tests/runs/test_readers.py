@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from dataclasses import replace
 
@@ -82,7 +83,8 @@ def test_another_batch_in_the_log_is_refused_with_a_remedy(advice):
         advice.calibrate(megatron.text)
     half = replace(advice.plan, batch_size=advice.plan.batch_size // 2)
     other = replace(advice.job, global_batch_size=128)
-    assert advice.calibrate(megatron.text, plan=half, job=other, accept=True).job.calibration is not None
+    text = re.sub(r"throughput per GPU.*?\|", "", megatron.text)  # whose figure is of another model
+    assert advice.calibrate(text, plan=half, job=other, accept=True).job.calibration is not None
 
 
 def test_a_log_that_ends_out_of_memory_moves_the_next_plan(advice):
@@ -109,7 +111,7 @@ def test_the_state_of_hugging_faces_trainer_is_read(advice, tmp_path):
         "log_history": [
             {"loss": 2.1, "step": 50, "epoch": 0.5},
             {"eval_loss": 2.0, "eval_runtime": 40.0, "step": 100},
-            {"train_runtime": 240.0, "train_steps_per_second": 0.4, "step": 100},
+            {"train_runtime": 240.0, "train_steps_per_second": 0.417, "step": 100},
         ],
     }
     path = tmp_path / "trainer_state.json"
@@ -149,7 +151,7 @@ def test_the_start_and_the_end_of_a_long_log_are_read(advice, tmp_path):
         assert log.notes[-1] == "The log is long: 2.6 MB in its middle were not read."
     with path.open("wb") as file:
         file.truncate(64 * 2**20)
-    with pytest.raises(CalibrationError, match=r"no measured steps .* MB in its middle were not read\.$"):
+    with pytest.raises(CalibrationError, match=r"no measured steps.* MB in its middle were not read\.$"):
         advice.calibrate(path)
     with pytest.raises(CalibrationError, match="not a regular file"):
         advice.calibrate(tmp_path)
