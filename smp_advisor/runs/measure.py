@@ -243,7 +243,7 @@ def _require_work(log: Log, batch: int, model: Model, cluster: Cluster, job: Job
             raise CalibrationError(
                 f"The log has {round(value):,} {unit} per step, its rate times its step time, and the plan "
                 f"{wanted:,.0f} ({batch:,} samples on {cluster.gpus} GPUs): pass the run's plan, cluster and job, for "
-                f"example calibrate(..., plan=Plan(...)){', or accept=True (--accept) if it is right' if entire else ''}."
+                f"example calibrate(..., plan=Plan(...)){', or accept=True (--accept) if it is' if entire else ''}."
             )
 
 
