@@ -169,7 +169,7 @@ def test_no_is_status_1(run, tmp_path):
     ("arguments", "reason"),
     [
         (("advise", "10B", "-i", "ml.p9"), "ml.p9"),
-        (("advise", "10B", "-i", "ml.p4d.24xlarge", "--seqlen", "4"), "did you mean sequence_length"),
+        (("advise", "10B", "-i", "ml.p4d.24xlarge", "--seqlen", "4"), "did you mean --sequence-length"),
         (("advise", "10B", "-i", "ml.p4d.24xlarge", "--count", "two"), "--count: 'two' is not a number"),
         (("advise", "missing.json", "-i", "ml.p4d.24xlarge"), "cannot be read"),
         (("estimate", "10B", "-i", "ml.p4d.24xlarge"), "requires one instance and a library"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 from smp_advisor.arguments import Option, options, options_of
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import libraries, schema
+from smp_advisor.libraries.library import meant_library
 from smp_advisor.libraries.plan import PlanSettings
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.stack import training_settings
@@ -126,9 +127,9 @@ def specification(option: Option) -> tuple[tuple[str, ...], dict[str, Any]]:
     elif option.type == "rank":
         settings |= {"nargs": "?", "const": RANK, "metavar": "RANK"}
     elif option.name == "library":
-        settings["choices"] = ("auto", *(record.name for record in libraries()))
+        settings |= {"choices": ("auto", *(record.name for record in libraries())), "type": meant_library}
     elif option.choices:
-        settings["choices"] = option.choices
+        settings |= {"choices": option.choices, "type": option.choice}
     return option.switches, settings
 
 

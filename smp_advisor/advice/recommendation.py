@@ -241,14 +241,17 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Advice:
         requested=requested(
             library, job, asked.named_settings, pins, request.shape, objective=objective, min_fit_probability=least
         ),
-        defaults=defaults(
-            library,
-            workload,
-            place,
-            job,
-            set(asked.job.defaulted()) - (frozenset() if asked.is_of_job else asked.user_settings),
-            vocab_given="vocab" in request.shape,
-            profiled_length=request.model.sequence if is_profile(request.model) else None,
+        defaults=(
+            *request.read_as,
+            *defaults(
+                library,
+                workload,
+                place,
+                job,
+                set(asked.job.defaulted()) - (frozenset() if asked.is_of_job else asked.user_settings),
+                vocab_given="vocab" in request.shape,
+                profiled_length=request.model.sequence if is_profile(request.model) else None,
+            ),
         ),
         plans_enumerated=best.plans_enumerated,
         plans_scored=len(best.needed_gib),

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.description import is_named, is_profile, listed, read_model
-from smp_advisor.arguments import check, meant, options_of, require_types, shown
+from smp_advisor.arguments import check, hint, options_of, require_types, shown
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.cluster.table import meant_instance
 from smp_advisor.errors import AdvisorError, JobError, PlanError
-from smp_advisor.libraries.library import get_library, libraries, plan_fields
+from smp_advisor.libraries.library import get_library, libraries, meant_library, plan_fields
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.validation import fault_of, unsupported_settings
 from smp_advisor.search.candidates import Request as Terms
 from smp_advisor.search.candidates import pins_for
-from smp_advisor.search.clusters import Question
+from smp_advisor.search.clusters import ANY, Question
 from smp_advisor.search.library import framework_of
 from smp_advisor.search.rank import batch_policy
 from smp_advisor.workload import Job, Model, load_calibration
@@ -73,22 +74,29 @@ class Request:
     """Fields of the shape that is inferred from a parameter count."""
     pins: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the plan at fixed values."""
+    read_as: tuple[str, ...] = ()
+    """How names of clusters were completed, one phrase each."""
 
     @classmethod
     def of(cls, model: Any, cluster: Any, job: Job | None = None, **keywords: Any) -> Request:
         """Sort and check the keywords of `advise`."""
         own = {name: value for name, value in keywords.items() if name in _OPTIONS}
         settings = {name: value for name, value in keywords.items() if name not in _OPTIONS}
-        check({name: own.get(name) for name in ("objective", "min_fit_probability", "script", "data")})
-        library = own.get("library", "auto")
+        own |= check({name: own[name] for name in _CHECKED if name in own})
+        library = own["library"] = meant_library(own.get("library", "auto"))
         require_library(library, own.get("framework"))
         of_job, shape, pins = sort_settings(settings, {"model", "cluster", "job", *_OPTIONS})
         require_values(library, pins)
         user_settings = set_by_user(job, of_job, library)
-        places = tuple(cluster) if isinstance(cluster, list) else cluster
+        places, counted, read_as = _places(cluster)
+        if counted is not None:
+            if own.get("instance_count") not in (None, counted):
+                raise AdvisorError(f"{cluster!r:.40} is {counted} nodes, and instance_count={own['instance_count']}.")
+            own["instance_count"] = counted
         return cls(
             model=model,
             cluster=places,
+            read_as=read_as,
             job=job_of(job, of_job),
             user_settings=user_settings,
             shape=shape,
@@ -113,16 +121,17 @@ class Request:
         of_job, shape, pins = sort_settings(
             {name: value for name, value in changes.items() if name not in {*own, "model", "cluster"}}, _OPTIONS
         )
+        if own.get("library"):
+            own["library"] = meant_library(own["library"])
         library = own.get("library") or ("auto" if "library" in own else self.library)
         require_library(library, own.get("framework", self.framework) if library == "auto" else None)
         values: dict[str, Any] = {name: _DEFAULTS[name] if value is None else value for name, value in own.items()}
-        check(values)
+        values |= check(values)
         if isinstance(self.cluster, Cluster) and {"cluster", "instance_count"} & changes.keys():
             values = {"cluster": self.cluster.instance, "instance_count": self.cluster.nodes} | values
         if "cluster" in changes:
-            values["cluster"] = (
-                tuple(changes["cluster"]) if isinstance(changes["cluster"], list) else changes["cluster"]
-            )
+            values["cluster"], counted, values["read_as"] = _places(changes["cluster"])
+            values |= {} if counted is None else {"instance_count": counted}
         if "model" in changes:
             values |= {"model": changes["model"], "shape": {}}
         if names := {name for name in changes if name in _SHAPE_FIELDS}:
@@ -148,6 +157,7 @@ class Request:
         return {"job": job, "user_settings": (self.user_settings - frozenset(changes)) | frozenset(chosen)}
 
 
+_CHECKED = ("objective", "min_fit_probability", "script", "data", "instance_count", "max_days", "max_usd")
 _OPTIONS = frozenset(
     {
         "instance_count", "max_days", "max_usd", "library", "framework", "objective", "min_fit_probability", "script",
@@ -158,22 +168,44 @@ _OPTIONS = frozenset(
 _DEFAULTS: Mapping[str, Any] = {entry.name: entry.default for entry in fields(Request)}
 
 
+SETTINGS = JOB_FIELDS | _SHAPE_FIELDS | _OPTIONS | frozenset[str]().union(*(plan_fields(r.name) for r in libraries()))
+"""Keywords of `advise` beside the model, the cluster and the job."""
+
+
 def sort_settings(
     settings: Mapping[str, Any], arguments: Collection[str] = ()
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Keywords of the job, of the shape, and pinned plan fields."""
     plan_settings = frozenset[str]().union(*(plan_fields(record.name) for record in libraries())) - {"library"}
     names = JOB_FIELDS | _SHAPE_FIELDS | plan_settings
-    for name in settings:
+    for name, value in settings.items():
         if name not in names:
-            keyword = meant(name, names | set(arguments))
-            hint = f"did you mean {keyword}?" if keyword else "see the fields of Job and Plan."
-            raise AdvisorError(f"advise takes no setting {name!r}; {hint}")
+            meaning = hint(name, names | set(arguments), value) or "see the fields of Job and Plan."
+            raise AdvisorError(f"advise takes no setting {name!r}; {meaning}")
+    texts = {name: value for name, value in settings.items() if isinstance(value, str)}
+    settings = {**settings, **check(texts)}
     return (
         {k: v for k, v in settings.items() if k in JOB_FIELDS},
         {k: v for k, v in settings.items() if k in _SHAPE_FIELDS and v is not None},
         {k: v for k, v in settings.items() if k in plan_settings - JOB_FIELDS},
     )
+
+
+def _places(cluster: Any) -> tuple[Any, int | None, tuple[str, ...]]:
+    """The clusters of a request, the number of nodes if their text has one, and how the text was read."""
+    several = isinstance(cluster, list | tuple)
+    entries, counts, notes = [], [], []
+    for entry in cluster if several else (cluster,):
+        if not isinstance(entry, str) or entry.strip().lower() == ANY or not entry.strip():
+            entries.append(entry.strip().lower() if isinstance(entry, str) else entry)
+            continue
+        machine, count, note = meant_instance(entry)
+        entries.append(machine.name)
+        counts += [] if count is None else [count]
+        notes += [note] if note else []
+    if several and counts:
+        raise AdvisorError("A list of instances has no numbers of nodes: pass instance_count.")
+    return tuple(entries) if several else entries[0], counts[0] if counts else None, tuple(notes)
 
 
 def require_library(library: str, framework: str | None) -> None:

@@ -466,6 +466,12 @@ class Advice(Recommended):
 
         return "" if self.script else script_cell(*self._run_of(plan), trainer=trainer, objective=objective)
 
+    def script_files(self, plan: Plan | None = None) -> dict[str, str]:
+        """Texts of the files that the generated script reads, by name; the job's cell writes them beside it."""
+        from smp_advisor.export.script import builds, companions, writable
+
+        return {} if self.script or not builds(self.model) else companions(writable(*self._run_of(plan)))
+
     def ladder(self, plan: Plan | int | None = None) -> Ladder:
         """AWS's techniques in order, each added to those before it, up to the plan: memory, fit, time, decision.
 

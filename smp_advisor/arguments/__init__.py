@@ -6,12 +6,13 @@ import difflib
 import math
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, wraps
 from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
+from smp_advisor.arguments.amounts import DAYS_OF, number_in
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import data_file
 
@@ -23,26 +24,17 @@ if TYPE_CHECKING:
 
 SMALLEST = "smallest"
 """The smallest number of nodes that fits."""
-_SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
-_NUMBER = re.compile(
-    r"\s*([+-]?(?:\d[\d_,]*(?:\.\d*)?|\.\d+))(e[+-]?\d{1,2})?\s*([KMBGT]?)\s*", re.IGNORECASE | re.ASCII
-)
 _MOST_AMOUNT = 10**15
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255
 """Bytes of a path, and of each of its parts, in Linux."""
+_MOST_NUMBERS = 1024
+"""Numbers of nodes in a range."""
+_SIMILAR = 0.8
+"""Least similarity of a name that is offered for an unknown one."""
 _LINE = 120
 """Characters of the `repr` of a value."""
 _LONGEST = 100
 """Characters of a name that is compared with keywords."""
-
-
-def number_in(text: str) -> float | None:
-    """The number in a text such as ``300B``, ``3e11``, ``300_000_000`` or ``2,048``; None if there is none."""
-    match = _NUMBER.fullmatch(text)
-    if not match:
-        return None
-    digits, exponent, unit = match.groups()
-    return float(re.sub("[_,]", "", digits) + (exponent or "")) * _SCALES[unit.upper()]
 
 
 def brief(kind: str, parts: Iterable[str]) -> str:
@@ -51,11 +43,14 @@ def brief(kind: str, parts: Iterable[str]) -> str:
     return text if len(text) <= _LINE else f"{text[: _LINE - 4]}...)"
 
 
-def amount_of(name: str, amount: object, example: str = "300B", most: float = _MOST_AMOUNT) -> float:
+def amount_of(name: str, amount: object, example: str = "300B", most: float = _MOST_AMOUNT, unit: str = "") -> float:
     """Read a positive amount, such as tokens, days or USD, from a number or from text."""
-    number = number_in(amount) if isinstance(amount, str) else amount
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= most:
-        raise AdvisorError(f"{name} must be a positive number, for example {example}, not {shown(amount)}.")
+    number = number_in(amount, unit) if isinstance(amount, str) else amount
+    if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0 or number == math.inf:
+        of_unit = f" of {unit}" if unit else ""
+        raise AdvisorError(f"{name} must be a positive number{of_unit}, for example {example}, not {shown(amount)}.")
+    if number > most:
+        raise AdvisorError(f"{name} must be at most {most:,.0f}, not {shown(amount)}.")
     return float(number)
 
 
@@ -77,6 +72,10 @@ class Option:
     default: str | float | None = None
     """Of the keyword, where it is the same for every request."""
     choices: tuple[str, ...] = ()
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+    """Other names of choices: ``bfloat16`` for ``bf16``."""
+    binary: bool = False
+    """Whether ``4k`` is 4,096."""
     help: str = ""
     """Purpose and default; empty for keywords that are no options of magics and the command."""
     flags: tuple[str, ...] = ()
@@ -92,8 +91,10 @@ class Option:
         return self.flags or (f"--{self.name.replace('_', '-')}",)
 
     def checked(self, value: Any, title: str = "") -> Any:  # noqa: C901, PLR0912 - one branch a type
-        """The value, as a Python call passes it."""
+        """The value, as a Python call passes it: text is read as that of a line."""
         title = title or self.name
+        if isinstance(value, str) and self.type in ("integer", "nodes", "rank", "share"):
+            return self.read(value, title)
         match self.type:
             case "integer" | "nodes" | "rank":
                 if self.type == "nodes" and value == SMALLEST and isinstance(value, str):
@@ -105,14 +106,17 @@ class Option:
                 if value > self.most:
                     raise AdvisorError(f"{title} must be at most {self.most:,}, not {shown(value)}.")
             case "share":
-                if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-                    between = f"between 0 and 1, for example {self.example}"
+                if isinstance(value, bool) or not isinstance(value, int | float) or not 0.5 <= value < 1:
+                    between = f"between 0.5 and 1, for example {self.example}"
                     raise AdvisorError(f"{title} must lie {between}, not {shown(value)}.")
             case "amount":
-                return amount_of(title, value, self.example, self.most if self.most != 10**9 else _MOST_AMOUNT)
+                most = self.most if self.most != 10**9 else _MOST_AMOUNT
+                return amount_of(title, value, self.example, most, self.unit)
             case "choice":
-                if not isinstance(value, str) or value not in self.choices:
+                name = self.choice(value)
+                if name not in self.choices:
                     raise AdvisorError(f"{title} must be one of {', '.join(self.choices)}, not {shown(value)}.")
+                return name
             case "flag":
                 if not isinstance(value, bool):
                     raise AdvisorError(f"{title} must be True or False, not {shown(value)}.")
@@ -124,27 +128,47 @@ class Option:
                     raise AdvisorError(f"{title} must be the path of a file, not {shown(value)}.")
         return value
 
+    def choice(self, value: Any) -> Any:
+        """The choice that a text means, in any case; the text itself if it means none."""
+        if not isinstance(value, str) or value in self.choices:
+            return value
+        plain = value.strip().lower()
+        return self.synonyms.get(plain, plain)
+
     def read(self, text: str, title: str = "") -> Any:
         """The value that a text of a line or a field means."""
         title = title or self.switches[0]
         match self.type:
             case "integer" | "nodes" | "rank":
-                number = number_in(text)
+                number = number_in(text, self.unit, binary=self.binary)
                 if number is not None and math.isfinite(number) and number.is_integer():
                     return self.checked(int(number), title)
                 if self.type == "nodes" and text == SMALLEST:
                     return text
                 kind = "a number" if number is None else "a whole number"
+                kind += f" or '{SMALLEST}'" if self.type == "nodes" else ""
                 raise AdvisorError(f"{title}: {text!r:.80} is not {kind}; write for example {self.example}.")
             case "share":
-                number = number_in(text)
-                return self.checked(text if number is None else number, title)
+                number = number_in(text.removesuffix("%"))
+                if number is None:
+                    raise AdvisorError(f"{title}: {text!r:.80} is not a number; write for example {self.example}.")
+                return self.checked(number / 100 if text.endswith("%") else number, title)
             case "types":
                 names = [name.strip() for name in text.split(",")]
                 return names if len(names) > 1 else text
             case "numbers":
-                return [options()["instance_count"].read(part, title) for part in text.split(",")]
+                return self._numbers(text, title)
         return self.checked(text, title)
+
+    def _numbers(self, text: str, title: str) -> list[int]:
+        """Numbers of nodes: ``1,2,4``, ``1-4``."""
+        numbers: list[int] = []
+        for part in filter(None, re.split(r"[\s,]+", re.sub(r"\s*-\s*", "-", text.strip()))):
+            first, *last = (options()["instance_count"].read(end, title) for end in part.split("-", 1))
+            numbers += range(first, last[0] + 1)[:_MOST_NUMBERS] if last else [first]
+        if not numbers:
+            raise AdvisorError(f"{title}: {text!r:.80} has no number; write for example 1,2,4 or 1-4.")
+        return numbers
 
 
 def shown(value: object) -> str:
@@ -168,15 +192,19 @@ def options_of(*parts: str) -> tuple[Option, ...]:
     return tuple(option for option in options().values() if option.of in parts)
 
 
-def check(arguments: Mapping[str, Any], error: type[AdvisorError] = AdvisorError) -> None:
-    """Refuse arguments of the wrong type or out of range. None is not set, and names without an option are skipped."""
-    table = options()
+def check(arguments: Mapping[str, Any], error: type[AdvisorError] = AdvisorError) -> dict[str, Any]:
+    """Return the values of arguments, or refuse those of the wrong type or out of range.
+
+    None is not set, and names without an option stay as they are.
+    """
+    table, values = options(), dict(arguments)
     for name, value in arguments.items():
         if value is not None and name in table:
             try:
-                table[name].checked(value)
+                values[name] = table[name].checked(value)
             except AdvisorError as problem:
                 raise error(str(problem)) from None
+    return values
 
 
 def require_types(arguments: Mapping[str, tuple[object, type | tuple[type, ...]]], call: str) -> None:
@@ -227,8 +255,53 @@ def meant(name: str, keywords: Collection[str]) -> str:
             for candidate in names:
                 if candidate in keywords:
                     return candidate
-    near = difflib.get_close_matches(plain, sorted(keywords), n=1) if len(plain) <= _LONGEST else []
+    near = difflib.get_close_matches(plain, sorted(keywords), 1, _SIMILAR) if len(plain) <= _LONGEST else []
     return near[0] if near else ""
+
+
+def hint(name: str, keywords: Collection[str], value: Any = None, spelled: Callable[[str], str] = str) -> str:
+    """What an unknown keyword means, with its unit: ``did you mean max_days=2 (days)?``; empty if nothing is near."""
+    plain = name.lower().replace("-", "_")
+    if plain in DAYS_OF and "max_days" in keywords:
+        number = number_in(value) if isinstance(value, str) else value
+        known = isinstance(number, int | float) and not isinstance(number, bool)
+        days = f"={float(number or 0) * DAYS_OF[plain]:g}" if known else ""
+        return f"did you mean {spelled('max_days')}{days} (days)?"
+    if plain in ("batch", "bs"):
+        return (
+            f"{spelled('global_batch_size')} is the samples per step of the cluster, {spelled('batch_size')} those per"
+            " GPU and pass."
+        )
+    keyword = meant(name, keywords)
+    if not keyword:
+        return ""
+    unit = next((option.unit for option in options().values() if keyword in (option.name, *option.also)), "")
+    return f"did you mean {spelled(keyword)}{f' ({unit})' if unit else ''}?"
+
+
+_ASSIGNED = re.compile(r"(?<![\w.-])([a-z][a-z_0-9]*)=(?:'([^']*)'|([\w.-]+))")
+_PHRASES = {
+    "Cluster.custom(...)": "[hardware] of smp_advisor.toml",
+    "advice.quota_cell()": "export of what=quota",
+    "advice.after(failure)": "why with the saved advice",
+    "the fields of Job and Plan": "the settings of jobs and plans",
+}
+
+
+def worded(text: str, *, command: bool) -> str:
+    """A sentence in the words of the command line (``--batch-size 4``), or in those of the tools of assistants."""
+    for words, instead in _PHRASES.items():
+        text = text.replace(words, instead.replace("what=", "--what " if command else "what "))
+    if not command:
+        return re.sub(r"(?<![\w-])--([a-z][\w-]*)", lambda match: match[1].replace("-", "_"), text)
+
+    def option(match: re.Match[str]) -> str:
+        entry = options().get(match[1])
+        switch = entry.switches[0] if entry is not None else f"--{match[1].replace('_', '-')}"
+        value = match[3] if match[2] is None else match[2]
+        return switch if value == "True" else f"{switch} {value}"
+
+    return _ASSIGNED.sub(option, text)
 
 
 def with_exact_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

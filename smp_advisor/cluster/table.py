@@ -176,6 +176,51 @@ def completed_instance(name: str) -> Instance:
     raise InstanceError(f"The instance type {name!r} is not complete: choose one of {candidates}{more}.")
 
 
+def meant_instance(text: str) -> tuple[Instance, int | None, str]:
+    """Instance and number of nodes of ``p5``, ``2x p5``, ``h100``, ``8xH100``, and a note if they are inferred.
+
+    A family of several sizes is its largest one, and a number of GPUs is spread over nodes of the largest size that
+    divides it.
+    """
+    match = re.fullmatch(r"\s*(\d{1,6})\s*[x×*]?\s*([a-z].*?)\s*", text, re.IGNORECASE)
+    number, name = (int(match[1]), match[2]) if match else (None, text.strip())
+    name = re.sub(r"(?<=\d)xl$", "xlarge", name, flags=re.IGNORECASE)
+    count = number
+    family = _full(name).removeprefix("ml.")
+    sizes = [entry for entry in instances() if entry.name.split(".")[1] == family]
+    if len(sizes) > 1:
+        machine, kind = max(sizes, key=lambda entry: (entry.gpus, entry.vcpus)), ", its largest size"
+    else:
+        machine, kind = None, ""
+        try:
+            machine = completed_instance(name)
+        except InstanceError:
+            sizes = _with_gpu(name)
+            if not sizes:
+                raise
+    if machine is None:
+        fitting = [entry for entry in sizes if number is None or number % entry.gpus == 0]
+        if not fitting:
+            offered = ", ".join(sorted({str(entry.gpus) for entry in sizes}, key=int))
+            raise InstanceError(f"No instance has {number} of {name!r}: nodes have {offered} of them.")
+        machine = max(fitting, key=lambda entry: (entry.gpus, entry.inter_node_gbps, -(entry.usd_per_hour or 0)))
+        count = None if number is None else number // machine.gpus
+    nodes = "" if count is None else f"{count} x "
+    inferred = kind or not machine.name.startswith(_full(name))
+    return machine, count, f"{text.strip()} is read as {nodes}{machine.name}{kind}" if inferred else ""
+
+
+def _with_gpu(name: str) -> list[Instance]:
+    """Instances with a board of this name; empty if none has it."""
+    key = _key(name)
+    exact = [entry for entry in instances() if key in (_key(entry.gpu), _key(entry.gpu.split()[1]))]
+    boards = {entry.gpu_label: entry.name for entry in exact}
+    if len(boards) > 1:
+        choices = " or ".join(f"{board} ({example})" for board, example in boards.items())
+        raise InstanceError(f"{name!r} is {choices}: name one of them.")
+    return exact
+
+
 def not_covered(name: str) -> str:
     """Sentence on an instance type without NVIDIA GPUs; empty for any other."""
     full = _full(name)

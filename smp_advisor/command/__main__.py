@@ -8,10 +8,12 @@ import re
 import sys
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from smp_advisor._version import __version__
 from smp_advisor.advice.options import keywords_of, request_options
+from smp_advisor.advice.request import SETTINGS
+from smp_advisor.arguments import hint, worded
 from smp_advisor.arguments import options as options_table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import write_text
@@ -33,23 +35,49 @@ _STATUS = (
     " interrupt."
 )
 _LONGEST_NUMBER = 40
+_PAGES = (".json", ".html", ".md")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The verb with its options. `settings` holds the options that the verb does not have."""
-    options, words = parser().parse_known_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] in (["help"], ["-V"], ["version"]):
+        given[0] = "--help" if given[0] == "help" else "--version"
+        given = [*given[1:2], "--help"] if given[0] == "--help" else given
+    options, words = parser().parse_known_args(given)
     settings = settings_of(words)
-    if settings and not options.takes_settings:
-        raise AdvisorError(f"{options.verb} has no option --{next(iter(settings)).replace('_', '-')}.")
+    for name, value in settings.items():
+        _require_option(options, name, value)
     names = [] if options.takes_settings != "request" else [of.get("dest", names[0]) for names, of in request_options()]
     texts = {name: getattr(options, name) for name in (name.removeprefix("--").replace("-", "_") for name in names)}
     options.settings = keywords_of(texts) | settings
+    if options.verb in ("check", "why"):
+        _read_standard_input(options)
+    if getattr(options, "output", None) and options.verb == "advise" and Path(options.output).suffix not in _PAGES:
+        raise AdvisorError(f"--output takes a file that ends in {', '.join(_PAGES)}, not {options.output!r:.80}.")
     if options.verb == "compare":
         options.counts = options_table()["counts"].read(options.counts, "--counts") if options.counts else ()
         options.libraries = [name.strip() for name in options.libraries.split(",") if name.strip()]
     if options.verb == "check" and options.cluster:
         options.settings["cluster"] = options.cluster
     return options
+
+
+_SWITCHES = {entry.name: entry.switches[0] for entry in options_table().values()}
+
+
+def _require_option(options: Namespace, name: str, value: Any) -> None:
+    """Refuse an option that the verb does not have, with the one that is meant."""
+    known = SETTINGS if options.takes_settings else frozenset[str]()
+    if name in known or options.verb == "profile":
+        return
+    keywords = {*known, *(key for key in vars(options) if key not in ("verb", "takes_settings"))}
+
+    def spelled(key: str) -> str:
+        return _SWITCHES.get(key, f"--{key.replace('_', '-')}")
+
+    meaning = hint(name, keywords, value, spelled).replace("=", " ") or f"smp-advisor {options.verb} --help lists them."
+    raise AdvisorError(f"{options.verb} has no option --{name.replace('_', '-')}; {meaning}")
 
 
 def settings_of(words: Sequence[str]) -> dict[str, Any]:
@@ -65,7 +93,10 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
         elif name:
             settings[name], name = _value(word), ""
         else:
-            raise AdvisorError(f"{word!r:.80} belongs to no option: write --name {word!r:.80}.")
+            several = " or several values with commas" if settings or re.fullmatch(r"[\d.]+", word) else ""
+            raise AdvisorError(
+                f"{word!r:.80} belongs to no option: write --name {word!r:.80},{several or ' or quotes'}."
+            )
     return settings
 
 
@@ -82,12 +113,20 @@ def _value(text: str) -> Any:
     return text
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with the way to the help."""
+
+    def error(self, message: str) -> NoReturn:
+        message = re.sub(r"^argument (\S+?)(/\S+)*: ", r"\1: ", message)
+        raise AdvisorError(f"{message[:1].upper()}{message[1:]}; {self.prog} --help explains it.")
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of the command, with a parser for each verb."""
-    command = argparse.ArgumentParser(
+    command = _Parser(
         prog="smp-advisor", description="Recommend and check training jobs for SageMaker.", allow_abbrev=False
     )
-    command.add_argument("--version", action="version", version=f"smp-advisor {__version__}")
+    command.add_argument("-V", "--version", action="version", version=f"smp-advisor {__version__}")
     verbs = command.add_subparsers(dest="verb", required=True, metavar="VERB")
 
     def verb(name: str, text: str, *, takes_settings: bool = False) -> argparse.ArgumentParser:
@@ -177,6 +216,14 @@ def _add_others(verb: Callable[..., argparse.ArgumentParser]) -> None:
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell (requires the package shtab)")
 
 
+def _read_standard_input(options: Namespace) -> None:
+    """Replace the file ``-`` by the text of standard input."""
+    if options.verb == "why" and options.log == "-":
+        options.log, options.text = None, sys.stdin.read()
+    if options.verb == "check" and "-" in options.paths:
+        options.paths, options.texts = [path for path in options.paths if path != "-"], (sys.stdin.read(),)
+
+
 class _Several(argparse.Action):
     """An option that can be repeated: its values with commas."""
 
@@ -195,6 +242,7 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. Exit status: 0 for yes, 1 for no, 2 for an input that is wrong."""
+    given = sys.argv[1:] if arguments is None else arguments
     try:
         options = parse(arguments)
         if options.verb in _OTHERS:
@@ -205,7 +253,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             text = _json(answer.compact()) if options.json else answer.text
     except AdvisorError as error:
-        print(f"smp-advisor: {error}", file=sys.stderr)  # noqa: T201 - a command line program
+        problem = worded(str(error), command=True)
+        if "--json" in given or "--json=full" in given:
+            _say(_json({"schema": SCHEMA, "error": problem}))
+        print(f"smp-advisor: {problem}", file=sys.stderr)  # noqa: T201 - a command line program
         return WRONG
     except KeyboardInterrupt:
         return 130
@@ -230,7 +281,7 @@ def _completion(options: Namespace) -> str:
     try:
         import shtab
     except ImportError:
-        raise AdvisorError("Completion requires shtab: pip install 'smp-advisor[completion]'.") from None
+        raise AdvisorError("Completion requires shtab: pip install 'smp-advisor[tools]'.") from None
     return str(shtab.complete(parser(), shell=options.shell))
 
 

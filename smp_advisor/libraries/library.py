@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import import_module
@@ -187,6 +188,18 @@ def register(record: Library) -> None:
 
 def unregister(name: str) -> None:
     _REGISTERED.pop(name, None)
+
+
+def meant_library(library: Any) -> Any:
+    """The name of a library that a text means: ``FSDP``, ``SMP v2``, ``smp_v2``; the text itself if it means none."""
+    if not isinstance(library, str):
+        return library
+
+    def key(text: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", text.lower()).removeprefix("pytorch")
+
+    names = {key(text): entry.name for entry in libraries() for text in (entry.name, entry.title)} | {"auto": "auto"}
+    return names.get(key(library), library)
 
 
 def require_library(name: object) -> None:

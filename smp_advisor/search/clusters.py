@@ -54,8 +54,8 @@ class Limits:
     def of(cls, job: Job, *, max_days: object = None, max_usd: object = None) -> Limits:
         """Limits as a user writes them: numbers, or text such as ``250k``."""
         limits = cls(
-            max_days=None if max_days is None else amount_of("max_days", max_days, "30"),
-            max_usd=None if max_usd is None else amount_of("max_usd", max_usd, "250k"),
+            max_days=None if max_days is None else amount_of("max_days", max_days, "30", unit="days"),
+            max_usd=None if max_usd is None else amount_of("max_usd", max_usd, "250k", unit="USD"),
         )
         if limits and job.tokens is None:
             name = "max_days" if limits.max_days is not None else "max_usd"
@@ -75,7 +75,7 @@ class Limits:
         """The limits as a phrase: ``within 30 days and 250,000 USD``; empty without limits."""
         parts = [
             *([] if self.max_days is None else [f"{self.max_days:g} day{'' if self.max_days == 1 else 's'}"]),
-            *([] if self.max_usd is None else [f"{self.max_usd:,.0f} USD"]),
+            *([] if self.max_usd is None else [f"{self.max_usd:,.{0 if self.max_usd >= 10 else 2}f} USD"]),
         ]
         return f"within {' and '.join(parts)}" if parts else ""
 

@@ -510,7 +510,9 @@ def compared(rows: list[dict[str, Any]], sentence: str = "") -> Answer:
     )
 
 
-def exported(text: str, code: str, advice: Advice, what: str, file: str | None) -> Answer:
+def exported(
+    text: str, code: str, advice: Advice, what: str, file: str | None, beside: Mapping[str, str] | None = None
+) -> Answer:
     """The answer with code. Code that is too long for the compact form has its first lines there, which is marked."""
     lines, where = code.splitlines(), f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
     short = len(code.encode()) < MOST_CODE
@@ -519,9 +521,12 @@ def exported(text: str, code: str, advice: Advice, what: str, file: str | None) 
         "answer": f"{what} for {advice.model.name} on {where}: {len(lines)} lines.",
         "fits": fits(advice.estimate, advice.min_fit_probability),
         **({"file": file} if file else {"code": shown}),
+        **({"files_beside_it": list(beside)} if beside else {}),
     }
-    full = {**data, "plan": settings_of(advice.plan), "code": code}
-    return Answer(text=text, data=data, full=lambda: full, page=lambda: code, details={"code": lambda: code})
+    full = {**data, "plan": settings_of(advice.plan), "code": code, "files": dict(beside or {})}
+    details: Details = {"code": lambda: code, **({"files": lambda: dict(beside)} if beside else {})}
+    page = "\n".join([code, *(f"# ---- {name}\n{text}" for name, text in (beside or {}).items())])
+    return Answer(text=text, data=data, full=lambda: full, page=lambda: page, details=details)
 
 
 def remedied(report: EstimatorReport) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.options import RANK, keywords_of
 from smp_advisor.advice.request import sort_settings
-from smp_advisor.arguments import Option, is_path, meant, options_of
+from smp_advisor.arguments import Option, hint, is_path, options_of, worded
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import Text, confined, data_file
 from smp_advisor.libraries.library import libraries
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from smp_advisor.tools.answers import Answer
 
 
-MOST_DETAILS = 24_000
-"""Bytes of an answer with details."""
+MOST_DETAILS, MOST_CODE = 24_000, 1_000_000
+"""Bytes of an answer with details, and of one with complete code."""
 _FILES = ("path", "calibration", "script", "advice", "config")
 """Arguments that name a file."""
 
@@ -36,6 +36,10 @@ class Caller:
 
     roots: tuple[Path, ...] = field(default_factory=lambda: (Path.cwd(),))
     progress: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.roots:
+            raise AdvisorError("Name at least one folder whose files may be read.")
 
     def file(self, name: str) -> str:
         """The path of a file that the caller named."""
@@ -113,7 +117,7 @@ class Tool:
             elif name in self.own:
                 values[name] = _checked(name, value, self.own[name])
             else:
-                raise self._unknown(name)
+                raise self._unknown(name, value)
         present = values.keys() | {name for name, option in table.items() if option.name in texts}
         if missing := [name for name in self.required if name not in present]:
             raise AdvisorError(f"{self.name} requires {missing[0]}.")
@@ -128,12 +132,16 @@ class Tool:
             namespace["settings"] = {name: value for name, value in values.items() if name != "config"}
         return Namespace(**namespace, progress=caller.progress, folder=caller.roots[0])
 
-    def _unknown(self, name: str) -> AdvisorError:
+    def _unknown(self, name: str, value: Any) -> AdvisorError:
         table = self.options
-        near = meant(name, {*table, *(option.name for option in table.values()), *self.own})
-        near = next((key for key, option in table.items() if option.name == near), near)
-        hint = f"did you mean {near}?" if near else f"it takes {', '.join((*self.own, *table))}."
-        return AdvisorError(f"{self.name} takes no argument {name!r:.80}; {hint}")
+        spelled = {option.name: key for key, option in table.items()}
+        takes_settings = "settings" in self.own
+        plans = {option.name for option in options_of("plan", "shape")} if takes_settings else set[str]()
+        of_settings = {key: f"{key} in settings" for key in plans - spelled.keys()}
+        names = {*table, *spelled, *self.own, *plans}
+        meaning = hint(name, names, value, lambda key: spelled.get(key) or of_settings.get(key, key))
+        meaning = meaning or f"it takes {', '.join((*self.own, *table))}."
+        return AdvisorError(f"{self.name} takes no argument {name!r:.80}; {meaning}")
 
 
 def _plain(settings: Mapping[str, Any], caller: Caller, also: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -255,8 +263,7 @@ def call(name: str, arguments: Mapping[str, Any], caller: Caller) -> tuple[Answe
         with confined(caller.roots):
             answer = VERBS[name](tool.read(arguments, caller))
     except AdvisorError as error:
-        # The sentences name options as the command line has them.
-        words = re.sub(r"(?<![\w-])--([a-z][\w-]*)", lambda match: match[1].replace("-", "_"), str(error))
-        raise AdvisorError(words) from None
+        raise AdvisorError(worded(str(error), command=False)) from None
     present = [part for part in parts if part in answer.details]
-    return answer, answer.compact(present, MOST_DETAILS) if present else answer.compact()
+    most = MOST_CODE if {"code", "files"} & set(present) else MOST_DETAILS
+    return answer, answer.compact(present, most) if present else answer.compact()

@@ -14,10 +14,11 @@ from smp_advisor.advice.description import read_model
 from smp_advisor.advice.files import load
 from smp_advisor.advice.project import Project, project_of
 from smp_advisor.advice.recommendation import advise as recommend
-from smp_advisor.advice.request import job_of, question_of, sort_settings, suited
+from smp_advisor.advice.request import JOB_FIELDS, SETTINGS, job_of, question_of, sort_settings, suited
 from smp_advisor.advice.written import write_text
 from smp_advisor.arguments import options_of
-from smp_advisor.cluster import Cluster, instances
+from smp_advisor.cluster import Cluster
+from smp_advisor.cluster.table import meant_instance
 from smp_advisor.costs.evaluate import estimate as evaluate
 from smp_advisor.costs.wording import fits as is_fitting
 from smp_advisor.costs.wording import percent, plural
@@ -60,7 +61,7 @@ from smp_advisor.workload.counts import is_count
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.findings.report import Report
@@ -100,7 +101,7 @@ def _folder(options: Namespace) -> Path:
 
 def _query(options: Namespace) -> _Query:
     project = project_of(_folder(options))
-    settings, read_as = _with_instance(options.settings)
+    settings, read_as = _with_instance(options.settings, project)
     settings, used = project.applied(settings)
     if settings.get("cluster") is None:
         raise AdvisorError("The answer depends on the cluster: name an instance, for example ml.p4d.24xlarge, or any.")
@@ -146,6 +147,8 @@ def advise(options: Namespace) -> Answer:
 def estimate(options: Namespace) -> Answer:
     """The estimate of one plan. The status is 1 if it does not fit."""
     query = _query(options)
+    whole = REQUEST - {"cluster", "instance_count", "library", "min_fit_probability"}
+    _require_used("estimate", options, SETTINGS - whole | {"cluster"}, "of one plan", model=True)
     model, cluster, value = _estimate(options.model, query.settings)
     query.project.require(cluster)
     where = f"{cluster.nodes} x {cluster.instance.name}"
@@ -169,8 +172,9 @@ def compare(options: Namespace) -> Answer:
     query = _query(options)
     if options.plans or options.libraries:
         query = replace(query, settings=query.settings | _one_model(options.model, query.settings))
-        rows = [_row(options, query, {"library": name}) for name in options.libraries]
-        rows += [_row(options, query, plan, single=True) for plan in options.plans]
+        numbers = [{"instance_count": count} for count in options.counts] or [{}]
+        rows = [_row(options, query, {"library": name} | of) for name in options.libraries for of in numbers]
+        rows += [_row(options, query, {**plan, **of}, single=True) for plan in options.plans for of in numbers]
         return query.noted(compared(rows))
     numbers = [{"instance_count": count} for count in sorted(options.counts, reverse=True)] or [{}]
     for number in numbers:  # a larger number may not fit where a smaller one does
@@ -228,21 +232,24 @@ def _one_model(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"family": read_model(model, sequence_length=length, **described).family}
 
 
-def _with_instance(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The settings with the complete names of families of several sizes: those of their largest; and a note on them."""
+def _with_instance(settings: Mapping[str, Any], project: Project) -> tuple[dict[str, Any], str]:
+    """The settings with the names of instances as they were meant, and a note on what is not literally there."""
     clusters = settings.get("cluster")
-    names = clusters if isinstance(clusters, list | tuple) else [clusters]
-    largest = {}
-    for name in names:
-        family = name.strip().lower().removeprefix("ml.") if isinstance(name, str) else ""
-        sizes = [entry for entry in instances() if entry.name.split(".")[1] == family]
-        if len(sizes) > 1:
-            largest[name] = max(sizes, key=lambda entry: (entry.gpus, entry.vcpus)).name
-    if not largest:
-        return dict(settings), ""
-    complete = [largest.get(str(name), name) for name in names]
-    notes = "; ".join(f"{name} is read as {full}, its largest size" for name, full in largest.items())
-    return {**settings, "cluster": complete if isinstance(clusters, list | tuple) else complete[0]}, f"{notes}."
+    several = isinstance(clusters, list | tuple)
+    names, counts, notes = list[Any](), list[int](), list[str]()
+    for name in clusters if isinstance(clusters, list | tuple) else [clusters]:
+        if not isinstance(name, str) or name.lower() == "any" or name in project.hardware:
+            names.append(name)
+            continue
+        machine, count, note = meant_instance(name)
+        names.append(machine.name)
+        counts += [] if count is None else [count]
+        notes += [note] if note else []
+    if counts and (several or settings.get("instance_count") not in (None, *counts)):
+        raise AdvisorError(f"{names[0]} has two numbers of nodes: write --count only.")
+    complete = {**settings, "cluster": names if several else names[0]}
+    complete |= {"instance_count": counts[0]} if counts else {}
+    return complete, f"{'; '.join(notes)}." if notes else ""
 
 
 def _changes(advice: Advice) -> str:
@@ -266,6 +273,8 @@ def check(options: Namespace) -> Answer:
     """The findings in scripts, cells and recipes. The status is 1 with an error among them."""
     reports = [_report(source, options) for source in (*map(Path, options.paths), *options.texts)]
     last = reports[-1]
+    if not any(isinstance(report, EstimatorReport) for report in reports):
+        _require_used("check", options, (), "of a script")
     return checked(reports, **(remedied(last) if isinstance(last, EstimatorReport) else {}))
 
 
@@ -333,15 +342,26 @@ def export(options: Namespace) -> Answer:
         if isinstance(recommendation, NoPlanFitsError):
             return notes.noted(refused(str(recommendation), recommendation.ways_out))
         advice = recommendation
-    code = _code(advice, options.what, options.sdk, project.job_options(options.image_uri))
+    with_image = options.image_uri is not None or options.what in ("job", "permissions", "kubernetes")
+    code = _code(advice, options.what, options.sdk, project.job_options(options.image_uri) if with_image else {})
+    files = advice.script_files() if options.what == "script" else {}
     if options.output:
-        write_text(code if code.endswith("\n") else f"{code}\n", options.output)
-    text = f"Wrote {options.output}." if options.output else code
-    answer = exported(text, code, advice, options.what, options.output)
+        beside = {str(Path(options.output).with_name(name)): text for name, text in files.items()}
+        for name, text in {options.output: code, **beside}.items():
+            write_text(text if text.endswith("\n") else f"{text}\n", name)
+        written = f"Wrote {', '.join((options.output, *beside))}."
+    text = written if options.output else code
+    answer = exported(text, code, advice, options.what, options.output, files)
     return answer if notes is None or not options.output else notes.noted(answer)
 
 
 def _code(advice: Advice, what: str, sdk: str, job: Mapping[str, Any]) -> str:
+    if sdk != "auto" and what not in ("job", "permissions"):
+        raise AdvisorError(f"--sdk changes the cells job and permissions, not {what}: leave it out.")
+    if what not in ("job", "permissions", "kubernetes") and "image_uri" in job:
+        raise AdvisorError(
+            f"--image-uri changes the code of job, permissions and kubernetes, not of {what}: leave it out."
+        )
     image = {name: value for name, value in job.items() if name == "image_uri" and what == "kubernetes"}
     cells: dict[str, Callable[[], str]] = {
         "job": lambda: advice.cell(sdk, **job),
@@ -455,11 +475,23 @@ def _file_fits(source: Path, options: Namespace) -> Answer:
     )
 
 
+def _require_used(verb: str, options: Namespace, used: Collection[str], what: str, *, model: bool = False) -> None:
+    """Refuse options that would not change an answer."""
+    unused = [name for name, value in options.settings.items() if name not in used and value is not None]
+    unused += ["model"] if getattr(options, "model", None) and not model else []
+    if unused:
+        raise AdvisorError(f"{verb} {what} has no use for --{unused[0].replace('_', '-')}: leave it out.")
+
+
 def _of_file(path: Path, options: Namespace) -> dict[str, tuple[Model, Estimate]]:
     """Models and estimates of a saved advice, or of the jobs of a recipe or cell."""
     if '"format": "smp-advisor"' in read_text(path, NOTEBOOK, AdvisorError, decoding="replace")[:200]:
-        advice = _advice(path)
-        return {str(path): (advice.model, evaluate(advice.model, advice.cluster, advice.job, advice.plan))}
+        advice, changes = _advice(path), dict(options.settings)
+        _require_used("fits", options, JOB_FIELDS | {"min_fit_probability"}, "of a saved advice")
+        changes.pop("min_fit_probability", None)
+        job = replace(advice.job, **changes) if changes else advice.job
+        return {str(path): (advice.model, evaluate(advice.model, advice.cluster, job, advice.plan))}
+    _require_used("fits", options, {"min_fit_probability", "cluster"}, "of a file with its own job", model=True)
     length, least = job_of(None, {}).sequence_length, options.settings.get("min_fit_probability", 0.95)
     model = None if options.model is None else read_model(_model(options.model), sequence_length=length, shape={})
     report = check_estimator(path, model=model, cluster=options.settings.get("cluster"), min_fit_probability=least)
@@ -493,5 +525,5 @@ def _report(source: Path | str, options: Namespace) -> Report:
         return check_script(source)
     length = options.settings.get("sequence_length") or 2048
     model = None if not options.model else read_model(_model(options.model), sequence_length=length, shape={})
-    settings, _ = _with_instance(options.settings)
+    settings, _ = _with_instance(options.settings, Project())
     return check_estimator(source, model=model, cluster=settings.get("cluster"))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from smp_advisor.arguments import number_in, require_whole, shown
+from smp_advisor.arguments import require_whole, shown
+from smp_advisor.arguments.amounts import number_in
 from smp_advisor.errors import ModelError
 
-_FORMS = "a positive number such as 10e9 or text such as '10B', '1.5B' or '350M'"
+_FORMS = "a positive number such as 10e9 or text such as '10B', '7 billion' or '350M'"
 _MAXIMUM = 10**15
 _LARGEST_SIZE = 2**24
 """Of a size of a shape, far beyond any published model."""
@@ -15,7 +16,7 @@ _LARGEST_SIZE = 2**24
 
 def parse_count(count: float | str) -> int:
     """Read a number of parameters from a number or from text."""
-    value: object = number_in(count) if isinstance(count, str) else count
+    value: object = number_in(count, "parameters") if isinstance(count, str) else count
     # Compared before it is rounded: a whole number may have more digits than a float, and a float none.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 2 * _MAXIMUM:
         raise ModelError(f"A parameter count must be {_FORMS}, not {shown(count)}.")
@@ -25,9 +26,13 @@ def parse_count(count: float | str) -> int:
     return round(value)
 
 
+MIXTURE = re.compile(r"\s*\d+(\.\d+)?\s*(x|b-a)\s*\d+(\.\d+)?\s*b\s*", re.IGNORECASE)
+"""Sizes of a mixture of experts, which are part of a name: ``8x7B``, ``30B-A3B``."""
+
+
 def is_count(text: str) -> bool:
-    """Whether a text is meant as a count: it starts like a number."""
-    return re.match(r"\s*[+-]?\.?\d", text) is not None or not text.strip()
+    """Whether a text is meant as a count: it starts like a number, and is no size of a mixture of experts."""
+    return (re.match(r"\s*[+-]?\.?\d", text) is not None and not MIXTURE.fullmatch(text)) or not text.strip()
 
 
 def format_count(count: float) -> str:

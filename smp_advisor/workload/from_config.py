@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ModelError
 from smp_advisor.files import MODEL, has_too_many_values, read_bytes, rows, sentence
-from smp_advisor.workload.counts import format_count
+from smp_advisor.workload.counts import MIXTURE, format_count
 from smp_advisor.workload.families import model_from_shape, model_from_values
 from smp_advisor.workload.from_count import PublishedShape, published_shapes
 from smp_advisor.workload.settings import families
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 _LONGEST = 100
+_SIMILAR = 0.7
+"""Least similarity of a name that is offered for an unknown one of another series."""
 _SUFFIXES = ("hf", "instruct", "chat", "base", "it", "pt")
 """Endings of names for the same shape, trained further."""
 
@@ -45,19 +47,36 @@ class _Entry:
 
 
 def is_model_name(text: str) -> bool:
-    return _key(text) in _models()
+    return _known(text) in _models()
+
+
+def _known(text: str) -> str:
+    """The key of a name; that of the only model of these experts for sizes such as ``8x7B``."""
+    key = _key(text)
+    if MIXTURE.fullmatch(text):
+        names = {entry.name: full for full, entry in _models().items() if full.endswith(key)}
+        return next(iter(names.values())) if len(names) == 1 else key
+    return key
+
+
+def _similar(text: str) -> list[str]:
+    """Names that are near: of the same series, the nearest sizes first."""
+    by_key, key = {of: entry.name for of, entry in _models().items()}, _key(text)
+    series = re.match(r"[a-z]{3,}", key)
+    near = [of for of in by_key if series and of.startswith(series[0])]
+    near = difflib.get_close_matches(key, near, n=len(near), cutoff=0.0) if near else []
+    near += difflib.get_close_matches(key, by_key, n=3, cutoff=_SIMILAR)
+    return list(dict.fromkeys(by_key[of] for of in near))[:3]
 
 
 def model_from_name(text: str) -> Model:
     """Model by its name, with or without the owner of its repository."""
     require_types({"name": (text, str)}, "from_name")
     if not is_model_name(text):
-        by_key = {key: entry.name for key, entry in _models().items()}
-        closest = difflib.get_close_matches(_key(text), by_key, n=len(by_key), cutoff=0.0)
-        names = list(dict.fromkeys(by_key[key] for key in closest))[:3]
-        near = ", ".join(name.lower().replace(" ", "-") for name in names)
+        near = ", ".join(name.lower().replace(" ", "-") for name in _similar(text))
+        near = f": the most similar are {near}" if near else ""
         raise ModelError(sentence("workload", "unknown_name", name=text[:_LONGEST], near=near))
-    entry = _models()[_key(text)]
+    entry = _models()[_known(text)]
     if isinstance(entry, _Entry) and entry.config is not None:
         model = model_from_values(entry.config, source=entry.name, name=entry.name)
         return replace(model, note=f"the configuration of {entry.name}")

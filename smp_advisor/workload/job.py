@@ -218,7 +218,7 @@ class Job:
                 checked = option.checked(value)
             except AdvisorError as problem:
                 raise JobError(str(problem)) from None
-            if isinstance(value, str) and not isinstance(checked, str):  # tokens as text: 300B
+            if isinstance(value, str):  # as people write it: 300B, 4k, bfloat16
                 object.__setattr__(self, option.name, checked)
         for name, setting in training_settings().items():
             value, allowed = getattr(self, name), tuple(setting.values)

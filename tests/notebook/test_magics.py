@@ -96,7 +96,7 @@ def test_a_variable_is_taken_for_what_it_holds(shell, asked, capsys):
         ("%smp_check /nowhere/train.py", "/nowhere/train.py"),
         ("%smp_check --plan train.py", "."),
         ("%smp_profile nothing_here", "no variable 'nothing_here'"),
-        ("%smp_profile 10B --memory much", "--memory must be a positive number, for example 8, not 'much'"),
+        ("%smp_profile 10B --memory much", "--memory must be a positive number of GiB, for example 8, not 'much'"),
         ("%smp_profile 10B --stage everything", "everything"),
         ("%smp_profile 10B --inputs nothing_here", "no variable 'nothing_here'"),
         ("%smp_profile 10B --plan", "run %smp_advise first"),

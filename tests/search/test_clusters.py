@@ -139,7 +139,7 @@ def test_limits_need_tokens_and_are_read_as_people_write_them():
     assert not Limits.of(replace(JOB, tokens=None))
     with pytest.raises(JobError, match="max_usd needs the tokens"):
         Limits.of(replace(JOB, tokens=None), max_usd=10)
-    with pytest.raises(AdvisorError, match="max_days must be a positive number, for example 30, not 'soon'"):
+    with pytest.raises(AdvisorError, match="max_days must be a positive number of days, for example 30, not 'soon'"):
         Limits.of(JOB, max_days="soon")
 
 

@@ -72,7 +72,7 @@ def test_a_session_over_standard_input_and_output(root, tmp_path):
             assert found["answer"].startswith(str(tmp_path / "train.py"))
             wrong = await connected.call_tool("advise", {**REQUEST, "seqlen": 512})
             assert (wrong.is_error, wrong.content[0].text) == (
-                True, "advise takes no argument 'seqlen'; did you mean sequence_length?",
+                True, "advise takes no argument 'seqlen'; did you mean sequence_length (tokens)?",
             )  # fmt: skip
 
     in_its_own_loop(session)
