@@ -19,7 +19,7 @@ from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import constant, peak_flops
 from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, StageMemory, StepTime
-from smp_advisor.costs.learned import LearnedMemory, learned_seconds
+from smp_advisor.costs.learned import LearnedMemory, learned_seconds, unmeasured_share
 from smp_advisor.costs.memory import (
     GIB,
     host_bytes,
@@ -144,6 +144,17 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
     return MemoryColumns(needed_bytes=required, margin=margin, host_bytes_per_node=host)
 
 
+def pressure_columns(model: Model, cluster: Cluster, job: Job, layout: Layout, needed: Floats) -> Floats:
+    """Factors of the step times of n plans of a trained model near full memory, shape (n,).
+
+    A measured step time has its own in it.
+    """
+    factor = pressure_factor(needed, cluster.instance.usable_gpu_memory_gib * GIB)
+    if job.calibration is None or not np.size(needed):
+        return factor
+    return 1 + (factor - 1) * unmeasured_share(job.calibration, model, cluster, job, layout)
+
+
 def fit_probability(margin: float) -> float:
     """Probability that a plan fits, from its margin in standard deviations (normal error)."""
     return NormalDist().cdf(margin)
@@ -154,7 +165,7 @@ def seconds_columns(
 ) -> dict[str, NDArray[np.float64]]:
     """Step time of n plans by part (the fields of `StepTime`), arrays of shape (n,).
 
-    Free memory is assumed: `pressure_factor` has the time of the allocator near full memory. With `draws` ``(d,)``
+    Free memory is assumed: `pressure_columns` has the time of the allocator near full memory. With `draws` ``(d,)``
     inside `overriding` with d draws of constants, the arrays have shape (d, n).
     """
     result = {name: np.zeros((*draws, len(layout))) for name in TIME_PARTS}
@@ -261,7 +272,8 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     kinds = _judged(model, cluster, job, layout, world, degree)
     instance, usable = cluster.instance, cluster.instance.usable_gpu_memory_gib * GIB
     needed = max(float(need) for *_, need, _ in kinds)
-    seconds["allocator_seconds"] = (pressure_factor(needed, usable) - 1) * sum(seconds.values())
+    pressure = float(np.ravel(pressure_columns(model, cluster, job, layout, np.array([needed])))[0])
+    seconds["allocator_seconds"] = (pressure - 1) * sum(seconds.values())
     time = StepTime(**{name: float(part) for name, part in seconds.items()})
     margin, error = min(((usable - float(need)) / float(error), float(error)) for *_, need, error in kinds)
     host = max(float(h) for _, _, h, *_ in kinds) * instance.gpus
@@ -290,7 +302,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         days=None if steps is None else steps * step / effective.share / 86_400,
         step_factors=factors,
         assumptions=(
-            *pressure_warning(needed, usable),
+            *(pressure_warning(needed, usable) if pressure > 1 else ()),
             *communication_caveats(cluster, layout, world),
             *assumptions(model, plan, job),
         ),

@@ -194,6 +194,19 @@ def learned_seconds(
     return {name: values.item() for name, values in corrected.items()}, width.item()
 
 
+def unmeasured_share(calibration: Calibration, model: Model, cluster: Cluster, job: Job, layout: Layout) -> Floats:
+    """Share of what decides the time of n plans that no run has measured, shape (n,), or (1,) without runs.
+
+    It is 0 for a plan that ran itself.
+    """
+    solved = _solved_time(calibration)
+    if solved is None:
+        return np.ones(1)
+    close = targets(model, cluster, job, layout).correlations(solved[0].of, rule("time")).close
+    share: Floats = 1 - close.max(axis=1)
+    return share
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pace:
     """One quantity: factor of its predicted seconds, with 95 % intervals before and after."""

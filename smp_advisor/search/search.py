@@ -15,9 +15,11 @@ from smp_advisor.costs.evaluate import (
     fit_probability,
     learned_width,
     memory_columns,
+    pressure_columns,
     seconds_columns,
+    trained,
 )
-from smp_advisor.costs.memory import GIB, pressure_factor
+from smp_advisor.costs.memory import GIB
 from smp_advisor.costs.uncertainty import DIVISIONS, comparison_spread, kind_names, plan_divisions
 from smp_advisor.costs.wording import plural
 from smp_advisor.costs.world import World, stack_of
@@ -110,7 +112,7 @@ def search(
     rows = np.flatnonzero((memory.margin >= NormalDist().inv_cdf(min_fit_probability)) & host_fits & usual)
     layout = space.layout.take(rows)
     seconds = sum(seconds_columns(model, cluster, job, layout).values(), np.zeros(len(rows)))
-    seconds = seconds * pressure_factor(memory.needed_bytes[rows], usable)
+    seconds = seconds * pressure_columns(trained(model, job), cluster, job, layout, memory.needed_bytes[rows])
     scores = _scores(model, cluster, job, library, layout, seconds, 1 - memory.needed_bytes[rows] / usable)
     best_first = np.empty(0, dtype=np.intp)
     if len(rows):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from IPython.core.error import UsageError
 
 import smp_advisor as smpa
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
-from smp_advisor.errors import CalibrationError, JobError
+from smp_advisor.errors import AdvisorError, CalibrationError, JobError
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.notebook import Advisor
 from smp_advisor.notebook.shown import set_displayed_last
@@ -36,6 +37,21 @@ def _calibration(advice, *factors):
 def _estimate(advice, calibration, cluster=None):
     job = replace(advice.job, calibration=calibration, global_batch_size=None)
     return smpa.estimate(advice.model, cluster or advice.cluster, job, advice.plan)
+
+
+@given(st.integers(0, 10**6), FACTORS, st.sampled_from(["allocated", "reserved", "total"]), st.floats(0.5, 0.99))
+def test_a_measurement_is_itself_for_every_plan_and_fill_of_memory(advice, row, factor, kind, fill):
+    space = advice.result.space
+    plan = space.plan(row % len(space))
+    place = (advice.model, advice.cluster, replace(advice.job, global_batch_size=None), plan)
+    seconds, peak = factor * smpa.estimate(*place).step_seconds, fill * advice.cluster.instance.usable_gpu_memory_gib
+    log = Log(title="your figures", samples=(Sample(None, seconds),), peak_gib={kind: peak})
+    with suppress(CalibrationError):  # no hardware reaches it
+        run = replace(measured_run(log, *place, accept=True), step_noise=1e-3)
+        after = smpa.estimate(*place[:2], replace(place[2], calibration=smpa.Calibration(runs=(run,))), plan)
+        assert after.step_seconds == pytest.approx(seconds, rel=2e-3)
+        low, high = after.step_seconds_range
+        assert low < seconds < high
 
 
 def _log_width(estimate):
@@ -115,7 +131,7 @@ def test_columns_have_the_figures_of_single_estimates(advice):
     memory = memory_columns(advice.model, advice.cluster, job, layout)
     for row, plan in enumerate(plans):
         estimate = smpa.estimate(advice.model, advice.cluster, job, plan)
-        assert seconds[row] == pytest.approx(estimate.step_seconds)
+        assert seconds[row] == pytest.approx(estimate.step_seconds - estimate.time.allocator_seconds)
         assert memory.needed_bytes[row] / 2**30 == pytest.approx(estimate.needed_gib)
 
 
@@ -164,7 +180,7 @@ def test_figures_are_checked(advice):
         {"run": "missing.log"},
         {"run": "missing.log", "step_seconds": 2},
     ):
-        with pytest.raises(CalibrationError):
+        with pytest.raises(AdvisorError):
             advice.calibrate(**wrong)
     with pytest.raises(JobError):
         smpa.Job(calibration="calibration.json")
