@@ -117,6 +117,7 @@ def _job(row: Row, column: OptimizerColumn) -> Job:
             attention="eager" if row.text("attention_class").startswith("eager") else "fused",
             stack=stack_of_row(row),
             **_named_kernel(row),
+            fp8_weights=precision.startswith("fp8") and bool(public_settings(row).get("fp8_weights")),
             decoder_length=row.count("decoder_seq"),
             adapter=_adapter(row),
         )
@@ -204,6 +205,8 @@ def _by_habit(row: Row, state: StateBytes, job: Job) -> StateBytes:
 
 def _habitual_recipe(row: Row, job: Job, level: int, *, parallel: bool) -> StateBytes:
     """State bytes of libraries with this division of model and state, if the optimizer column does not have them."""
+    if level == 2 and "deepspeed" in row.text("framework"):
+        return deepspeed(job)
     if level >= 2 and not (parallel and job.precision == "fp16"):
         return fully_sharded(job)
     if level == 0 and not parallel:

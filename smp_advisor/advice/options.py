@@ -50,6 +50,7 @@ class AdviseSettings(PlanSettings, total=False):
     attention: Literal["auto", "eager", "fused"]
     attention_kernel: AttentionKernel
     autocast: Literal["auto", "on", "off"]
+    fp8_weights: bool
     expert_dispatch: Literal["auto", "all-to-all", "per-node"]
     stack: str
     global_batch_size: int | None

@@ -160,10 +160,10 @@ def activation_bytes(
     }
 
 
-def _products(block: Block) -> list[tuple[float, bool]]:
-    """Elements per token of each product's output (gates, queries, keys apart), and whether it is divided."""
+def _products(block: Block) -> list[tuple[float, bool, int]]:
+    """Elements per token of each product's output (gates, queries, keys apart), whether it is divided, and experts."""
     gated, attentions = any(m.gate_outputs for m in block.matmuls), iter(block.attentions)
-    result: list[tuple[float, bool]] = []
+    result: list[tuple[float, bool, int]] = []
     for product in block.matmuls:
         widths = [product.outputs]
         if product.gate_outputs:
@@ -172,7 +172,7 @@ def _products(block: Block) -> list[tuple[float, bool]]:
             keys = attention.kv_heads * attention.head_dim
             widths = [product.outputs - 2 * keys, keys, keys]
         uses = product.weights_per_token * product.rows_per_token
-        result += [(width * uses, product.split == "column") for width in widths]
+        result += [(width * uses, product.split == "column", product.experts) for width in widths]
     return result
 
 
@@ -180,14 +180,14 @@ def _stored_product_bytes(model: Model, layout: Layout, world: World, stage: Sta
     """Outputs that the blocks of a stage store next to their checkpointed inputs, for one microbatch, bytes per GPU.
 
     torchtitan's selective checkpointing (``_save_list`` with every second ``aten.mm``): the outputs of every second
-    matrix product, from the first on, and of fused attention.
+    matrix product, from the first on, and of fused attention. Grouped products of experts are no ``aten.mm``.
     """
     if not anywhere(layout.keeps_products):
         return 0.0
     tp = layout.tensor_parallel_degree
     elements: Floats = 0.0
     for group, count in zip(model.groups, stage.block_counts, strict=True):
-        stored = _products(group.block)[::2]
+        stored = [(width, split) for width, split, experts in _products(group.block)[::2] if experts == 1]
         divided, replicated = (sum(width for width, split in stored if split is side) for side in (True, False))
         attended = sum(a.heads * a.head_dim for a in group.block.attentions if a.fusible)
         alone = replicated / where(layout.sequence_parallel, tp, 1)

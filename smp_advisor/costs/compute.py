@@ -11,11 +11,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.activations import computes_loss_in_parts, head_rows
-from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, all_to_all_seconds
+from smp_advisor.costs.communication import Group, all_gather_seconds, all_reduce_seconds, all_to_all_seconds
 from smp_advisor.costs.constants import constant, gpu_constant, memory_bandwidth, peak_flops
 from smp_advisor.costs.kernels import attention_seconds, product_seconds, products_seconds
 from smp_advisor.costs.world import owned_parameters, stack_of, stage_kinds, trained_parameters, vocabulary_shards
-from smp_advisor.elementwise import anywhere, inverted, maximum, where
+from smp_advisor.elementwise import anywhere, inverted, maximum, minimum, where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +113,7 @@ class BlockSeconds:
 def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floats:
     """Seconds to dequantize a block's weights, once for every pass, shape (n,)."""
     state_bytes = layout.state_bytes
-    if state_bytes.frozen_bytes is None or state_bytes.frozen_bytes >= state_bytes.compute_bytes:
+    if state_bytes.frozen_bytes is None or not state_bytes.unpacked:
         return 0.0
     moved = (state_bytes.frozen_bytes + state_bytes.compute_bytes) * block.parameters / layout.tensor_parallel_degree
     return moved / memory_bandwidth(instance)
@@ -288,7 +288,9 @@ _OF_BLOCKS = (
 """Fields that are sums over the blocks of a stage."""
 
 
-def _exchange_seconds(block: Block, cluster: Cluster, layout: Layout, world: World) -> tuple[Floats, Floats]:
+def _exchange_seconds(
+    block: Block, cluster: Cluster, layout: Layout, world: World, *, per_node: bool
+) -> tuple[Floats, Floats]:
     """Seconds of communication in one (forward, backward) pass of a block.
 
     Tensor parallelism: all-reduces of the block's output, or with sequence parallelism an all-gather and a
@@ -306,14 +308,22 @@ def _exchange_seconds(block: Block, cluster: Cluster, layout: Layout, world: Wor
         seconds = seconds + gradients
     experts = max((m.weights_per_token for m in block.matmuls if m.experts > 1), default=0)
     if experts and anywhere(ep > 1):
-        moved = block.hidden * tokens * experts / where(layout.sequence_parallel, tp, 1)
-        seconds = seconds + 2 * all_to_all_seconds(cluster, moved, ep, world.data_stride)
+        moved = block.hidden * tokens / where(layout.sequence_parallel, tp, 1)
+        if per_node:
+            # One copy per node, forwarded inside it, next to compute (DeepSeek-AI, DeepEP).
+            nodes = minimum(Group.of(cluster, ep, world.data_stride).nodes, experts)
+            share = constant("time.contention_across_nodes")
+            seconds = seconds + 2 * share * all_to_all_seconds(cluster, nodes * moved, ep, world.data_stride)
+        else:
+            seconds = seconds + 2 * all_to_all_seconds(cluster, experts * moved, ep, world.data_stride)
     return seconds, seconds + gradients
 
 
 def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, world: World) -> Passes:
     compute = block_seconds(block, layout, world, cluster.instance, job)
-    forward_exchange, backward_exchange = _exchange_seconds(block, cluster, layout, world)
+    forward_exchange, backward_exchange = _exchange_seconds(
+        block, cluster, layout, world, per_node=job.expert_dispatch == "per-node"
+    )
     full = layout.checkpoint_layers != 0
     core = where(layout.selective_recomputation & inverted(full), compute.core_attention, 0.0)
     # Stored outputs: those of attention, and of half of the matrix products.

@@ -146,9 +146,10 @@ def _buffer_bytes(model: Model, layout: Layout, world: World, local: LocalParame
     """
     element = world.bytes_per_element
     buckets = layout.state_bytes.bucket_elements * layout.state_bytes.reduced_bytes
+    copied = layout.state_bytes.reduced_bytes * trained_parameters(local, layout).total
     bucket = where(
         world.data_parallel_degree > 1,
-        maximum(constant("memory.ddp_bucket_mib") * 2**20, minimum(buckets, element * local.total)),
+        maximum(constant("memory.ddp_bucket_mib") * 2**20, minimum(buckets, copied)),
         0.0,
     )
     live = minimum(layout.max_live_parameters, local.total)
@@ -186,7 +187,7 @@ def _all_gathered_bytes(layout: Layout, local: LocalParameters) -> Floats:
 def _dequantized_bytes(model: Model, layout: Layout) -> Floats:
     """Bytes of the largest quantized product in the compute type. Its weight is dequantized for every use."""
     state_bytes = layout.state_bytes
-    if state_bytes.frozen_bytes is None or state_bytes.frozen_bytes >= state_bytes.compute_bytes:
+    if state_bytes.frozen_bytes is None or not state_bytes.unpacked:
         return 0.0
     largest = max(m.inputs * m.outputs for group in model.groups for m in group.block.matmuls)
     return state_bytes.compute_bytes * largest / layout.tensor_parallel_degree

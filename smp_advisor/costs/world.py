@@ -172,12 +172,20 @@ class World:
             global_batch_size=layout.batch_samples * replicas,
             sequence_length=sequence,
             bytes_per_element=layout.state_bytes.compute_bytes,
-            fp8_copy_bytes=stack_of(job, layout).divided.fp8_weight_bytes if job.fp8 else 0.0,
+            fp8_copy_bytes=_fp8_copy_bytes(job, layout),
             usable_bytes=cluster.instance.usable_gpu_memory_gib * 2**30,
             tensor_stride=where(spread, reduction * pp, 1),
             pipeline_stride=where(spread, reduction, where(outermost, tp * reduction, tp)),
             data_stride=where(spread, 1, where(outermost, tp, tp * pp)),
         )
+
+
+def _fp8_copy_bytes(job: Job, layout: Layout) -> float:
+    """Bytes per weight of fp8 copies. Stored in fp8 alone, a frozen weight has none, a trained one is the copy."""
+    copies = stack_of(job, layout).divided.fp8_weight_bytes if job.fp8 else 0.0
+    if not job.fp8_weights:
+        return copies
+    return 0.0 if job.adapter is not None else copies - layout.state_bytes.parameter_bytes
 
 
 def in_flight(layout: Layout, stage: int = 0) -> Floats:
@@ -288,6 +296,11 @@ def trained_parameters(local: LocalParameters, layout: Layout) -> LocalParameter
     return LocalParameters(split=local.adapters, replicated=nothing, experts=nothing, root=nothing, adapters=nothing)
 
 
+def _trained_root(local: LocalParameters, layout: Layout, world: World) -> Floats:
+    """Trained parameters outside the blocks with optimizer state on one GPU."""
+    return local.root / world.shards if layout.state_bytes.frozen_bytes is None else 0.0
+
+
 def _frozen_bytes(local: LocalParameters, layout: Layout, world: World) -> Floats:
     """Bytes of frozen parameters: the blocks' products in their own type, the others in the compute type."""
     state_bytes = layout.state_bytes
@@ -319,9 +332,10 @@ def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[st
     return {
         "parameters": frozen
         + state_bytes.parameter_bytes * where(level >= 3, on_gpu, trained)
-        + state_bytes.cast_bytes * trained,
+        + state_bytes.cast_bytes * where((level >= 3) & (layout.checkpoint_layers != 0), 0.0, trained),
         "gradients": state_bytes.gradient_bytes * where(level >= 2, on_gpu, trained) + undivided,
-        "optimizer_state": state_bytes.moment_bytes * on_gpu,
+        "optimizer_state": state_bytes.moment_bytes * on_gpu
+        + state_bytes.outside_moment_bytes * where(layout.offload_state, 0.0, _trained_root(local, layout, world)),
         "fp32_copies": (state_bytes.copy_bytes - where(level >= 3, state_bytes.late_copy_bytes, 0.0)) * on_gpu,
     }
 

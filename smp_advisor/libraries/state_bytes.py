@@ -30,6 +30,8 @@ class StateBytes:
     """Optimizer state: 8 for Adam's two moments in fp32."""
     copy_bytes: float
     """fp32 copies of parameters (and gradients) along with the 16-bit ones."""
+    outside_moment_bytes: float = 0.0
+    """Further optimizer state of a parameter outside the blocks (Muon, which leaves embedding and head to Adam)."""
     late_copy_bytes: float = 0.0
     """The part of `copy_bytes` that exists only in the optimizer step if parameters are sharded: ZeRO-3 casts
     16-bit gradients to fp32 then."""
@@ -70,6 +72,10 @@ class StateBytes:
     """Whether the values between blocks, which checkpointing saves, are fp32 whatever `compute_bytes` is."""
     doubled_inputs: bool = False
     """Whether a run holds about twice the checkpointed inputs."""
+    unpacked: bool = False
+    """Whether frozen weights are unpacked into the compute type for every use (bitsandbytes)."""
+    gathered_element_bytes: float = 0.0
+    """Bytes per element of gathered parameters where they are not those of `compute_bytes` (autocast)."""
     adapter_units: bool = False
     """Whether FSDP shards every product of an adapter as a unit of its own."""
     frozen_bytes: float | None = None
@@ -79,7 +85,9 @@ class StateBytes:
     @property
     def gathered_bytes(self) -> float:
         """Bytes per element of gathered parameters. Quantized ones are sent as they are stored."""
-        return float(self.compute_bytes) if self.frozen_bytes is None else min(self.frozen_bytes, self.compute_bytes)
+        if self.frozen_bytes is None:
+            return self.gathered_element_bytes or float(self.compute_bytes)
+        return min(self.frozen_bytes, self.compute_bytes)
 
     @property
     def total_bytes(self) -> float:
@@ -108,9 +116,42 @@ _ONE_KERNEL_LOSS_ELEMENTS = {"mixed": 3.0, "16-bit": 2.0}
 with mixed precision parts of both in fp32."""
 
 
+def _of_autocast(state: StateBytes, job: Job) -> StateBytes:
+    """State bytes of half precision by autocast, or by casts of parameters, where the job or its code has the other.
+
+    Under autocast, the stream between blocks and gathered units are fp32 (4 bytes), and weights are cast for their use.
+    Where parameters are cast, an optimizer over 16-bit parameters has fp32 copies of them, and of gradients in its step
+    (Apex O2; 2 + 2 + 4 + 8 bytes with Adam).
+    """
+    off = job.autocast == "off" or (job.autocast == "auto" and job.stack_record.casts == "parameters")
+    if job.precision == "fp32":
+        return state
+    if off and state.cast_bytes:
+        return replace(
+            state, parameter_bytes=2, gradient_bytes=2, copy_bytes=4, cast_bytes=0, reduced_bytes=2, step_bytes=4,
+            logit_bytes=CAST_LOGIT_BYTES,
+        )  # fmt: skip
+    if job.autocast == "on" and not state.cast_bytes and state.parameter_bytes > state.compute_bytes:
+        return replace(state, cast_bytes=2, gathered_element_bytes=4, fp32_inputs=True, reduced_bytes=4, logit_bytes=16)
+    return state
+
+
+def _of_optimizer(state: StateBytes, job: Job) -> StateBytes:
+    """State bytes with the job's own optimizer and form of its step."""
+    state = replace(state, outside_moment_bytes=job.outside_moment_bytes)
+    if job.optimizer_step != "auto":
+        foreach = job.optimizer_step == "foreach" and job.optimizer == "adam"
+        state = replace(state, step_bytes=job.moment_bytes / 2 if foreach else 0.0)
+    if job.optimizer_step == "backward":
+        state = replace(state, gradient_bytes=0)
+    if job.paged_optimizer:
+        state = replace(state, moment_bytes=0, paged_moment_bytes=state.moment_bytes)
+    return state
+
+
 def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
     """State bytes with the job's own settings of code, states, optimizer, loss and adapter."""
-    state = state_bytes
+    state = _of_autocast(state_bytes, job)
     if job.state_precision == "16-bit":
         state = replace(
             state,
@@ -125,17 +166,13 @@ def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
             step_bytes=state.step_bytes / 2,
             logit_bytes=min(state.logit_bytes, CAST_LOGIT_BYTES),  # without autocast's own copies
         )
-    if job.optimizer_step != "auto":
-        foreach = job.optimizer_step == "foreach" and job.optimizer == "adam"
-        state = replace(state, step_bytes=job.moment_bytes / 2 if foreach else 0.0)
-    if job.optimizer_step == "backward":
-        state = replace(state, gradient_bytes=0)
-    if job.paged_optimizer:
-        state = replace(state, moment_bytes=0, paged_moment_bytes=state.moment_bytes)
+    state = _of_optimizer(state, job)
     if job.separate_embeddings:
         state = replace(state, root_stays_gathered=False)
     if job.has_fused_operations:
         state = replace(state, fused_kernels=True)
+    if job.stack_record.logit_bytes and job.precision != "fp32":
+        state = replace(state, logit_bytes=job.stack_record.logit_bytes)
     if job.has_fused_loss:
         elements = _ONE_KERNEL_LOSS_ELEMENTS[job.state_precision]
         state = replace(state, logit_bytes=min(state.logit_bytes, elements * state.compute_bytes))
@@ -149,7 +186,9 @@ def over_frozen(state_bytes: StateBytes, job: Job) -> StateBytes:
     if job.adapter is None:
         return state_bytes
     frozen = job.adapter.base_bytes_per_parameter if job.adapter.quantized else float(state_bytes.compute_bytes)
-    return replace(state_bytes, frozen_bytes=frozen, fp32_inputs=job.adapter.upcast)
+    if job.fp8_weights and not job.adapter.quantized:
+        frozen = 1.0
+    return replace(state_bytes, frozen_bytes=frozen, unpacked=job.adapter.quantized, fp32_inputs=job.adapter.upcast)
 
 
 def smp_v1(job: Job) -> StateBytes:

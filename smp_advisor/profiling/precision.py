@@ -49,8 +49,8 @@ class TrainingPrecision:
 
     def state_bytes(self, optimizer: str = "adam") -> int:
         """Bytes of optimizer state per parameter, including master copies; an unlisted optimizer counts as Adam."""
-        if optimizer == "adam-8bit":
-            return _QUANTIZED_MOMENTS + self.copy_bytes
+        if optimizer in _QUANTIZED_MOMENTS:
+            return _QUANTIZED_MOMENTS[optimizer] + self.copy_bytes
         return _MOMENTS.get(optimizer, _MOMENTS["adam"]) * self.moment_bytes + self.copy_bytes
 
     def rise_bytes(self, optimizer: str) -> int:
@@ -61,9 +61,9 @@ class TrainingPrecision:
         return 0 if optimizer in {"sgd", "plain-sgd"} else 4 if self.copy_bytes else self.parameter_bytes
 
 
-_MOMENTS = {"adam": 2, "sgd": 1, "lion": 1, "plain-sgd": 0, "adafactor": 0}
-_QUANTIZED_MOMENTS = 2
-"""Bytes: two moments of one byte each."""
+_MOMENTS = {"adam": 2, "sgd": 1, "lion": 1, "muon": 1, "plain-sgd": 0, "adafactor": 0}
+_QUANTIZED_MOMENTS = {"adam-8bit": 2, "adam-4bit": 1, "galore": 2}
+"""Bytes of both moments."""
 
 
 PRECISIONS: dict[str, TrainingPrecision] = {

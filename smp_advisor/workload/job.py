@@ -11,13 +11,15 @@ from smp_advisor.errors import AdvisorError, JobError
 from smp_advisor.files import sentence
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.calibration import Calibration
-from smp_advisor.workload.stack import AUTO, stack, stacks, training_settings
+from smp_advisor.workload.stack import AUTO, Stack, stack, stacks, training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-OptimizerName = Literal["adam", "adam-8bit", "lion", "sgd", "plain-sgd", "adafactor"]
+OptimizerName = Literal[
+    "adam", "adam-8bit", "adam-4bit", "lion", "muon", "galore", "sgd", "plain-sgd", "adafactor"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,8 +27,10 @@ class Optimizer:
     label: str
     moments: int
     """State values per parameter."""
-    quantized: bool = False
-    """Whether each value takes one byte in any training precision."""
+    quantized_bytes: float = 0.0
+    """Bytes of each value, in any training precision; 0 for those of the precision of the states."""
+    outside_moments: int = 0
+    """Further values per parameter outside the blocks (embedding and head), which another optimizer updates."""
     steps: tuple[Literal["foreach", "fused"], ...] = ()
     """Forms of ``torch.optim`` that update many parameters together (PyTorch 2.5)."""
     paged: bool = False
@@ -34,16 +38,22 @@ class Optimizer:
 
     def moment_bytes(self, element_bytes: float = 4.0) -> float:
         """Bytes of state per parameter, where an unquantized value takes `element_bytes`."""
-        return self.moments * (1.0 if self.quantized else element_bytes)
+        return self.moments * (self.quantized_bytes or element_bytes)
 
 
 OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
     {
         "adam": Optimizer(label="Adam", moments=2, steps=("foreach", "fused"), paged=True),
         # Dettmers et al. 2022, arXiv 2110.02861. Block-wise scales, not counted, add 2/1024.
-        "adam-8bit": Optimizer(label="Adam with 8-bit state", moments=2, quantized=True, paged=True),
+        "adam-8bit": Optimizer(label="Adam with 8-bit state", moments=2, quantized_bytes=1.0, paged=True),
+        # torchao 0.17, AdamW4bit: two values in 4 bits each, and a scale per 128.
+        "adam-4bit": Optimizer(label="Adam with 4-bit state", moments=2, quantized_bytes=0.535),
         # Chen et al. 2023, arXiv 2302.06675: momentum only.
         "lion": Optimizer(label="Lion", moments=1, paged=True),
+        # torch.optim.Muon: momentum of matrices of blocks; Adam for the embedding and the head.
+        "muon": Optimizer(label="Muon", moments=1, outside_moments=1),
+        # Zhao et al. 2024, arXiv 2403.03507: moments of projected gradients, 1.65 bytes per parameter at rank 8.
+        "galore": Optimizer(label="GaLore", moments=2, quantized_bytes=0.825),
         "sgd": Optimizer(label="SGD with momentum", moments=1, steps=("foreach", "fused")),
         "plain-sgd": Optimizer(label="SGD without momentum", moments=0, steps=("foreach", "fused")),
         # Shazeer and Stern 2018, arXiv 1804.04235: a row and a column per matrix, less than a thousandth of its size.
@@ -133,6 +143,7 @@ OptimizerStep = Literal["auto", "loop", "foreach", "fused", "backward"]
 DEFAULT_SEQUENCE_LENGTH = 2048
 MAX_TOKENS_PER_STEP = 2**22
 
+_EXPORTED = Stack(name=AUTO, title="", summary="", source="", date="")
 _OPTIONAL = {"decoder_length", "global_batch_size", "tokens"}
 _OF_OTHER_TYPES = {"overheads", "calibration", "adapter"}
 
@@ -155,9 +166,13 @@ class Job:
     """``fp16`` and ``bf16`` have fp32 master copies (20 bytes per parameter with Adam). ``fp32`` takes 16."""
     fp8: bool = False
     """Whether matrix products run in fp8 (H100 and later) and everything else in ``bf16``."""
+    fp8_weights: bool = False
+    """Whether weights of `fp8` products are stored in fp8 alone, without a copy in bf16 (NeMo's ``fp8_params``): 1 byte
+    per frozen weight, 2 with the transposed copy of a trained one."""
     optimizer: OptimizerName = "adam"
-    """With its bytes of state per parameter: ``adam`` (8), ``adam-8bit`` (2), ``lion`` (4), ``sgd`` with momentum (4),
-    ``plain-sgd`` without momentum (0), ``adafactor`` (rows and columns only)."""
+    """With its bytes of state per parameter: ``adam`` (8), ``adam-8bit`` (2), ``adam-4bit`` (1), ``lion`` (4), ``muon``
+    (4), ``galore`` (1.65 at rank 8), ``sgd`` with momentum (4), ``plain-sgd`` without (0), ``adafactor`` (rows and
+    columns only). Schedule-free Adam is ``adam``."""
     optimizer_step: OptimizerStep = "auto"
     """How the optimizer updates parameters, with its temporary bytes per updated parameter: ``loop`` (0), ``fused``
     (0), ``foreach`` (4 with Adam), ``backward`` (0, and no stored gradients). ``auto`` is ``foreach`` for DDP and
@@ -252,6 +267,8 @@ class Job:
         """Refuse conflicting settings of fp8, adapter and precision."""
         if self.fp8 and self.precision != "bf16":
             raise JobError(f"fp8 requires precision='bf16', not {self.precision!r}.")
+        if self.fp8_weights and not self.fp8:
+            raise JobError("fp8_weights stores the weights of products in fp8: set fp8=True, or leave it out.")
         adapter: object = self.adapter  # a notebook may pass another type despite the annotation
         if adapter is None:
             return
@@ -277,14 +294,24 @@ class Job:
         return OPTIMIZERS[self.optimizer].moment_bytes(2.0 if self.state_precision == "16-bit" else 4.0)
 
     @property
+    def outside_moment_bytes(self) -> float:
+        """Further bytes of optimizer state per parameter outside the blocks."""
+        return OPTIMIZERS[self.optimizer].outside_moments * (2.0 if self.state_precision == "16-bit" else 4.0)
+
+    @property
+    def stack_record(self) -> Stack:
+        """The kind of code that `stack` names; one without settings of its own for the exported script."""
+        return _EXPORTED if self.stack == AUTO else stacks()[self.stack]
+
+    @property
     def has_fused_operations(self) -> bool:
         """Whether `stack` runs norms and activation functions as fused kernels, which store only their inputs."""
-        return self.stack != AUTO and stacks()[self.stack].elementwise == "fused"
+        return self.stack_record.elementwise == "fused"
 
     @property
     def has_fused_loss(self) -> bool:
         """Whether `stack` computes softmax and loss in one kernel."""
-        return self.stack != AUTO and stacks()[self.stack].loss == "fused"
+        return self.stack_record.loss == "fused"
 
     def __repr__(self) -> str:
         usual = self.defaulted()

@@ -54,6 +54,10 @@ class Stack:
     """Host time of a step outside its passes and update, relative to that of Megatron, DeepSpeed and Trainer."""
     unit_share: float = 1.0
     """Host time of sharded data parallelism per gathered unit relative to PyTorch's FSDP."""
+    casts: Literal["library", "parameters"] = "library"
+    """Whether parameters are cast instead of autocast, whatever the library does (Apex O2, Megatron)."""
+    logit_bytes: float = 0.0
+    """Bytes of a logit and its loss at their peak, if they are not those of the library's code."""
     loss: Literal["plain", "fused"] = "plain"
     """Whether softmax and loss of the logits are separate operations or one kernel."""
     optimizer: Literal["loop", "foreach", "fused"] = "foreach"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,11 @@ class DdpPlan(Plan):
 def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
     """Columns of the cost model for columns of plans: autocast over fp32 parameters."""
     return Layout.of_columns(
-        trained(ddp(job), job),
+        replace(
+            trained(ddp(job), job),
+            # A second copy of all gradients, unless they are views of the buckets, as in the exported script.
+            bucket_elements=0.0 if job.stack == "auto" else math.inf,
+        ),
         rows=plans.rows,
         batch_samples=plans["batch_size"] * plans["gradient_accumulation_steps"],
         microbatches=plans["gradient_accumulation_steps"],

@@ -96,6 +96,8 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
         shard_level=3,
         shard_degree=where(hybrid, node, gpus),
         prefetched_units=prefetched_units(plans),
+        # The exported script reduces between nodes once per update (``set_requires_all_reduce``).
+        replicas_reduced_once=hybrid & (job.stack == "auto"),
         max_live_parameters=EVERYTHING,
         batch_samples=plans["batch_size"] * plans["gradient_accumulation_steps"],
         microbatches=plans["gradient_accumulation_steps"],

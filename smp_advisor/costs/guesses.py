@@ -1,0 +1,103 @@
+"""Guesses behind an estimate: settings that the job leaves open, with the step time that another value gives."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.costs.evaluate import seconds_columns
+from smp_advisor.costs.wording import seconds as duration
+from smp_advisor.costs.world import stack_of
+from smp_advisor.files import sentence
+from smp_advisor.libraries.layout import layout_of
+from smp_advisor.workload.stack import AUTO, stacks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+_LEAST_EFFECT = 0.10
+_MOST = 3
+_DECODER_SHARE = 114 / 512
+"""Length of T5's targets relative to its inputs in pre-training (span corruption of 15 %, spans of 3 tokens)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guess:
+    """A setting that the job leaves open, and the step time of another value of it."""
+
+    setting: str
+    """The other value, as a keyword of `Job`."""
+    what: str
+    phrase: str
+    step_seconds: float
+    guessed_seconds: float
+    """Seconds per step with the value that was guessed."""
+
+    @property
+    def effect(self) -> float:
+        """Logarithm of the other step time over the guessed one."""
+        return math.log(self.step_seconds / self.guessed_seconds)
+
+    def __str__(self) -> str:
+        other, now = duration(self.step_seconds), duration(self.guessed_seconds)
+        parts = {"what": self.what, "phrase": self.phrase, "setting": self.setting}
+        return sentence("costs", "guess", other=other, now=now, **parts)
+
+
+def guesses(model: Model, cluster: Cluster, job: Job, plan: Plan) -> tuple[Guess, ...]:
+    """Settings that the job leaves open and that move the step time by more than 10 %: at most three, largest first.
+
+    Of each setting, the value with the largest effect counts.
+    """
+    now = _seconds(model, cluster, job, plan)
+    found: dict[str, Guess] = {}
+    for what, phrase, changes in _others(model, cluster, job, plan):
+        other = _seconds(model, cluster, replace(job, **changes), plan)
+        setting = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+        guess = Guess(setting=setting, what=what, phrase=phrase, step_seconds=other, guessed_seconds=now)
+        if abs(guess.effect) > max(_LEAST_EFFECT, abs(found[what].effect) if what in found else 0.0):
+            found[what] = guess
+    return tuple(sorted(found.values(), key=lambda guess: -abs(guess.effect))[:_MOST])
+
+
+def _seconds(model: Model, cluster: Cluster, job: Job, plan: Plan) -> float:
+    columns = seconds_columns(model, cluster, job, layout_of([plan], job, cluster))
+    return float(sum(values[0] for values in columns.values()))
+
+
+_KERNELS = {
+    "flash-2": "with FlashAttention-2",
+    "flash-3": "with FlashAttention-3",
+    "cudnn": "with cuDNN's attention",
+    "memory-efficient": "with PyTorch's memory-efficient attention",
+}
+_HOPPER = "9.0"
+
+
+def _others(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(what is guessed, phrase of another value, that value as fields of the job)."""
+    layout = layout_of([plan], job, cluster)
+    code = stack_of(job, layout)
+    if job.attention != "eager" and job.attention_kernel == "auto" and not code.implies:
+        for kernel, phrase in _KERNELS.items():
+            if kernel != "flash-3" or cluster.instance.architecture == _HOPPER:
+                yield "kernel of attention", phrase, {"attention_kernel": kernel}
+    if job.stack == AUTO:
+        for name in ("torch-compile", "liger"):
+            phrase = f"if your code has {stacks()[name].title}"
+            yield "kind of training code", phrase, {"stack": name}
+    if model.has_decoder and job.decoder_length is None:
+        length = max(1, round(_DECODER_SHARE * job.sequence_length))
+        yield "decoder's length", f"with {length:,} tokens", {"decoder_length": length}
+    if job.expert_dispatch == "auto" and plan.expert_parallel_degree > 1 and cluster.nodes > 1:
+        phrase = "with one copy of a token per node, next to compute"
+        yield "dispatch of tokens to experts", phrase, {"expert_dispatch": "per-node"}
+    if job.autocast == "auto" and job.precision != "fp32":
+        phrase = "without autocast" if layout.state_bytes.cast_bytes else "under autocast"
+        yield "form of mixed precision", phrase, {"autocast": "off" if layout.state_bytes.cast_bytes else "on"}
