@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.sandbox import supervisor
+from smp_advisor.sandbox import portable, supervisor
 from smp_advisor.sandbox.failure import describe_exception, failed
 from smp_advisor.sandbox.limits import Limits, apply
 from smp_advisor.sandbox.supervisor import run_monitored
@@ -25,10 +25,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def _present(*names: str) -> tuple[signal.Signals, ...]:
+    """Return the signals that this system has."""
+    return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
 _FRESH = "from smp_advisor.sandbox.isolated import run_fresh; run_fresh()"
-_STACK_SIGNALS = (signal.SIGUSR1, signal.SIGRTMIN)
+_STACK_SIGNALS = _present("SIGUSR1", "SIGRTMIN")
 """Signals on which a child process writes its Python stack, and ends at its next instruction."""
-_RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)
+_RESET_SIGNALS = _present("SIGINT", "SIGTERM", "SIGHUP", "SIGPIPE", "SIGCHLD")
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _OBJECTS_PER_COLLECTION = 20_000
 _shared: list[bool] = []
@@ -62,6 +67,13 @@ def run_isolated(
     """
     bounds = limits or Limits()
     bounds = replace(bounds, memory_bytes=bounds.resolved_memory_bytes())
+    if portable.is_needed():
+        report = portable.run_spawned(
+            target, arguments, bounds, {**os.environ, **(environment or {}), **_ONE_THREAD}, on_line, on_progress
+        )
+        if report.has_result and report.end.get("breach") is None:
+            return report.result
+        raise failed(what, report, bounds)
     request = ""
     if isinstance(target, str) and True in _shared:
         target, arguments = _imported(target), tuple(json.loads(json.dumps(arguments)))

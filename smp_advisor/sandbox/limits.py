@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +70,8 @@ def apply(limits: Limits) -> None:
     RLIMIT_DATA counts private writable memory only. RLIMIT_AS would also count address space that CUDA builds of
     PyTorch and thread arenas reserve but do not use.
     """
+    import resource  # Windows has none
+
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     data_bytes = (
         status_bytes(Path("/proc/self/status"), "VmData:") + limits.resolved_memory_bytes() + _THREAD_STACKS_BYTES
@@ -86,6 +87,8 @@ def apply(limits: Limits) -> None:
 
 
 def _lower(which: int, maximum: int) -> None:
+    import resource
+
     _, hard = resource.getrlimit(which)
     maximum = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
     resource.setrlimit(which, (maximum, maximum))

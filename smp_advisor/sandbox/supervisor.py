@@ -68,7 +68,7 @@ def run_monitored(
     `stack_signals` are sent to a child that exceeds a limit; on the first it writes its stack.
     """
     if not Path("/proc/self/status").exists():
-        raise ProfileError("Running a model in a child process with limits requires Linux.")
+        raise ProfileError("Running a program in a child process with limits requires Linux.")
     log_out, log_in = os.pipe()
     channel_out, channel_in = os.pipe()
     shared_bytes = status_bytes(Path("/proc/self/status"), "RssAnon:") if forked else 0
@@ -253,7 +253,11 @@ _TICKS_PER_EXACT_FIGURE = 10
 """The exact figure of the memory takes about 10 ms per GiB."""
 _POLL_SECONDS = 0.02
 """Pause between checks for ended processes; processes that share much memory take longer to end."""
-_WAITED_SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_WAITED_SIGNALS = {
+    getattr(signal, name)
+    for name in ("SIGCHLD", "SIGTERM", "SIGINT", "SIGHUP")
+    if hasattr(signal, name)  # Windows has two of them
+}
 
 _channel: list[int] = []
 """Descriptor of the pipe in a child process; empty in the kernel."""

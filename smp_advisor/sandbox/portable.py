@@ -1,0 +1,204 @@
+"""Calling a function in a child process on systems without /proc: macOS, Windows.
+
+The child is a new interpreter. Its memory, processes and output are read from outside, 20 times per second: between two
+readings it can exceed a limit, and nothing keeps files or the network away from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from smp_advisor.errors import ProfileError
+from smp_advisor.sandbox import supervisor
+from smp_advisor.sandbox.failure import describe_exception
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from smp_advisor.sandbox.limits import Limits
+
+_PROGRAM = "from smp_advisor.sandbox.portable import run_request; run_request()"
+_TICK_SECONDS = 0.05
+NOTE = (
+    "This system has no /proc: memory and processes of the child process are read 20 times per second and not limited"
+    " by the system."
+)
+
+
+def is_needed() -> bool:
+    """Return whether this system cannot supervise forked processes."""
+    return not Path("/proc/self/status").exists() or not hasattr(os, "fork")
+
+
+def run_spawned(
+    target: Callable[..., Any] | str,
+    arguments: tuple[Any, ...],
+    limits: Limits,
+    environment: Mapping[str, str],
+    on_line: Callable[[str], None] | None,
+    on_progress: Callable[[float, float, str], None] | None,
+) -> supervisor.ChildReport:
+    """Run a function in a new interpreter, and return its result, failure and log.
+
+    Parameters
+    ----------
+    target, arguments
+        ``"package.module:function"`` with JSON arguments; or a function of this package with live objects, which are
+        copied to the child.
+
+    Raises
+    ------
+    ProfileError
+        An object cannot be copied to another process.
+    """
+    report = supervisor.ChildReport()
+    report.log.append(NOTE)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        request, messages = Path(folder, "request"), Path(folder, "messages")
+        messages.touch()
+        request.write_bytes(_packed(target, arguments))
+        variables = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _PROGRAM, str(request), str(messages)],
+            env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        log = _Log(process, report, on_line)
+        try:
+            report.end = _watched(process, limits, log, lambda place: _received(messages, place, report, on_progress))
+        finally:
+            _end_tree(process)
+        log.join()
+        _received(messages, 0, report, None)
+    return report
+
+
+class _Log(threading.Thread):
+    """Reads the output of a process, line by line."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], report: supervisor.ChildReport, on_line: Callable[[str], None] | None
+    ) -> None:
+        super().__init__(daemon=True)
+        self.process, self.report, self.on_line, self.size_bytes = process, report, on_line, 0
+        self.start()
+
+    def run(self) -> None:
+        stream = self.process.stdout
+        for raw in stream or ():
+            self.size_bytes += len(raw)
+            line = raw.decode("utf-8", "replace").rstrip("\r\n")
+            self.report.log.append(line)
+            if self.on_line is not None:
+                self.on_line(line)
+
+
+def _packed(target: Callable[..., Any] | str, arguments: tuple[Any, ...]) -> bytes:
+    if isinstance(target, str):
+        return json.dumps({"target": target, "arguments": arguments}).encode()
+    try:
+        import cloudpickle
+    except ImportError:
+        raise ProfileError(
+            "A live model is copied to another process on this system, which requires cloudpickle: pip install"
+            " cloudpickle, or pass the model's configuration."
+        ) from None
+    try:
+        return bytes(cloudpickle.dumps((f"{target.__module__}:{target.__qualname__}", arguments)))
+    except Exception as error:  # noqa: BLE001 - objects of others say in many ways that they cannot be copied
+        raise ProfileError(
+            f"The model cannot be copied to another process ({type(error).__name__}: {error!s:.200}): pass its"
+            " configuration, or define it in a module."
+        ) from None
+
+
+def run_request() -> None:
+    """Entry point of the child: its arguments are the files of the request and of the messages."""
+    raw = Path(sys.argv[1]).read_bytes()
+    supervisor.open_channel(os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND))
+    try:
+        if raw.startswith(b"{"):
+            request = json.loads(raw)
+            target, arguments = request["target"], request["arguments"]
+        else:
+            import pickle  # written by this process's parent, from its own objects
+
+            target, arguments = pickle.loads(raw)  # noqa: S301
+        module, _, name = target.partition(":")
+        message = {"result": getattr(import_module(module), name)(*arguments)}
+        json.dumps(message)
+    except BaseException as error:  # noqa: BLE001 - every exception of the user's code is reported
+        message = {"failure": describe_exception(error)}
+    supervisor.send(message)
+
+
+def _watched(
+    process: subprocess.Popen[bytes], limits: Limits, log: _Log, received: Callable[[int], int]
+) -> dict[str, Any]:
+    """Wait for the process, or for the first limit that it exceeds."""
+    begun, peak, place, breach = time.monotonic(), 0, 0, None
+    while process.poll() is None and breach is None:
+        place = received(place)
+        sizes = []
+        for member in _tree(process.pid):
+            with suppress(psutil.Error):
+                sizes.append(member.memory_info().rss)
+        peak = max(peak, sum(sizes))
+        if peak > limits.resolved_memory_bytes():
+            breach = "memory"
+        elif len(sizes) > limits.processes:
+            breach = "processes"
+        elif log.size_bytes > limits.output_bytes:
+            breach = "output"
+        elif time.monotonic() - begun > limits.seconds:
+            breach = "time"
+        time.sleep(_TICK_SECONDS)
+    status = process.poll()
+    number = -status if status is not None and status < 0 else None
+    seconds = time.monotonic() - begun
+    return {"status": status, "signal": number, "breach": breach, "seconds": seconds, "peak_bytes": peak}
+
+
+def _received(
+    messages: Path,
+    place: int,
+    report: supervisor.ChildReport,
+    on_progress: Callable[[float, float, str], None] | None,
+) -> int:
+    """Take the complete messages after a place, and return the next place."""
+    raw = messages.read_bytes()[place:]
+    end = raw.rfind(b"\n") + 1
+    for line in raw[:end].splitlines():
+        with suppress(ValueError):
+            message = json.loads(line)
+            if "progress" in message and on_progress is not None:
+                on_progress(*message["progress"])
+            if "result" in message:
+                report.result, report.has_result = message["result"], True
+            report.failure = message.get("failure", report.failure)
+    return place + end
+
+
+def _tree(number: int) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        process = psutil.Process(number)
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+def _end_tree(process: subprocess.Popen[bytes]) -> None:
+    for member in reversed(_tree(process.pid)):
+        with suppress(psutil.Error):
+            member.kill()
+    process.wait()
