@@ -23,6 +23,7 @@ from smp_advisor.errors import JobError
 from smp_advisor.guidance.choice import (
     batch_note,
     defaults,
+    levers_used,
     low_utilisation,
     pretraining_or_fine_tuning,
     requested,
@@ -175,7 +176,8 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Advice:
         require_supported_instance(request.library, place.instance)
         choice = LibraryChoice(library=request.library, because="")
     library = choice.library
-    job, pins = job_for(library, terms), pins_for(library, terms)
+    before = job = job_for(library, terms)
+    pins = pins_for(library, terms)
     require_fields(library, pins)
     require_trainable(library, job)
     if job.precision == "bf16" and not place.instance.bf16:
@@ -186,7 +188,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Advice:
     # 4. The plan: every plan of the library, scored and ranked.
     search: dict[str, Any] = {"library": library, "min_fit_probability": least, "pins": pins}
     job, best, compared = search_in_bf16_if_possible(
-        workload, place, job, objective, search, user_settings=terms.user_settings
+        workload, place, job, objective, search, user_settings=terms.fixed_settings
     )
     if not len(best.ranked):
         raise nothing_fits(replace(question, request=replace(terms, model=workload)), best)
@@ -217,6 +219,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Advice:
     because = (
         *(() if sizes is None else sizes.lines()),
         why_this_plan(best, least),
+        *levers_used(workload, best.cluster, before, job, plan_estimate),
         batch_note(workload, job, plan_estimate, decision.batch),
         pretraining_or_fine_tuning(workload, job) if is_named(request.model) else "",
         *warnings,
@@ -248,7 +251,9 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Advice:
                 workload,
                 place,
                 job,
-                set(asked.job.defaulted()) - (frozenset() if asked.is_of_job else asked.user_settings),
+                set(asked.job.defaulted())
+                - set(job.training_settings())
+                - (frozenset() if asked.is_of_job else asked.user_settings),
                 vocab_given="vocab" in request.shape,
                 profiled_length=request.model.sequence if is_profile(request.model) else None,
             ),

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.wording import (
     adapter_text,
     batch_limit,
     compared,
     fit,
     fits,
+    gib,
     global_batch,
     listed,
     percent,
@@ -142,6 +144,21 @@ def _rank(best: SearchResult) -> str:
         f" {percent(TECHNIQUE_PROBABILITY)}. Equal plans rank by the smallest communication"
         " groups, the smallest batch and the fewest microbatches."
     )
+
+
+def levers_used(model: Model, cluster: Cluster, before: Job, job: Job, value: Estimate) -> tuple[str, ...]:
+    """Free settings of the job that are part of a plan, each with what it brings to this plan."""
+    sentences = []
+    for name, setting in training_settings().items():
+        if getattr(job, name) == getattr(before, name):
+            continue
+        other = replace(job, **{name: getattr(before, name)})
+        needed = estimate(model, cluster, other, value.plan).needed_gib
+        sentences.append(
+            f"{setting.title}: {name}={getattr(job, name)!r} is part of this plan, which needs {gib(value.needed_gib)}"
+            f" with it and {gib(needed)} without; set {name}={getattr(before, name)!r} to keep the usual form."
+        )
+    return tuple(sentences)
 
 
 def defaults(

@@ -8,7 +8,10 @@ from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from smp_advisor.costs.evaluate import estimate, seconds_columns
+from smp_advisor.costs.memory import GIB
 from smp_advisor.costs.wording import percent, plural
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.files import data_file
@@ -17,6 +20,7 @@ from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.validation import undocumented_settings, unscripted_adapter
 from smp_advisor.libraries.version import (
     default_version,
+    has_plain_head,
     image,
     release,
     unconfirmed,
@@ -29,7 +33,7 @@ from smp_advisor.search.search import search
 from smp_advisor.workload.stack import AUTO
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.plan import Plan
@@ -77,6 +81,11 @@ class Request:
     own_script: bool = False
     """Whether the user's script trains, instead of a generated one."""
 
+    @property
+    def fixed_settings(self) -> frozenset[str]:
+        """Settings of the job that the search must not change: the user's, and all of a script of theirs."""
+        return self.user_settings | {"stack"} if self.own_script else self.user_settings
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
@@ -100,6 +109,8 @@ class Candidate:
     optimizer_seconds: float = 0.0
     result: SearchResult | None = field(default=None, compare=False, repr=False)
     """The search for the fastest plan."""
+    job: Job | None = field(default=None, compare=False, repr=False)
+    """The job of this search, with the free settings that bring something."""
 
 
 def job_for(library: str, request: Request) -> Job:
@@ -128,6 +139,65 @@ def pins_for(library: str, request: Request) -> dict[str, Any]:
     return {**({} if version == default_version(library) else {"version": version}), **request.pins}
 
 
+_LOGIT_BYTES = 12
+"""Bytes per logit of a plain loss (`training_settings.toml`)."""
+_VISIBLE = 0.02
+"""Least share of the memory of a GPU for which a lever is tried."""
+_WORTH = 0.05
+"""Least gain in speed for which a lever is part of the advice: what the cost model resolves."""
+_REPLACED_LAYERS = ("tensor_parallel_degree", "context_parallel_degree", "expert_parallel_degree")
+"""Degrees with which a library replaces layers, so that the generated script has no loss in chunks."""
+
+
+def _levers(model: Model, cluster: Cluster, job: Job, library: str, user_settings: Collection[str]) -> dict[str, Any]:
+    """Settings of the job that train the same model and that the user left open, where they may bring something."""
+    of_gpu, levers = _VISIBLE * cluster.instance.usable_gpu_memory_gib * GIB, dict[str, Any]()
+    if "stack" in user_settings or job.stack != AUTO or get_library(library).script != "torch":
+        return levers
+    logits = _LOGIT_BYTES * model.shape.vocab * model.sequence_length(job.sequence_length)
+    if job.loss == "plain" and has_plain_head(model.family) and logits > of_gpu:
+        levers["loss"] = "chunked"
+    if job.optimizer_step == "auto" and not get_library(library).divides_model and job.adapter is None:
+        levers["optimizer_step"] = "fused"  # replicas update with foreach, which copies
+    return {
+        name: value
+        for name, value in levers.items()
+        if name not in user_settings and not undocumented_settings(library, replace(job, **{name: value}))
+    }
+
+
+def free_search(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    objective: Objective,
+    terms: Mapping[str, Any],
+    *,
+    user_settings: Collection[str],
+) -> tuple[Job, SearchResult]:
+    """The search of a cluster, with those free settings of the job that make a model fit or train faster."""
+    result, library = search(model, cluster, job, objective=objective, **terms), terms["library"]
+    for name, value in _levers(model, cluster, job, library, user_settings).items():
+        changed, pins = replace(job, **{name: value}), dict(terms["pins"] or {})
+        own = {degree: 1 for degree in _REPLACED_LAYERS if degree in plan_fields(library)}
+        for narrowed in [{**own, **pins}, pins] if name == "loss" and own and not len(result.ranked) else [own | pins]:
+            with suppress(AdvisorError):
+                other = search(model, cluster, changed, objective=objective, **{**terms, "pins": narrowed})
+                if _gains(other, result):
+                    job, result = changed, other
+                    break
+    return job, result
+
+
+def _gains(other: SearchResult, result: SearchResult) -> bool:
+    """Whether a search with a lever fits where nothing did, comes nearer, or is faster than the cost model's error."""
+    if not len(other.ranked) or not len(result.ranked):
+        nearer = other.plans_enumerated and other.needed_gib.min() < result.needed_gib.min(initial=np.inf)
+        return bool(len(other.ranked) or (not len(result.ranked) and nearer))
+    value, own = (of.scores.tokens_per_second[0] * of.scores.worth[0] for of in (other, result))
+    return bool(result.objective in ("throughput", "cost") and value > own * (1 + _WORTH))
+
+
 def candidate(library: str, request: Request, *, samples: int | None = None) -> Candidate:
     """A library's fastest plan for a request, or the obstacle that excludes it."""
     excluded = obstacle(library, request)
@@ -136,14 +206,12 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
     job = job_for(library, request)
     if samples is not None and job.global_batch_size is None:
         job = replace(job, global_batch_size=samples)
+    terms = {
+        "library": library, "min_fit_probability": request.min_fit_probability, "pins": pins_for(library, request)
+    }  # fmt: skip
     try:
-        result = search(
-            request.model,
-            request.cluster,
-            job,
-            library=library,
-            min_fit_probability=request.min_fit_probability,
-            pins=pins_for(library, request),
+        job, result = free_search(
+            request.model, request.cluster, job, "throughput", terms, user_settings=request.fixed_settings
         )
     except AdvisorError as error:
         return Candidate(library=library, obstacle="setting", because=str(error).removesuffix("."))
@@ -161,6 +229,7 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
         fastest_divided=float("inf") if get_library(library).divides_model else _fastest_divided(request, job, result),
         optimizer_seconds=float(parts["optimizer_seconds"][0]) / float(result.scores.tokens_per_step[0]),
         result=result,
+        job=job,
     )
 
 
@@ -254,13 +323,14 @@ def search_in_bf16_if_possible(
     terms: Mapping[str, Any],
     *,
     user_settings: frozenset[str],
-    searched: SearchResult | None = None,
+    searched: tuple[Job, SearchResult] | None = None,
 ) -> tuple[Job, SearchResult, tuple[Job, SearchResult]]:
     """The search of a cluster, in bf16 if the preferred plan allows it; and the search that it was preferred to.
 
     `searched` is the search for these terms, if there was one.
     """
-    result = _surest(model, job, searched or search(model, cluster, job, objective=objective, **terms))
+    job, result = searched or free_search(model, cluster, job, objective, terms, user_settings=user_settings)
+    result = _surest(model, job, result)
     free = "precision" not in user_settings and not {"fp16", "bf16"} & set(terms["pins"] or {})
     if free and len(result.ranked) and allows_bf16(result.best(), cluster):
         in_bf16 = replace(job, precision="bf16")

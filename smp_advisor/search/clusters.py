@@ -252,7 +252,9 @@ def best_on(question: Question, cluster: Cluster) -> ClusterSize:
 
 
 def _searched(request: Request, chosen: Candidate, objective: Objective) -> ClusterSize:
-    library, searched = chosen.library, chosen.result if objective == "throughput" else None
+    library, searched = chosen.library, None
+    if objective == "throughput" and chosen.result is not None and chosen.job is not None:
+        searched = chosen.job, chosen.result
     cluster = request.cluster
     job = job_for(library, request)
     nothing = ClusterSize(cluster=cluster, library=library, job=job, estimate=None)
@@ -262,7 +264,7 @@ def _searched(request: Request, chosen: Candidate, objective: Objective) -> Clus
     terms = {"library": library, "min_fit_probability": request.min_fit_probability, "pins": pins}
     try:
         job, result, _ = search_in_bf16_if_possible(
-            request.model, cluster, job, objective, terms, user_settings=request.user_settings, searched=searched
+            request.model, cluster, job, objective, terms, user_settings=request.fixed_settings, searched=searched
         )
     except AdvisorError:
         return nothing  # a fixed setting that this cluster does not allow

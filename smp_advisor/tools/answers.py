@@ -243,6 +243,7 @@ def advised(advice: Advice) -> Answer:
     from smp_advisor.advice.written import markdown_page
 
     value, model, least = advice.estimate, advice.model, advice.min_fit_probability
+    job_settings = advice.job.training_settings()
     where = f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
     library = advice.library_because or f"{get_library(advice.plan.library).title}, as requested."
     sure = certainty(advice.decision).removeprefix("Certainty: ") if advice.objective in {"throughput", "cost"} else ""
@@ -252,7 +253,7 @@ def advised(advice: Advice) -> Answer:
     clusters = "" if advice.sizes is None else " ".join(advice.sizes.lines())
     rows = [
         ("", f"{model.name} on {where} ({advice.cluster.gpus:,} GPUs) {fit(value, least)}: {memory_words(value)}."),
-        ("Plan", plan_words(advice.plan)),
+        ("Plan", ", ".join([plan_words(advice.plan), *(f"{name}={of}" for name, of in job_settings.items())])),
         ("Batch", global_batch(model, value)),
         ("Speed", speed_words(model, value)),
         ("Cost", cost_words(model, value)),
@@ -273,6 +274,7 @@ def advised(advice: Advice) -> Answer:
         "gpus": advice.cluster.gpus,
         **figures(model, value, least),
         "plan": settings_of(advice.plan),
+        "job_settings": job_settings,
         "parameters": advice.plan.parameters,
         "hyperparameters": advice.plan.hyperparameters,
         "library_because": library,

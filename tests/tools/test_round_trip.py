@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -30,6 +31,7 @@ def test_a_model_is_one_model_on_every_surface(model, tmp_path):
         _, answer = call("advise", {**request, "library": library}, caller)
         assert answer["needed_gib_per_gpu"] == needed
         settings = {name: value for name, value in settings_of(advice.plan).items() if name != "library"}
+        settings |= advice.job.training_settings()
         length = {"sequence_length": advice.job.sequence_length}
         plan = {**request, **length, "library": advice.plan.library, "settings": settings}
         assert call("estimate", plan, caller)[1]["needed_gib_per_gpu"] == needed
@@ -50,3 +52,18 @@ def test_defaults_that_nobody_set_contradict_nothing():
     assert smpa.advise("llama-3.1-8b", P5, fp8=True).job.precision == "bf16"
     model, plan = smpa.Model.from_name("llama-3.1-8b"), smpa.Plan(library="fsdp", batch_size=1)
     assert smpa.estimate(model, smpa.Cluster(P5, 1), smpa.Job(sequence_length=2048), plan).plan.precision == "bf16"
+
+
+def test_a_free_lever_is_pulled_where_it_brings_something_and_is_named():
+    long = smpa.advise("qwen2.5-7b", "ml.p4d.24xlarge", sequence_length=32_768, training="fine-tuning")
+    plain = smpa.estimate(long.model, long.cluster, replace(long.job, loss="plain"), long.plan)
+    assert long.estimate.fits
+    assert plain.needed_gib > 2 * long.estimate.needed_gib
+    small = smpa.advise("7B", "ml.g5.12xlarge", instance_count=4)
+    plain = smpa.advise("7B", "ml.g5.12xlarge", instance_count=4, loss="plain")
+    assert small.estimate.tokens_per_second > 3 * plain.estimate.tokens_per_second
+    for advice in (long, small):
+        assert "loss='chunked' is part of this plan" in advice.because
+        assert not any("plain loss" in text for text in advice.defaults)
+        assert "chunk" in advice.script_cell()
+    assert smpa.advise("llama-3.1-8b", P5, instance_count=4).job.loss == "plain"  # where it brings nothing
