@@ -108,6 +108,8 @@ def glances(advice: Advice, plans: Sequence[tuple[Job, Plan, Estimate]]) -> list
 def rung_text(title: str) -> str:
     """A technique in the words of the picture: ``Sharding over 4 GPUs``."""
     text = title.replace("sharded data parallelism", "sharding").removeprefix("the ")
+    text = re.sub(r"^([\d,]+) pipeline stages", r"pipeline over \1 stages", text)
+    text = text.replace("optimizer-state sharding", "sharding of the optimizer state")
     text = re.sub(r"(, which the library requires|, [\d,]+ (microbatches|accumulated batches))", "", text)
     return f"{text[:1].upper()}{text[1:]}"
 

@@ -46,7 +46,7 @@ rank = smp.rank()
 
 def opened(view: Locator, title: str) -> Locator:
     """A panel of the tab for scripts."""
-    panel = open_tab(view, "Script").locator("details", has_text=title).last
+    panel = open_tab(view, "Your script").locator("details", has_text=title).last
     panel.locator("summary").first.press("Enter")  # wherever it is: answers to the open tab move it
     return panel
 
@@ -109,7 +109,7 @@ def test_the_button_is_off_until_the_options_and_the_price_are_there(host, root,
         lambda *of, **_: started.append(of) or Run(LogFile(tmp_path / "job.log"), advice),
     )
     page = host(advice)
-    panel = open_tab(page.view, "Run")
+    panel = open_tab(page.view, "Start and watch")
     show, job = (panel.get_by_role("button", name=name) for name in ("Show request and price", "Start the job"))
     expect(panel.get_by_role("button", name="Start a small run on this machine")).to_be_visible()
     expect(show).to_be_disabled()
@@ -131,7 +131,7 @@ def test_the_button_is_off_until_the_options_and_the_price_are_there(host, root,
 
 def test_inserted_probes_end_in_the_cell_that_learns_from_them(host):
     page = host(smpa.advise("13B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", tokens="100B"))
-    panel = open_tab(page.view, "Run")
+    panel = open_tab(page.view, "Start and watch")
     panel.get_by_role("textbox").fill("role=arn:aws:iam::111122223333:role/Training")
     panel.get_by_role("button", name="Show request and price").click()
     expect(panel).to_contain_text("on average: measure.")

@@ -36,7 +36,7 @@ def test_one_click_and_two_runs_start_the_job_that_the_widget_shows(notebook, ac
     slider.focus()
     for _ in range(2):
         notebook.page.keyboard.press("ArrowLeft")
-    batch = int(slider.get_attribute("aria-valuetext").replace(",", ""))
+    batch = int(slider.get_attribute("data-value").replace(",", ""))
     view.get_by_role("button", name="Insert estimator cell").click()
     expect(notebook.cells).to_have_count(3)
     notebook.run(1)

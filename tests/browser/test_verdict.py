@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests.notebook.advice import PIPELINE, make_advice
 
-from .test_view import NOTHING_CLIPPED, memory, violations_in_both_themes
+from .test_view import NOTHING_CLIPPED, memory, open_details, violations_in_both_themes
 
 POSITIONS = """
 async view => {
@@ -30,7 +30,7 @@ async view => {
 """
 
 
-def test_a_plan_that_does_not_fit_is_exported_by_a_second_click_and_carries_a_guard(host, root):
+def test_a_plan_that_does_not_fit_is_exported_from_the_menu_and_carries_a_guard(host, root):
     page = host(make_advice())
     verdict = page.view.locator(".smp-verdict")
     expect(verdict).to_have_attribute("data-answer", "fits")
@@ -38,15 +38,18 @@ def test_a_plan_that_does_not_fit_is_exported_by_a_second_click_and_carries_a_gu
     page.settle()
     expect(verdict).to_have_attribute("data-answer", "over")
     expect(page.view.locator(".smp-words")).to_have_text("Does not fit")
-    page.view.get_by_role("button", name="Insert estimator cell").click()
-    expect(page.view.locator(".smp-status")).to_contain_text("The plan does not fit")
-    page.settle()
-    assert page.inserted == []
+    expect(page.view.get_by_role("button", name="Insert estimator cell")).to_be_hidden()
     assert violations_in_both_themes(page, root, ".smp-verdict") == []
+    page.view.locator("summary", has_text="▾").press("Enter")
     page.view.get_by_role("button", name="Insert it anyway").click()
     page.settle()
     assert "START_ANYWAY = False" in page.inserted[-1]["sources"][-1]
-    page.view.get_by_label("Batch size").press("ArrowLeft")
+    page.view.get_by_role("button", name="Make it fit").click()
+    offers = page.view.locator(".smp-fit .smp-repair")
+    expect(offers.first).to_be_focused()
+    offers.first.press("Enter")
+    page.settle()
+    expect(page.view.locator(".smp-words")).to_have_text("Fits")
     expect(page.view.get_by_role("button", name="Insert estimator cell")).to_be_visible()
 
 
@@ -91,7 +94,7 @@ def test_nothing_moves_and_nothing_is_cut_off(host, width):
     page = host(make_advice(PIPELINE), width=width, height=900)
     page.settle()
     verdict = page.view.locator(".smp-verdict").bounding_box()
-    assert verdict["height"] < (205 if width > 400 else 280)
+    assert verdict["height"] == 44
     assert page.view.evaluate(POSITIONS) == []
     page.settle()
     kernel = page.view.locator(".smp-kernel")
@@ -104,72 +107,84 @@ def test_nothing_moves_and_nothing_is_cut_off(host, width):
     assert page.view.locator(".smp-verdict").bounding_box()["height"] == verdict["height"]
     box = page.view.bounding_box()
     assert width - 40 <= box["x"] + box["width"] <= width
+    open_details(page.view)
     for tab in page.view.get_by_role("tab").all():
         tab.click()
         assert page.view.evaluate(NOTHING_CLIPPED) == []
 
 
-def test_settings_stay_where_they_are_whatever_the_charts_above_them_show(host):
-    page = host(make_advice(PIPELINE), width=720, height=1600)
+BASELINE = """
+view => {
+  const before = view.querySelector('.smp-t-before');
+  return [before.hidden, view.querySelector('.smp-key').textContent];
+}
+"""
+
+
+def test_a_gesture_compares_with_its_start_until_the_next_one_and_its_sentence_with_the_recommendation(host):
+    page = host(make_advice())
     page.settle()
-    batch, stages = (page.view.get_by_role("slider", name=name) for name in ("Batch size", "Pipeline parallel degree"))
-    before = batch.bounding_box()["y"]
-    schedule = page.view.get_by_label("Pipeline schedule")
-    expect(schedule).to_be_enabled()
-    expect(page.view.get_by_text("Stage 0").first).to_be_visible()
-    for control, key in ((stages, "Home"), (stages, "End"), (batch, "End")):
-        control.press(key)
-        page.settle()
-        assert batch.bounding_box()["y"] == before, (control, key)
-        assert schedule.is_enabled() == (stages.get_attribute("aria-valuetext") != "1")
+    slider, start = page.view.get_by_label("Batch size"), memory(page.view)
+    for _ in range(3):
+        slider.press("ArrowLeft")
+    page.settle()  # the answers of the kernel replace nothing
+    hidden, key = page.view.evaluate(BASELINE)
+    assert not hidden
+    assert f"dashed: before, {start:.1f}" in key
+    last = memory(page.view)
+    batch = page.advisor.plan.batch_size
+    expect(page.view.locator(".smp-change")).to_contain_text(
+        f"Batch size 20 → {batch}: −{start - last:.1f} GiB per GPU"
+    )
+    expect(page.view.locator(".smp-python code")).to_have_text(f"advice.move(batch_size={batch})")
+    expect(page.view.locator(".smp-sentence > .smp-hidden")).to_contain_text(f"Batch size 20 → {batch}")
+    page.page.wait_for_function("start => performance.now() - start > 900", arg=page.page.evaluate("performance.now()"))
+    slider.press("ArrowRight")
+    page.settle()
+    assert f"dashed: before, {last:.1f}" in page.view.evaluate(BASELINE)[1]
+
+
+def test_the_edge_of_the_tank_is_a_handle_of_the_batch(host):
+    page = host(make_advice())
+    page.settle()
+    grip, tank = (page.view.locator(part).bounding_box() for part in (".smp-grip", ".smp-tank"))
+    mouse, middle = page.page.mouse, grip["y"] + grip["height"] / 2
+    mouse.move(grip["x"] + grip["width"] / 2, middle)
+    mouse.down()
+    mouse.move(tank["x"] + 0.98 * tank["width"], middle, steps=4)
     expect(page.view.locator(".smp-verdict")).to_have_attribute("data-answer", "over")
-    page.view.get_by_role("button", name="Show the changes").press("Enter")
-    offers = page.view.locator(".smp-fit .smp-repair")
-    assert offers.first.bounding_box()["y"] < page.view.locator(".smp-settings").bounding_box()["y"]
-    offers.first.click()
+    mouse.up()
     page.settle()
-    assert batch.bounding_box()["y"] == before
+    assert page.advisor.plan.batch_size > 20
+    page.advisor.undo()  # one gesture is one step
+    expect(page.view.get_by_label("Batch size")).to_have_attribute("data-value", "20")
 
 
-def test_what_decides_is_on_one_screen(host, recommended):
-    """JupyterLab next to its file browser, in a window of 1440 x 900."""
-    page = host(recommended.recommended, width=1072, height=800)
+@pytest.mark.parametrize(
+    ("width", "height"), [(1440, 900), (1024, 768), (900, 700), (760, 700), (392, 700), (960, 400)]
+)
+def test_slider_and_verdict_are_on_one_screen_at_every_width(host, recommended, width, height):
+    page = host(recommended.recommended, width=width, height=height)
     page.settle()
-    view = page.view
-    rows = view.locator(".smp-controls > section").first.locator(".smp-row")
-    parts = [view.locator(".smp-verdict"), view.locator(".smp-charts .smp-plot .smp-chart"), rows.last]
-    parts.append(view.locator(".smp-ladder tbody").first)
-    for part in parts:
-        box = part.bounding_box()
-        assert box["y"] + box["height"] <= 800
-    left, right = rows.first.bounding_box(), view.locator(".smp-ladder").bounding_box()
-    assert left["x"] + left["width"] <= right["x"]
-
-
-@pytest.mark.parametrize("width", [532, 392])
-def test_on_a_narrow_page_parts_are_stacked_and_names_are_complete(host, recommended, width):
-    page = host(recommended.recommended, width=width, height=900)
-    page.settle()
-    parts = (".smp-verdict", ".smp-charts", ".smp-controls", ".smp-ladder")
-    tops = [page.view.locator(part).bounding_box()["y"] for part in parts]
-    assert tops == sorted(tops)
-    plot = page.view.locator(".smp-charts .smp-plot").bounding_box()
-    assert plot["y"] + plot["height"] < 720  # in a window of 900, below the application's bars and the cell
+    slider, strip = page.view.get_by_role("slider", name="Batch size"), page.view.locator(".smp-verdict")
+    slider.evaluate("slider => slider.scrollIntoView({block: 'end'})")
+    expect(slider).to_be_in_viewport()
+    box = strip.bounding_box()
+    assert (box["height"], box["y"] >= 0) == (44, True)
+    assert page.view.evaluate(NOTHING_CLIPPED) == []
     fits = "fields => fields.every(field => field.scrollWidth <= field.clientWidth)"
     assert page.view.locator("input.smp-field-input:visible").evaluate_all(fits)
-    inside = "(texts, width) => texts.every(text => text.getBoundingClientRect().right <= width)"
-    assert page.view.locator(".smp-label, .smp-advised, .smp-rung-title").evaluate_all(inside, width)
 
 
 def test_changed_settings_are_marked_counted_and_reset_one_by_one(host):
     page = host(make_advice())
+    page.settle()
     batch = page.view.get_by_role("slider", name="Batch size")
     before = memory(page.view)
     batch.press("ArrowLeft")
     assert memory(page.view) < before
-    effect = r": memory −[\d.]+ GiB per GPU \([\d.]+ of [\d.]+ GiB\)"
-    expect(page.view.locator(".smp-change")).to_have_text(
-        re.compile(rf"^Batch size 20 → [\d,]+ \(global batch [\d,]+ → [\d,]+\){effect}")
+    expect(page.view.locator(".smp-change")).to_contain_text(
+        re.compile(r"^Batch size 20 → [\d,]+: −[\d.]+ GiB per GPU, ")
     )
     assert batch.evaluate("e => getComputedStyle(e).outlineStyle") == "solid"
     page.view.get_by_text("Rarely changed", exact=True).click()
@@ -178,10 +193,10 @@ def test_changed_settings_are_marked_counted_and_reset_one_by_one(host):
     expect(page.view.locator(".smp-changed")).to_have_count(2)
     expect(page.view.get_by_text("Rarely changed (1 changed)")).to_be_visible()
     page.view.get_by_role("button", name="Reset to 20").click()
-    expect(batch).to_have_attribute("aria-valuetext", "20")
+    expect(batch).to_have_attribute("data-value", "20")
     expect(batch).to_be_focused()
     expect(page.view.locator(".smp-changed")).to_have_count(1)
-    page.view.get_by_role("button", name="Reset to recommended").click()
+    page.view.get_by_role("button", name="Back to recommended").click()
     expect(page.view.locator(".smp-changed")).to_have_count(0)
     assert memory(page.view) == before
 
@@ -204,7 +219,7 @@ def test_the_whole_path_works_without_a_mouse(host, recommended):
         keyboard.press(press)
         page.settle()
 
-    verdict, reset = view.locator(".smp-verdict"), view.get_by_role("button", name="Reset to recommended")
+    verdict, reset = view.locator(".smp-verdict"), view.get_by_role("button", name="Back to recommended")
     tab_to("workload-instance_count")
     count = view.locator("input[name='workload-instance_count']")
     keyboard.type("0")
@@ -212,21 +227,23 @@ def test_the_whole_path_works_without_a_mouse(host, recommended):
     expect(count).to_have_value("2")
     use("batch_size", "End")
     expect(verdict).to_have_attribute("data-answer", "over")
-    expect(view.locator(".smp-headline .smp-note").first).to_contain_text("if it fitted")
     use("Pin", "Space")
-    expect(view.locator(".smp-pin:focus")).to_have_text("Pinned")
-    use("Batch size: ")  # the first change that makes it fit; its button disappears
+    expect(view.locator(".smp-pin:focus")).to_have_attribute("aria-label", "Pinned")
+    use("Make it fit", key="Shift+Tab")
+    expect(view.locator(".smp-fit button:focus")).to_be_visible()  # the first change that makes it fit
+    keyboard.press("Enter")
+    page.settle()
     expect(view.locator("h2:focus")).to_have_text("Fits")
     expect(view.get_by_role("heading", name="Make it fit")).to_be_hidden()
-    tab_to("tokens/s")
-    expect(view.locator(".smp-headline:focus").get_by_text("95 %")).to_be_visible()
     use("Undo", "Enter", "Shift+Tab")
     expect(verdict).to_have_attribute("data-answer", "over")
-    use("Reset to recommended")
+    use("Back to recommended")
     expect(reset).to_be_hidden()
-    tab_to("Why")
-    keyboard.press("ArrowRight")
-    panel = view.get_by_role("tabpanel", name="Alternatives")
+    use("Details", "Enter")
+    tab_to("Step time")
+    for _ in range(3):
+        keyboard.press("ArrowRight")
+    panel = view.get_by_role("tabpanel", name="Plans")
     expect(panel.locator(".smp-chart").first).to_be_visible()
     page.settle()
     tab_to("Arrow keys show")
@@ -234,11 +251,10 @@ def test_the_whole_path_works_without_a_mouse(host, recommended):
     expect(panel.locator(".smp-readout")).to_contain_text("GiB free. ")
     keyboard.press("Enter")
     page.settle()
-    expect(view.locator(".smp-decisive")).to_contain_text("Your plan, ")
+    expect(view.locator(".smp-change")).to_contain_text("GiB per GPU")
     use("Insert estimator cell", "Space", "Shift+Tab")
-    use("Measure this")
-    assert [cells["what"] for cells in page.inserted] == ["job", "probe"]
-    tab_to("Alternatives")
+    assert [cells["what"] for cells in page.inserted] == ["job"]
+    tab_to("Plans")
     keyboard.press("End")
     expect(view.get_by_role("tabpanel", name="Assumptions and facts")).to_contain_text("ml.p4d.24xlarge")
     assert page.errors == []

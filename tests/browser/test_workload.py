@@ -81,7 +81,7 @@ def test_a_position_that_cannot_be_reached_offers_its_repair_and_covers_no_contr
     repair = page.view.get_by_role("button", name="pipeline parallel degree 2").first
     expect(repair).to_contain_text("GiB per GPU")
     expect(page.view.locator(".smp-words")).to_have_text("Not possible")
-    expect(page.view.locator(".smp-charts .smp-plot")).not_to_be_visible()
+    expect(page.view.locator(".smp-charts.smp-older")).to_be_visible()
     assert slider.bounding_box()["y"] == top
     box = page.view.locator(".smp-repair-box:visible").bounding_box()
     for row in page.view.locator(".smp-line:visible").all():

@@ -98,6 +98,7 @@ class Row {
     const { costs } = screen.snapshot;
     const figures = screen.isWaiting ? '' : `, ${costs.gib.toFixed(1)} GiB, ${ANSWERS[costs.fit][1]}, ${costs.speed} ${screen.detail.headline[0]?.[2] ?? ''}`;
     if (control.kind === 'slider') this.input.setAttribute('aria-valuetext', isRefused ? `${text}, not possible` : `${text}${figures}`);
+    this.input.dataset['value'] = text;
     setText(this.output, control.kind === 'select' ? '' : text);
     this.recommended = recommended.settings[control.name];
     this.isChanged = current !== this.recommended && !!recommendedText;

@@ -91,11 +91,11 @@ export class Curve {
       setText(this.largest, `max ${sweep.texts[limit]}`);
       this.largest.title = 'Largest batch size that fits with the required probability, while the other settings stay';
     }
-    setDrawing(this.plot, drawing(sweep, this.plot.clientWidth || 400, this.shown.usable_gib, control.label));
+    setDrawing(this.plot, drawing(sweep, this.plot.clientWidth || 400, this.shown.usable_gib));
   }
 }
 
-function drawing({ texts, costs, fits, current, recommended }: Sweep, wide: number, usable: number, label: string): string {
+function drawing({ texts, costs, fits, current, recommended }: Sweep, wide: number, usable: number): string {
   const step = (wide - 16) / Math.max(texts.length - 1, 1);
   const x = (index: number): number => 8 + index * step;
   const rates = costs.map((of, index) => (of && fits[index] !== 'over' ? of.rate : null));
@@ -113,7 +113,7 @@ function drawing({ texts, costs, fits, current, recommended }: Sweep, wide: numb
   const key = wide > 360 ? 'line: speed · dots: memory · hatched: too big' : wide > 190 ? 'dots: memory' : '';
   const size = (index: number): string => texts[index]!.replace(/&/g, '&amp;').replace(/</g, '&lt;');
   return (
-    `<svg class="smp-curve" width="${fixed(wide, 0)}" height="${HEIGHT}" role="img" aria-label="${label}: speed and memory at each of ${texts.length} positions">` +
+    `<svg class="smp-curve" width="${fixed(wide, 0)}" height="${HEIGHT}" role="img" aria-label="Curve of speed and memory over ${texts.length} positions">` +
     '<defs><pattern id="smp-hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path d="M0 0v6"/></pattern></defs>' +
     zones.join('') + line('smp-base', 8, BASE, wide - 8, BASE) + curve('smp-need', costs.map(of => of && of.gib), memory) + curve('smp-rate', rates, speed) + marks.join('') + dot +
     words(8, 'start', wide < 260 ? size(0).slice(0, 9) : size(0)) + words(wide / 2, 'middle', key) + words(wide - 8, 'end', wide < 260 ? size(texts.length - 1).slice(-9) : size(texts.length - 1)) + '</svg>'

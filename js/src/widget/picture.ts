@@ -52,10 +52,15 @@ export class Picture {
     this.drawTank(screen);
   }
 
-  private drawStairs({ rungs, gib: need, fit }: Costs): void {
+  private drawStairs({ rungs: used, gib: need, fit }: Costs): void {
     const { usable_gib: usable } = this.shown;
-    const sizes = rungs.map(([, size]) => size ?? 0);
-    sizes[sizes.length - 1] = need;
+    const slots = this.slots(used);
+    // A technique that is off takes nothing away: its row keeps the place, so that nothing below moves.
+    const rungs = slots.map(name => used.find(([title], index) => keyOf(title, index) === name) ?? [`${name}: off`, null] as const);
+    const sizes: number[] = [];
+    rungs.forEach(([title, size], index) => sizes.push(title.endsWith(': off') ? sizes[index - 1]! : (size ?? sizes[index - 1] ?? 0)));
+    const last = rungs.map(([title]) => !title.endsWith(': off')).lastIndexOf(true);
+    for (let index = last; index < sizes.length; index += 1) sizes[index] = need;
     const most = Math.max(...sizes, usable);
     while (this.stairs.querySelectorAll('li').length > rungs.length) this.stairs.querySelector('li:last-of-type')!.remove();
     while (this.stairs.querySelectorAll('li').length < rungs.length) {
@@ -68,18 +73,20 @@ export class Picture {
       const [title] = rungs[index]!;
       const size = sizes[index]!;
       const before = index > 0 ? sizes[index - 1]! : size;
-      const isLast = index === rungs.length - 1;
+      const isLast = index === last;
+      const isOff = title.endsWith(': off');
       const place = (name: string, left: number, right: number): void => at(item.querySelector(name)!, left / most, (right - left) / most);
       place('.smp-k-gone', size, Math.max(before, size));
       place('.smp-k-still', within, Math.max(size, within));
       place('.smp-k-stay', 0, within);
-      place('.smp-k-over', usable, isLast && need > usable ? need : usable);
+      place('.smp-k-over', usable, index >= last && need > usable ? need : usable);
       const words = item.lastElementChild as HTMLElement;
       const [name, change, left, state] = words.children;
       setText(name!, title);
       const none = rungs[index]![1] === null;
+      item.classList.toggle('smp-off', isOff);
       setText(change!, index > 0 && !none ? `${size > before ? '+' : '−'}${Math.abs(before - size).toFixed(1)} →` : '');
-      setText(left!, none ? 'no such plan' : `${one(size)} GiB`);
+      setText(left!, isOff ? '' : none ? 'no such plan' : `${one(size)} GiB`);
       const fits = isLast && fit === 'fits' ? (index > 0 && before > usable ? 'fits from here' : 'fits') : isLast && fit === 'risk' ? 'close to the limit' : size > usable ? (index > 0 ? 'still too big' : 'too big') : 'fits';
       setText(state!, none ? '' : `, ${fits}`);
       const start = (index > 0 ? Math.max(size, usable) : usable) / most;
@@ -102,6 +109,20 @@ export class Picture {
     line.setAttribute('x1', String(k(usable)));
     line.setAttribute('x2', String(q(usable)));
     this.slope.hidden = this.stairs.hidden = rungs.length < 2;
+  }
+
+  private known: string[] = [];
+
+  /** Techniques of the plan and of all moves from it, in their order. */
+  private slots(used: Costs['rungs']): string[] {
+    const moves = this.session.screen.controls.flatMap(({ name }) => this.session.entries(name));
+    const ladders = [used, this.shown.recommended.costs.rungs, ...moves.flatMap(entry => (entry.problem === undefined ? [entry.costs.rungs] : []))];
+    for (const ladder of ladders) {
+      ladder.map(([title], index) => keyOf(title, index)).forEach((name, index, all) => {
+        if (!this.known.includes(name)) this.known.splice(index > 0 ? this.known.indexOf(all[index - 1]!) + 1 : 0, 0, name);
+      });
+    }
+    return this.known;
   }
 
   private drawTank({ snapshot: { costs }, before, controls }: Screen): void {
@@ -194,6 +215,8 @@ export class Picture {
   }
 }
 
+/** The name of a technique without its figures; the first is the plan without any. */
+const keyOf = (title: string, index: number): string => (index === 0 ? 'start' : title.replace(/ (over|of the) .*| \(.*|,.*/, ''));
 const one = (gib: number): string => gib.toLocaleString('en-US', { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const percent = (share: number): string => `${(100 * Math.min(Math.max(share, 0), 1)).toFixed(3)}%`;
 

@@ -1,4 +1,4 @@
-import { button, element, setText } from './dom';
+import { button, element, keepKeys, setText } from './dom';
 import { copy } from './insert';
 import type { Session, Screen } from './session';
 import { ANSWERS } from './strip';
@@ -17,6 +17,7 @@ export class Sentence {
   private readonly python: HTMLElement;
   private readonly back: HTMLButtonElement;
   private readonly spoken = element('span', 'smp-hidden');
+  private readonly line: HTMLElement;
   private near: Moment | undefined;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -35,6 +36,7 @@ export class Sentence {
       onBack();
     });
     const line = element('p', 'smp-change', this.lead, ' ', this.text, ' ', this.nearest, ' ', this.python, ' ', this.back);
+    this.line = keepKeys(line); // a longer text scrolls
     this.node = element('div', 'smp-sentence', line, this.spoken, ...lines);
   }
 
@@ -43,6 +45,7 @@ export class Sentence {
     const changes = changesOf(screen, this.shown);
     const isMoved = changes.length > 0;
     this.near = undefined;
+    this.line.tabIndex = isMoved || screen.problem ? -1 : 0; // then a button in it has the focus
     if (screen.problem) this.tell('Not possible with the other settings.', 'Choose a repair below, or keep the setting as it was.');
     else if (!isMoved) this.tell(`Recommended: ${decisive[0]}`, decisive[1]);
     else {
