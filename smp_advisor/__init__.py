@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from smp_advisor.notebook import Advisor
     from smp_advisor.profiling import Profile, profile
     from smp_advisor.proving import Proof, prove
+    from smp_advisor.rehearsal import Rehearsal, rehearse
     from smp_advisor.runs import Failure, read_failure
     from smp_advisor.runs.watching import Run
     from smp_advisor.scripts import Finding, apply_fixes, check_script, read_stack
@@ -62,6 +63,7 @@ __all__ = [
     "Plan",
     "Profile",
     "Proof",
+    "Rehearsal",
     "Run",
     "Stack",
     "__version__",
@@ -79,6 +81,7 @@ __all__ = [
     "prove",
     "read_failure",
     "read_stack",
+    "rehearse",
     "save",
     "stacks",
     "watch",
@@ -101,6 +104,7 @@ _HOMES = {
     "Plan": "libraries",
     "Profile": "profiling",
     "Proof": "proving",
+    "Rehearsal": "rehearsal",
     "Run": "runs.watching",
     "Stack": "workload",
     "adapt_script": "scripts.adapt",
@@ -116,6 +120,7 @@ _HOMES = {
     "prove": "proving",
     "read_failure": "runs",
     "read_stack": "scripts",
+    "rehearse": "rehearsal",
     "save": "advice.files",
     "stacks": "workload",
     "watch": "estimators",

@@ -90,6 +90,22 @@ def ends_of(processes: Mapping[int, Path], *, seconds: float = float("inf")) -> 
     return ends
 
 
+class Stillness:
+    """Successive observations of processes in which all sleep, and receive and send nothing."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, _State] = {}
+        self._count = 0
+
+    def observe(self, pids: Iterable[int]) -> int:
+        """Observe the processes once; the number of observations in a row in which all were still."""
+        states = {pid: _state(pid, self._before.get(pid)) for pid in pids}
+        still = all(pid in self._before and state.sleeps_since(self._before[pid]) for pid, state in states.items())
+        self._count = self._count + 1 if still else 0
+        self._before = states
+        return self._count
+
+
 @dataclass(frozen=True, slots=True)
 class _State:
     """Whether the threads of a process sleep, how often each was switched, and the bytes that it has moved."""

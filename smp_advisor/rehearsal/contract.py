@@ -1,0 +1,172 @@
+"""Folders, files, arguments and variables of a SageMaker training container, as either SDK starts the script.
+
+Version 2 follows the `sagemaker-training` toolkit of the containers (5.1.4: `mapping.to_cmd_args`,
+`mapping.to_env_vars`), version 3 the SDK's own driver.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import ProfileError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FOLDERS = ("input/config", "input/data", "model", "output/data", "output/intermediate", "checkpoints")
+_LOG_LEVEL = 20
+_GROUP = "homogeneousCluster"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What a job states about its start."""
+
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    sdk: int = 2
+    """Version of the SageMaker SDK whose contract holds."""
+    command: tuple[str, ...] = ()
+    """Arguments of the script, where the job has a command of its own: hyperparameters then are not passed."""
+    has_command: bool = False
+    launches: bool = True
+    """Whether a launcher starts one process per GPU; otherwise one process without ranks starts."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    keeps_checkpoints: bool = False
+    """Whether the job syncs ``/opt/ml/checkpoints``."""
+    is_given: bool = False
+
+    def words(self) -> list[str]:
+        """Arguments of the script."""
+        if self.has_command:
+            return list(self.command)
+        return arguments(self.hyperparameters, self.sdk)
+
+
+def arguments(hyperparameters: Mapping[str, Any], sdk: int = 2) -> list[str]:
+    """Command-line options for the script: sorted by the toolkit, as given by the driver of version 3."""
+    words: list[str] = []
+    names = sorted(hyperparameters) if sdk == 2 else list(hyperparameters)
+    for name in names:
+        if name.startswith("sagemaker_"):
+            continue
+        value = hyperparameters[name]
+        words += [f"--{name}" if len(name) > 1 or sdk == 3 else f"-{name}", _argument(value, sdk)]
+    return words
+
+
+def _argument(value: Any, sdk: int) -> str:
+    if sdk == 3:
+        return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, dict):
+        return ",".join(f"{name}={item}" for name, item in sorted(value.items()))
+    return "" if value is None else str(value)
+
+
+def unexportable(hyperparameters: Mapping[str, Any], sdk: int) -> list[str]:
+    """Names that the driver of version 3 cannot export, so that the container ends before the script."""
+    return [n for n in hyperparameters if sdk == 3 and not _VARIABLE.match(f"SM_HP_{n.upper().replace('-', '_')}")]
+
+
+def make_folders(base: Path, job: Job, channels: Mapping[str, Path], hosts: int) -> None:
+    """Make ``/opt/ml`` with its configuration files; channels become links to what is shown read-only."""
+    for part in FOLDERS:
+        (base / part).mkdir(parents=True, exist_ok=True)
+    for name, place in channels.items():
+        (base / "input/data" / name).symlink_to(place)
+    files = {
+        # The SDK encodes every hyperparameter as JSON text, and the toolkit decodes it.
+        "hyperparameters.json": {key: json.dumps(value) for key, value in job.hyperparameters.items()},
+        "inputdataconfig.json": {name: {"TrainingInputMode": "File"} for name in channels},
+        "resourceconfig.json": _resources(0, hosts),
+    }
+    for file, content in files.items():
+        (base / "input/config" / file).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _resources(host: int, hosts: int) -> dict[str, Any]:
+    return {
+        "current_host": f"algo-{host + 1}",
+        "hosts": [f"algo-{number + 1}" for number in range(hosts)],
+        "network_interface_name": "lo",
+        "current_instance_type": "local",
+    }
+
+
+def variables(
+    base: Path, job: Job, entry: str, channels: Mapping[str, Path], *, host: int, hosts: int, gpus: int
+) -> dict[str, str]:
+    """Environment variables of the script, without those of its launcher."""
+    options = {key: value for key, value in job.hyperparameters.items() if not key.startswith("sagemaker_")}
+    framework = {key: value for key, value in job.hyperparameters.items() if key.startswith("sagemaker_")}
+    places = {name: str(base / "input/data" / name) for name in channels}
+    resources = _resources(host, hosts)
+    names = resources["hosts"]
+    shared: dict[str, Any] = {
+        "hosts": names, "current_host": names[host], "current_instance_type": "local",
+        "network_interface_name": "lo", "num_cpus": 2, "num_gpus": gpus, "num_neurons": 0, "log_level": _LOG_LEVEL,
+        "resource_config": resources, "input_data_config": {name: {"TrainingInputMode": "File"} for name in channels},
+        "input_dir": str(base / "input"), "input_config_dir": str(base / "input/config"),
+        "model_dir": str(base / "model"), "output_dir": str(base / "output"),
+        "output_data_dir": str(base / "output/data"), "hps": options, "channels": sorted(places),
+    }  # fmt: skip
+    code = base / ("code" if job.sdk == 2 else "input/data/code")
+    if job.sdk == 2:
+        own: dict[str, Any] = {
+            "current_instance_group": _GROUP, "current_instance_group_hosts": [], "instance_groups": [],
+            "instance_groups_dict": {}, "distribution_instance_groups": [], "is_hetero": False,
+            "framework_module": None, "framework_params": framework, "user_args": job.words(),
+            "user_entry_point": entry, "module_name": entry.removesuffix(".py"), "module_dir": str(code),
+            "output_intermediate_dir": str(base / "output/intermediate"),
+        }  # fmt: skip
+    else:
+        own = {
+            "input_data_dir": str(base / "input/data"), "output_failure": str(base / "output/failure"),
+            "source_dir": str(code), "entry_script": entry, "current_host_rank": host, "host_count": hosts,
+            "master_addr": "algo-1", "master_port": 7777, "distributed_config": {},
+            "distributed_driver_dir": str(base / "input/data/sm_drivers/distributed_drivers"),
+        }  # fmt: skip
+    shared |= own | {f"channel_{name}": place for name, place in places.items()}
+    shared["training_env"] = {
+        **shared,
+        "job_name": "rehearsal",
+        "channel_input_dirs": places,
+        "hyperparameters": options,
+    }
+    result = {f"SM_{key.upper()}": _variable(value) for key, value in shared.items()}
+    for name, value in options.items():
+        key = name.upper() if job.sdk == 2 else name.upper().replace("-", "_")
+        result[f"SM_HP_{key}"] = _variable(value)
+    return {
+        **result, "TRAINING_JOB_NAME": "rehearsal", "CURRENT_HOST": names[host], "SAGEMAKER_JOB_NAME": "rehearsal",
+        "SAGEMAKER_REGION": "us-west-2", "AWS_REGION": "us-west-2", **job.environment,
+    }  # fmt: skip
+
+
+def _variable(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def of_launcher(rank: int, world: int, per_node: int, port: int) -> dict[str, str]:
+    """Variables that torchrun gives a process; the first node is not this machine's usual address."""
+    values = {
+        "RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank % per_node, "LOCAL_WORLD_SIZE": per_node,
+        "GROUP_RANK": rank // per_node, "GROUP_WORLD_SIZE": world // per_node, "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": world, "ROLE_NAME": "default", "MASTER_ADDR": "127.0.0.2", "MASTER_PORT": port,
+        "TORCHELASTIC_RUN_ID": "rehearsal", "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_USE_AGENT_STORE": "False", "OMP_NUM_THREADS": 1,
+    }  # fmt: skip
+    return {name: str(value) for name, value in values.items()}
+
+
+def require_linux() -> None:
+    """Refuse systems without `fork`."""
+    if sys.platform not in ("linux", "darwin"):
+        raise ProfileError("A rehearsal runs on Linux and macOS: on Windows, use WSL or a SageMaker notebook.")

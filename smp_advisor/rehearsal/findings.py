@@ -1,0 +1,588 @@
+"""What the records of a rehearsal show: one function a kind, each from counts, states and figures, never from time."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.rehearsal.report import Observed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Stage = dict[str, Any]
+Event = dict[str, Any]
+_LOST_PEER = re.compile(r"[Cc]onnection|closed by peer|gloo|Broken pipe|timed out|[Ss]ocket|Application timeout")
+_TOLERANCE = 2e-5
+"""Relative difference of sums of squares: averaged gradients differ by rounding, others by the mark of 0.1 %."""
+_KEPT = ("/opt/ml/model", "/opt/ml/checkpoints", "/opt/ml/output", "/dev/", "/tmp/")
+_ALONE_PASSES, _ALONE_ROWS = 3, 20
+
+
+def events(stage: Stage, rank: int, kind: str) -> list[Event]:
+    """Events of a kind that a rank recorded."""
+    return [event for event in stage["ranks"][rank]["events"] if event["kind"] == kind]
+
+
+def ranks_of(stage: Stage) -> range:
+    """Numbers of the ranks."""
+    return range(len(stage["ranks"]))
+
+
+def first_error(stage: Stage) -> tuple[int, Event] | None:
+    """The error of the script that others follow from."""
+    found = [(rank, error) for rank in ranks_of(stage) for error in events(stage, rank, "error")]
+    own = [
+        pair
+        for pair in found
+        if not _LOST_PEER.search(pair[1]["text"]) or pair[1]["name"] in ("ValueError", "KeyError")
+    ]
+    return next(iter(own or found), None)
+
+
+def not_rehearsed(stage: Stage) -> str:
+    """Why an error says nothing about the script; empty if it does."""
+    found = first_error(stage)
+    if found is None:
+        return "" if not stage["verdict"] or stage["verdict"]["code"] != "heavy" else stage["verdict"]["text"]
+    error = found[1]
+    if error["module"] and error["name"] == "ModuleNotFoundError":
+        return f"the module {error['module']!r} is not installed here"
+    if error["own"]:
+        return f"a stand-in failed ({error['name']}: {error['text'][:120]})"
+    rows = [e["what"] for e in events(stage, found[0], "stand-in") if e["what"].startswith("data set ")]
+    names_column = re.search(r"column|features|KeyError|^'\w+'$", error["text"] + error["name"])
+    if rows and names_column and error["update"] == 0 and error["name"] in ("KeyError", "ValueError"):
+        return f"the stand-in of the {rows[0]} has other columns than the real data: pass data= ({error['text'][:80]})"
+    return ""
+
+
+def failures(stage: Stage) -> Iterator[Observed]:
+    """Errors and waits of a stage."""
+    found, verdict = first_error(stage), stage["verdict"]
+    lost = (
+        found is not None
+        and bool(_LOST_PEER.search(found[1]["text"]))
+        and found[1]["name"] not in ("ValueError", "KeyError")
+    )
+    refused = events(stage, 0, "refused arguments")
+    if refused:
+        words = " ".join(refused[0]["given"])
+        yield Observed(kind="arguments", text=f"the script's parser refuses {words!r}", stage=stage["name"])
+    elif found is not None and not lost:
+        rank, error = found
+        failing = {r for r in ranks_of(stage) for e in events(stage, r, "error") if e["name"] == error["name"]}
+        who = "every rank" if len(failing) == len(stage["ranks"]) and len(failing) > 1 else f"rank {rank}"
+        kind = _kind_of(stage, error, failing)
+        yield Observed(
+            kind=kind, text=f"{who}: {error['name']}: {error['text'][:200]}", site=error["site"], stage=stage["name"]
+        )
+    if verdict and verdict["code"] in ("order", "ended", "asleep") and (found is None or lost):
+        parted = f"; apart since {verdict['parted']}" if verdict.get("parted") else ""
+        yield Observed(kind="order", text=verdict["text"] + parted, site=verdict["site"], stage=stage["name"])
+    elif lost and found is not None and not verdict:
+        rank, error = found
+        yield Observed(
+            kind="order", text=f"rank {rank} loses its peer, which has ended or is elsewhere: {error['text'][:120]}",
+            site=error["site"], stage=stage["name"],
+        )  # fmt: skip
+    elif found is None and not verdict and not refused:
+        for rank in ranks_of(stage):
+            end = stage["ranks"][rank]["end"]
+            if end not in (0, None) and not events(stage, rank, "killed"):
+                how = f"signal {-end}" if end < 0 else f"status {end}"
+                yield Observed(kind="failure", text=f"rank {rank} ended with {how}", stage=stage["name"])
+                return
+
+
+def _kind_of(stage: Stage, error: Event, failing: set[int]) -> str:
+    if stage["nodes"] > 1:
+        return "node"
+    if error["name"] in ("FileNotFoundError", "EOFError") and 0 not in failing:
+        return "late"
+    if stage["name"].startswith("a bad batch"):
+        return "bad batch"
+    return "resume" if stage["name"] == "resumed" else "failure"
+
+
+def arguments(stage: Stage, hyperparameters: dict[str, Any], *, reads_otherwise: bool) -> Iterator[Observed]:
+    """Hyperparameters that arrive otherwise, or nowhere."""
+    parsed = [event for event in events(stage, 0, "arguments") if event["options"]]
+    reads = {event["name"] for event in events(stage, 0, "reads")}
+    refused = bool(events(stage, 0, "refused arguments"))
+    for name, value in hyperparameters.items():
+        upper = name.upper()
+        if name.startswith("sagemaker_") or reads & {
+            f"SM_HP_{upper}", f"SM_HP_{upper.replace('-', '_')}", "SM_HPS", "hyperparameters.json", "SM_TRAINING_ENV",
+        } or refused:  # fmt: skip
+            continue
+        if not parsed:
+            if not reads_otherwise:
+                yield Observed(kind="arguments", text=f"the hyperparameter {name} is read by nobody", level="warning")
+            continue
+        last = parsed[-1]
+        option, key = f"--{name}", name.replace("-", "_")
+        if option in last["rest"] or (option not in last["options"] and option in last["given"]):
+            close = [known for known in last["options"] if known.strip("-").replace("-", "_") == key]
+            hint = f"; {close[0]} is" if close else ""
+            yield Observed(
+                kind="arguments", text=f"{option} is no option of the script{hint}: {value!r} does not arrive"
+            )
+        elif not any(word.partition("=")[0] == option for word in last["given"]):
+            default = last["values"].get(key)
+            yield Observed(
+                kind="arguments",
+                text=f"the hyperparameter {name}={value!r} is not passed to the script, which uses {default!r}",
+            )
+        elif key in last["values"] and not _is_same(last["values"][key], value):
+            why = ": type=bool is True for every text" if key in last["flags"] else ""
+            yield Observed(kind="arguments", text=f"{name}={value!r} arrives as {last['values'][key]!r}{why}")
+
+
+def _is_same(got: Any, given: Any) -> bool:
+    if str(got) == str(given):
+        return True
+    if isinstance(got, bool) != isinstance(given, bool):
+        return isinstance(got, bool) and str(given).strip().lower() in (str(got).lower(), str(int(got)))
+    try:
+        return abs(float(got) - float(given)) <= 1e-9 * abs(float(given))
+    except (TypeError, ValueError):
+        # A list, a dictionary or a path in a form of the script's own.
+        return not isinstance(given, str | int | float) or not isinstance(got, str | int | float)
+
+
+def apart(stage: Stage) -> Iterator[Observed]:
+    """Processes that do not train together: no group, gradients, batches, lengths, rates."""
+    if len(stage["ranks"]) < 2:
+        return
+    steps = [events(stage, rank, "step") for rank in ranks_of(stage)]
+    if not all(steps):
+        return
+    if not any(events(stage, rank, "group") for rank in ranks_of(stage)):
+        text = f"{len(steps)} processes train without a process group, each its own model"
+        yield Observed(kind="no group", text=text, site=steps[0][0]["site"])
+    if not events(stage, 0, "tensor parallel") and not any(events(stage, rank, "message") for rank in ranks_of(stage)):
+        yield from _not_averaged(steps)
+        yield from _same_batches(stage)
+    for mine, other in zip(events(stage, 0, "loader"), events(stage, 1, "loader"), strict=False):
+        if (
+            mine["length"] != other["length"]
+            and mine["site"] == other["site"]
+            and None not in (mine["length"], other["length"])
+        ):
+            text = f"the loader has {mine['length']} batches on rank 0 and {other['length']} on rank 1"
+            yield Observed(kind="uneven", text=text, site=mine["site"], level="warning")
+    for number, (mine, other) in enumerate(zip(steps[0], steps[1], strict=False), 1):
+        if mine["optimizer"] == other["optimizer"] and mine["rates"] != other["rates"]:
+            first, second = mine["rates"][0], other["rates"][0]
+            text = f"update {number}: the learning rate is {first:.4g} on rank 0 and {second:.4g} on rank 1"
+            yield Observed(kind="learning rate", text=text, site=mine["site"])
+            break
+
+    for mine, other in zip(events(stage, 0, "metric"), events(stage, 1, "metric"), strict=False):
+        if not _near(mine["value"], other["value"], 1e-6):
+            text = (
+                f"ReduceLROnPlateau decides by {mine['value']:.4g} on rank 0 and {other['value']:.4g} on rank 1: the "
+                "learning rates will differ by rank"
+            )
+            yield Observed(kind="learning rate", text=text, site=mine["site"])
+            break
+
+
+def _not_averaged(steps: list[list[Event]]) -> Iterator[Observed]:
+    for number, (mine, other) in enumerate(zip(steps[0], steps[1], strict=False)):
+        if mine["optimizer"] != other["optimizer"] or mine["elements"] != other["elements"]:
+            return
+        first, second = mine["gradients"][1], other["gradients"][1]
+        if abs(first - second) <= _TOLERANCE * max(first, second, 1e-12):
+            continue
+        later = next(
+            ((a, b) for a, b in zip(steps[0][number + 1 :], steps[1][number + 1 :], strict=False)
+             if a["optimizer"] == mine["optimizer"] == b["optimizer"]), None,
+        )  # fmt: skip
+        if later and _near(later[0]["parameters"][1], later[1]["parameters"][1], 1e-9):
+            return  # the parameters are averaged instead, or nothing changes them
+        text = (
+            f"update {number + 1}: the gradients are not averaged, their squares sum to {first:.6g} on rank 0 and "
+            f"{second:.6g} on rank 1"
+        )
+        yield Observed(kind="not averaged", text=text, site=mine["site"])
+        return
+
+
+def _near(first: float, second: float, tolerance: float) -> bool:
+    return abs(first - second) <= tolerance * max(abs(first), abs(second), 1e-12)
+
+
+def _same_batches(stage: Stage) -> Iterator[Observed]:
+    passes = [events(stage, rank, "pass") for rank in (0, 1)]
+    count = min(map(len, passes))
+    pairs = list(zip(*passes, strict=False))
+    if count >= 2 and all(a["digest"] == b["digest"] for a, b in pairs) and len({a["digest"] for a, _ in pairs}) > 1:
+        text = f"the inputs of all {count} training passes are the same on rank 0 and rank 1"
+        yield Observed(kind="same batches", text=text, site=passes[0][0]["site"])
+    batches = events(stage, 0, "batch")
+    loaders = {event["number"]: event for event in events(stage, 0, "loader")}
+    for number in sorted({event["loader"] for event in batches}):
+        epochs: list[list[str]] = []
+        for event in batches:
+            if event["loader"] == number:
+                if event["index"] == 0:
+                    epochs.append([])
+                epochs[-1].append(event["digest"])
+        loader = loaders.get(number)
+        if (
+            len(epochs) < 2
+            or loader is None
+            or loader["sampler"] != "DistributedSampler"
+            or events(stage, 0, "set_epoch")
+        ):
+            continue
+        shared = min(len(epochs[0]), len(epochs[1]))
+        if (
+            shared >= 2
+            and epochs[0][:shared] == epochs[1][:shared]
+            and len(set(epochs[0])) > 1
+            and _trains(stage, epochs[0])
+        ):
+            text = "the second epoch has the same batches in the same order: set_epoch() is not called"
+            yield Observed(kind="same order", text=text, site=loader["site"], level="warning")
+
+
+def _trains(stage: Stage, epoch: list[str]) -> bool:
+    """Whether the batches of a loader are trained on, not evaluated."""
+    del epoch
+    updates = {event["update"] for event in events(stage, 0, "batch")}
+    return len(updates) > 1
+
+
+def alone(stage: Stage) -> Iterator[Observed]:
+    """Work of one rank before a collective in which others wait."""
+    if len(stage["ranks"]) < 2:
+        return
+    collectives = [{(e["group"], e["number"]): e for e in events(stage, rank, "collective")} for rank in (0, 1)]
+    for key, mine in collectives[0].items():
+        other = collectives[1].get(key)
+        if other is None or mine["operation"] != other["operation"]:
+            continue
+        for rank, more, less in ((0, mine, other), (1, other, mine)):
+            passes, rows = more["passes"] - less["passes"], more["rows"] - less["rows"]
+            if passes >= _ALONE_PASSES or rows > _ALONE_ROWS:
+                what = f"{more['passes']} passes" if passes >= _ALONE_PASSES else f"{more['rows']} rows"
+                text = (
+                    f"before the {more['operation']} rank {rank} does {what} alone; it grows with the data, and the "
+                    "others wait up to the time limit of the process group"
+                )
+                yield Observed(kind="alone", text=text, site=more["site"], level="warning")
+                return
+
+
+def training(stage: Stage) -> Iterator[Observed]:
+    """Parameters, groups and clipping."""
+    clips = [event for event in events(stage, 0, "clip") if event["scaled"]]
+    if clips:
+        text = "the gradients are clipped while they are scaled: call scaler.unscale_(optimizer) before"
+        yield Observed(kind="clipping", text=text, site=clips[0]["site"])
+    steps = events(stage, 0, "step")
+    finals = [events(stage, rank, "parameters") for rank in ranks_of(stage)]
+    if not steps:
+        return
+    first = steps[0]
+    if all(event["without"] == event["count"] for event in steps):
+        yield Observed(kind="parameters", text="no parameter of the optimizer ever has a gradient", site=first["site"])
+    if all(finals):
+        unchanged = set.intersection(*(set(final[0]["unchanged"]) for final in finals))
+        total = finals[0][0]["total"]
+        has_rate = any(rate for event in steps[1:] or steps for rate in event["rates"])
+        is_all = len(finals[0][0]["unchanged"]) == total and len(unchanged) >= len(set(finals[0][0]["unchanged"]))
+        if total and is_all and has_rate and all(
+            event["without"] < event["count"] for event in steps
+        ):  # fmt: skip
+            yield Observed(
+                kind="parameters",
+                text=f"none of the {total} parameters of the optimizer ever changes",
+                site=first["site"],
+            )
+        final = finals[0][0]
+        if final["outsiders"]:
+            text = (
+                f"{final['outsiders']} parameters have gradients and are in no optimizer, such as {final['outside'][0]}"
+            )
+            yield Observed(kind="parameters", text=text, site=first["site"])
+        if final["never"]:
+            text = f"{len(final['never'])} parameters never have a gradient, such as {final['never'][0]}"
+            yield Observed(kind="parameters", text=text, site=first["site"], level="note")
+    groups = first["groups"]
+    decayed = sum(count for count, decay in groups if decay)
+    if any(not count and decay for count, decay in groups) and not decayed:
+        text = "the group with weight decay has no parameter: nothing is decayed"
+        yield Observed(kind="empty group", text=text, site=first["site"])
+
+
+def saves(stage: Stage, *, keeps_checkpoints: bool) -> Iterator[Observed]:
+    """Parts of models, files of two ranks, places that are lost, and checkpoints at the wrong place."""
+    written = [events(stage, rank, "save") for rank in ranks_of(stage)]
+    for rank, entries in enumerate(written):
+        parts = [event for event in entries if event["part"] and not event.get("together")]
+        if parts:
+            text = f"rank {rank} writes {parts[0]['path']} with its own part of {parts[0]['part']}"
+            yield Observed(kind="saved in part", text=text, site=parts[0]["site"])
+            break
+    if len(written) > 1:
+        own = [
+            {(e["path"], e["site"]) for e in entries if not e.get("together") and _is_kept(e["path"])}
+            for entries in written[:2]
+        ]
+        both = sorted({path for path, _ in own[0]} & {path for path, _ in own[1]})
+        if both:
+            site = next(e["site"] for e in written[1] if e["path"] == both[0])
+            yield Observed(kind="written twice", text=f"rank 0 and rank 1 both write {both[0]}", site=site)
+    lost = [event for entries in written for event in entries if not event["path"].startswith(_KEPT)]
+    if lost:
+        text = (
+            f"{lost[0]['path']} is lost when the job ends: only /opt/ml/model, /opt/ml/output/data and "
+            "/opt/ml/checkpoints are kept"
+        )
+        yield Observed(kind="place", text=text, site=lost[0]["site"], level="warning")
+    checkpoints = [name for name, _ in stage["model"] if re.search(r"checkpoint-\d+/|optimizer\.(pt|bin)", name)]
+    if checkpoints:
+        folders = sorted({name.split("/")[0] for name in checkpoints})
+        text = (
+            f"checkpoints are in /opt/ml/model ({folders[0]}): they are packed into model.tar.gz, and nothing is there "
+            "to resume from"
+        )
+        yield Observed(kind="place", text=text, level="warning")
+    ended = not stage["failed"]
+    if ended and not stage["model"]:
+        yield Observed(kind="place", text="/opt/ml/model is empty at the end", level="note")
+    if ended and keeps_checkpoints and not stage["checkpoints"]:
+        text = "the job keeps checkpoints, and the script writes none to /opt/ml/checkpoints"
+        yield Observed(kind="resume", text=text, level="warning")
+
+
+def _is_kept(path: str) -> bool:
+    return not path.startswith(("/dev/", "/tmp/"))
+
+
+def loaded(stage: Stage) -> Iterator[Observed]:
+    """Files at the end: whether they load and are whole."""
+    models = events(stage, 0, "model")
+    whole = max((event["elements"] for event in models), default=0)
+    for entry in stage.get("loaded", ()):
+        name = entry["path"]
+        if entry["error"]:
+            yield Observed(kind="load", text=f"{name} does not load: {entry['error']}")
+        elif entry.get("pretrained"):
+            if entry["missing"]:
+                yield Observed(kind="load", text=f"{name} loads without {entry['missing']} of its weights")
+        elif entry["names"] and all(key.startswith("module.") for key in entry["names"]):
+            text = f"every name in {name} begins with module., which the plain model does not have"
+            yield Observed(kind="load", text=text, level="warning")
+        elif (
+            entry["names"]
+            and name.endswith(".safetensors")
+            and whole
+            and entry["elements"] < 0.45 * whole
+            and "adapter" not in name
+        ):
+            text = f"{name} has {entry['elements']:,} of {whole:,} elements"
+            yield Observed(kind="saved in part", text=text)
+
+
+def updates_of_all(stage: Stage) -> list[tuple[float, float, int, int]]:
+    """Of each update of the first optimizer on all ranks: mean loss, gradient norm, sum and number of samples."""
+    found = []
+    per_rank = [_updates_of(stage, rank) for rank in ranks_of(stage)]
+    for together in zip(*per_rank, strict=False):
+        loss = sum(entry[0] for entry in together) / len(together)
+        whole, parts = together[0][1], sum(entry[2] for entry in together)
+        samples = sum(entry[3] for entry in together) % 2**56
+        found.append((loss, (whole + parts) ** 0.5, samples, sum(entry[4] for entry in together)))
+    return found
+
+
+def _updates_of(stage: Stage, rank: int) -> list[tuple[float, float, float, int, int]]:
+    found: list[tuple[float, float, float, int, int]] = []
+    losses, samples, count, norm = [], 0, 0, None
+    for event in stage["ranks"][rank]["events"]:
+        if event["kind"] == "backward":
+            losses.append(event["loss"])
+        elif event["kind"] == "pass":
+            samples, count = (samples + event["samples"]) % 2**56, count + event["count"]
+        elif event["kind"] == "clip" and norm is None:
+            norm = event["norm"]
+        elif event["kind"] == "step":
+            squares = (norm**2, 0.0) if norm is not None else (event["gradients"][1], event["part_gradients"][1])
+            if norm is not None and rank:
+                squares = (0.0, 0.0)
+            found.append((sum(losses), *squares, samples, count))
+            losses, samples, count, norm = [], 0, 0, None
+    return found
+
+
+def scale(several: Stage, one: Stage) -> tuple[list[Observed], str]:
+    """Loss and gradient against one process with the same samples; or why they were not compared."""
+    world = len(several["ranks"])
+    return _compared_scale(
+        several, one, world, "scale", f"with {world} processes", "of one process with the same samples"
+    )
+
+
+def folded(several: Stage, fold: Stage) -> tuple[list[Observed], str]:
+    """Gradient against the same samples in one batch; or why they were not compared."""
+    times = max(event["times"] for event in events(several, 0, "accumulation"))
+    return _compared_scale(several, fold, times, "accumulation", f"with {times} microbatches", "without accumulation")
+
+
+def _compared_scale(
+    several: Stage, other: Stage, factor: int, kind: str, before: str, after: str
+) -> tuple[list[Observed], str]:
+    if other["failed"]:
+        return [], f"the stage {other['name']!r} stopped"
+    mine, theirs = updates_of_all(several), updates_of_all(other)
+    if not mine or not theirs or factor < 2:
+        return [], "no update"
+    if mine[0][2] != theirs[0][2] or mine[0][3] != theirs[0][3]:
+        return [], "the samples of the two runs differ"
+    site = events(several, 0, "step")[0]["site"]
+    names = ((1, "gradient norm"), (0, "loss")) if kind == "scale" else ((1, "gradient norm"),)
+    for index, what in names:
+        if not theirs[0][index]:
+            continue
+        ratio = mine[0][index] / theirs[0][index]
+        expected = (factor, 1 / factor, factor**2, 1 / factor**2)
+        if any(abs(ratio / value - 1) < 0.03 for value in expected):
+            text = f"the first {what} {before} is {ratio:.3f} times that {after}"
+            return [Observed(kind=kind, text=text, site=site)], ""
+    return [], ""
+
+
+def planned_rate(several: Stage, one: Stage | None) -> Iterator[Observed]:
+    """A schedule that ends before the training does, with several processes only."""
+    ends = [(_schedule_end(stage), stage) for stage in (several, one) if stage is not None]
+    (mine, _), *rest = ends
+    if mine is None:
+        return
+    planned, ended = mine
+    other = rest[0][0] if rest else None
+    if ended < 0.8 * planned and (other is None or other[1] >= 0.95 * other[0]):
+        world = len(several["ranks"])
+        text = f"with {world} processes the learning rate is zero after {ended:.0f} of {planned:.0f} updates"
+        if other is not None:
+            text += f", and with one process after {other[1]:.0f} of {other[0]:.0f}"
+        yield Observed(kind="learning rate", text=text, site=events(several, 0, "step")[0]["site"])
+
+
+def _schedule_end(stage: Stage) -> tuple[float, float] | None:
+    """Planned updates, and the update after which the schedule is zero."""
+    schedules = events(stage, 0, "schedule")
+    loops = {event["key"]: event for event in events(stage, 0, "loop")}
+    if not schedules or not loops or any(not event["size"] for event in loops.values()):
+        return None
+    iterations = Counter(event["key"] for event in events(stage, 0, "loop"))
+    if not iterations:
+        return None
+    inner = min(loops.values(), key=lambda event: event["iterations"])
+    planned = 1.0
+    for event in loops.values():
+        planned *= event["size"]
+    planned /= max(1, inner["iterations"])
+    last = schedules[-1]
+    if not last["per_update"] or last["zero_step"] is None:
+        return None
+    return planned, last["zero_step"] / last["per_update"]
+
+
+def nodes(stage: Stage) -> Iterator[Observed]:
+    """A second node that is taken for the first."""
+    for rank in ranks_of(stage):
+        for event in events(stage, rank, "group"):
+            world = len(stage["ranks"])
+            if event["world_size"] not in (-1, world) or event["rank"] not in (-1, rank):
+                text = (
+                    f"on node {rank + 1} the script starts as rank {event['rank']} of {event['world_size']}, and is "
+                    f"rank {rank} of {world}: it takes the number on its node for its rank"
+                )
+                yield Observed(kind="node", text=text, site=event["site"], stage=stage["name"])
+                return
+            if event["address"] not in ("127.0.0.2", None):
+                text = f"the script sets MASTER_ADDR to {event['address']}, where other nodes do not find the first one"
+                yield Observed(kind="node", text=text, site=event["site"], stage=stage["name"])
+                return
+
+
+def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> Iterator[Observed]:
+    """Whether a start after a kill goes on: parameters, optimizer and rates at its first update."""
+    was_killed = any(events(killed, rank, "killed") for rank in ranks_of(killed))
+    if not was_killed or again is None:
+        if was_killed and keeps_checkpoints:
+            text = "after a kill nothing is in /opt/ml/checkpoints to resume from"
+            yield Observed(kind="resume", text=text, level="warning", stage=killed["name"])
+        return
+    if again["failed"]:
+        return  # its failure is reported
+    before = [event for event in events(killed, 0, "step") if event["optimizer"] == 0]
+    after = next((event for event in events(again, 0, "step") if event["optimizer"] == 0), None)
+    if after is None or not before:
+        return
+    name = next((path for path, _ in killed["checkpoints"]), "")
+    ends = events(killed, 0, "updated")
+    states = [(event["parameters"], event["parts"]) for event in before]
+    if ends:
+        states.append((ends[-1]["parameters"], ends[-1]["parts"]))
+    now = (after["parameters"], after["parts"])
+    matches = [number for number, state in enumerate(states) if _same_figures(state, now)]
+    site = after["site"]
+    if not matches:
+        text = f"after a kill the parameters are none of those that were saved ({name})"
+        yield Observed(kind="resume", text=text, site=site, stage=again["name"])
+        return
+    update = matches[-1]
+    if update == 0:
+        text = f"after a kill the script starts from zero: {name} is in /opt/ml/checkpoints, and is not read"
+        yield Observed(
+            kind="resume", text=text, site=site, stage=again["name"], level="warning" if keeps_checkpoints else "note"
+        )
+        return
+    if update >= len(before):
+        return
+    expected = before[update]
+    if expected["states"] and not after["states"]:
+        text = (
+            f"after a kill the optimizer starts without its state: update {update + 1} had {expected['states']} tensors"
+        )
+        yield Observed(kind="resume", text=text, site=site, stage=again["name"])
+    elif expected["states"] and not _near(expected["state"][1], after["state"][1], 1e-4):
+        yield Observed(
+            kind="resume", text="after a kill the optimizer has another state", site=site, stage=again["name"]
+        )
+    if any(not _near(a, b, 1e-4) for a, b in zip(expected["rates"], after["rates"], strict=False)):
+        text = (
+            f"after a kill the learning rate of update {update + 1} is {after['rates'][0]:.4g}, and "
+            f"{expected['rates'][0]:.4g} without it"
+        )
+        yield Observed(kind="resume", text=text, site=site, stage=again["name"])
+
+
+def _same_figures(first: Any, second: Any) -> bool:
+    return all(
+        _near(a[1], b[1], 1e-6) and abs(a[0] - b[0]) <= 1e-5 * max(1.0, a[1] ** 0.5)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def peaks(stage: Stage) -> list[tuple[str, float]]:
+    """Peaks of loading and saving as multiples of the model, of the rank that has the larger one."""
+    size = max((event["bytes"] for event in events(stage, 0, "model")), default=0)
+    if size < 50 * 2**20:  # less than what the interpreter moves
+        return []
+    found: dict[str, float] = {}
+    for rank in ranks_of(stage):
+        base: float | None = None
+        for event in events(stage, rank, "phase"):
+            base = event["peak_bytes"] if base is None else base
+            if event["name"] in ("load", "save"):
+                start = events(stage, rank, "start")[0]["bytes"] if events(stage, rank, "start") else base
+                found[event["name"]] = max(found.get(event["name"], 0.0), (event["peak_bytes"] - start) / size)
+    return list(found.items())

@@ -1,0 +1,80 @@
+"""Accelerate: several processes on processors as it would start them on GPUs."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from smp_advisor.rehearsal.observer import Observer
+
+
+def change(observer: Observer, module: Any) -> None:
+    """Change a module of the library after its import."""
+    if module.__name__ == "accelerate.state":
+        _state(module)
+    elif module.__name__ == "accelerate.accelerator":
+        _accelerator(observer, module)
+
+
+def _state(module: Any) -> None:
+    state = module.PartialState
+    prepare: Any = state._prepare_backend
+
+    def prepared(self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: Any = None) -> Any:
+        del cpu, backend
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
+            return "nccl", module.DistributedType.MULTI_GPU
+        return prepare(self, True, sagemaker_dp, None)
+
+    def set_device(self: Any) -> None:
+        self.device = torch.device("cpu")
+
+    state._prepare_backend, state.set_device = prepared, set_device
+    state.default_device = property(lambda _: torch.device("cpu"))
+
+
+def _accelerator(observer: Observer, module: Any) -> None:
+    kind = module.Accelerator
+    create = kind.__init__
+
+    @functools.wraps(create)
+    def created(self: Any, *arguments: Any, **options: Any) -> None:
+        if options.get("mixed_precision") in ("fp16", "bf16", "fp8") and not observer.options.get("keep_half"):
+            observer.stand_in("16-bit numbers: fp32")
+            options["mixed_precision"] = "no"
+        options.pop("cpu", None)
+        options["log_with"] = None
+        plugin = options.get("gradient_accumulation_plugin")
+        times = options.get("gradient_accumulation_steps", 1) or 1
+        if plugin is None and times > 1:
+            observer.accumulates(times, "library")
+            if observer.options.get("fold"):
+                options["gradient_accumulation_steps"] = 1
+                observer.options["batch_times"] = times
+        create(self, *arguments, **options)
+
+    kind.__init__ = created
+    for name in ("init_trackers", "log"):
+        setattr(kind, name, lambda *_, **__: None)
+    save_state = kind.save_state
+
+    @functools.wraps(save_state)
+    def saved(self: Any, *arguments: Any, **options: Any) -> Any:
+        folder = save_state(self, *arguments, **options)
+        observer.put(
+            "save",
+            path=os.path.abspath(str(folder)),
+            site=observer.site(),
+            together=True,
+            elements=0,
+            part="",
+            names=[],
+        )
+        observer.saved += 1
+        return folder
+
+    kind.save_state = saved

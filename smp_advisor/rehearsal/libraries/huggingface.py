@@ -1,0 +1,335 @@
+"""transformers and TRL: small models of the real classes, a tokenizer of a few words, and short trainings."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from smp_advisor.rehearsal.libraries.rows import WORDS
+from smp_advisor.rehearsal.observation import note_save
+
+if TYPE_CHECKING:
+    from smp_advisor.rehearsal.observer import Observer
+
+_VOCABULARY = 32_768
+_FAMILIES = (
+    ("qwen3", "Qwen3"), ("qwen", "Qwen2"), ("llama", "Llama"), ("mixtral", "Mixtral"), ("mistral", "Mistral"),
+    ("gemma-3", "Gemma3Text"), ("gemma", "Gemma2"), ("phi", "Phi3"), ("neox", "GPTNeoX"), ("pythia", "GPTNeoX"),
+    ("gpt-neo", "GPTNeo"), ("gpt", "GPT2"), ("opt", "OPT"), ("bloom", "Bloom"), ("falcon", "Falcon"),
+    ("distilbert", "DistilBert"), ("deberta", "DebertaV2"), ("roberta", "Roberta"), ("electra", "Electra"),
+    ("bert", "Bert"), ("mpnet", "MPNet"), ("bart", "Bart"), ("t5", "T5"), ("vit", "ViT"), ("whisper", "Whisper"),
+)  # fmt: skip
+"""Part of a model's name, and the beginning of the name of its classes."""
+SMALL = {
+    "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 32,
+    "intermediate_size": 64, "head_dim": 16, "n_inner": None, "d_kv": 16, "d_ff": 64, "num_layers": 2,
+    "num_decoder_layers": 2, "ffn_dim": 64, "word_embed_proj_dim": 32, "dim": 32, "hidden_dim": 64, "n_layers": 2,
+    "n_heads": 2, "n_layer": 2, "n_head": 2, "n_embd": 32, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
+    "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+    "num_local_experts": 4, "num_experts": 4, "moe_intermediate_size": 64, "embedding_size": 32,
+}  # fmt: skip
+"""Sizes of the configurations of transformers that no data index."""
+_KEPT_WEIGHTS_BYTES = 64 * 2**20
+_NEW_TOKENS = 8
+
+
+def change(observer: Observer, module: Any) -> None:
+    """Change a module of the library after its import."""
+    changes: dict[str, Any] = {
+        "transformers.modeling_utils": _models,
+        "transformers.models.auto.auto_factory": _auto_models,
+        "transformers.models.auto.configuration_auto": _configurations,
+        "transformers.models.auto.tokenization_auto": _auto_tokenizers,
+        "transformers.models.auto.processing_auto": _auto_tokenizers,
+        "transformers.tokenization_utils_base": _tokenizers,
+        "transformers.generation.utils": _generation,
+        "transformers.training_args": _arguments,
+        "transformers.trainer": _trainer,
+        "safetensors.torch": _safetensors,
+    }
+    if module.__name__ in changes:
+        changes[module.__name__](observer, module)
+
+
+def shrink(config: Any) -> Any:
+    """Make a configuration small, with heads that divide its width."""
+    values = vars(config)
+    for name, value in SMALL.items():
+        current = values.get(name)
+        if type(current) is int and (value is None or current > value):
+            setattr(config, name, value)
+    for name in ("layer_types", "attention_layers", "mlp_layer_types"):
+        if isinstance(values.get(name), list) and len(values[name]) > 2:
+            setattr(config, name, values[name][:2])
+    for name in ("text_config", "vision_config", "encoder", "decoder"):
+        if hasattr(values.get(name), "to_dict"):
+            shrink(values[name])
+    if str(values.get("_attn_implementation_internal") or "").startswith("flash"):
+        config._attn_implementation_internal = "sdpa"
+    return config
+
+
+def _is_small(name: Any) -> bool:
+    """Whether a name is a folder with weights that a rehearsal wrote, or others of that size."""
+    folder = str(name)
+    if not os.path.isfile(os.path.join(folder, "config.json")):  # noqa: PTH113, PTH118
+        return False
+    sizes = [file.stat().st_size for file in Path(folder).glob("*.safetensors")]
+    return bool(sizes) and sum(sizes) < _KEPT_WEIGHTS_BYTES
+
+
+def config_for(observer: Observer, name: Any, options: dict[str, Any]) -> Any:
+    """The configuration in a folder, or one of the family that the name shows."""
+    import transformers
+
+    path = Path(str(name), "config.json")
+    if path.is_file():
+        written = json.loads(path.read_text("utf-8"))
+        config = transformers.AutoConfig.for_model(**written)
+    else:
+        lower = str(name).lower().replace("/opt/ml", "")
+        family = next((value for part, value in _FAMILIES if part in lower), "Llama")
+        observer.stand_in(f"{name}: random weights of a small {family}")
+        extra = {"attention_types": [[["global", "local"], 1]], "num_layers": 2} if family == "GPTNeo" else {}
+        config = getattr(transformers, f"{family}Config")(vocab_size=_VOCABULARY, **extra)
+        for token in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            setattr(config, token, 0)
+    for key, value in options.items():
+        if key in ("num_labels", "id2label", "label2id") or (hasattr(config, key) and key != "dtype"):
+            setattr(config, key, value)
+    return shrink(config)
+
+
+_NOT_OF_CONFIGURATIONS = (
+    "config", "torch_dtype", "dtype", "device_map", "attn_implementation", "quantization_config", "cache_dir", "token",
+    "revision", "trust_remote_code", "low_cpu_mem_usage", "state_dict", "ignore_mismatched_sizes", "load_in_4bit",
+    "load_in_8bit", "use_safetensors", "local_files_only", "max_memory", "offload_folder", "subfolder", "variant",
+)  # fmt: skip
+
+
+def _small_model(observer: Observer, original: Any) -> Any:
+    def from_pretrained(cls: Any, name: Any = None, *arguments: Any, **options: Any) -> Any:
+        if _is_small(name):
+            kept = {key: value for key, value in options.items() if key in ("config", "num_labels", "state_dict")}
+            return original.__func__(cls, name, *arguments, **kept)
+        for key in ("quantization_config", "load_in_4bit", "load_in_8bit"):
+            if options.get(key):
+                observer.stand_in(f"{key}: weights of 32 bits")
+        config = options.get("config")
+        if config is None:
+            of_model = {key: value for key, value in options.items() if key not in _NOT_OF_CONFIGURATIONS}
+            config = config_for(observer, name, of_model)
+        observer.stand_in(f"{name}: random weights")
+        state = torch.get_rng_state()
+        torch.manual_seed(7)
+        model = cls.from_config(config) if hasattr(cls, "from_config") else cls(config)
+        torch.set_rng_state(state)
+        model.eval()
+        model.name_or_path = str(name)
+        return model
+
+    return classmethod(from_pretrained)
+
+
+def _models(observer: Observer, module: Any) -> None:
+    kind = module.PreTrainedModel
+    create = kind.__init__
+
+    def created(self: Any, config: Any, *arguments: Any, **options: Any) -> None:
+        create(self, shrink(config), *arguments, **options)
+
+    kind.__init__ = created
+    kind.from_pretrained = _small_model(observer, kind.from_pretrained)
+    save = kind.save_pretrained
+
+    @functools.wraps(save)
+    def saved(self: Any, folder: Any, *arguments: Any, **options: Any) -> Any:
+        is_main = bool(options.get("is_main_process", arguments[0] if arguments else True))
+        if is_main:
+            note_save(observer, folder, options.get("state_dict") or self.state_dict(), pretrained=True)
+        return save(self, folder, *arguments, **options)
+
+    kind.save_pretrained = saved
+
+
+def _auto_models(observer: Observer, module: Any) -> None:
+    base: Any = module._BaseAutoModelClass
+
+    def replace(kind: Any) -> None:
+        kind.from_pretrained = _small_model(observer, base_from_pretrained)
+
+    base_from_pretrained = base.from_pretrained
+    of_config = base.from_config
+
+    def from_config(cls: Any, config: Any, **options: Any) -> Any:
+        if str(options.get("attn_implementation", "")).startswith("flash"):
+            observer.stand_in("flash-attention: PyTorch's attention")
+            options["attn_implementation"] = "sdpa"
+        for key in ("dtype", "torch_dtype"):
+            if not observer.options.get("keep_half"):
+                options.pop(key, None)
+        return of_config.__func__(cls, shrink(config), **options)
+
+    for kind in (base, *base.__subclasses__()):  # each has a copy of the method
+        replace(kind)
+        kind.from_config = classmethod(from_config)
+    update = module.auto_class_update
+
+    def updated(cls: Any, *arguments: Any, **options: Any) -> Any:
+        kind = update(cls, *arguments, **options)
+        replace(kind)
+        kind.from_config = classmethod(from_config)
+        return kind
+
+    module.auto_class_update = updated
+
+
+def _configurations(observer: Observer, module: Any) -> None:
+    original = module.AutoConfig.from_pretrained
+
+    def from_pretrained(cls: Any, name: Any, *arguments: Any, **options: Any) -> Any:
+        del arguments
+        if Path(str(name), "config.json").is_file():
+            return original.__func__(cls, name, **options)
+        wants_rest = options.pop("return_unused_kwargs", False)
+        known = {key: value for key, value in options.items() if key not in _NOT_OF_CONFIGURATIONS}
+        config = config_for(observer, name, known)
+        return (config, {}) if wants_rest else config
+
+    module.AutoConfig.from_pretrained = classmethod(from_pretrained)
+
+
+def _tokenizer(observer: Observer, name: Any) -> Any:
+    """A tokenizer of the library, with the words of the rows."""
+    import tokenizers
+    import transformers
+
+    observer.stand_in(f"{name}: a tokenizer of {len(WORDS)} words")
+    special = ["<e>", "<mask>", "<|im_start|>", "<|im_end|>"]
+    words = {word: number for number, word in enumerate([*special, *WORDS])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "<mask>"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    ends = dict.fromkeys(("pad_token", "eos_token", "bos_token", "sep_token", "cls_token"), "<e>")
+    made = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, model_max_length=128, mask_token="<mask>", unk_token="<mask>", **ends
+    )
+    made.chat_template = "{% for m in messages %}{{ m['role'] + ' ' + m['content'] + ' ' }}{% endfor %}"
+    return made
+
+
+def _own_tokenizer(observer: Observer, original: Any) -> Any:
+    def from_pretrained(cls: Any, name: Any = None, *arguments: Any, **options: Any) -> Any:
+        folder = Path(str(name))
+        if any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json", "vocab.json")):
+            return original.__func__(cls, name, *arguments, **options)
+        return _tokenizer(observer, name)
+
+    return classmethod(from_pretrained)
+
+
+def _tokenizers(observer: Observer, module: Any) -> None:
+    kind = module.PreTrainedTokenizerBase
+    kind.from_pretrained = _own_tokenizer(observer, kind.from_pretrained)
+
+
+def _auto_tokenizers(observer: Observer, module: Any) -> None:
+    for name in ("AutoTokenizer", "AutoProcessor"):
+        if hasattr(module, name):
+            kind = getattr(module, name)
+            kind.from_pretrained = _own_tokenizer(observer, kind.from_pretrained)
+
+
+def _generation(observer: Observer, module: Any) -> None:
+    generate = module.GenerationMixin.generate
+
+    @functools.wraps(generate)
+    def short(self: Any, *arguments: Any, **options: Any) -> Any:
+        observer.stand_in(f"generate: at most {_NEW_TOKENS} new tokens")
+        for name in ("max_length", "min_new_tokens", "min_length"):
+            options.pop(name, None)
+        given = options.get("generation_config")
+        if given is not None:
+            given.max_new_tokens, given.max_length = _NEW_TOKENS, None
+        options["max_new_tokens"] = min(options.get("max_new_tokens") or _NEW_TOKENS, _NEW_TOKENS)
+        return generate(self, *arguments, **options)
+
+    module.GenerationMixin.generate = short
+
+
+def _arguments(observer: Observer, module: Any) -> None:
+    kind = module.TrainingArguments
+    finish = kind.__post_init__
+
+    def finished(self: Any) -> None:
+        for name in ("bf16", "fp16"):
+            if getattr(self, name, False) and not observer.options.get("keep_half"):
+                observer.stand_in("16-bit numbers: fp32")
+                setattr(self, name, False)
+        if str(self.optim).startswith(("paged", "adamw_bnb", "adamw_8bit", "adamw_torch_fused")) or "8bit" in str(
+            self.optim
+        ):
+            observer.stand_in(f"{self.optim}: adamw_torch")
+            self.optim = "adamw_torch"
+        self.report_to, self.disable_tqdm, self.push_to_hub = "none", True, False
+        self.dataloader_num_workers, self.dataloader_pin_memory = 0, False
+        self.dataloader_prefetch_factor, self.dataloader_persistent_workers = None, False
+        self.tf32, self.torch_compile = None, False
+        times = self.gradient_accumulation_steps
+        if times > 1:
+            observer.accumulates(times, "library")
+        if observer.options.get("fold") and times > 1:
+            self.gradient_accumulation_steps = 1
+            self.per_device_train_batch_size *= times
+        elif observer.options.get("batch_times", 1) > 1:
+            pass  # loaders multiply their own batch
+        for name in ("save_steps", "eval_steps"):
+            value = getattr(self, name, None)
+            if value and (value > 2 or value < 1):
+                setattr(self, name, 2)
+        if not self.load_best_model_at_end and self.eval_strategy == "steps" and not self.eval_steps:
+            self.eval_steps = 2
+        self.logging_steps = min(1, self.logging_steps)
+        observer.put("training arguments", save=str(self.save_strategy), folder=str(self.output_dir))
+        finish(self)
+
+    kind.__post_init__ = finished
+
+
+def _trainer(observer: Observer, module: Any) -> None:
+    create = module.Trainer.__init__
+
+    class Stop(module.TrainerCallback):  # type: ignore[misc, name-defined]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+            del args, state
+            if observer.updates >= observer.options["steps"]:
+                control.should_training_stop = True
+            return control
+
+    @functools.wraps(create)
+    def created(self: Any, *arguments: Any, **options: Any) -> None:
+        create(self, *arguments, **options)
+        if not any(isinstance(entry, Stop) for entry in self.callback_handler.callbacks):
+            self.add_callback(Stop())
+
+    module.Trainer.__init__ = created
+
+
+def _safetensors(observer: Observer, module: Any) -> None:
+    load, save = module.load_file, module.save_file
+
+    def load_file(filename: Any, device: Any = "cpu", **options: Any) -> Any:
+        del device
+        observer.put("load", path=os.path.abspath(str(filename)), site=observer.site())
+        return load(filename, "cpu", **options)
+
+    def save_file(tensors: Any, filename: Any, *arguments: Any, **options: Any) -> Any:
+        if observer.is_asked_by_user():
+            note_save(observer, filename, tensors)
+        return save(tensors, filename, *arguments, **options)
+
+    module.load_file, module.save_file = load_file, save_file

@@ -1,0 +1,157 @@
+"""torchvision, timm and diffusers: synthetic images of the true number, and the smallest networks."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from smp_advisor.rehearsal.observer import Observer
+
+_SHAPES = {
+    "FASHIONMNIST": (1, 28, 10, 60_000), "MNIST": (1, 28, 10, 60_000), "CIFAR100": (3, 32, 100, 50_000),
+    "CIFAR": (3, 32, 10, 50_000), "SVHN": (3, 32, 10, 73_257), "": (3, 64, 10, 1_000),
+}  # fmt: skip
+"""Channels, side, labels and length of the data sets of images whose name has a part."""
+_DIFFERENT = 256
+_SMALL_SETS = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "SVHN", "ImageNet", "ImageFolder", "LSUN", "STL10")
+_TIMESTEPS = 4
+
+
+class Images(torch.utils.data.Dataset[Any]):
+    """Synthetic images with labels, as many as the data set has."""
+
+    def __init__(
+        self, name: str, *arguments: Any, transform: Any = None, target_transform: Any = None, train: bool = True,
+        as_tensor: bool = False, **_: Any,
+    ) -> None:  # fmt: skip
+        if arguments and isinstance(arguments[0], str | Path):
+            self.root = str(arguments[0])
+        channels, side, labels, length = next(shape for part, shape in _SHAPES.items() if part in name.upper())
+        self._length = length if train else max(1, length // 6)
+        self.transform = transform or next((entry for entry in arguments if callable(entry)), None)
+        self.target_transform, self._as_tensor = target_transform, as_tensor
+        generator = torch.Generator().manual_seed(1)
+        shape = (_DIFFERENT, side, side) if channels == 1 else (_DIFFERENT, side, side, channels)
+        self.data = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        self._labels = [row % labels for row in range(_DIFFERENT)]
+        self.targets = [self._labels[row % _DIFFERENT] for row in range(self._length)]
+        self.classes = [str(number) for number in range(labels)]
+        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        pixels, label = self.data[index % _DIFFERENT], self._labels[index % _DIFFERENT]
+        if self._as_tensor:
+            image: Any = pixels[None].float() / 255 if pixels.dim() == 2 else pixels.permute(2, 0, 1).float() / 255
+        else:
+            from PIL import Image
+
+            image = Image.fromarray(pixels.numpy())
+        if self.transform is not None:
+            image = self.transform(image)
+        return image, label if self.target_transform is None else self.target_transform(label)
+
+
+def change(observer: Observer, module: Any) -> None:
+    """Change a module after its import."""
+    name = module.__name__
+    if name == "torchvision.datasets":
+        for kind in _SMALL_SETS:
+            if hasattr(module, kind):
+                setattr(module, kind, _data_set(observer, kind, getattr(module, kind)))
+    elif name == "torchvision.models":
+        load = getattr(module, "get_model", None)
+        if load is not None:
+            module.get_model = lambda which, **options: load(which, **{**options, "weights": None})
+        for key, value in list(vars(module).items()):
+            if callable(value) and key.islower() and key[0] != "_" and not isinstance(value, type):
+                setattr(module, key, _without_weights(observer, value))
+    elif name == "timm":
+        _timm(observer, module)
+    elif name.startswith("diffusers."):
+        _diffusers(observer, module)
+
+
+def _data_set(observer: Observer, name: str, original: Any) -> Any:
+    @functools.wraps(original)
+    def made(*arguments: Any, **options: Any) -> Any:
+        root = options.get("root", arguments[0] if arguments else "")
+        if name == "ImageFolder" and Path(str(root)).is_dir() and any(Path(str(root)).iterdir()):
+            return original(*arguments, **options)
+        observer.stand_in(f"{name}: synthetic images")
+        options.setdefault("train", options.pop("split", "train") == "train")
+        return Images(name, *arguments, **options)
+
+    return made
+
+
+def _without_weights(observer: Observer, function: Any) -> Any:
+    @functools.wraps(function)
+    def made(*arguments: Any, **options: Any) -> Any:
+        for key in ("weights", "pretrained", "weights_backbone"):
+            if options.get(key):
+                observer.stand_in(f"{function.__name__}: random weights")
+                options[key] = False if key == "pretrained" else None
+        return function(*arguments, **options)
+
+    return made
+
+
+def _timm(observer: Observer, module: Any) -> None:
+    create = module.create_model
+
+    def create_model(name: Any, pretrained: Any = False, **options: Any) -> Any:
+        del pretrained
+        observer.stand_in(f"{name}: resnet10t with random weights")
+        kept = {key: value for key, value in options.items() if key in ("num_classes", "in_chans")}
+        return create("resnet10t", pretrained=False, **kept)
+
+    module.create_model = create_model
+
+
+def _diffusers(observer: Observer, module: Any) -> None:
+    parts = module.__name__.split(".")
+    for kind in list(vars(module).values()):
+        if not isinstance(kind, type) or kind.__module__ != module.__name__:
+            continue
+        if parts[1] == "models" and "block_out_channels" in str(getattr(kind.__init__, "__doc__", "") or kind.__doc__):
+            _narrow(observer, kind)
+        if parts[1] == "schedulers" and hasattr(kind, "set_timesteps"):
+            _short(observer, kind)
+
+
+def _narrow(observer: Observer, kind: Any) -> None:
+    create = kind.__init__
+
+    @functools.wraps(create)
+    def created(self: Any, *arguments: Any, **options: Any) -> None:
+        if "block_out_channels" in options:
+            options["block_out_channels"] = tuple(32 for _ in options["block_out_channels"])
+        create(self, *arguments, **options)
+
+    kind.__init__ = created
+
+    def from_pretrained(cls: Any, name: Any, *_: Any, **__: Any) -> Any:
+        observer.stand_in(f"{name}: random weights")
+        return cls()
+
+    kind.from_pretrained = classmethod(from_pretrained)
+
+
+def _short(observer: Observer, kind: Any) -> None:
+    original = kind.set_timesteps
+
+    @functools.wraps(original)
+    def set_timesteps(self: Any, num_inference_steps: Any = None, *arguments: Any, **options: Any) -> Any:
+        if isinstance(num_inference_steps, int) and num_inference_steps > _TIMESTEPS:
+            observer.stand_in(f"sampling: {_TIMESTEPS} steps")
+            num_inference_steps = _TIMESTEPS
+        return original(self, num_inference_steps, *arguments, **options)
+
+    kind.set_timesteps = set_timesteps

@@ -1,0 +1,186 @@
+"""Data sets: the user's own where they are given, and otherwise a few rows with the columns that the script reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smp_advisor.rehearsal.observer import Observer
+
+WORDS = [
+    "the",
+    "model",
+    "reads",
+    "one",
+    "short",
+    "line",
+    "of",
+    "text",
+    "and",
+    "predicts",
+    "its",
+    "next",
+    "word",
+    "user",
+    "assistant",
+    "system",
+    "answer",
+    "question",
+]
+_ROWS = 256
+_TOKENIZED = 4096
+_OWN_ROWS = 50
+_TEXTS = (
+    "text",
+    "sentence",
+    "sentence1",
+    "sentence2",
+    "question",
+    "content",
+    "instruction",
+    "response",
+    "output",
+    "input",
+)
+_FILES = ("json", "csv", "parquet", "text", "arrow", "pandas", "imagefolder")
+
+
+def change(observer: Observer, module: Any) -> None:
+    """Change a module after its import."""
+    if module.__name__ == "evaluate":
+        module.load = lambda *_, **__: _Metric()
+    elif module.__name__ == "datasets":
+        _datasets(observer, module)
+
+
+class _Metric:
+    """A metric that always is a half."""
+
+    def add_batch(self, **_: Any) -> None:
+        """Take nothing."""
+
+    add = add_batch
+
+    def compute(self, **_: Any) -> dict[str, float]:
+        """The same figures each time."""
+        return {"accuracy": 0.5, "f1": 0.5}
+
+
+def lines() -> list[str]:
+    """Texts of 8 to 10 words, no two alike."""
+    return [
+        " ".join(WORDS[(7 * row + k * (1 + row % 5)) % len(WORDS)] for k in range(8 + row % 3)) for row in range(_ROWS)
+    ]
+
+
+class Tokenized:
+    """Rows of a tokenized data set, as the stand-in of a name that a script does not define."""
+
+    def __init__(self, *, one_label: bool) -> None:
+        self._one_label = one_label
+
+    def __len__(self) -> int:
+        return _TOKENIZED
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        import torch
+
+        if not -_TOKENIZED <= index < _TOKENIZED:
+            raise IndexError(index)
+        row = torch.randint(4, 20, (16,), generator=torch.Generator().manual_seed(int(index) % _TOKENIZED))
+        labels = torch.tensor(index % 2) if self._one_label else row.clone()
+        return {"input_ids": row, "attention_mask": torch.ones_like(row), "labels": labels}
+
+
+def columns_for(name: str, observer: Observer) -> dict[str, list[Any]]:
+    """Columns of the stand-in of a data set, by what its name and the script show."""
+    texts = lines()
+    lower = name.lower()
+    if any(part in lower for part in ("dpo", "ultrafeedback", "pref", "hh-", "reward")):
+        columns: dict[str, list[Any]] = {"prompt": texts, "chosen": texts[::-1], "rejected": texts}
+    elif any(part in lower for part in ("prompt", "tldr", "math", "gsm")):
+        columns = {"prompt": texts}
+    elif any(part in lower for part in ("capybara", "chat", "oasst", "messages", "guanaco_chat")):
+        columns = {
+            "messages": [
+                [{"role": "user", "content": a}, {"role": "assistant", "content": b}]
+                for a, b in zip(texts, texts[::-1], strict=True)
+            ]
+        }
+    elif any(part in lower for part in ("flower", "imag", "pokemon", "cifar", "mnist", "food", "beans")):
+        columns = {"image": _pictures(), "text": texts, "label": [row % 10 for row in range(_ROWS)]}
+    elif "glue" in lower or "mrpc" in lower:
+        columns = {"sentence1": texts, "sentence2": texts}
+    else:
+        columns = dict.fromkeys(_TEXTS, texts)
+    for column in observer.options.get("columns", ()):
+        columns.setdefault(column, texts)
+    if "messages" not in columns and "chosen" not in columns and "prompt" not in columns:
+        columns.setdefault("label", [row % 2 for row in range(_ROWS)])
+        columns.setdefault("idx", list(range(_ROWS)))
+    return columns
+
+
+def _pictures() -> list[Any]:
+    import numpy as np
+    from PIL import Image
+
+    generator = np.random.default_rng(1)
+    return [Image.fromarray(generator.integers(0, 255, (40, 40, 3), dtype=np.uint8)) for _ in range(_ROWS)]
+
+
+def _datasets(observer: Observer, module: Any) -> None:
+    load, from_disk = module.load_dataset, module.load_from_disk
+
+    def stand_in(name: Any, split: Any, *, streaming: bool) -> Any:
+        observer.stand_in(f"data set {name}: {_ROWS} rows")
+        table = module.Dataset.from_dict(columns_for(str(name), observer))
+        if streaming:
+            table = table.to_iterable_dataset(num_shards=4)
+        if split is not None:
+            return [table] * len(split) if isinstance(split, list) else table
+        of_splits = module.IterableDatasetDict if streaming else module.DatasetDict
+        return of_splits(dict.fromkeys(("train", "validation", "test"), table))
+
+    def is_given(path: Any, options: dict[str, Any]) -> bool:
+        places = options.get("data_files") or options.get("data_dir") or path
+        places = list(places.values()) if isinstance(places, dict) else places
+        places = places if isinstance(places, list | tuple) else [places]
+        flat = [item for place in places for item in (place if isinstance(place, list) else [place])]
+        return bool(flat) and all(Path(str(place).partition("*")[0]).exists() for place in flat)
+
+    def load_dataset(path: Any = "data", name: Any = None, *arguments: Any, split: Any = None, **options: Any) -> Any:
+        if (path in _FILES or Path(str(path)).exists()) and is_given(None if path in _FILES else path, options):
+            has_files = not any(Path(str(options.get("data_dir", "/x"))).glob("*")) and options.get("data_dir")
+            if not has_files:
+                options.pop("num_proc", None)
+                loaded = load(path, name, *arguments, split=split, **options)
+                return _first(loaded)
+        return stand_in(name if path in _FILES and name else path, split, streaming=bool(options.get("streaming")))
+
+    def load_from_disk(path: Any, *arguments: Any, **options: Any) -> Any:
+        if Path(str(path)).is_dir() and any(Path(str(path)).iterdir()):
+            return _first(from_disk(path, *arguments, **options))
+        return stand_in(path, "train", streaming=False)
+
+    module.load_dataset, module.load_from_disk = load_dataset, load_from_disk
+    convert: Any = module.Dataset.map
+
+    def mapped(self: Any, function: Any = None, *arguments: Any, **options: Any) -> Any:
+        options.update(num_proc=None, keep_in_memory=True, load_from_cache_file=False)
+        options.pop("cache_file_name", None)
+        observer.rows += len(self) if function is not None else 0
+        return convert(self, function, *arguments, **options)
+
+    module.Dataset.map = mapped
+
+
+def _first(loaded: Any) -> Any:
+    """The first rows of real data."""
+    if hasattr(loaded, "select"):
+        return loaded.select(range(min(_OWN_ROWS, len(loaded))))
+    if isinstance(loaded, dict):
+        for key in list(loaded):
+            loaded[key] = _first(loaded[key])
+    return loaded

@@ -1,0 +1,134 @@
+"""Loops of the user's code that end early: after the same number of iterations on every rank, in memory only."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib.abc
+import importlib.machinery
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+    from smp_advisor.rehearsal.observer import Observer
+
+_EVALUATIONS = 8
+"""Iterations of a loop of forward passes without gradients: more are no other kind of work."""
+_SIZED = ("enumerate", "tqdm", "trange", "zip", "iter", "track")
+
+
+class _Marked(ast.NodeTransformer):
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def _loop(self, node: Any) -> Any:
+        self.generic_visit(node)
+        if any(isinstance(part, ast.Yield | ast.YieldFrom | ast.Await) for part in ast.walk(node)):
+            return node
+        key = ast.Constant(f"{self._file}:{node.lineno}")
+        if isinstance(node, ast.For):
+            iterated = node.iter
+            name = iterated.func if isinstance(iterated, ast.Call) else None
+            called = name.id if isinstance(name, ast.Name) else name.attr if isinstance(name, ast.Attribute) else ""
+            if isinstance(iterated, ast.Call) and called in _SIZED and iterated.args:
+                iterated.args[0] = self._call("__smp_sized__", key, iterated.args[0])
+            else:
+                node.iter = self._call("__smp_sized__", key, iterated)
+        stop = ast.If(self._call("__smp_stop__", key), [ast.Break()], [])
+        node.body.insert(0, stop)
+        enter = ast.Expr(self._call("__smp_enter__", key))
+        for part in (stop, enter):
+            ast.copy_location(part, node)
+            ast.fix_missing_locations(part)
+        ast.fix_missing_locations(node)
+        return [enter, node]
+
+    visit_For = visit_While = _loop  # noqa: N815 - names of the visitor
+
+    def _call(self, name: str, *arguments: ast.expr) -> ast.expr:
+        call = ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
+        return ast.copy_location(call, arguments[-1]) if hasattr(arguments[-1], "lineno") else call
+
+
+class _Counts:
+    """Iterations of each loop, and how often it may run."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._last: dict[str, int | None] = {}
+        self._iterations: dict[str, int] = {}
+        self._needed: dict[str, int] = {}
+        self._passes: dict[str, tuple[int, int]] = {}
+        self._sizes: dict[str, int] = {}
+        self.total_passes = 0
+
+    def sized(self, key: str, values: Any) -> Any:
+        try:
+            self._sizes[key] = len(values)
+        except TypeError:
+            self._sizes.pop(key, None)
+        return values
+
+    def enter(self, key: str) -> None:
+        self._last[key] = None
+        self._passes[key] = (self.total_passes, 0)
+
+    def stop(self, key: str) -> bool:
+        observer = self._observer
+        last, self._last[key] = self._last.get(key), observer.updates
+        count = self._iterations.get(key, 0)
+        if last is not None and observer.updates > last and key not in self._needed:
+            self._needed[key] = observer.options["steps"] * max(1, count)
+            observer.put("loop", key=key, size=self._sizes.get(key), iterations=count)
+        if key in self._needed:
+            if observer.done or (observer.options["steps"] < 1 << 20 and count >= self._needed[key]):
+                observer.done = True
+                return True
+        elif self._is_evaluation(key):
+            observer.stand_in("loops of passes without gradients: their first iterations")
+            return True
+        self._iterations[key] = count + 1
+        return False
+
+    def _is_evaluation(self, key: str) -> bool:
+        if torch.is_grad_enabled() or self._observer.options["steps"] >= 1 << 20:
+            return False
+        before, seen = self._passes[key]
+        seen += self.total_passes > before
+        self._passes[key] = (self.total_passes, seen)
+        return seen >= _EVALUATIONS
+
+
+def install(observer: Observer) -> Callable[[str, str], CodeType]:
+    """Have the user's modules count their loops; returns the compiler for the script itself."""
+    counts = _Counts(observer)
+    observer.options["counts"] = counts
+    vars(builtins).update(__smp_enter__=counts.enter, __smp_stop__=counts.stop, __smp_sized__=counts.sized)
+
+    def compiled(source: str, path: str) -> CodeType:
+        tree = ast.parse(source, path)
+        marked = _Marked(path.removeprefix(observer.code)).visit(tree)
+        return compile(marked, path, "exec", dont_inherit=True)
+
+    class Loader(importlib.machinery.SourceFileLoader):
+        def get_code(self, fullname: str) -> CodeType:
+            del fullname
+            return compiled(self.get_data(self.path).decode("utf-8", "replace"), self.path)
+
+    class Finder(importlib.abc.MetaPathFinder):
+        def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+            del target
+            spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+            if spec is not None and spec.origin and spec.origin.startswith(observer.code):
+                if spec.origin.endswith(".py"):
+                    spec.loader = Loader(fullname, spec.origin)
+                return spec
+            return None
+
+    sys.meta_path.insert(0, Finder())
+    return compiled

@@ -1,0 +1,159 @@
+"""What a process of a rehearsal records, one event a line, and whose code it is that asks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_HASHED = 64
+"""Most tensors of one batch that are compared."""
+WAITS = 1
+"""State of a rank in a collective, in the memory that the ranks share."""
+
+
+class Ended(BaseException):
+    """Ends a script whose loops nothing else leaves; no `except Exception` of the script keeps it."""
+
+
+class Observer:
+    """Events of one rank, and the counts that decide what it does."""
+
+    def __init__(self, rank: int, world: int, events: int, code: Path, options: dict[str, Any], shared: Any) -> None:
+        self.rank, self.world, self.options = rank, world, options
+        self.code = f"{code}/"
+        self._events = events
+        self.shared = shared
+        self.updates = self.backwards = 0
+        self.passes = self.rows = 0
+        """Forward passes and mapped rows since the last collective."""
+        self.depth = 0
+        self.saved = 0
+        self.has_tensor_parallel = False
+        self.fsdp_units: list[Any] = []
+        self.done = False
+        """Whether enough updates were seen: every loop that contains some is left."""
+        self._phase = ""
+        self._noted: set[Any] = set()
+
+    def put(self, kind: str, **values: Any) -> None:
+        """Record an event."""
+        line = json.dumps({"kind": kind, "update": self.updates, **values}, default=str) + "\n"
+        os.write(self._events, line.encode())
+
+    def once(self, kind: str, **values: Any) -> None:
+        """Record an event that is the same each time once."""
+        key = (kind, *sorted((name, str(value)) for name, value in values.items()))
+        if key not in self._noted:
+            self._noted.add(key)
+            self.put(kind, **values)
+
+    def stand_in(self, what: str) -> None:
+        """Record that something is not what the job will have."""
+        self.once("stand-in", what=what)
+
+    def accumulates(self, times: int, by: str) -> None:
+        """Record that an update has several microbatches: loaders then give as many more, unless they are folded."""
+        if ("accumulates",) not in self._noted:
+            self._noted.add(("accumulates",))
+            self.put("accumulation", times=times, by=by)
+            if not self.options.get("fold"):
+                self.options["batches"] *= times
+
+    def site(self) -> str:
+        """``file:line`` of the innermost frame of the user's code."""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(self.code):
+                return f"{frame.f_code.co_filename[len(self.code) :]}:{frame.f_lineno}"
+            frame = frame.f_back
+        return ""
+
+    def is_asked_by_user(self, depth: int = 2) -> bool:
+        """Whether the frame that called the caller is the user's."""
+        return sys._getframe(depth).f_code.co_filename.startswith(self.code)
+
+    def enter(self, phase: str) -> None:
+        """Note the peak of the memory of the phase that ends, and begin to measure the next one."""
+        if phase == self._phase:
+            return
+        before, self._phase = self._phase, phase
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError:
+            return
+        if before:
+            self.put("phase", name=before, peak_bytes=1024 * int(status["VmHWM"].split()[0]))
+
+    def await_others(self) -> None:
+        """Be late: wait until every other rank waits for this one or has ended; a guard ends it."""
+        import time
+
+        others = [rank for rank in range(self.world) if rank != self.rank]
+        for _ in range(100):
+            if all(self.shared[rank] for rank in others):
+                return
+            time.sleep(0.03)
+
+
+def local(value: Any) -> Any:
+    """The part of a tensor on this rank."""
+    return value.to_local() if hasattr(value, "placements") and hasattr(value, "to_local") else value
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors of nested containers, in a stable order."""
+    stack, seen = [value], 0
+    while stack and seen < 10 * _HASHED:
+        entry = stack.pop()
+        seen += 1
+        if isinstance(entry, torch.Tensor):
+            yield entry
+        elif isinstance(entry, dict) or (hasattr(entry, "items") and hasattr(entry, "keys")):
+            stack.extend(item for _, item in sorted(entry.items(), key=lambda pair: str(pair[0])))
+        elif isinstance(entry, list | tuple):
+            stack.extend(entry)
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    """Content of a tensor."""
+    whole = local(tensor).detach().cpu().contiguous().reshape(-1)
+    return whole.view(torch.uint8).numpy().tobytes() if whole.numel() else b""
+
+
+def digest_of(batch: Any) -> tuple[str, int, int]:
+    """Hash of a batch; the sum of the hashes of its samples, which no order changes; their number."""
+    whole, total, count = hashlib.sha1(usedforsecurity=False), 0, 0
+    found = [tensor for _, tensor in zip(range(_HASHED), tensors_in(batch), strict=False)]
+    for tensor in found:
+        whole.update(bytes_of(tensor))
+    if found and found[0].dim():
+        count = found[0].shape[0]
+        columns = [local(tensor).detach() for tensor in found if tensor.dim() and tensor.shape[0] == count][:8]
+        for row in range(min(count, 4096)):
+            content = hashlib.sha1(
+                b"".join(bytes_of(column[row]) for column in columns), usedforsecurity=False
+            ).digest()
+            total = (total + int.from_bytes(content[:7], "big")) % 2**56
+    return whole.hexdigest()[:16], total, count
+
+
+def figures_of(tensors: Iterable[Any]) -> list[float]:
+    """Sum, and sum of squares, of tensors on this rank."""
+    total = squares = 0.0
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor):
+            values = local(tensor).detach()
+            values = (values.coalesce().values() if values.is_sparse else values).double()
+            total += float(values.sum())
+            squares += float(values.square().sum())
+    return [total, squares]

@@ -1,0 +1,140 @@
+"""One process of a rehearsal: it becomes what a launcher would start, and runs the script."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import resource
+import sys
+import time
+import traceback
+import types
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from smp_advisor.rehearsal import libraries, loops, observation, process_group, processors
+from smp_advisor.rehearsal.libraries.rows import Tokenized, lines
+from smp_advisor.rehearsal.observer import Ended, Observer
+
+_SEED = 1
+_OWN = str(Path(__file__).parent)
+_PASSING = frozenset({
+    "made", "moved", "called", "marked", "saved", "run", "load_on_cpu", "created", "create", "wrapped", "set_device",
+    "init_process_group", "barrier", "mesh", "spawn", "open_noted", "mapped", "few", "method", "recomputing", "parsed",
+    "from_pretrained", "from_config", "clipped", "sharded", "parallelize", "load_file", "save_file", "exec_module",
+    "compiled", "together", "short", "without", "quiet", "divided", "configured", "noted", "finished", "__getitem__",
+    "create_mesh", "start", "updated", "load_dataset", "load_from_disk",
+})  # fmt: skip
+"""Functions that hand their arguments on: what fails in them fails in compiled code, or for the script's reason."""
+
+
+def run(rank: int, events: int, log: int, shared: Any, values: dict[str, Any]) -> None:
+    """Run the script to its end, and record how it ended; never returns.
+
+    `values` are those of `stages.Stage.process`: options of the stage, variables, folder, script and arguments.
+    """
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.dup2(events, 3)
+    os.closerange(4, 1 << 16)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(4, 1)
+    sys.stdin = open(0, closefd=False, encoding="utf-8")  # noqa: SIM115 - stays open
+    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, closefd=False, errors="replace", encoding="utf-8")  # type: ignore[misc] # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False, errors="replace", encoding="utf-8")  # type: ignore[misc] # noqa: SIM115
+    faulthandler.enable(file=2)
+    code, script = Path(values["code"]), values["script"]
+    os.environ.update(values["variables"])
+    observer = Observer(rank, values["world"], 3, code, dict(values["options"]), shared)
+    status = 1
+    try:
+        status = _script(observer, code, script, values)
+    except BaseException as error:  # noqa: BLE001 - everything that a script raises is a result
+        _note_error(observer, error)
+        traceback.print_exc()
+    finally:
+        shared[rank] = 2
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        observer.put("end", status=status, seconds=time.process_time(), peak_bytes=usage.ru_maxrss * 1024)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status)
+
+
+def _script(observer: Observer, code: Path, script: str, values: dict[str, Any]) -> int:
+    torch.set_num_threads(1)
+    compiled = loops.install(observer)
+    processors.install(observer)
+    process_group.install(observer)
+    observation.install(observer)
+    observation.clipping(observer)
+    libraries.install(observer)
+    _define_names(observer, values)
+    random.seed(_SEED)
+    torch.manual_seed(_SEED)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(_SEED)
+    os.chdir(code)
+    path = str(code / script)
+    sys.path[0:0] = [str(Path(path).parent), str(code)]
+    sys.argv = [path, *values["arguments"]]
+    module = types.ModuleType("__main__")
+    module.__file__ = path
+    sys.modules["__main__"] = module
+    observer.enter("load")
+    observer.put("start", bytes=int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+                 if sys.platform == "linux" else 0)  # fmt: skip
+    is_limited = False
+    try:
+        exec(compiled(Path(path).read_text("utf-8"), path), vars(module))  # noqa: S102 - what a rehearsal is for
+    except Ended:
+        is_limited = True
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            raise
+    observer.options["training"].finish()
+    observer.enter("end")
+    observer.put("finished", limited=is_limited or observer.done)
+    return 0
+
+
+def _define_names(observer: Observer, values: dict[str, Any]) -> None:
+    """Give a fragment the names that it takes from elsewhere: tokenized rows, or a function that returns them."""
+    import builtins
+
+    for name, how in values["names"].items():
+        observer.stand_in(f"{name}, which the script does not define: tokenized rows")
+        rows: Any = Tokenized(one_label=values["one_label"])
+        if values["needs_table"]:
+            import datasets
+
+            texts = observer.options.get("texts_needed")
+            few = [rows[number] for number in range(256)]
+            table = {"text": lines()}
+            if not texts:
+                table = {key: [row[key].tolist() for row in few] for key in few[0]}
+            rows = datasets.Dataset.from_dict(table)
+            if not texts:
+                rows = rows.with_format("torch")
+        setattr(builtins, name, (lambda *_, _rows=rows, **__: _rows) if how == "call" else rows)
+
+
+def _note_error(observer: Observer, error: BaseException) -> None:
+    frames = traceback.extract_tb(error.__traceback__)
+    sites = [f"{f.filename[len(observer.code) :]}:{f.lineno}" for f in frames if f.filename.startswith(observer.code)]
+    last = frames[-1] if frames else None
+    site = sites[-1] if sites else ""
+    if isinstance(error, SyntaxError) and error.filename and error.filename.startswith(observer.code):
+        site = f"{error.filename[len(observer.code) :]}:{error.lineno}"
+    observer.put(
+        "error", name=type(error).__name__, text=" ".join(str(error).split())[:600], site=site,
+        module=getattr(error, "name", None) if isinstance(error, ImportError) else None,
+        own=bool(last and last.filename.startswith(_OWN) and last.name not in _PASSING),
+        at=f"{last.filename}:{last.lineno}" if last else "",
+    )  # fmt: skip

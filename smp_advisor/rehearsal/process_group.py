@@ -1,0 +1,198 @@
+"""One process group around gloo for every collective, also those of DDP's reducer, FSDP, DTensor and of objects.
+
+It records number, operation, elements and line of each. Averages are sums that are divided here, since what gloo does
+with an average differs between releases of PyTorch.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from smp_advisor.rehearsal.observer import WAITS
+
+if TYPE_CHECKING:
+    from smp_advisor.rehearsal.observer import Observer
+
+NAME = "observed"
+_OPERATIONS = (
+    "allreduce", "allreduce_coalesced", "allgather", "allgather_coalesced", "_allgather_base", "all_gather_single",
+    "allgather_into_tensor_coalesced", "all_gather_single_coalesced", "alltoall", "alltoall_base", "all_to_all_single",
+    "barrier", "broadcast", "gather", "scatter", "reduce", "reduce_scatter", "_reduce_scatter_base",
+    "reduce_scatter_single", "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced", "send", "recv",
+    "recv_anysource", "monitored_barrier",
+)  # fmt: skip
+_OLDER = {
+    "all_gather_single": "_allgather_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "all_to_all_single": "alltoall_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+}
+"""Names that PyTorch 2.13 gave to operations of its process groups."""
+POINT_TO_POINT = ("send", "recv", "recv_anysource")
+
+
+class ObservedGroup(dist.ProcessGroup):
+    """A process group that records what it hands to gloo."""
+
+    observer: Observer
+    groups = 0
+
+    def __init__(self, inner: Any, rank: int, size: int) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        ObservedGroup.groups += 1
+        self._inner, self._size, self._count = inner, size, 0
+        self._label = f"group {ObservedGroup.groups}"
+
+    def getBackendName(self) -> str:  # noqa: N802 - the name in PyTorch
+        return NAME
+
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    @property
+    def pg_name(self) -> str:
+        return str(dist.distributed_c10d._world.pg_names[self])
+
+    @property
+    def group_name(self) -> Any:
+        return self.pg_name
+
+    def run(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """Record a collective and do it; all but messages between two ranks are awaited here."""
+        observer = self.observer
+        self._count += 1
+        number = self._count
+        elements = sum(tensor.numel() for tensor in _tensors(arguments))
+        is_message = name in POINT_TO_POINT
+        observer.put(
+            "message" if is_message else "collective", group=self._label, number=number, operation=name,
+            elements=elements, site=observer.site(), passes=observer.passes, rows=observer.rows, ranks=self._size,
+        )  # fmt: skip
+        observer.passes = observer.rows = 0
+        averaged = _summed(arguments)
+        inner = getattr(self._inner, name, None) or getattr(self._inner, _OLDER.get(name, name), None)
+        observer.shared[observer.rank] = WAITS
+        if inner is None:
+            one = self._inner._allgather_base if "gather" in name else self._inner._reduce_scatter_base
+            for pair in zip(arguments[0], arguments[1], strict=True):
+                work = one(*pair)
+                work.wait()
+        else:
+            work = inner(*arguments, **options)
+        if not is_message:
+            work.wait()
+            observer.shared[observer.rank] = 0
+            if averaged:
+                for tensor in _tensors(arguments[:1]):
+                    tensor.div_(self._size)
+                work = _finished(arguments[0])
+            observer.put("done", group=self._label, number=number)
+        return work
+
+
+def _finished(result: Any) -> Any:
+    """Work that is done: waiting for gloo's reduce-scatter again would write its sum once more."""
+    from torch._C._distributed_c10d import _create_work_from_future
+
+    future = torch.futures.Future[Any]()
+    future.set_result(result)
+    return _create_work_from_future(future)
+
+
+def _tensors(arguments: Any) -> list[torch.Tensor]:
+    stack, found = [arguments], []
+    while stack:
+        entry = stack.pop()
+        if isinstance(entry, torch.Tensor):
+            found.append(entry)
+        elif isinstance(entry, list | tuple):
+            stack.extend(entry)
+    return found
+
+
+def _summed(arguments: tuple[Any, ...]) -> bool:
+    """Whether a reduction asks for an average, which then is a sum."""
+    for options in arguments:
+        operation = getattr(options, "reduceOp", None)
+        if operation is not None and operation == dist.ReduceOp.AVG:
+            options.reduceOp = dist.ReduceOp.SUM
+            return True
+    return False
+
+
+def _operation(name: str) -> Any:
+    def method(self: ObservedGroup, *arguments: Any, **options: Any) -> Any:
+        return self.run(name, *arguments, **options)
+
+    return method
+
+
+for _name in _OPERATIONS:
+    setattr(ObservedGroup, _name, _operation(_name))
+
+
+def install(observer: Observer) -> None:
+    """Make this group the one of every back end that a script names."""
+    ObservedGroup.observer = observer
+
+    def create(store: Any, rank: int, size: int, timeout: Any) -> ObservedGroup:
+        del timeout  # a wait in vain is seen by counts, not by the clock
+        return ObservedGroup(dist.ProcessGroupGloo(store, rank, size, timedelta(days=1)), rank, size)
+
+    dist.Backend.register_backend(NAME, create, devices=["cpu", "cuda"])
+    start = dist.init_process_group
+    state = dist.distributed_c10d
+
+    def init_process_group(
+        backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: int = -1, rank: int = -1,
+        store: Any = None, **_: Any,
+    ) -> None:  # fmt: skip
+        observer.put(
+            "group", backend=str(backend), world_size=world_size, rank=rank, address=os.environ.get("MASTER_ADDR"),
+            site=observer.site(), timeout=None if timeout is None else timeout.total_seconds(),
+        )  # fmt: skip
+        observer.options["backend"] = str(backend or "nccl").rpartition(":")[2]
+        if store is not None:
+            start(NAME, world_size=world_size, rank=rank, store=store)
+        else:
+            start(NAME, init_method=init_method, world_size=world_size, rank=rank)
+
+    own_group = dist.new_group
+
+    def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, **options: Any) -> Any:
+        del timeout, backend
+        kept = ("use_local_synchronization", "group_desc")
+        return own_group(ranks, **{name: value for name, value in options.items() if name in kept})
+
+    own_barrier = dist.barrier
+
+    def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
+        del device_ids
+        return own_barrier(group, async_op)
+
+    def get_backend(group: Any = None) -> str:
+        del group
+        return str(observer.options.get("backend", "nccl")) if observer.is_asked_by_user() else "gloo"
+
+    for name, function in (
+        ("init_process_group", init_process_group), ("new_group", new_group), ("barrier", barrier),
+        ("get_backend", get_backend),
+    ):  # fmt: skip
+        setattr(dist, name, function)
+        setattr(state, name, function)
+    on_cpu: Any = state
+    on_cpu._get_object_coll_device = lambda group=None: "cpu"  # noqa: ARG005
+    on_cpu._get_pg_default_device = lambda group=None: torch.device("cpu")  # noqa: ARG005
+    for name in ("is_nccl_available", "is_gloo_available"):
+        setattr(dist, name, lambda: True)
+    dist.get_default_backend_for_device = lambda device: "nccl"  # type: ignore[assignment] # noqa: ARG005

@@ -1,0 +1,328 @@
+"""GPUs as processors, without the script knowing: who asks decides what is answered.
+
+The user's code sees GPUs. Libraries see none, and take their paths for processors. Types of 16 bits compute in fp32
+unless the rehearsal keeps them. What runs only on a GPU is named as a stand-in.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from smp_advisor.rehearsal.observer import Observer
+
+_FACTORIES = (
+    "tensor", "zeros", "ones", "randn", "rand", "randint", "arange", "empty", "full", "as_tensor", "eye", "linspace",
+    "logspace", "randperm", "zeros_like", "ones_like", "empty_like", "full_like", "randn_like", "rand_like",
+    "randint_like", "empty_strided", "asarray", "normal", "tril_indices", "triu_indices", "set_default_device",
+    "hann_window", "range",
+)  # fmt: skip
+_OF_TENSORS = ("to", "new_tensor", "new_zeros", "new_ones", "new_full", "new_empty")
+_HALF = (torch.float16, torch.bfloat16)
+_MEMORY_BYTES = 80 * 2**30
+
+
+def on_cpu(value: Any) -> Any:
+    """A device that is a GPU as the processor; everything else as it is."""
+    if isinstance(value, str) and value.partition(":")[0] == "cuda":
+        return "cpu"
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return torch.device("cpu")
+    return value
+
+
+class _Nothing:
+    """A stream, event, graph or context that does nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_, **__: 0.0
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def __call__(self, function: Any = None, *_: Any, **__: Any) -> Any:
+        return function
+
+
+def install(observer: Observer) -> None:
+    """Replace what needs a GPU, in this process."""
+    keeps_half = bool(observer.options.get("keep_half"))
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, torch.dtype) and value in _HALF and not keeps_half:
+            observer.stand_in("16-bit numbers: fp32")
+            return torch.float32
+        return on_cpu(value)
+
+    def device(value: Any) -> Any:
+        return "cpu" if type(value) is int else plain(value)
+
+    _factories(plain, device)
+    _tensors_and_modules(observer, plain, device, keeps_half=keeps_half)
+    _cuda(observer)
+    _precision(observer, keeps_half=keeps_half)
+    _parallel(observer)
+
+
+def _factories(plain: Any, device: Any) -> None:
+    for name in _FACTORIES:
+        make = getattr(torch, name, None)
+        if make is None:
+            continue
+
+        def made(*arguments: Any, _make: Any = make, **options: Any) -> Any:
+            changed = {key: device(item) if key == "device" else plain(item) for key, item in options.items()}
+            return _make(*(on_cpu(item) for item in arguments), **changed)
+
+        setattr(torch, name, made)
+    original = torch.Generator
+
+    class _Kind(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, original)
+
+    class Generator(metaclass=_Kind):
+        def __new__(cls, device: Any = "cpu") -> Any:
+            del device
+            return original("cpu")
+
+    torch.Generator = Generator  # type: ignore[misc, assignment]
+    try:
+        from torch.utils._device import DeviceContext
+
+        enter = DeviceContext.__init__
+
+        def context(self: Any, device: Any) -> None:
+            enter(self, on_cpu(device))
+
+        DeviceContext.__init__ = context  # type: ignore[method-assign]
+    except ImportError:
+        pass
+
+
+def _tensors_and_modules(observer: Observer, plain: Any, device: Any, *, keeps_half: bool) -> None:
+    for owner, names in ((torch.Tensor, _OF_TENSORS), (torch.nn.Module, ("to", "to_empty"))):
+        for name in names:
+            original: Any = getattr(owner, name)
+
+            def moved(
+                value: Any, *arguments: Any, _original: Any = original, _moves: bool = name == "to", **options: Any
+            ) -> Any:
+                arguments = tuple(device(item) if _moves else plain(item) for item in arguments)
+                changed = {key: device(item) if key == "device" else plain(item) for key, item in options.items()}
+                return _original(value, *arguments, **changed)
+
+            setattr(owner, name, moved)
+        setattr(owner, "cuda", lambda value, *_, **__: value)  # noqa: B010 - a method of two classes
+        if not keeps_half:
+            for name in ("half", "bfloat16"):
+                setattr(owner, name, lambda value: value.float())
+    torch.Tensor.pin_memory = lambda value, *_, **__: value  # type: ignore[method-assign, assignment, misc]
+    torch.Tensor.record_stream = lambda *_: None  # type: ignore[method-assign, assignment, misc]
+    load = torch.load
+
+    def load_on_cpu(file: Any, map_location: Any = None, *arguments: Any, **options: Any) -> Any:
+        if isinstance(file, str | os.PathLike):
+            observer.put("load", path=os.path.abspath(file), site=observer.site())
+        del map_location
+        return load(file, "cpu", *arguments, **options)
+
+    torch.load = load_on_cpu
+
+    def compile_nothing(model: Any = None, *_: Any, **__: Any) -> Any:
+        observer.stand_in("torch.compile: eager")
+        return model if model is not None else (lambda function: function)
+
+    torch.compile = compile_nothing
+    torch.nn.Module.compile = lambda *_, **__: None  # type: ignore[method-assign, assignment, misc]
+
+
+def _cuda(observer: Observer) -> None:
+    gpus = int(observer.options["local_world"])
+    cuda: Any = torch.cuda
+
+    def set_device(chosen: Any) -> None:
+        index = chosen if isinstance(chosen, int) else torch.device(chosen).index
+        if index is not None and index >= gpus:
+            raise RuntimeError(f"CUDA error: invalid device ordinal (cuda:{index}, and this node has {gpus} GPUs)")
+
+    properties = types.SimpleNamespace(
+        total_memory=_MEMORY_BYTES, name="NVIDIA (rehearsed)", major=9, minor=0, multi_processor_count=132
+    )
+    nothing = _Nothing()
+    answers: dict[str, Any] = {
+        "is_available": lambda: observer.is_asked_by_user(),
+        "device_count": lambda: gpus if observer.is_asked_by_user() else 0,
+        "is_initialized": lambda: True, "is_bf16_supported": lambda *_, **__: True,
+        "set_device": set_device, "current_device": lambda: int(os.environ.get("LOCAL_RANK", "0")),
+        "get_device_properties": lambda *_: properties, "get_device_name": lambda *_: properties.name,
+        "get_device_capability": lambda *_: (9, 0), "mem_get_info": lambda *_: (_MEMORY_BYTES, _MEMORY_BYTES),
+        "memory_summary": lambda *_, **__: "", "memory_stats": lambda *_: {},
+        "get_rng_state": lambda *_: torch.zeros(8, dtype=torch.uint8), "get_rng_state_all": list,
+        "Stream": _Nothing, "Event": _Nothing, "CUDAGraph": _Nothing, "device": _Nothing,
+        "stream": lambda *_: nothing, "current_stream": lambda *_: nothing, "default_stream": lambda *_: nothing,
+    }  # fmt: skip
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+        answers[name] = lambda *_: 0
+    for name in (
+        "synchronize", "empty_cache", "reset_peak_memory_stats", "reset_max_memory_allocated", "manual_seed",
+        "manual_seed_all", "set_rng_state", "set_rng_state_all", "ipc_collect", "init",
+        "set_per_process_memory_fraction",
+    ):  # fmt: skip
+        answers[name] = lambda *_, **__: None
+    vars(cuda).update(answers)
+    cuda.nvtx.range_push = cuda.nvtx.range_pop = cuda.nvtx.mark = lambda *_: None
+    cuda.nvtx.range = _Nothing
+    accelerator: Any = getattr(torch, "accelerator", None)
+    if accelerator is not None:
+        is_user = observer.is_asked_by_user
+        vars(accelerator).update(
+            is_available=lambda: is_user(), device_count=lambda: gpus if is_user() else 0,
+            current_accelerator=lambda *_, **__: torch.device("cuda") if is_user() else None,
+            set_device_index=set_device, set_device_idx=set_device, synchronize=lambda *_: None,
+            current_device_index=answers["current_device"],
+        )  # fmt: skip
+
+
+def _precision(observer: Observer, *, keeps_half: bool) -> None:
+    autocast: Any = torch.amp.autocast_mode.autocast
+    enter = autocast.__init__
+
+    def start(self: Any, device_type: str = "cuda", dtype: Any = None, enabled: bool = True, **options: Any) -> None:
+        del device_type
+        if enabled:
+            observer.once("autocast", dtype=str(dtype), site=observer.site())
+        options.pop("cache_enabled", None)
+        enter(self, "cpu", torch.bfloat16, enabled=enabled and keeps_half)
+
+    autocast.__init__ = start
+    cuda_amp: Any = torch.cuda.amp
+    cuda_amp.autocast = lambda enabled=True, dtype=None, **_: autocast("cuda", dtype, enabled)
+    scaler: Any = torch.amp.GradScaler
+
+    class Scaler(scaler):  # type: ignore[misc]
+        def __init__(self, device: Any = "cuda", init_scale: float = 1024.0, **options: Any) -> None:
+            del device
+            super().__init__("cpu", init_scale=min(init_scale, 1024.0), **options)
+
+        def scale(self, outputs: Any) -> Any:
+            observer.options["scaled"] = self.is_enabled()
+            return super().scale(outputs)
+
+        def unscale_(self, optimizer: Any) -> Any:
+            observer.options["scaled"] = False
+            return super().unscale_(optimizer)
+
+        def step(self, optimizer: Any, *arguments: Any, **options: Any) -> Any:
+            done = super().step(optimizer, *arguments, **options)
+            observer.options["scaled"] = False
+            return done
+
+    torch.amp.GradScaler = Scaler  # type: ignore[misc]
+    cuda_amp.GradScaler = lambda *arguments, **options: Scaler("cuda", *arguments, **options)
+    for kind in (torch.optim.Adam, torch.optim.AdamW):
+
+        def create(self: Any, *arguments: Any, _create: Any = kind.__init__, **options: Any) -> None:
+            _create(self, *arguments, **{key: item for key, item in options.items() if key != "capturable"})
+
+        kind.__init__ = create  # type: ignore[method-assign]
+
+
+def _parallel(observer: Observer) -> None:
+    import torch.distributed as dist
+    import torch.distributed.device_mesh as meshes
+    import torch.multiprocessing
+    from torch.distributed import fsdp
+    from torch.nn.parallel import DistributedDataParallel
+
+    wrap: Any = DistributedDataParallel.__init__
+
+    def wrapped(self: Any, module: Any, device_ids: Any = None, output_device: Any = None, **options: Any) -> None:
+        del device_ids, output_device
+        wrap(self, module, **options)
+
+    DistributedDataParallel.__init__ = wrapped  # type: ignore[method-assign]
+    make_mesh = meshes.init_device_mesh
+
+    def mesh(device_type: str, mesh_shape: Any, **options: Any) -> Any:
+        del device_type
+        names = options.get("mesh_dim_names") or ()
+        if any(name in ("tp", "cp", "sp", "pp", "tensor", "model", "context", "sequence") for name in names):
+            observer.has_tensor_parallel = True
+            observer.once("tensor parallel")
+        options.pop("backend_override", None)
+        return make_mesh("cpu", mesh_shape, **options)
+
+    meshes.init_device_mesh = dist.init_device_mesh = mesh  # type: ignore[assignment]
+    own_mesh: Any = meshes.DeviceMesh.__init__
+
+    def create_mesh(self: Any, device_type: Any, *arguments: Any, **options: Any) -> None:
+        own_mesh(self, on_cpu(device_type), *arguments, **options)
+
+    meshes.DeviceMesh.__init__ = create_mesh  # type: ignore[method-assign]
+    shard: Any = fsdp.FullyShardedDataParallel.__init__
+
+    def sharded(self: Any, module: Any, *arguments: Any, **options: Any) -> None:
+        options.pop("mixed_precision", None)
+        options["device_id"] = torch.device("cpu")
+        observer.fsdp_units.append(self)
+        shard(self, module, *arguments, **options)
+
+    fsdp.FullyShardedDataParallel.__init__ = sharded  # type: ignore[method-assign]
+    policy = getattr(fsdp, "MixedPrecisionPolicy", None)
+    if policy is not None and not observer.options.get("keep_half"):
+        fsdp.MixedPrecisionPolicy = lambda *_, **__: policy()  # type: ignore[misc, assignment]
+    module: Any = getattr(fsdp, "FSDPModule", None)
+    if module is not None and hasattr(module, "set_force_sum_reduction_for_comms"):
+        divide = module.set_gradient_divide_factor
+
+        def divided(self: Any, factor: float) -> None:
+            self.set_force_sum_reduction_for_comms(True)
+            divide(self, factor)
+
+        module.set_gradient_divide_factor = divided
+
+    def spawn(function: Any, args: Any = (), nprocs: int = 1, **_: Any) -> None:
+        observer.put("spawn", processes=nprocs, site=observer.site())
+        function(int(os.environ.get("LOCAL_RANK", "0")), *args)
+
+    torch.multiprocessing.spawn = spawn
+    try:
+        from torch.distributed.tensor import parallel
+
+        split = parallel.parallelize_module
+
+        def parallelize(*arguments: Any, **options: Any) -> Any:
+            observer.has_tensor_parallel = True
+            observer.once("tensor parallel")
+            return split(*arguments, **options)
+
+        parallel.parallelize_module = parallelize
+    except ImportError:
+        pass
+    from torch.distributed.checkpoint import state_dict
+
+    # Gathered states are not offloaded: PyTorch 2.13 crashes if they are on the CPU already.
+    for owner, name, option in (
+        (state_dict, "StateDictOptions", "cpu_offload"),
+        (fsdp, "FullStateDictConfig", "offload_to_cpu"),
+        (fsdp, "FullOptimStateDictConfig", "offload_to_cpu"),
+    ):
+        kind = getattr(owner, name)
+
+        def configured(*arguments: Any, _kind: Any = kind, _option: str = option, **options: Any) -> Any:
+            return _kind(*arguments, **{**options, _option: False})
+
+        setattr(owner, name, configured)

@@ -1,0 +1,418 @@
+"""Rehearse a training script: prepare what is copied, run the stages in a confined child, and judge the records."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.reading.source import read
+from smp_advisor.rehearsal import findings as judge
+from smp_advisor.rehearsal.contract import require_linux, unexportable
+from smp_advisor.rehearsal.jobs import job_of
+from smp_advisor.rehearsal.report import KINDS, Observed, Rehearsal
+from smp_advisor.sandbox import Limits, run_isolated
+from smp_advisor.sandbox.confinement import clean_environment
+from smp_advisor.sandbox.limits import available_memory_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from smp_advisor.rehearsal.contract import Job
+
+STEPS, BATCHES, MOST = 6, 4, 40
+_MOST_PROCESSES = 4
+_SECONDS = 3600.0
+"""Last guard of a whole rehearsal. Counts of updates and batches end it before."""
+_MOST_FILES, _MOST_FILE_BYTES = 2000, 5 * 2**20
+_LEFT_OUT = ("__pycache__", ".git", ".ipynb_checkpoints", "node_modules", "wandb", "mlruns")
+_SIZE_BYTES = 4 * 2**30
+_READS_OTHERWISE = re.compile(r"sys\.argv|\b(?:fire|click|hydra|typer|absl|tyro|jsonargparse|simple_parsing|draccus)\b")
+_BAD_BATCHES = re.compile(r"isnan|isfinite|isinf|nan_to_num")
+_ROW_NAMES = frozenset(
+    {"example", "examples", "row", "rows", "sample", "samples", "record", "element", "e", "ex", "x", "item", "batch"}
+)
+_NO_COLUMNS = frozenset({
+    "input_ids", "labels", "attention_mask", "token_type_ids", "pixel_values", "label", "image", "messages", "loss",
+    "chosen", "rejected", "position_ids", "train", "test", "validation", "prompt",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """What is copied, and what its text shows."""
+
+    folder: Path
+    script: str
+    text: str
+    name: str
+
+
+def rehearse(
+    script: str | os.PathLike[str],
+    job: Any = None,
+    processes: int = 2,
+    data: Mapping[str, str | os.PathLike[str]] | str | os.PathLike[str] | None = None,
+    compare: str | os.PathLike[str] | None = None,
+    *,
+    keep_half_precision: bool = False,
+    allow_unconfined: bool = False,
+    on_line: Callable[[str], None] | None = None,
+    on_progress: Callable[[float, float, str], None] | None = None,
+) -> Rehearsal:
+    """Run a training script here, small and unchanged, as a SageMaker job starts it, and report what would break.
+
+    The stages are a few updates on several processes, the same samples on one, accumulation folded into the batch,
+    nodes of one GPU, a kill after a save with a new start, and the saved model loaded. GPUs and NCCL are processors and
+    gloo without the script knowing. The script sees copies of its folder, no network and no secrets.
+
+    Parameters
+    ----------
+    script
+        Training script, or its content.
+    job
+        Plan or advice, cell with an estimator or ModelTrainer (text or path), command, or a mapping with
+        ``hyperparameters``, ``sdk``, ``command``, ``environment``, ``checkpoints``.
+    processes
+        Processes of the run, each with a GPU of its own for the script: 1 to 4.
+    data
+        Folder or file by channel, or that of the channel ``train``, seen read-only. A few rows of it are read; without
+        it stand-ins are, which the result names.
+    compare
+        Another version of the script, such as the one before a change: losses, gradients, parameters, saved names and
+        collectives of the two are compared.
+    keep_half_precision
+        Compute in the script's types of 16 bits instead of fp32: errors of types then show, and sums are less exact.
+    allow_unconfined
+        Run the script although this system refuses namespaces; the result says what it could reach.
+    on_line
+        Called with each line that the script writes.
+    on_progress
+        Called with stages done, stages in total, and the name of the stage.
+
+    Raises
+    ------
+    AdvisorError
+        An argument has the wrong type, or a file cannot be read.
+    ProfileError
+        The child process cannot be started, or namespaces are refused.
+
+    Examples
+    --------
+    >>> print(rehearse("train.py", {"hyperparameters": {"epochs": 1}}))  # doctest: +SKIP
+    """
+    require_linux()
+    if type(processes) is not int or not 1 <= processes <= _MOST_PROCESSES:
+        raise AdvisorError(f"rehearse() takes 1 to {_MOST_PROCESSES} processes, not {processes!r}.")
+    stated, extra = job_of(job)
+    if stated.is_given and not stated.launches:
+        processes = 1
+    with tempfile.TemporaryDirectory(prefix="smp-rehearsal-") as name:
+        code = _copied(script, extra, Path(name) / "code")
+        request = _request(code, stated, processes, _channels(data), allow_unconfined, keep_half_precision)
+        recorded = _recorded(request, on_line, on_progress)
+        result = _judged(code, stated, processes, recorded)
+        if compare is None:
+            return result
+        other = _copied(compare, extra, Path(name) / "compared")
+        first = {
+            **_request(other, stated, processes, _channels(data), allow_unconfined, keep_half_precision),
+            "stages": "first",
+        }
+        from smp_advisor.rehearsal.compare import compared
+
+        return compared(result, recorded, _recorded(first, on_line, on_progress))
+
+
+def _recorded(request: dict[str, Any], on_line: Any, on_progress: Any) -> dict[str, Any]:
+    memory = max(2 * 2**30, available_memory_bytes() * 3 // 4)
+    recorded: dict[str, Any] = run_isolated(
+        "smp_advisor.rehearsal.stages:run", request, what=f"the rehearsal of {request['script']}",
+        limits=Limits(memory_bytes=memory, seconds=_SECONDS, processes=64), environment=clean_environment(),
+        on_line=on_line, on_progress=on_progress,
+    )  # fmt: skip
+    return recorded
+
+
+def _channels(data: Any) -> dict[str, str]:
+    if data is None:
+        return {}
+    places = data if isinstance(data, Mapping) else {"train": data}
+    found = {}
+    for name, place in places.items():
+        path = Path(os.fspath(place)).expanduser()
+        if not path.exists():
+            raise AdvisorError(f"The data of the channel {name!r} do not exist at {str(path)!r}.")
+        found[str(name)] = str(path.resolve())
+    return found
+
+
+def _copied(script: Any, extra: dict[str, Any], folder: Path) -> _Code:
+    """Copy the script with the small files of its folder, as a job uploads them."""
+    source = read(script)
+    folder.mkdir(parents=True)
+    entry, home = source.file, None if source.file is None else source.file.parent
+    if extra.get("source_dir") and home is not None:
+        home = next(
+            (
+                p.resolve()
+                for p in (extra.get("folder", Path()) / extra["source_dir"], Path(extra["source_dir"]))
+                if p.is_dir()
+            ),
+            home,
+        )
+    if entry is None or home is None:
+        (folder / "train.py").write_text(source.text, encoding="utf-8")
+        return _Code(folder, "train.py", source.text, "script")
+    entry = entry.resolve()
+    home = home.resolve() if entry.is_relative_to(home.resolve()) else entry.parent
+    count = 0
+    for place, folders, files in os.walk(home):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith(".")]
+        for name in sorted(files):
+            path = Path(place, name)
+            if path.is_symlink() or not path.is_file() or path.stat().st_size > _MOST_FILE_BYTES:
+                continue
+            count += 1
+            if count > _MOST_FILES:
+                break
+            target = folder / path.relative_to(home)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
+    relative = entry.relative_to(home)
+    target = folder / relative
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(source.text, encoding="utf-8")
+    return _Code(folder, relative.as_posix(), source.text, entry.name)
+
+
+def _request(
+    code: _Code,
+    job: Job,
+    processes: int,
+    channels: dict[str, str],
+    allow_unconfined: bool,
+    keep_half: bool,
+) -> dict[str, Any]:
+    texts = [code.text, *(path.read_text("utf-8", "replace") for path in code.folder.rglob("*.py"))]
+    whole = "\n".join(texts)
+    tree = _tree(code)
+    names = _undefined(tree)
+    roots = set(re.findall(r"^\s*(?:import|from)\s+(\w+)", whole, re.MULTILINE))
+    roots |= {"transformers"} & ({"transformers"} if roots & {"trl", "peft"} else set())
+    needs_table = bool(names) and (
+        "trl" in roots or bool(re.search(r"\.(?:map|rename_column|select|train_test_split)\(", code.text))
+    )
+    return {
+        "source": str(code.folder), "script": code.script, "job": asdict(job), "channels": channels,
+        "processes": processes, "steps": STEPS, "batches": BATCHES, "most": MOST, "stages": "all",
+        "size_bytes": min(_SIZE_BYTES, max(2**28, available_memory_bytes() // 3)), "allow_unconfined": allow_unconfined,
+        "imports": sorted(roots), "words": sorted({"Trainer"} if re.search(r"Trainer\b", whole) else set()),
+        "names": names, "one_label": "SequenceClassification" in code.text,
+        "needs_table": needs_table, "texts_needed": '"text"' in code.text and needs_table,
+        "columns": _columns(tree), "keep_half": keep_half,
+        "provokes_bad_batch": bool(_BAD_BATCHES.search(whole)),
+    }  # fmt: skip
+
+
+def _tree(code: _Code) -> ast.Module:
+    try:
+        return ast.parse(code.text)
+    except SyntaxError as error:
+        raise AdvisorError(f"{code.name} is no Python: {error.msg} at line {error.lineno}.") from None
+
+
+def _undefined(tree: ast.Module) -> dict[str, str]:
+    """Names that a fragment takes from elsewhere, and whether they are called."""
+    defined = set(dir(builtins)) | {"__file__", "__name__"}
+    used: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            defined.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.arg):
+            defined.add(node.arg)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            if any(alias.name == "*" for alias in node.names):
+                return {}
+            defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            defined.add(node.name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in defined:
+            used[node.func.id] = "call"
+        elif isinstance(node, ast.Name) and node.id not in defined:
+            used.setdefault(node.id, "value")
+    if "exec(" in ast.unparse(tree) or "globals()" in ast.unparse(tree):
+        return {}
+    return {
+        name: how for name, how in used.items() if re.search("row|data|train|test|eval|valid|held|example|sample", name)
+    }
+
+
+def _columns(tree: ast.Module) -> list[str]:
+    """Columns that the script reads of its rows."""
+    found = set()
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in _ROW_NAMES
+            and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+        ):  # fmt: skip
+            found.add(node.slice.value)
+        elif (
+            isinstance(node, ast.keyword)
+            and node.arg in ("dataset_text_field", "text_column")
+            and isinstance(node.value, ast.Constant)
+        ):
+            found.add(str(node.value.value))
+        elif isinstance(node, ast.keyword) and node.arg == "remove_columns" and isinstance(node.value, ast.List):
+            found |= {str(entry.value) for entry in node.value.elts if isinstance(entry, ast.Constant)}
+    return sorted(found - _NO_COLUMNS)
+
+
+def _judged(code: _Code, job: Job, processes: int, recorded: dict[str, Any]) -> Rehearsal:
+    stages = {stage["name"]: stage for stage in recorded["stages"]}
+    first = stages["several processes"]
+    found: list[Observed] = []
+    skipped: dict[str, str] = {}
+    for name in unexportable(job.hyperparameters, job.sdk):
+        text = f"the container of version 3 ends before the script: {name!r} cannot be a variable of the shell"
+        found.append(Observed(kind="arguments", text=text))
+    found += judge.arguments(first, dict(job.hyperparameters), reads_otherwise=bool(_READS_OTHERWISE.search(code.text)))
+    why = judge.not_rehearsed(first)
+    if why:
+        skipped["failure"] = why
+    else:
+        found += judge.failures(first)
+    found += [*judge.apart(first), *judge.alone(first), *judge.training(first)]
+    found += [*judge.saves(first, keeps_checkpoints=job.keeps_checkpoints), *judge.loaded(first)]
+    found += _of_further(stages, job, skipped)
+    if any(entry.kind in ("same batches", "no group") for entry in found):
+        found = [entry for entry in found if entry.kind != "scale"]
+    if any(entry.kind == "no group" for entry in found):
+        found = [entry for entry in found if entry.kind not in ("not averaged", "written twice")]
+    problems = _once(entry for entry in found if entry.level != "note")
+    ran = {stage["name"] for stage in recorded["stages"]}
+    observed, missed = _looked_at(ran, first, processes, skipped)
+    failed = next((rank for rank in judge.ranks_of(first) if first["ranks"][rank]["end"]), 0)
+    stand_ins = sorted({
+        event["what"] for stage in recorded["stages"] for rank in judge.ranks_of(stage)
+        for event in judge.events(stage, rank, "stand-in")
+    })  # fmt: skip
+    return Rehearsal(
+        script=code.name, processes=processes, outcome=_outcome(first, why),
+        updates=max((event["update"] for event in first["ranks"][0]["events"]), default=0),
+        findings=problems, notes=_once(entry for entry in found if entry.level == "note"),
+        stages=tuple((stage["name"], _how(stage)) for stage in recorded["stages"]),
+        stand_ins=tuple(stand_ins), observed=observed, not_observed=missed, peaks=tuple(judge.peaks(first)),
+        reachable=tuple(recorded["reachable"]),
+        processor_seconds=recorded["import_seconds"] + sum(stage["seconds"] for stage in recorded["stages"]),
+        log=tuple(first["ranks"][failed]["log"]),
+    )  # fmt: skip
+
+
+def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> list[Observed]:
+    """What stages after the first one show."""
+    found: list[Observed] = []
+    first, one = stages["several processes"], stages.get("one process")
+    if one is not None:
+        compared, why = judge.scale(first, one)
+        found += compared
+        if why:
+            skipped["scale"] = why
+    found += judge.planned_rate(first, one if one is not None and not one["failed"] else None)
+    if (fold := stages.get("accumulation folded")) is not None:
+        compared, why = judge.folded(first, fold)
+        found += compared
+        if why:
+            skipped["accumulation"] = why
+    if (nodes := stages.get("nodes of one GPU")) is not None:
+        of_nodes = [*judge.nodes(nodes)]
+        found += of_nodes or ([] if judge.not_rehearsed(nodes) else [*judge.failures(nodes)])
+    if (bad := stages.get("a bad batch on the last rank")) is not None and not judge.not_rehearsed(bad):
+        found += [replace(entry, kind="bad batch") for entry in judge.failures(bad)]
+    killed, again = stages.get("killed after a save"), stages.get("resumed")
+    if killed is not None:
+        if again is not None and not judge.not_rehearsed(again):
+            found += [replace(entry, kind="resume") for entry in judge.failures(again)]
+        found += judge.resumed(killed, again, keeps_checkpoints=job.keeps_checkpoints)
+    return found
+
+
+def _once(found: Any) -> tuple[Observed, ...]:
+    """Each finding once, by its kind, text and line."""
+    kept: dict[tuple[str, str, str], Observed] = {}
+    for entry in found:
+        kept.setdefault((entry.kind, entry.text, entry.site), entry)
+    return tuple(kept.values())
+
+
+def _outcome(first: dict[str, Any], why: str) -> str:
+    updates = max((event["update"] for event in first["ranks"][0]["events"]), default=0)
+    if why:
+        return f"not rehearsed after {updates} updates: {why}"
+    if not first["failed"]:
+        limited = any(event["limited"] for event in judge.events(first, 0, "finished"))
+        return f"stopped after {updates} updates" if limited else "ran to the end"
+    failure = next(iter(judge.failures(first)), None)
+    if failure is None:
+        return "stopped at an unknown line"
+    return f"stopped at {failure.site or 'the start'} because {failure.text}"
+
+
+def _how(stage: dict[str, Any]) -> str:
+    if any(judge.events(stage, rank, "killed") for rank in judge.ranks_of(stage)):
+        return "as planned"
+    return "stopped" if stage["failed"] else "to the end"
+
+
+_STAGE_OF = {
+    "scale": "one process", "accumulation": "accumulation folded", "node": "nodes of one GPU", "resume": "resumed",
+    "bad batch": "a bad batch on the last rank",
+}  # fmt: skip
+_OF_SEVERAL = (
+    "order",
+    "alone",
+    "not averaged",
+    "no group",
+    "same batches",
+    "same order",
+    "uneven",
+    "written twice",
+    "late",
+)
+
+
+def _looked_at(
+    ran: set[str], first: dict[str, Any], processes: int, skipped: dict[str, str]
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    missed: dict[str, str] = dict(skipped)
+    trained = bool(judge.events(first, 0, "step"))
+    for kind in KINDS:
+        if kind in missed:
+            continue
+        if kind in _OF_SEVERAL and processes < 2:
+            missed[kind] = "one process"
+        elif kind in _STAGE_OF and _STAGE_OF[kind] not in ran:
+            reasons = {
+                "accumulation": "no accumulation",
+                "resume": "nothing was saved during the run",
+                "bad batch": "the script tests no batch",
+            }
+            missed[kind] = (
+                reasons.get(kind, "the run stopped before") if not first["failed"] else "the run stopped before"
+            )
+        elif kind == "load" and not first.get("loaded"):
+            missed[kind] = "no model was saved"
+        elif not trained and kind not in ("failure", "arguments", "order", "late", "no group", "place"):
+            missed[kind] = "no update was seen"
+    return tuple(kind for kind in KINDS if kind not in missed), tuple(missed.items())

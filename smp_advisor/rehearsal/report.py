@@ -1,0 +1,160 @@
+"""The result of a rehearsal: how it ended, what was seen with its evidence, and what was not looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LEVELS = ("error", "warning", "note")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observed:
+    """Something that the rehearsal saw."""
+
+    kind: str
+    """Kind of defect, a key of `KINDS`."""
+    text: str
+    """What was seen, with ranks and figures."""
+    level: str = "error"
+    """``error`` ends or falsifies a training, ``warning`` costs, ``note`` is a fact."""
+    site: str = ""
+    """``file:line`` of the script; empty if there is none."""
+    stage: str = ""
+
+    @property
+    def line(self) -> int | None:
+        """Line of the script."""
+        number = self.site.rpartition(":")[2]
+        return int(number) if number.isdigit() else None
+
+    def __str__(self) -> str:
+        where = f" ({self.site})" if self.site and self.site not in self.text else ""
+        return f"{self.level}: {self.text}{where}"
+
+
+KINDS: Mapping[str, str] = {
+    "failure": "an error of the script, or of a library in the installed version",
+    "order": "ranks in different collectives, or at different places",
+    "alone": "work of one rank while others wait",
+    "not averaged": "gradients that are not averaged",
+    "no group": "processes without a process group",
+    "same batches": "the same batches on every rank",
+    "same order": "the same order in every epoch",
+    "uneven": "loaders of different lengths",
+    "scale": "scale of loss and gradients against one process",
+    "accumulation": "scale of gradients against a batch without accumulation",
+    "learning rate": "learning rates that differ by rank, or end before the training does",
+    "clipping": "gradients that are clipped while they are scaled",
+    "parameters": "parameters that never change, or that no optimizer has",
+    "empty group": "weight decay of an empty group",
+    "arguments": "arguments that arrive otherwise, or nowhere",
+    "resume": "a start after a kill",
+    "saved in part": "models saved in part",
+    "written twice": "a file that two ranks write",
+    "place": "files in a place that is lost when the job ends",
+    "load": "saved models that do not load",
+    "node": "a second node that is taken for the first",
+    "late": "a file that is read before the first rank has written it",
+    "bad batch": "a bad batch on one rank",
+}
+"""What a rehearsal looks at."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rehearsal:
+    """A rehearsal of a training script: a few updates on this machine, in the container's contract.
+
+    Examples
+    --------
+    >>> smp_advisor.rehearse("train.py").findings  # doctest: +SKIP
+    """
+
+    script: str
+    processes: int
+    outcome: str
+    """``ran to the end``, ``stopped after n updates``, or where it stopped and why."""
+    updates: int
+    findings: tuple[Observed, ...]
+    """Errors and warnings, the earliest stage first."""
+    notes: tuple[Observed, ...] = ()
+    """Facts that cost nothing by themselves."""
+    stages: tuple[tuple[str, str], ...] = ()
+    """Each stage with how it ended."""
+    stand_ins: tuple[str, ...] = ()
+    """What the job will have and this run had not: data, weights, kernels, precision."""
+    observed: tuple[str, ...] = ()
+    """Kinds that this run could have seen, keys of `KINDS`."""
+    not_observed: tuple[tuple[str, str], ...] = ()
+    """Kinds that it could not see, each with the reason."""
+    peaks: tuple[tuple[str, float], ...] = ()
+    """Peak memory of phases above that before the model, as multiples of the model's bytes."""
+    reachable: tuple[str, ...] = ()
+    """What the script could reach; empty if it saw only copies, and no network."""
+    compared: tuple[str, ...] = ()
+    """Behavior that was compared with another script."""
+    processor_seconds: float = 0.0
+    log: tuple[str, ...] = ()
+    """Last lines of the rank that failed first, or of the first rank."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every stage ran, and nothing was found. It promises nothing about kinds that were not observed."""
+        return self.outcome != "" and not self.outcome.startswith(("stopped at", "not rehearsed")) and not self.findings
+
+    @property
+    def summary(self) -> str:
+        """The result in one line."""
+        count = len(self.findings)
+        found = "nothing found" if not count else f"{count} finding{'s' if count > 1 else ''}"
+        return f"{self.script}: {self.outcome}; {found}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for files and assistants."""
+        from dataclasses import asdict
+
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"The script could reach {', '.join(self.reachable)}."] if self.reachable else []
+        lines += [self.summary, *(f"- {finding}" for finding in (*self.findings, *self.notes))]
+        for title, entries in self._parts():
+            if entries:
+                lines.append(f"{title}: {'; '.join(entries)}")
+        return "\n".join(lines)
+
+    def _parts(self) -> list[tuple[str, list[str]]]:
+        return [
+            ("stages", [f"{name} {how}" for name, how in self.stages]),
+            ("compared", list(self.compared)),
+            ("stand-ins", list(self.stand_ins)),
+            ("peaks", [f"{phase} {times:.2f} x the model" for phase, times in self.peaks]),
+            ("looked at", [KINDS[kind] for kind in self.observed]),
+            ("not looked at", [f"{KINDS[kind]} ({why})" for kind, why in self.not_observed]),
+        ]
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        del cycle
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        color = "var(--jp-success-color1, #1b7f3b)" if self.ok else "var(--jp-error-color1, #b3261e)"
+        reach = f"<p>The script could reach {escape(', '.join(self.reachable))}.</p>" if self.reachable else ""
+        found = "".join(f"<li>{escape(str(entry))}</li>" for entry in (*self.findings, *self.notes))
+        parts = "".join(
+            f"<details><summary>{escape(title)}</summary><ul>{''.join(f'<li>{escape(e)}</li>' for e in entries)}</ul>"
+            "</details>"
+            for title, entries in self._parts()
+            if entries
+        )
+        log = (
+            f"<details><summary>log</summary><pre>{escape(chr(10).join(self.log))}</pre></details>" if self.log else ""
+        )
+        return (
+            f'<div class="smp-advisor-result" style="border-left:3px solid {color};padding-left:10px;margin:4px 0">'
+            f"<p><strong>{escape(self.summary)}</strong></p>{reach}<ul>{found}</ul>{parts}{log}</div>"
+        )

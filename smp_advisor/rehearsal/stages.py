@@ -1,0 +1,423 @@
+"""The stages of a rehearsal, in one confined process that forks the ranks of each and follows what they record."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import mmap
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from smp_advisor.rehearsal import contract
+from smp_advisor.rehearsal.contract import Job
+from smp_advisor.sandbox import progress
+from smp_advisor.sandbox.confinement import confined
+from smp_advisor.sandbox.deadlock import Stillness
+
+STEPS, BATCHES, MOST = 6, 4, 40
+_HEAVY_SECONDS = 150.0
+"""Last guard: seconds of a processor of one stage. Counts of updates and batches end it before."""
+_WALL_SECONDS = 900.0
+_PAUSE_SECONDS = 0.02
+_STILL = 25
+"""Observations in a row of processes that all sleep, after which none will go on."""
+_LOG_LINES = 60
+_PRELOADED = (
+    "transformers",
+    "datasets",
+    "accelerate",
+    "peft",
+    "trl",
+    "lightning",
+    "diffusers",
+    "timm",
+    "torchvision",
+    "evaluate",
+)
+SOURCE, CHANNELS = "/smp/source", "/smp/channels"
+
+
+def run(request: dict[str, Any]) -> dict[str, Any]:
+    """Make all stages of a request in a confined process; the result is what the ranks recorded."""
+    shown = {SOURCE: Path(request["source"])}
+    shown |= {f"{CHANNELS}/{name}": Path(path) for name, path in request["channels"].items()}
+    done = confined(
+        lambda root: _Rehearsed(request, root).run(), shown=shown, size_bytes=request["size_bytes"],
+        allow_unconfined=request["allow_unconfined"],
+    )  # fmt: skip
+    return {**done.result, "reachable": list(done.reachable)}
+
+
+@dataclass
+class _Rank:
+    """A running rank, and what it has recorded."""
+
+    pid: int
+    events_file: int
+    log_file: int
+    events: list[dict[str, Any]] = field(default_factory=list)
+    rest: bytes = b""
+    place: int = 0
+    end: int | None = None
+    collectives: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    done: set[tuple[str, int]] = field(default_factory=set)
+
+    def read(self) -> bool:
+        """Read new events; whether there were some."""
+        data = os.pread(self.events_file, 1 << 20, self.place)
+        self.place += len(data)
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                self._add(json.loads(line))
+        return bool(data)
+
+    def _add(self, event: dict[str, Any]) -> None:
+        key = (event.get("group", ""), event.get("number", 0))
+        if event["kind"] == "done":
+            self.done.add(key)
+            return
+        if event["kind"] == "collective":
+            self.collectives[key] = event
+        self.events.append(event)
+
+    def waits_in(self) -> dict[str, Any] | None:
+        """The collective that it has begun and not ended."""
+        return next((event for key, event in self.collectives.items() if key not in self.done), None)
+
+
+class _Rehearsed:
+    """All stages in a file system with a root."""
+
+    def __init__(self, request: dict[str, Any], root: Path) -> None:
+        self.request, self.root = request, root
+        self.base = root / "opt/ml"
+        self.job = Job(**request["job"])
+        self.code = self.base / ("code" if self.job.sdk == 2 else "input/data/code")
+        self.channels = {name: self._shown(f"{CHANNELS}/{name}") for name in request["channels"]}
+        self.stages: list[dict[str, Any]] = []
+        self.processes = int(request["processes"])
+
+    def _shown(self, target: str) -> Path:
+        return self.root / target.lstrip("/")
+
+    def run(self) -> dict[str, Any]:
+        """The stages in their order, until one fails."""
+        begun = time.process_time()
+        self._import()
+        imports = time.process_time() - begun
+        first = self._stage("several processes", late=True)
+        if first["verdict"] and first["verdict"]["code"] == "heavy":
+            first = self._stage("several processes", late=True, batch_times=0.001)
+        recorded = {event["kind"]: event for event in first["ranks"][0]["events"]}
+        if not first["failed"] and "step" in recorded and self.request["stages"] != "first":
+            self._further(first)
+        return {"stages": self.stages, "import_seconds": imports}
+
+    def _further(self, first: dict[str, Any]) -> None:
+        world = self.processes
+        loaded = self._saved_files(first)
+        if loaded:
+            first["loaded"] = loaded
+        if world > 1:
+            self._stage("one process", world=1, batch_times=world)
+        accumulates = any(event["kind"] == "accumulation" for event in first["ranks"][0]["events"])
+        if accumulates:
+            self._stage("accumulation folded", fold=True)
+        if world > 1:
+            self._stage("nodes of one GPU", nodes=world)
+        if self.request["provokes_bad_batch"] and world > 1:
+            self._stage("a bad batch on the last rank", poison=True)
+        saves = any(event["kind"] == "save" for event in first["ranks"][0]["events"])
+        if saves or self.job.keeps_checkpoints:
+            killed = self._stage("killed after a save", kill_after=2)
+            was_killed = any(event["kind"] == "killed" for rank in killed["ranks"] for event in rank["events"])
+            if was_killed and killed["checkpoints"]:
+                self._stage("resumed", keeps=True)
+
+    def _import(self) -> None:
+        os.environ |= {
+            "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "WANDB_MODE": "disabled",
+            "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR",
+            "HF_HOME": f"{self.root}/tmp/hub", "MPLCONFIGDIR": f"{self.root}/tmp", "PYTHONDONTWRITEBYTECODE": "1",
+            "ACCELERATE_LOG_LEVEL": "error", "PYTHONWARNINGS": "ignore",
+        }  # fmt: skip
+        import torch
+        import torch.distributed.checkpoint.state_dict
+        import torch.distributed.device_mesh
+        import torch.distributed.fsdp
+        import torch.distributed.optim
+        import torch.nn.parallel
+
+        for name in _PRELOADED:
+            if name in self.request["imports"]:
+                progress(0, 1, f"importing {name}")
+                with contextlib.suppress(Exception):
+                    __import__(name)
+        if "Trainer" in self.request["words"]:
+            with contextlib.suppress(Exception):
+                import transformers
+
+                _ = transformers.Trainer, transformers.TrainingArguments
+        if "transformers" in sys.modules:
+            with contextlib.suppress(Exception):
+                import transformers.modeling_utils
+                import transformers.models.auto.modeling_auto
+        torch.set_num_threads(1)
+        gc.freeze()  # a collection in a fork would copy the pages of all that was imported
+
+    def _stage(
+        self, name: str, *, world: int | None = None, nodes: int = 1, keeps: bool = False, **options: Any
+    ) -> dict[str, Any]:
+        world = self.processes if world is None else world
+        progress(len(self.stages), 8, name)
+        print(f"rehearsal: {name}", flush=True)  # noqa: T201 - the live log
+        self._fresh(nodes, keeps=keeps)
+        per_node = world // nodes
+        limits = {"steps": self.request["steps"], "batches": self.request["batches"], "most": self.request["most"]}
+        given = {key: self.request[key] for key in ("columns", "keep_half", "texts_needed")}
+        settings = {**limits, **given, "local_world": per_node, "nodes": nodes, **options}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        shared = mmap.mmap(-1, max(world, 1))
+        ranks = []
+        for rank in range(world):
+            values = {
+                "options": settings, "code": str(self.code), "script": self.request["script"], "world": world,
+                "arguments": self.job.words(), "names": self.request["names"], "one_label": self.request["one_label"],
+                "needs_table": self.request["needs_table"],
+                "variables": contract.variables(
+                    self.base, self.job, self.request["script"], self.channels, host=rank // per_node, hosts=nodes,
+                    gpus=per_node,
+                ) | (contract.of_launcher(rank, world, per_node, port) if self.job.launches else {}),
+            }  # fmt: skip
+            ranks.append(_start(rank, shared, values))
+        verdict, seconds = self._follow(ranks)
+        stage = {
+            "name": name, "verdict": verdict, "seconds": seconds, "world": world, "nodes": nodes,
+            "ranks": [{"end": rank.end, "events": rank.events, "log": _tail(rank.log_file)} for rank in ranks],
+            "failed": bool(verdict) or any(rank.end not in (0, None) for rank in ranks),
+            "checkpoints": _files(self.base / "checkpoints"), "model": _files(self.base / "model"),
+            "failure": (self.base / "output/failure").is_file(),
+        }  # fmt: skip
+        for ended in ranks:
+            os.close(ended.events_file)
+            os.close(ended.log_file)
+        self.stages.append(stage)
+        return stage
+
+    def _fresh(self, hosts: int, *, keeps: bool) -> None:
+        kept = self.base.with_name("kept")
+        shutil.rmtree(kept, ignore_errors=True)
+        if keeps:
+            (self.base / "checkpoints").rename(kept)
+        shutil.rmtree(self.base, ignore_errors=True)
+        contract.make_folders(self.base, self.job, self.channels, hosts)
+        shutil.copytree(self._shown(SOURCE), self.code, symlinks=False, dirs_exist_ok=True)
+        for folder in (self.code, *self.code.rglob("*")):
+            if not folder.is_symlink():
+                folder.chmod(folder.stat().st_mode | 0o600)
+        if keeps:
+            shutil.rmtree(self.base / "checkpoints")
+            kept.rename(self.base / "checkpoints")
+
+    def _follow(self, ranks: list[_Rank]) -> tuple[dict[str, Any] | None, float]:
+        begun, used, verdict = time.monotonic(), 0.0, None
+        still = Stillness()
+        while any(rank.end is None for rank in ranks):
+            for rank in ranks:
+                if rank.end is None:
+                    pid, status, usage = os.wait4(rank.pid, os.WNOHANG)
+                    if pid:
+                        rank.end = os.waitstatus_to_exitcode(status)
+                        used += usage.ru_utime + usage.ru_stime
+                        still = Stillness()
+            moved = [rank.read() for rank in ranks]
+            alive = [rank for rank in ranks if rank.end is None]
+            if not alive:
+                break
+            verdict = _mismatch(ranks) or _waits_for_ended(ranks)
+            if verdict is None and not any(moved) and still.observe([rank.pid for rank in alive]) >= _STILL:
+                verdict = _asleep(ranks)
+            if verdict is None and _processor_seconds(alive) > _HEAVY_SECONDS:
+                verdict = {"code": "heavy", "text": f"it needs more than {_HEAVY_SECONDS:.0f} seconds of a processor"}
+            if verdict is None and time.monotonic() - begun > _WALL_SECONDS:
+                verdict = {"code": "heavy", "text": f"the guard of {_WALL_SECONDS:.0f} seconds struck"}
+            if verdict is not None:
+                used += _end(alive)
+                break
+            time.sleep(_PAUSE_SECONDS)
+        for rank in ranks:
+            while rank.read():
+                pass
+        if verdict is None:
+            verdict = _mismatch(ranks)
+        if verdict is not None:
+            verdict["parted"], place = _parted(ranks)
+            verdict["site"] = place or verdict.get("site", "")
+        return verdict, used
+
+    def _saved_files(self, first: dict[str, Any]) -> list[dict[str, Any]]:
+        """What is in ``/opt/ml/model``, loaded by a fork in which nothing is replaced."""
+        if not first["model"]:
+            return []
+        from smp_advisor.rehearsal.saved import look
+
+        file = (
+            os.memfd_create("saved")
+            if sys.platform == "linux"
+            else os.open(self.base / "saved", os.O_RDWR | os.O_CREAT)
+        )
+        pid = os.fork()
+        if not pid:
+            try:
+                null = os.open(os.devnull, os.O_RDWR)
+                for number in (0, 1, 2):
+                    os.dup2(null, number)
+                os.write(file, json.dumps(look(self.base / "model")).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        data = os.pread(file, 1 << 24, 0)
+        os.close(file)
+        return json.loads(data) if data else []
+
+
+def _start(rank: int, shared: Any, values: dict[str, Any]) -> _Rank:
+    files = []
+    for name in ("events", "log"):
+        if sys.platform == "linux":
+            files.append(os.memfd_create(name))
+        else:
+            import tempfile
+
+            files.append(os.dup(tempfile.TemporaryFile().fileno()))  # noqa: SIM115 - its descriptor stays
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setsid()
+            from smp_advisor.rehearsal.process import run as run_rank
+
+            run_rank(rank, files[0], files[1], shared, values)
+        except BaseException:  # noqa: BLE001 - a fork never returns
+            traceback.print_exc()
+        finally:
+            os._exit(9)
+    return _Rank(pid, files[0], files[1])
+
+
+def _tail(file: int) -> list[str]:
+    size = os.fstat(file).st_size
+    data = os.pread(file, 1 << 16, max(0, size - (1 << 16)))
+    return data.decode("utf-8", "replace").splitlines()[-_LOG_LINES:]
+
+
+def _files(folder: Path) -> list[list[Any]]:
+    """Paths below a folder with their sizes, without links."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+    return [[str(path.relative_to(folder)), path.stat().st_size] for path in found[:500]]
+
+
+def _end(ranks: list[_Rank]) -> float:
+    """End ranks with all their processes; stopped before any is ended, so that none sees the end of another."""
+    used = 0.0
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(rank.pid, number)
+    for rank in ranks:
+        _, status, usage = os.wait4(rank.pid, 0)
+        used += usage.ru_utime + usage.ru_stime
+        rank.end = os.waitstatus_to_exitcode(status)
+    return used
+
+
+def _processor_seconds(ranks: list[_Rank]) -> float:
+    ticks = 0
+    for rank in ranks:
+        with contextlib.suppress(OSError, IndexError):
+            words = Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(words[11]) + int(words[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+_ANY_SIZE = ("gather", "scatter", "alltoall", "alltoall_base", "all_to_all_single", "allgather", "barrier")
+
+
+def _pairs(ranks: list[_Rank]) -> Any:
+    """Collectives of all processes with the same number, for the first rank and each other one."""
+    for key, event in ranks[0].collectives.items():
+        for number, rank in enumerate(ranks[1:], 1):
+            other = rank.collectives.get(key)
+            if other is not None and event["ranks"] == other["ranks"] == len(ranks):
+                yield event, number, other
+
+
+def _shown(rank: int, event: dict[str, Any]) -> str:
+    return f"rank {rank} is in {event['operation']} of {event['elements']:,} elements at {event['site']}"
+
+
+def _mismatch(ranks: list[_Rank]) -> dict[str, Any] | None:
+    for event, number, other in _pairs(ranks):
+        same = event["operation"] == other["operation"]
+        if same and (event["elements"] == other["elements"] or event["operation"] in _ANY_SIZE):
+            continue
+        text = f"{_shown(0, event)}, while {_shown(number, other)}"
+        return {"code": "order", "text": text, "site": event["site"], "sites": [event["site"], other["site"]]}
+    return None
+
+
+def _waits_for_ended(ranks: list[_Rank]) -> dict[str, Any] | None:
+    for number, rank in enumerate(ranks):
+        event = rank.waits_in() if rank.end is None else None
+        if event is None or event["ranks"] != len(ranks):
+            continue
+        key = (event["group"], event["number"])
+        for other, ended in enumerate(ranks):
+            while ended.end is not None and ended.read():
+                pass
+            if ended.end is not None and key not in ended.collectives:
+                text = (
+                    f"rank {number} waits in {event['operation']} at {event['site']} for rank {other}, which has ended"
+                )
+                error = next((entry for entry in ended.events if entry["kind"] == "error"), None)
+                text += f" by {error['name']}: {error['text'][:160]}" if error else ""
+                return {"code": "ended", "text": text, "site": event["site"], "sites": [event["site"]]}
+    return None
+
+
+def _asleep(ranks: list[_Rank]) -> dict[str, Any]:
+    texts, sites = [], []
+    for number, rank in enumerate(ranks):
+        event = rank.waits_in()
+        if rank.end is not None:
+            texts.append(f"rank {number} has ended")
+        elif event is None:
+            texts.append(f"rank {number} waits outside of a collective")
+        else:
+            texts.append(f"rank {number} waits in {event['operation']} at {event['site']}")
+            sites.append(event["site"])
+    return {
+        "code": "asleep",
+        "text": "no process computes: " + ", ".join(texts),
+        "site": next(iter(sites), ""),
+        "sites": sites,
+    }
+
+
+def _parted(ranks: list[_Rank]) -> tuple[str, str]:
+    """The first collective at which ranks were at different lines, and the line of the first rank."""
+    for event, number, other in _pairs(ranks):
+        if event["site"] != other["site"]:
+            return f"rank 0 at {event['site']}, rank {number} at {other['site']}", event["site"]
+    return "", ""

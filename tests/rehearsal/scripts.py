@@ -1,0 +1,232 @@
+"""Training scripts for rehearsals: a correct one of each dialect, and changes of them that plant one defect each."""
+
+from __future__ import annotations
+
+START = """
+import argparse, os, torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=3)
+parser.add_argument("--warm-up", type=int, default=2)
+parser.add_argument("--augment", type=bool, default=True)
+arguments, _ = parser.parse_known_args()
+dist.init_process_group("nccl")
+rank, local = dist.get_rank(), int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local)
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1)).cuda(local)
+"""
+DATA = """
+generator = torch.Generator().manual_seed(3)
+x = torch.randn(96, 8, generator=generator)
+sampler = DistributedSampler(TensorDataset(x, x.sum(1, keepdim=True)))
+loader = DataLoader(sampler.dataset, batch_size=4, sampler=sampler)
+"""
+LOOP = """
+for epoch in range(arguments.epochs):
+    sampler.set_epoch(epoch)
+    for a, b in loader:
+        optimizer.zero_grad()
+        loss = (model(a.cuda(local)) - b.cuda(local)).square().mean()
+        loss.backward()
+        optimizer.step()
+"""
+SAVE = """
+if rank == 0:
+    torch.save(model.module.state_dict(), os.environ["SM_MODEL_DIR"] + "/model.pt")
+dist.barrier()
+dist.destroy_process_group()
+"""
+RESUME = """
+path, start = "/opt/ml/checkpoints/last.pt", 0
+if os.path.exists(path):
+    saved = torch.load(path, map_location=f"cuda:{local}")
+    model.module.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    start = saved["epoch"]
+for epoch in range(start, arguments.epochs):
+    sampler.set_epoch(epoch)
+    for a, b in loader:
+        optimizer.zero_grad()
+        loss = (model(a.cuda(local)) - b.cuda(local)).square().mean()
+        loss.backward()
+        optimizer.step()
+    if rank == 0:
+        torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}, path)
+    dist.barrier()
+"""
+WRAP = "model = DDP(net, device_ids=[local])\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.02)\n"
+SHARD = """
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+for part in net:
+    if isinstance(part, nn.Linear):
+        fully_shard(part)
+model = fully_shard(net)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+"""
+SAVE_SHARDS = """
+state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+if rank == 0:
+    torch.save(state, os.environ["SM_MODEL_DIR"] + "/model.pt")
+dist.barrier()
+"""
+FSDP1 = """
+from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel as FSDP, StateDictType
+model = FSDP(net, device_id=local, use_orig_params=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+"""
+SAVE_FSDP1 = """
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True)):
+    state = model.state_dict()
+if rank == 0:
+    torch.save(state, os.environ["SM_MODEL_DIR"] + "/model.pt")
+dist.barrier()
+"""
+ACCUMULATE = """
+for epoch in range(arguments.epochs):
+    sampler.set_epoch(epoch)
+    for number, (a, b) in enumerate(loader):
+        model.require_backward_grad_sync = number % 2 == 1
+        loss = (model(a.cuda()) - b.cuda()).square().mean() / 2
+        loss.backward()
+        if number % 2 == 1:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+DDP = START + WRAP + DATA + RESUME + SAVE
+FSDP2 = START + SHARD + DATA + LOOP + SAVE_SHARDS
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+accelerator = Accelerator(gradient_accumulation_steps=4, mixed_precision="bf16")
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.02)
+x = torch.randn(192, 8)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4, shuffle=True)
+model, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+for epoch in range(2):
+    for a, b in loader:
+        with accelerator.accumulate(model):
+            loss = (model(a) - b).square().mean()
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+accelerator.wait_for_everyone()
+if accelerator.is_main_process:
+    accelerator.save(accelerator.unwrap_model(model).state_dict(), "/opt/ml/model/model.pt")
+"""
+TRAINER = """
+import os
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForLanguageModeling, Trainer, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+tokenizer = AutoTokenizer.from_pretrained("Qwen/Qwen2.5-0.5B")
+rows = load_dataset("my/texts", split="train")
+rows = rows.map(lambda row: tokenizer(row["text"], truncation=True), remove_columns=rows.column_names)
+settings = TrainingArguments(
+    output_dir="/opt/ml/checkpoints", per_device_train_batch_size=2, gradient_accumulation_steps=2, bf16=True,
+    num_train_epochs=1, fsdp="full_shard auto_wrap", save_steps=100,
+    fsdp_config={"transformer_layer_cls_to_wrap": ["Qwen2DecoderLayer"]},
+)
+trainer = Trainer(
+    model=model, args=settings, train_dataset=rows, data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False)
+)
+trainer.train(resume_from_checkpoint=get_last_checkpoint("/opt/ml/checkpoints"))
+trainer.save_model(os.environ["SM_MODEL_DIR"])
+"""
+CORRECT = {
+    "ddp": DDP,
+    "fsdp2": FSDP2,
+    "fsdp1": START + FSDP1 + DATA + LOOP + SAVE_FSDP1,
+    "accumulation": START + WRAP + DATA + ACCUMULATE + SAVE,
+    "accelerate": ACCELERATE,
+    "trainer": TRAINER,
+}
+
+
+def changed(script: str, *changes: tuple[str, str]) -> str:
+    """A script with texts replaced, each of which it has."""
+    for before, after in changes:
+        assert before in script, before
+        script = script.replace(before, after)
+    return script
+
+
+BACKWARD = "        loss.backward()\n"
+BARRIER = "    dist.barrier()\n"
+SAVED = 'torch.save(model.module.state_dict(), os.environ["SM_MODEL_DIR"]'
+OWN_OPTIMIZER = "optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)\n"
+CLIP = "        nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+ORDER = """
+if rank == 0: torch.save(torch.arange(9), "/opt/ml/output/data/order.pt")
+order = torch.load("/opt/ml/output/data/order.pt")
+"""
+SCHEDULED = """
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / (len(loader) * 2)))
+scheduler = accelerator.prepare(scheduler)
+for epoch in range(2):
+"""
+PLANTED = {
+    "order": changed(
+        FSDP2, ("        optimizer.step()\n", "        optimizer.step()\n    if rank == 0: print(model(x[:4]))\n")
+    ),
+    "alone": changed(DDP, (BARRIER, "    if rank == 0:\n        for a, _ in loader: net(a)\n" + BARRIER)),
+    "not averaged": changed(DDP, ("(model(a", "(model.module(a")),
+    "no group": changed(
+        START + "model = net\n" + OWN_OPTIMIZER + DATA + LOOP,
+        ('dist.init_process_group("nccl")\n', ""),
+        ("dist.get_rank()", 'int(os.environ["RANK"])'),
+        ("DistributedSampler(", "DistributedSampler(num_replicas=2, rank=rank, dataset="),
+    ),
+    "same batches": changed(DDP, ("sampler=sampler)", "shuffle=False)")),
+    "same order": changed(DDP, ("    sampler.set_epoch(epoch)\n", "")),
+    "scale": changed(DDP, (BACKWARD, "        (loss * dist.get_world_size()).backward()\n")),
+    "accumulation": changed(ACCELERATE, ("accelerator.backward(loss)", "loss.backward()")),
+    "learning rate": changed(
+        ACCELERATE,
+        ("steps=4, ", "steps=1, "),
+        ("for epoch in range(2):\n", SCHEDULED),
+        ("            optimizer.step()\n", "            optimizer.step()\n            scheduler.step()\n"),
+    ),
+    "clipping": changed(
+        DDP,
+        ("for epoch", 'scaler = torch.amp.GradScaler("cuda")\nfor epoch'),
+        (BACKWARD, "        scaler.scale(loss).backward()\n" + CLIP),
+        ("        optimizer.step()\n", "        scaler.step(optimizer)\n        scaler.update()\n"),
+    ),
+    "parameters": changed(
+        FSDP2, (OWN_OPTIMIZER, ""), ("for part in net", OWN_OPTIMIZER.replace("model", "net") + "for part in net")
+    ),
+    "empty group": changed(
+        DDP,
+        (
+            "(model.parameters(), lr",
+            '([{"params": [], "weight_decay": 0.1}, {"params": list(model.parameters()), "weight_decay": 0.0}], lr',
+        ),
+    ),
+    "resume": changed(DDP, ('    optimizer.load_state_dict(saved["optimizer"])\n', "")),
+    "saved in part": changed(FSDP2, (SAVE_SHARDS, "torch.save(model.state_dict(), f'/opt/ml/model/{rank}.pt')\n")),
+    "written twice": changed(DDP, ("if rank == 0:\n    " + SAVED, "if True:\n    " + SAVED)),
+    "place": changed(DDP, ('os.environ["SM_MODEL_DIR"] + "/model.pt"', '"model.pt"')),
+    "load": changed(DDP, (SAVED, SAVED.replace("model.module", "model"))),
+    "node": changed(
+        DDP,
+        ('group("nccl")', 'group("nccl", rank=int(os.environ["LOCAL_RANK"]), world_size=torch.cuda.device_count())'),
+    ),
+    "late": changed(DDP, ("torch.manual_seed(0)\n", "torch.manual_seed(0)\n" + ORDER)),
+    "bad batch": changed(DDP, (BACKWARD, "        if torch.isnan(loss): continue\n" + BACKWARD)),
+    "failure": changed(DDP, ("lr=0.02)", "lr=0.02, momentum=0.9)")),
+    "uneven": changed(DDP, ("batch_size=4, sampler", "batch_size=4 + 4 * rank, sampler")),
+}
+"""For each kind, a script with that defect."""

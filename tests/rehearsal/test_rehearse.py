@@ -1,0 +1,73 @@
+"""A rehearsal sees each kind of defect, and nothing in correct scripts of every dialect."""
+
+from __future__ import annotations
+
+import pytest
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.rehearsal import KINDS, rehearse
+from tests.rehearsal.scripts import CORRECT, DATA, DDP, LOOP, PLANTED, SAVE, START, WRAP
+
+pytestmark = [pytest.mark.slow, pytest.mark.torch]
+
+
+@pytest.mark.parametrize("dialect", CORRECT)
+def test_nothing_is_found_in_a_correct_script(dialect):
+    done = rehearse(CORRECT[dialect])
+    assert done.outcome.startswith(("ran to the end", "stopped after")), done
+    assert done.findings == (), done
+    assert done.updates >= 2
+    assert {"order", "not averaged", "same batches", "place", "load"} <= set(done.observed), done
+    assert "scale" in done.observed or dialect in ("accelerate", "trainer"), done  # which draw another order
+    assert done.reachable == ()
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_defect_is_seen_as_its_kind(kind):
+    done = rehearse(PLANTED[kind])
+    assert kind in {finding.kind for finding in done.findings}, done
+    assert all(finding.text and finding.kind in KINDS for finding in done.findings)
+
+
+def test_every_kind_is_planted():
+    assert set(KINDS) == {*PLANTED, "arguments"}
+
+
+def test_arguments_arrive_as_the_job_passes_them():
+    hyperparameters = {"epochs": 2, "augment": False, "warm_up": 3}
+    done = rehearse(DDP, {"hyperparameters": hyperparameters})
+    texts = "\n".join(finding.text for finding in done.findings)
+    assert "augment=False arrives as True" in texts
+    assert "--warm_up is no option of the script; --warm-up is" in texts
+    assert "epochs" not in texts
+    command = rehearse(DDP, {"hyperparameters": hyperparameters, "command": "torchrun train.py --epochs 1"})
+    assert any("epochs=2" in finding.text for finding in command.findings)
+
+
+def test_two_versions_are_compared():
+    before = START + WRAP + DATA + LOOP + SAVE
+    same = rehearse(CORRECT["fsdp2"], compare=before)
+    assert same.findings == (), same
+    assert {"6 losses", "6 norms of gradients", "parameters after the last update", "1 saved files"} <= set(
+        same.compared
+    )
+    other = rehearse(PLANTED["scale"], compare=DDP)
+    assert any("in the other version" in finding.text for finding in other.findings), other
+
+
+def test_what_is_not_installed_or_of_ours_is_no_error_of_the_script():
+    done = rehearse("import not_installed_anywhere_here\n" + DDP)
+    assert (
+        done.outcome == "not rehearsed after 0 updates: the module 'not_installed_anywhere_here' is not installed here"
+    )
+    assert done.findings == ()
+    assert "failure" in dict(done.not_observed)
+
+
+def test_wrong_uses_are_named():
+    with pytest.raises(AdvisorError, match="1 to 4 processes, not 9"):
+        rehearse(DDP, processes=9)
+    with pytest.raises(AdvisorError, match="neither a cell with an estimator"):
+        rehearse(DDP, "make train")
+    with pytest.raises(AdvisorError, match="do not exist"):
+        rehearse(DDP, data="/nowhere/at/all")
