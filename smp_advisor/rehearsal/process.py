@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import random
 import resource
+import signal
 import sys
 import time
 import traceback
@@ -48,6 +50,7 @@ def run(rank: int, events: int, log: int, shared: Any, values: dict[str, Any]) -
     sys.stdin = open(0, closefd=False, encoding="utf-8")  # noqa: SIM115 - stays open
     sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, closefd=False, errors="replace", encoding="utf-8")  # type: ignore[misc] # noqa: SIM115
     sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False, errors="replace", encoding="utf-8")  # type: ignore[misc] # noqa: SIM115
+    _own_streams()
     faulthandler.enable(file=2)
     code, script = Path(values["code"]), values["script"]
     os.environ.update(values["variables"])
@@ -65,6 +68,15 @@ def run(rank: int, events: int, log: int, shared: Any, values: dict[str, Any]) -
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(status)
+
+
+def _own_streams() -> None:
+    """Log to the streams of this process: those of the parent are closed, and their numbers belong to others soon."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every interpreter starts
+    loggers = [logging.getLogger(), *map(logging.getLogger, logging.Logger.manager.loggerDict)]
+    for handler in {handler for logger in loggers for handler in logger.handlers}:
+        if isinstance(handler, logging.StreamHandler):
+            vars(handler)["stream"] = sys.stderr
 
 
 def _script(observer: Observer, code: Path, script: str, values: dict[str, Any]) -> int:
