@@ -21,7 +21,7 @@ MAX_RUN_SECONDS = 28 * 86_400
 """Longest ``MaxRuntimeInSeconds`` of CreateTrainingJob (botocore's model of the API, Aug 2026)."""
 SCRIPT_NAME = "train_smp.py"
 """Name of the generated script, next to the notebook."""
-LOCAL = ("local", "local_gpu")
+LOCAL = ("local", "local_cpu", "local_gpu")
 """Instance types of the SDK's local mode."""
 
 

@@ -12,7 +12,9 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cells import configurations_of_cell, read_cell
 from smp_advisor.estimators.configuration import count
 from smp_advisor.estimators.documents import Siblings, yaml_table
+from smp_advisor.estimators.manifests import configuration_of_manifest, looks_like_manifest
 from smp_advisor.estimators.readback import read_back
+from smp_advisor.estimators.received import leave_out, read_received
 from smp_advisor.estimators.recipes import configuration_of_recipe
 from smp_advisor.estimators.strategies import (
     configuration_of_accelerate,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.documents import Document
     from smp_advisor.estimators.readback import ReadBack
+    from smp_advisor.estimators.received import Received
     from smp_advisor.libraries.library import Library
     from smp_advisor.reading.source import Span, Unresolved
     from smp_advisor.workload.job import Job
@@ -70,6 +73,8 @@ class Case:
     configuration: Configuration
     back: ReadBack
     min_fit_probability: float = 0.95
+    received: Received | None = None
+    """What the script gets of the job; None if it was not followed."""
 
     @property
     def library(self) -> str:
@@ -182,7 +187,11 @@ class Terms:
             if self.library is not None and (configuration.library is None or alone):
                 configuration.library = self.library
         siblings = Siblings(document.source.file)
+        received: dict[int, Received] = {}
         for configuration in configurations:
+            if configuration.form in _JOBS and (got := read_received(configuration, siblings)) is not None:
+                received[id(configuration)] = got
+                leave_out(configuration, got)
             if configuration.form in _JOBS and configuration.strategy is None:
                 reads = read_strategy if configuration.library is None else read_defaults
                 reads(configuration, siblings)
@@ -198,6 +207,7 @@ class Terms:
                 configuration,
                 read_back(configuration, model=self.model, job=self.job, cluster=self.cluster),
                 self.min_fit_probability,
+                received.get(id(configuration)),
             )
             for configuration in checked
         ]
@@ -220,6 +230,8 @@ def read_configurations(
     """The configurations in a document, and the followed cell."""
     if document.dialect == "yaml":
         table = yaml_table(document.source.text)
+        if looks_like_manifest(table):
+            return [configuration_of_manifest(table)], ()
         reader = configuration_of_accelerate if looks_like_accelerate(table) else configuration_of_recipe
         return [reader(table)], ()
     cell = read_cell(document.source, variables, json=document.dialect == "json")

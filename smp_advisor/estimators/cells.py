@@ -24,6 +24,7 @@ from smp_advisor.estimators.sagemaker_jobs import (
 from smp_advisor.reading.following import follow
 from smp_advisor.reading.run import Frame, TooLongError, settled
 from smp_advisor.reading.values import Collection, Entry, Mapping
+from smp_advisor.scripts.queries import makers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,12 +51,14 @@ class Cell:
     stopped: tuple[int, str] | None
     """The last line that was read, and the reason."""
     unresolved: tuple[Unresolved, ...]
+    assumed: tuple[str, ...] = ()
+    """Defaults of options and of the environment that were taken for values, one sentence each."""
 
 
 def read_cell(source: Source, variables: Dictionary[str, Any] | None = None, *, json: bool = False) -> Cell:
     names = {**(variables or {}), **(_JSON_NAMES if json else {})}
     try:
-        run = follow(source, computes=True, variables=names, concerns=_makes)
+        run = follow(source, computes=True, assumes=True, variables=names, concerns=_makes)
         module = run.trace.modules[0]
         body = module.tree.body
         alone = body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
@@ -64,7 +67,7 @@ def read_cell(source: Source, variables: Dictionary[str, Any] | None = None, *, 
         raise AdvisorError(f"{source.path} has too much code to read: paste the part with the estimator.") from None
     copies: dict[int, Value] = {}
     values = {name: settled(value, copies) for name, value in module.scope.names.items()}
-    return Cell(tuple(run.trace.calls), values, only, run.stopped, tuple(run.unresolved))
+    return Cell(tuple(run.trace.calls), values, only, run.stopped, tuple(run.unresolved), tuple(run.trace.assumed))
 
 
 def _makes(run: Run, function: Function) -> bool:
@@ -79,6 +82,12 @@ _FILE_SYSTEMS = ("FileSystemInput", "FileSystemDataSource")
 _OPTIONS = ("smp_options", "mp_parameters", "smp_parameters", "distribution", "request")
 
 
+def _started(cell: Cell, trainer: Call) -> Call | None:
+    """The call that starts the job of a ModelTrainer, which may have its channels."""
+    starts = (call for call in cell.calls if call.method == "train" and trainer in makers(call.receiver))
+    return next(starts, None)
+
+
 def configurations_of_cell(cell: Cell) -> list[Configuration]:
     """Every job that the cell starts, in order; else the dictionaries that configure one."""
     configurations = []
@@ -86,15 +95,22 @@ def configurations_of_cell(cell: Cell) -> list[Configuration]:
         if call.called in ESTIMATORS and "training_recipe" not in call.keywords:
             configurations.append(configuration_of_estimator(call.called, call.passed, sure=call.sure))
         elif call.called == "ModelTrainer":
-            configurations.append(configuration_of_trainer(call))
+            configurations.append(configuration_of_trainer(call, _started(cell, call)))
         elif call.called == "create_training_job":
             configurations.append(configuration_of_request(call.passed))
     if configurations:
+        for configuration in configurations:
+            configuration.settings["read_with"] = Setting(cell.assumed)
         # An input on FSx for Lustre or EFS; with several jobs, its owner is not known.
         places = [call for call in cell.calls if call.reached and call.called in _FILE_SYSTEMS]
         if places and len(configurations) == 1:
             configurations[0].settings["file_system"] = Setting(value=True, span=places[0].passed.span)
         return configurations
+    return _without_a_call(cell)
+
+
+def _without_a_call(cell: Cell) -> list[Configuration]:
+    """The job of a pasted dictionary, or of one that the cell makes."""
     if isinstance(cell.only, Mapping):
         alone = configuration_of_dictionary(cell.only)
         return [alone] if alone is not None else []

@@ -113,7 +113,7 @@ def check_estimator(
     cases, unresolved = terms.read(document)
     hits = [(case, hit) for case in cases for check in CHECKS for hit in check(case)]
     text, complete = corrected(document, terms)
-    findings = _findings(document, hits) + _of_the_compiler(document, cases, terms)
+    findings = _findings(document, hits) + _of_the_compiler(document, cases, terms) + _of_scripts(cases)
     notes = [*_unresolved(document, cases, findings), *unresolved]
     notes += [] if complete else [document.source.unresolved(1, _PART)]
     return EstimatorReport(
@@ -179,6 +179,16 @@ def _findings(document: Document, hits: list[tuple[Case, Hit]]) -> tuple[Finding
     return tuple(
         sorted(findings.values(), key=lambda entry: (entry.path, entry.line, order.index(entry.severity), entry.id))
     )
+
+
+def _of_scripts(cases: list[Case]) -> tuple[Finding, ...]:
+    """Findings in the scripts that the jobs start, read with what they receive of the job."""
+    found: dict[tuple[str, str, int, str], Finding] = {}
+    for case in cases:
+        for finding in case.received.report if case.received is not None else ():
+            if finding.severity != "info":
+                found.setdefault((finding.id, finding.path, finding.line, finding.message), finding)
+    return tuple(found.values())
 
 
 def _of_the_compiler(document: Document, cases: list[Case], terms: Terms) -> tuple[Finding, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.written import CARRIED, carried_from
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.cluster.table import Instance
+from smp_advisor.cluster.table import Instance, not_covered
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import count, digits_as_number, inner_table, is_on, plain_of
@@ -82,8 +82,8 @@ def read_back(
     cluster: Cluster | Instance | None = None,
 ) -> ReadBack:
     """Convert a configuration to a plan, cluster, job and model; those of the user replace the ones in the text."""
-    inferred: list[str] = []
-    left_open: list[str] = []
+    inferred: list[str] = [*configuration.get("read_with", ()), *filter(None, [configuration.get("limit")])]
+    left_open: list[str] = [*configuration.get("unreceived", ())]
     library = configuration.library
     version = _version(configuration, inferred) if library else ""
     own = get_library(library).plan.SCRIPT_SETTINGS if library else ()
@@ -103,7 +103,9 @@ def read_back(
         left_open.append(
             "The estimate has no reference model, which training on preferences (dpo) keeps in memory, too."
         )
-    plan = _plan(configuration, version, settings, left_open)
+    kind = configuration.get("instance_type")
+    other = not_covered(kind) if isinstance(kind, str) and cluster is None else ""
+    plan = None if other else _plan(configuration, version, settings, left_open)
     place = _cluster(configuration, cluster, inferred, left_open)
     shared = configuration.get("shares_gpus")
     exported = _exported(configuration)
@@ -252,9 +254,13 @@ def _exported(configuration: Configuration) -> tuple[Model, Job] | None:
 def _job(
     configuration: Configuration, plan: Plan | None, model: Model | None, own: Job | None, inferred: list[str]
 ) -> Job | None:
-    length = next((value for name in SEQUENCE if (value := _number(configuration, name))), None)
+    written = next((name for name in SEQUENCE if _number(configuration, name)), "")
+    length = _number(configuration, written) if written else None
     if own is not None:
         return replace(own, sequence_length=length or own.sequence_length)
+    if length is not None and model is not None:
+        where = "hyperparameter" if configuration.hyperparameters[written].span is not None else "script's setting"
+        inferred.append(f"The sequence length is {length:,} tokens, the {where} {written}.")
     if length is None:
         positions = model.shape.max_positions if model is not None else 0
         length = min(DEFAULT_SEQUENCE_LENGTH, positions or DEFAULT_SEQUENCE_LENGTH)
@@ -304,6 +310,11 @@ def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
             model = model_from_name(setting.value)
             inferred.append(f"The model is {model.summary.rstrip('.')}, by its name {setting.value!r}.")
             return model
+    named = configuration.get("script_model")
+    if isinstance(named, str):
+        model = model_from_name(named)
+        inferred.append(f"The model is {model.summary.rstrip('.')}, by the name {named!r} in the script.")
+        return model
     shape: dict[str, Any] = {
         field: next((value for name in names if (value := _number(configuration, name))), None)
         for field, names in _SHAPE.items()

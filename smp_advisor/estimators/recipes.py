@@ -90,12 +90,36 @@ _SMP_SETTINGS = (
 )
 
 
+def _what_it_is(recipe: Mapping) -> str:
+    """What a YAML file of HyperPod is, if it is no recipe, and what to paste instead."""
+    keys = recipe.entries.keys()
+    listed = recipe.get("defaults")
+    bases = (
+        [str(item.value) for item in listed.items if isinstance(item, Constant)]
+        if isinstance(listed, Collection)
+        else []
+    )
+    named = ", ".join(base for base in bases if base != "_self_")
+    if {"callbacks", "resume"} & keys and named:
+        return (
+            f"it is a checkpointless configuration, which only changes {named}: paste {named}.yaml, which has the model"
+            " and the trainer; what checkpointless recovery adds is not checked"
+        )
+    if {"cluster", "cluster_type", "recipes"} & keys:
+        return "it configures the launcher: paste the recipe that it names"
+    if isinstance(listed, Collection):
+        return f"it is a configuration of Hydra{f' on top of {named}' if named else ''}: paste the complete recipe"
+    if "model" in keys or {"num_layers", "hidden_size", "num_hidden_layers"} & keys:
+        return "it is the configuration of a model alone, and has no trainer: pass it to Model.from_config"
+    return "a recipe is a mapping with trainer and model"
+
+
 def configuration_of_smp_recipe(recipe: Mapping) -> Configuration:
     """Read a recipe: parameters of SMP v2 by their names there."""
     configuration = Configuration("recipe", "The recipe", recipe.span)
     trainer, model = inner_table(recipe, "trainer"), inner_table(recipe, "model")
     if trainer is None or model is None:
-        raise AdvisorError("The text is not a recipe: a recipe is a mapping with trainer and model.")
+        raise AdvisorError(f"The text is not a recipe: {_what_it_is(recipe)}.")
     configuration.tables |= {"trainer": trainer, "model": model}
     configuration.take(trainer, "devices", "processes_per_host")
     configuration.take(trainer, "num_nodes", "instance_count")

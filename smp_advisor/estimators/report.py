@@ -40,12 +40,11 @@ def _lines(reading: Reading) -> list[str]:
         sentences.append(f"  On {reading.cluster.summary}.")
     sentences += [f"  Inferred: {sentence}" for sentence in reading.inferred]
     if reading.estimate is not None:
-        now, words = reading.estimate, ""
-        if reading.checkpointed is not None:
-            words = f"{gib(now.needed_gib)} per GPU without activation checkpointing, which the text does not set, and "
-            now = reading.checkpointed
-        with_it = " with it" if words else " per GPU"
-        sentences.append(f"  By the memory model, it needs {words}{gib(now.needed_gib)}{with_it}: it {fit(now, 0.95)}.")
+        now = reading.estimate
+        sentences.append(f"  By the memory model, it needs {gib(now.needed_gib)} per GPU: it {fit(now, 0.95)}.")
+        if (other := reading.checkpointed) is not None:
+            written = "With activation checkpointing, which the text does not set"
+            sentences.append(f"  {written}, it needs {gib(other.needed_gib)}: it {fit(other, 0.95)}.")
     return sentences
 
 

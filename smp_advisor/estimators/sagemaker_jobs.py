@@ -96,10 +96,12 @@ def _compiler(configuration: Configuration, call: Mapping) -> None:
         configuration.miss("compiler_config", call, "compiler_config", "it is not a TrainingCompilerConfig(...)")
 
 
-def configuration_of_trainer(trainer: Call) -> Configuration:
+def configuration_of_trainer(trainer: Call, started: Call | None = None) -> Configuration:
     call = trainer.passed
     configuration = Configuration("model trainer", "ModelTrainer(...)", call.span, sure=trainer.sure)
     configuration.tables["estimator"] = call
+    if started is not None:
+        configuration.tables["started"] = started.passed
     compute = call.get("compute")
     if isinstance(compute, Result):
         configuration.tables["compute"] = compute.call.passed
@@ -117,6 +119,11 @@ def configuration_of_trainer(trainer: Call) -> Configuration:
     otherwise = "they are in a file: paste its content"
     if (hyperparameters := configuration.inner(call, "hyperparameters", otherwise)) is not None:
         configuration.take_all(hyperparameters, configuration.hyperparameters, group="hyperparameters")
+    local = "LOCAL" in str(getattr(call.get("training_mode"), "path", ""))
+    if not call.open and "stopping_condition" not in call.entries and not local:
+        configuration.set(
+            limit="The job is stopped after 1 hour, the default of ModelTrainer without stopping_condition."
+        )
     image = _image(configuration, call)
     _distributed(configuration, call)
     read_toolkit_contract(configuration)

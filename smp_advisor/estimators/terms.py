@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.containers import Container, containers, containers_of, image_at, repositories
 from smp_advisor.estimators.configuration import constant, count, inner_table
-from smp_advisor.job_rules import JobTerms
+from smp_advisor.job_rules import LOCAL, JobTerms
 from smp_advisor.libraries.version import facts, images, release
 from smp_advisor.reading.values import Collection, Constant, Mapping, Result
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.reading.source import Span
 
-LOCAL = ("local", "local_gpu")
-"""Instance types with which the SDK runs a job on this machine."""
+__all__ = ["LOCAL", "container_of", "image_name", "is_version", "known_pairs", "library_version", "span_of_term"]
+__all__ += ["terms_of", "version_of_older_pair"]
+
 _TAG = re.compile(
     r"(?:^|/)(?P<repository>[a-z0-9._-]+):(?P<framework>[0-9]+(?:\.[0-9]+){1,2})"
     r"(?:-transformers(?P<transformers>[0-9.]+))?-gpu-(?P<python>py[0-9]+)"
@@ -182,6 +183,9 @@ def _launched_by_estimator(configuration: Configuration, call: Mapping) -> bool 
     unread = call.open or configuration.unknown("distribution", "distributions", *_LAUNCHERS)
     if {"deepspeed", "deepspeed_config"} & configuration.hyperparameters.keys():
         return None  # DeepSpeed has a launcher of its own
+    if configuration.get("script_is_distributed") and "image_uri" in configuration.settings and not unread:
+        # The toolkit runs the entry point of an estimator once, in AWS's images and in those of one's own.
+        return False if isinstance(entry, str) and entry.endswith(".py") else None
     # A shell script may start processes, TensorFlow uses all GPUs in one process, and an image may have a launcher.
     if unread or "image_uri" in configuration.settings or not isinstance(entry, str) or not entry.endswith(".py"):
         return None

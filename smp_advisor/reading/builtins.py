@@ -282,7 +282,17 @@ def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
         )
     if event.name == "setattr" and len(event.arguments) == 3:
         _set_attribute(run, event)
-    return _data(run, event, first) or Result(event)
+    return (_environment(run, event) if run.assumes else None) or _data(run, event, first) or Result(event)
+
+
+def _environment(run: Run, event: Call) -> Value | None:
+    """The default of a variable of the environment, as an assumption."""
+    if event.name not in ("os.environ.get", "os.getenv") or len(event.arguments) < 2:
+        return None
+    name, default = event.arguments[:2]
+    if not isinstance(name, Constant) or not isinstance(default, Constant) or default.value is None:
+        return None
+    return run.assume(f"The environment variable {name.value}", default)
 
 
 def _data(run: Run, event: Call, first: Value | None) -> Value | None:

@@ -71,6 +71,8 @@ def option_of(run: Run, owner: Value, name: str) -> Value | None:
     default = declared.argument("default") if declared is not None else None
     if declared is not None and default is None and (action := declared.argument("action")) is not None:
         default = Constant(getattr(action, "value", None) == "store_false")
+    if run.assumes and isinstance(default, Constant) and default.value is not None:
+        return run.assume(f"The option --{name}", default)
     return Argument(name, default or Constant(None))
 
 

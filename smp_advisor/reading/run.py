@@ -222,6 +222,8 @@ class Run:
 
     Otherwise each loop is followed once: in scripts that train, and in functions of imported modules.
     """
+    assumes: bool = False
+    """Whether options and variables of the environment have their defaults, as where a job is configured."""
     trace: Trace = field(default_factory=Trace)
     journal: Journal = field(default_factory=Journal)
     unresolved: list[Unresolved] = field(default_factory=list)
@@ -262,6 +264,14 @@ class Run:
     def span(self, frame: Frame, node: ast.expr | ast.stmt | ast.keyword) -> Span | None:
         """Where a node is in the text; None in scripts and in imported modules, which are not corrected by spans."""
         return frame.module.source.span(node) if self.computes and frame.module.entry else None
+
+    def assume(self, name: str, default: Value) -> Value:
+        """The default of an option or variable, noted as an assumption; the value itself if it has none."""
+        if isinstance(default, Constant) and default.value is not None:
+            note = f"{name} is {default.value!r}, its default."
+            self.trace.assumed += [] if note in self.trace.assumed else [note]
+            return Constant(default.value)
+        return default
 
     def write(self, owner: Any, key: Any, value: Any) -> None:
         """Set a name, key or field, so that it can be undone."""

@@ -151,6 +151,8 @@ class Trace:
     stores: list[Store] = field(default_factory=list)
     iterations: list[Iteration] = field(default_factory=list)
     selections: list[Selection] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    """Defaults that were taken for values, one sentence each."""
     departures: list[Departure] = field(default_factory=list)
     options: dict[str, Call] = field(default_factory=dict)
     """Calls that declare command-line options, by attribute."""

@@ -131,6 +131,8 @@ def _renamed() -> dict[str, str]:
 
 def callable_of(name: str) -> str:
     """The name in the table of a dotted name: ``trl.trainer.sft_config.SFTConfig`` is ``trl.SFTConfig``."""
+    if ".experimental." in name:
+        return ""
     package, last = name.partition(".")[0], name.rpartition(".")[2]
     package = "lightning" if package in ("pytorch_lightning", "lightning_fabric") else package
     return f"{package}.{last}" if f"{package}.{last}" in _table() else ""

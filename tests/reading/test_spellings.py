@@ -49,6 +49,9 @@ def test_a_value_that_can_be_computed_has_the_finding_of_the_literal(check, name
 def test_a_value_that_is_not_known_is_listed_with_the_reason(check, name):
     why = UNKNOWN[name]["why"]
     report = check(cell(**UNKNOWN[name]))
+    if check is check_estimator and UNKNOWN[name].get("assumed"):  # a job has the defaults of its launcher, and says so
+        assert any(why in sentence for sentence in report.readings[0].inferred)
+        return
     assert "STC407" not in {finding.id for finding in report}
     assert any(note.what.startswith("instance_type") and why in note.what for note in report.unresolved), report
 

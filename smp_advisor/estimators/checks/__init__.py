@@ -1,7 +1,8 @@
-"""The checks of an estimator, EST501 to EST513."""
+"""The checks of an estimator, EST501 to EST515."""
 
 from smp_advisor.estimators.cases import Case, Change, Hit
 from smp_advisor.estimators.checks.cluster import degrees, tensor_parallelism
+from smp_advisor.estimators.checks.contract import contract, outputs, versions
 from smp_advisor.estimators.checks.launch import adapter, files, hardware, image, launcher, monitoring, terms
 from smp_advisor.estimators.checks.memory import fit, unneeded
 from smp_advisor.estimators.checks.parameters import length, library_parameters
@@ -13,5 +14,5 @@ CORRECTABLE = (library_parameters, degrees, launcher, tensor_parallelism, image,
 
 `library_parameters` makes EST501 and EST505.
 """
-CHECKS = (*CORRECTABLE, fit, length, unneeded, terms, files)
+CHECKS = (*CORRECTABLE, versions, fit, length, unneeded, terms, files, contract, outputs)
 """All checks; those after `CORRECTABLE` estimate memory or need the author."""

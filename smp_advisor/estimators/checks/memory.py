@@ -98,6 +98,9 @@ def _without_tensor(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
     yield from _made(plan, cluster, "tensor_parallel_degree", **changes)
 
 
+_CERTAIN = 0.02
+"""Plans that fit with less than this probability certainly fail."""
+_SURELY = {"GPU memory": "GPU memory, certainly", "host memory": "host memory, certainly"}
 _WORTH = 0.01
 """Smaller gains are not reported."""
 _DEGREES = ("hybrid_shard_degree", "tensor_parallel_degree", "partitions", "pipeline_parallel_degree")
@@ -141,10 +144,9 @@ def fit(case: Case) -> Iterator[Hit]:
     if now is None or cluster is None or now.fits:
         return
     checkpointed, otherwise = "", checkpointed_estimate(case)
-    if "activation_checkpointing" not in case.back.settings and not now.plan.activation_checkpointing:
-        # The script may checkpoint without a hyperparameter for it: report only what fails even then.
-        if otherwise is None or otherwise.fits:
-            return
+    if otherwise is not None and otherwise.fits:
+        checkpointed = ", without activation checkpointing, which the text does not set"
+    elif otherwise is not None:
         now, checkpointed = otherwise, ", even with activation checkpointing"
     remedy = _smallest_change(case, larger(now.plan, cluster))
     values: dict[str, Any] = {"checkpointed": checkpointed, "remedy": remedy}
@@ -155,6 +157,7 @@ def fit(case: Case) -> Iterator[Hit]:
         variant = "GPU memory"
         values |= {"needed": gib(now.needed_gib), "excess": gib(-now.headroom_gib)}
         values |= {"usable": gib(now.usable_gpu_memory_gib)}
+    variant = _SURELY[variant] if now.fit_probability < _CERTAIN else variant
     yield case.hit("EST508", variant, *_DEGREES, **values)
 
 

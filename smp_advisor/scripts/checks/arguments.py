@@ -88,6 +88,8 @@ def _unknown(context: Context, call: Call, name: str, argument: str, last: Relea
     node = argument_node(call, argument) or call.node
     values: dict[str, object] = {"argument": argument, "call": call.called, "why": _why(span, package)}
     if known is not None and known[0] > last:
+        if argument_node(call, argument) is None:
+            return None  # it comes from a dictionary, which the script may fill by the release
         values["release"] = f"{package} {_text(known[0])}"
         return Hit(call.module, node, values, severity=_severity(span), variant="later")
     if known is not None:

@@ -169,6 +169,10 @@ def _work_of_fabric(context: Context) -> Iterator[Hit]:
 def _saved_without_the_wrapper(context: Context) -> Iterator[Hit]:
     prepares = [call for call in context.trace.methods("prepare", "prepare_model")
                 if owner_kind(call.receiver) == "accelerate" and call.reached]  # fmt: skip
+    own = ("parallelism_config", "fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins")
+    for prepare in list(prepares):
+        if any(maker.gives(name) for maker in makers(prepare.receiver) for name in own):
+            prepares.remove(prepare)  # FSDP2 and tensor parallelism keep the class of the model
     for call in context.trace.methods("save_pretrained", "push_to_hub"):
         owners = [option.owner if isinstance(option, Item) else option for option in origins(call.receiver)]
         wrapped = owners and all(isinstance(owner, Result) and owner.call in prepares for owner in owners)

@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 @check("SMP003")
 def _options_that_text_can_switch(context: Context) -> Iterator[Hit]:
     passed = context.settings.hyperparameters
+    possible: list[tuple[str, Call]] = []
     for name, call in context.trace.options.items():
-        kind = call.argument("type")
+        kind, value = call.argument("type"), passed.get(name)
         if not (isinstance(kind, External) and kind.path == "bool") or not call.reached:
             continue
-        value = passed.get(name)
         if value is None:
-            yield Hit(
-                call.module, call.node, {"option": name, "value": "False"}, severity="warning", variant="possible"
-            )
+            possible.append((name, call))
         elif str(value).lower() in ("false", "0", "no"):
             yield Hit(call.module, call.node, {"option": name, "value": str(value)}, variant="received")
+    if possible and not passed:
+        names = ", ".join(f"--{name}" for name, _ in possible)
+        yield Hit(possible[0][1].module, possible[0][1].node, {"option": names, "value": "False"}, variant="possible")
 
 
 @check("SMP004")

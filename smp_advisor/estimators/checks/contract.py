@@ -1,0 +1,230 @@
+"""EST506 for PyTorch's own libraries, and EST514: what the SDK, the container or the service does with the text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from smp_advisor.cluster.containers import containers_of
+from smp_advisor.estimators.cases import SDK_2, SDK_3, Case, Hit
+from smp_advisor.estimators.configuration import constant, count, inner_table
+from smp_advisor.estimators.terms import LOCAL, is_version, terms_of
+from smp_advisor.libraries.version import release
+from smp_advisor.reading.values import Collection, Constant, Mapping, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from smp_advisor.reading.source import Span
+
+_HOMES = {"pytorch": "pytorch-training", "huggingface": "huggingface-pytorch-training"}
+
+
+def versions(case: Case) -> Iterator[Hit]:
+    """EST506: a version without an image, for jobs of FSDP and DDP as for those of SageMaker's libraries."""
+    configuration = case.configuration
+    home = _HOMES.get(configuration.framework)
+    framework, python = configuration.get("framework_version"), configuration.get("py_version")
+    looked_up = "image_uri" in configuration.settings or "tensorflow_version" in configuration.settings
+    if case.of_sagemaker or configuration.form != SDK_2 or home is None or looked_up or not isinstance(framework, str):
+        return
+    rows = [row for row in containers_of(home) if row.sdk_2 is not None]
+    transformers = configuration.get("transformers_version")
+    if isinstance(transformers, str):
+        rows = [row for row in rows if f"{row.transformers_version}.".startswith(f"{transformers}.")]
+    same = [row for row in rows if row.framework_version == framework]
+    short = [row for row in rows if row.framework_version.startswith(f"{framework}.")]
+    launched = any(configuration.get(name) for name in ("torch_distributed", "smdistributed", "pytorchddp"))
+    right = same or ([] if launched and framework.count(".") == 1 else short)
+    if right and (not isinstance(python, str) or any(python in row.py_versions for row in right)):
+        return
+    named = f"transformers {transformers} with PyTorch {framework}" if transformers else f"PyTorch {framework}"
+    written = named + (f" and {python}" if isinstance(python, str) else "")
+    near = _nearest(same or short or rows or containers_of(home), framework)
+    why = "the SDK takes short versions only without a distribution" if short and not same and launched else ""
+    values: dict[str, object] = {
+        "versions": written,
+        "framework": near[0],
+        "python": near[1],
+        "why": f": {why}" if why else "",
+    }
+    hit = case.hit("EST506", "no image of PyTorch", "framework_version", "transformers_version")
+    yield replace(hit, values=values)
+
+
+def _nearest(rows: object, framework: str) -> tuple[str, str]:
+    listed = list(rows)  # type: ignore[call-overload]
+    if not is_version(framework):
+        return listed[-1].framework_version, listed[-1].py_versions[-1]
+    target = release(framework)
+    usable = [row for row in listed if row.sdk_2 is not None] or listed
+
+    def distance(row: object) -> tuple[int, ...]:
+        there = release(row.framework_version)  # type: ignore[attr-defined]
+        return tuple(abs(a - b) for a, b in zip((*target, 0, 0), (*there, 0, 0), strict=False))
+
+    best = min(usable, key=distance)
+    named = f"{best.framework_version} (transformers {best.transformers_version})"
+    return named if best.transformers_version else best.framework_version, best.py_versions[-1]
+
+
+_TOOLKIT_SETS = ("btl_vader_single_copy_mechanism",)
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+_JOB_NAME = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9]){0,62}")
+_MOST_WARM, _MOST_RETRIES = 3600, 30
+
+
+def contract(case: Case) -> Iterator[Hit]:
+    """EST514: names, texts and terms that arrive otherwise than they are written, or are refused."""
+    yield from _local(case)
+    yield from _names(case)
+    yield from _command(case)
+    yield from _terms(case)
+    yield from _request(case)
+    yield from _manifest(case)
+
+
+def _manifest(case: Case) -> Iterator[Hit]:
+    """A job of several instances whose pods request no EFA."""
+    configuration, nodes = case.configuration, case.nodes or 1
+    machine = case.instance
+    if configuration.form != "manifest" or nodes < 2 or configuration.get("requests_efa"):
+        return
+    if machine is not None and machine.efa:
+        yield case.hit("EST514", "no EFA", "instance_type", nodes=nodes, instance=machine.name)
+
+
+def _local(case: Case) -> Iterator[Hit]:
+    configuration = case.configuration
+    kind, nodes = configuration.get("instance_type"), count(configuration.get("instance_count", 1)) or 1
+    if kind not in LOCAL:
+        return
+    if kind == "local_gpu" and nodes > 1 and configuration.form == SDK_2:
+        yield case.hit("EST514", "local GPU nodes", "instance_count", nodes=nodes)
+    launched = any(configuration.get(name) for name in ("torch_distributed", "mpi", "smdistributed", "driver"))
+    if kind == "local" and launched:
+        yield case.hit("EST514", "local without a GPU", "instance_type")
+
+
+def _names(case: Case) -> Iterator[Hit]:
+    """Names that SDK 3 exports in a shell under ``set -e``."""
+    configuration = case.configuration
+    if configuration.form != SDK_3:
+        return
+    call = configuration.tables["estimator"]
+    passed = inner_table(call, "hyperparameters")
+    for key, entry in passed.entries.items() if passed is not None else ():
+        if isinstance(key, str) and not _IDENTIFIER.fullmatch(key.replace("-", "_")):
+            yield replace(case.hit("EST514", "name", kind="hyperparameter", named=key), span=entry.span)
+    for name, span in _channels(case):
+        if not _IDENTIFIER.fullmatch(name):
+            yield replace(case.hit("EST514", "name", kind="channel", named=name), span=span)
+
+
+def _channels(case: Case) -> Iterator[tuple[str, Span | None]]:
+    call, started = case.configuration.tables["estimator"], case.configuration.tables.get("started")
+    for table in (call, started):
+        listed = table.get("input_data_config") if table is not None else None
+        for item in listed.items if isinstance(listed, Collection) else ():
+            name = constant(item.call.passed, "channel_name") if isinstance(item, Result) else None
+            if isinstance(name, str) and isinstance(item, Result):
+                yield name, item.call.passed.span
+
+
+def _command(case: Case) -> Iterator[Hit]:
+    configuration = case.configuration
+    command, passed = configuration.get("command"), configuration.tables.get("hyperparameters")
+    if configuration.form != SDK_3 or not isinstance(command, str) or passed is None or not passed.entries:
+        return
+    if "SM_HP" not in command and "hyperparameters.json" not in command and "$" not in command:
+        names = ", ".join(str(key) for key in list(passed.entries)[:4])
+        yield case.hit("EST514", "command", "command", names=names)
+
+
+def _terms(case: Case) -> Iterator[Hit]:
+    call = case.configuration.tables.get("estimator")
+    if call is not None and case.configuration.form == SDK_3:
+        yield from _terms_of_trainer(case)
+    elif call is not None and case.configuration.form == SDK_2:
+        yield from _terms_of_estimator(case, call)
+
+
+def _terms_of_trainer(case: Case) -> Iterator[Hit]:
+    terms = terms_of(case.configuration)
+    if case.configuration.get("driver") == "MPI" and (terms.instance_count or 1) > 1 and not case.smp_launcher:
+        gpus = terms.instance.gpus if terms.instance is not None else 8
+        yield case.hit("EST514", "MPI on one node", "driver", nodes=terms.instance_count, gpus=gpus)
+
+
+def _terms_of_estimator(case: Case, call: Mapping) -> Iterator[Hit]:
+    if "checkpoint_local_path" in call.entries and "checkpoint_s3_uri" not in call.entries and not call.open:
+        yield replace(case.hit("EST514", "no location"), span=call.entries["checkpoint_local_path"].span)
+    for key, most, what in (
+        ("keep_alive_period_in_seconds", _MOST_WARM, "seconds"),
+        ("max_retry_attempts", _MOST_RETRIES, "attempts"),
+    ):
+        value = constant(call, key)
+        if isinstance(value, int) and value > most:
+            hit = case.hit("EST514", "range", named=key, value=value, most=most, what=what)
+            yield replace(hit, span=call.entries[key].span)
+    name = constant(call, "base_job_name")
+    if isinstance(name, str) and not _JOB_NAME.fullmatch(name[:40]):
+        yield replace(case.hit("EST514", "job name", named=name), span=call.entries["base_job_name"].span)
+    mpi = case.configuration.tables.get("mpi")
+    given = constant(mpi, "custom_mpi_options")
+    for option in _TOOLKIT_SETS:
+        if mpi is not None and isinstance(given, str) and option in given:
+            hit = case.hit("EST514", "MPI option", named=option)
+            yield replace(hit, span=mpi.entries["custom_mpi_options"].span)
+
+
+_MODES = ("File", "Pipe", "FastFile")
+
+
+def _request(case: Case) -> Iterator[Hit]:
+    """Fields of a request that CreateTrainingJob refuses."""
+    if case.configuration.form != "request":
+        return
+    request = case.configuration.tables["request"]
+    algorithm, outputs = inner_table(request, "AlgorithmSpecification"), inner_table(request, "OutputDataConfig")
+    tests: list[tuple[Mapping | None, str, Callable[[str], object], str]] = [
+        (request, "TrainingJobName", _JOB_NAME.fullmatch, "letters, digits and hyphens, at most 63"),
+        (algorithm, "TrainingInputMode", _MODES.__contains__, f"one of {', '.join(_MODES)}"),
+        (outputs, "S3OutputPath", re.compile(r"(?:https|s3)://.+").match, "an address that starts with s3://"),
+    ]
+    for table, key, valid, right in tests:
+        value = constant(table, key)
+        if table is not None and isinstance(value, str) and not valid(value):
+            hit = case.hit("EST514", "field", named=key, value=value, right=right)
+            yield replace(hit, span=table.entries[key].span)
+    passed = inner_table(request, "HyperParameters")
+    for key, entry in passed.entries.items() if passed is not None else ():
+        if isinstance(entry.value, Constant) and not isinstance(entry.value.value, str):
+            values: dict[str, object] = {
+                "named": f"HyperParameters[{key!r}]",
+                "value": entry.value.value,
+                "right": "a text",
+            }
+            yield replace(case.hit("EST514", "field"), values=values, span=entry.span)
+
+
+_STATE_BYTES = 14
+"""Bytes of a checkpoint per parameter: fp32 weights or a 16-bit copy, and two moments of the optimizer."""
+_CHECKPOINTS = 3
+
+
+def outputs(case: Case) -> Iterator[Hit]:
+    """EST515: checkpoints that are not where the job copies them, or do not fit on its volume."""
+    received, terms, model = case.received, terms_of(case.configuration), case.back.model
+    call = case.configuration.tables.get("estimator")
+    if received is None or call is None or received.keeps_checkpoints is not False:
+        return
+    if terms.checkpoints:
+        yield case.hit("EST515", "elsewhere", "checkpoint_s3_uri", script=received.path.name)
+    size = constant(call, "volume_size", "train_volume_size")
+    if isinstance(size, int) and model is not None:
+        each = model.parameter_count * _STATE_BYTES / 1e9
+        if each * _CHECKPOINTS > size:
+            hit = case.hit("EST515", "volume", size=size, each=f"{each:,.0f}", script=received.path.name)
+            yield replace(hit, span=call.entries["volume_size"].span)

@@ -1,0 +1,112 @@
+"""Cell, command, script and manifest are one job: what is set, what arrives, what is left behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from smp_advisor import check_estimator
+from smp_advisor.errors import AdvisorError
+from smp_advisor.files import data_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BASES = data_file("findings", "bases")
+CELL = BASES["estimator"].replace('"epochs": 3', '"train_batch_size": 4, "packed": False')
+SCRIPT = """
+import argparse
+import os
+
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--train-batch-size", type=int, default=32)
+parser.add_argument("--packed", type=bool, default=True)
+args, _ = parser.parse_known_args()
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B", dtype="float32")
+arguments = TrainingArguments(
+    os.environ["SM_MODEL_DIR"], save_steps=200, bf16=True, per_device_train_batch_size=args.train_batch_size
+)
+Trainer(model=model, args=arguments, train_dataset=rows).train()
+"""
+
+
+def checked(folder: Path, cell: str, script: str = SCRIPT):
+    (folder / "train.py").write_text(script)
+    (folder / "cell.py").write_text(cell)
+    return check_estimator(folder / "cell.py")
+
+
+def test_a_setting_counts_only_where_it_arrives(tmp_path: Path) -> None:
+    report = checked(tmp_path, CELL)
+    messages = " ".join(finding.message for finding in report)
+    assert "ignores the hyperparameter train_batch_size" in messages
+    assert 'packed=False, and type=bool reads the text "False" as True' in messages
+    assert report.plan is not None
+    assert report.plan.batch_size == 32
+    assert any("by the name 'Qwen/Qwen2.5-0.5B' in the script" in line for line in report.readings[0].inferred)
+    received = checked(tmp_path, CELL.replace("train_batch_size", "train-batch-size"))
+    assert received.plan is not None
+    assert received.plan.batch_size == 4
+
+
+def test_checkpoints_are_where_the_job_copies_them(tmp_path: Path) -> None:
+    kept = CELL.replace(
+        "    max_run=3600,\n", '    max_run=3600,\n    checkpoint_s3_uri="s3://b/c",\n    volume_size=10,\n'
+    )
+    found = {(finding.id, finding.severity) for finding in checked(tmp_path, kept)}
+    assert {("EST515", "error"), ("EST515", "warning"), ("SMP005", "warning")} <= found
+    right = SCRIPT.replace('os.environ["SM_MODEL_DIR"]', '"/opt/ml/checkpoints"')
+    assert not {one.id for one in checked(tmp_path, kept, right)} & {"EST515", "SMP005"}
+
+
+def test_an_image_of_ones_own_has_no_launcher_either(tmp_path: Path) -> None:
+    cell = CELL.replace('    distribution={"torch_distributed": {"enabled": True}},\n', "").replace(
+        'framework_version="2.8.0",\n    py_version="py312"',
+        'image_uri="111122223333.dkr.ecr.us-east-1.amazonaws.com/t:1"',
+    )
+    assert "EST511" in {finding.id for finding in checked(tmp_path, cell)}
+
+
+def test_the_length_that_was_read_is_listed_and_the_verdict_is_for_the_text() -> None:
+    cell = BASES["estimator"].replace(
+        '"epochs": 3',
+        '"model_id": "meta-llama/Llama-3.1-8B", "fsdp": "full_shard", "per_device_train_batch_size": 1,'
+        ' "max_length": 8192, "bf16": True',
+    )
+    report = check_estimator(cell)
+    (found,) = [one for one in report if one.id == "EST508"]
+    assert found.severity == "error"
+    assert "without activation checkpointing, which the text does not set" in found.message
+    assert "activation_checkpointing='each'" in found.remedy
+    assert "The sequence length is 8,192 tokens, the hyperparameter max_length." in report.readings[0].inferred
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("apiVersion: v1\nkind: Pod\n", "a Kubernetes manifest of kind 'Pod'"),
+        (
+            "defaults: [base, _self_]\ncallbacks: []\nresume: {a: 1}\n",
+            "checkpointless configuration, which only changes base",
+        ),
+        ("defaults: [_self_]\nmodel: {micro_batch_size: 1}\n", "a configuration of Hydra"),
+        ("num_layers: 2\nhidden_size: 64\n", "the configuration of a model alone"),
+    ],
+)
+def test_a_form_that_is_not_read_is_named(text: str, said: str) -> None:
+    with pytest.raises(AdvisorError, match=said):
+        check_estimator(text)
+
+
+def test_defaults_of_a_launcher_are_assumptions_and_trainium_has_no_plan() -> None:
+    cell = "import os\nos.environ.get\n" + BASES["estimator"].replace(
+        '"ml.p4d.24xlarge"', 'os.environ.get("TYPE", "ml.p4d.24xlarge")'
+    )
+    report = check_estimator(cell)
+    assert report.cluster is not None
+    assert "The environment variable TYPE is 'ml.p4d.24xlarge', its default." in report.readings[0].inferred
+    other = BASES["estimator"].replace("ml.p4d.24xlarge", "ml.trn1.32xlarge").replace('"epochs": 3', '"batch_size": 8')
+    assert check_estimator(other).plan is None
