@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from smp_advisor import errors
     from smp_advisor.advice import Advice
+    from smp_advisor.advice.advise import advise
     from smp_advisor.advice.files import load, save
-    from smp_advisor.advice.live import LiveAdvice
-    from smp_advisor.advice.recommendation import advise
+    from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.costs import Estimate, estimate, estimate_many
     from smp_advisor.estimators import check_estimator, watch
@@ -57,7 +57,6 @@ __all__ = [
     "Finding",
     "Instance",
     "Job",
-    "LiveAdvice",
     "Model",
     "Overheads",
     "Plan",
@@ -98,7 +97,6 @@ _HOMES = {
     "Finding": "scripts",
     "Instance": "cluster",
     "Job": "workload",
-    "LiveAdvice": "advice.live",
     "Model": "workload",
     "Overheads": "workload",
     "Plan": "libraries",
@@ -108,7 +106,7 @@ _HOMES = {
     "Run": "runs.watching",
     "Stack": "workload",
     "adapt_script": "scripts.adapt",
-    "advise": "advice.recommendation",
+    "advise": "advice.advise",
     "apply_fixes": "scripts",
     "check_estimator": "estimators",
     "check_script": "scripts",
@@ -163,7 +161,7 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
     return [{"src": "labextension", "dest": "smp-advisor"}]
 
 
-def _show_advice(advice: "Advice") -> None:
+def _show_advice(advice: "Advice | Recommendation") -> None:
     with uninterrupted():
         from smp_advisor.notebook.advisor import advisor_of
 
@@ -183,11 +181,10 @@ def _register_display(shell: "InteractiveShell | None") -> None:
     """
     if shell is not None:
         formatter: Any = shell.display_formatter
-        formatter.ipython_display_formatter.for_type_by_name("smp_advisor.advice.value", "Advice", _show_advice)
-        formatter.ipython_display_formatter.for_type_by_name(
-            "smp_advisor.advice.live.live_advice", "LiveAdvice", _show_advice
-        )
-        formatter.ipython_display_formatter.for_type_by_name("smp_advisor.runs.watching", "Run", _show_run)
+        shown = formatter.ipython_display_formatter
+        shown.for_type_by_name("smp_advisor.advice.live.advice", "Advice", _show_advice)
+        shown.for_type_by_name("smp_advisor.advice.recommendation", "Recommendation", _show_advice)
+        shown.for_type_by_name("smp_advisor.runs.watching", "Run", _show_run)
 
 
 if "IPython" in sys.modules:

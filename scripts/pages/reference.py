@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from scripts.pages.checks import checks_page
 from scripts.pages.stored_values import json_schema
-from smp_advisor.advice.storage import PUBLIC
+from smp_advisor.advice.storage import KINDS
 from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.schema import schema
 
@@ -55,15 +55,15 @@ smpa.load("advice.json").plan == advice.plan
 
 smpa.save(advice.plan, "plan.json")
 document = json.load(open("plan.json"))
-document["format"], document["version"], document["value"]["type"]
+document["format"], document["version"], document["kind"], document["value"]["library"]
 ```
 
-- Every file has `format`, `version`, `written_by` (the version of the package) and `value`. Each object has its `type`.
-- A field with a default may be added without a new version of the format. Files of older versions are read; a file of
-  a newer version is refused with one sentence.
+- Every file has `format`, `version`, `written_by` (the version of the package), `kind` and `value`.
+- The version changes with the fields of the values. A file of another version is refused with the version that wrote
+  it and a remedy; of version 1, clusters, jobs, models and plans are read.
 - A file is complete or unchanged, whatever happens while it is written. No pickle is written or read. A file of more
   than 16 MiB is refused.
-- Numbers that JSON does not have are the texts `"inf"`, `"-inf"` and `"nan"`.
+- Numbers that JSON does not have are the texts `"Infinity"`, `"-Infinity"` and `"NaN"`.
 - `advice.save("advice.html")` and `advice.save("advice.md")` write reports for readers. They cannot be loaded.
 
 ## Fields
@@ -117,19 +117,18 @@ def checks() -> str:
 def stored_files() -> str:
     """The page of the stored files."""
     definitions = json_schema()["$defs"]
-    public = ", ".join(f"`{name}`" for name in PUBLIC)
-    lines = [FILES.replace("{public}", public)]
-    names = [*PUBLIC, *(name for name in definitions if "." not in name and name not in PUBLIC)]
-    lines += [f"| `{name}` | {' | '.join(fields(definitions[name]))} |" for name in names]
+    lines = [FILES.replace("{public}", ", ".join(f"`{name}`" for name in KINDS))]
+    for name, definition in definitions.items():
+        if "properties" in definition and not name.endswith("Plan"):
+            lines.append(f"| `{name}` | {' | '.join(fields(definition))} |")
+    lines.append("| a plan | `library` | the [parameters](parameters.md) of the library |")
     return "\n".join([*lines, OTHERS]) + "\n"
 
 
 def fields(definition: dict[str, Any]) -> tuple[str, str]:
-    """Required and optional fields of a type. Those of a plan are the parameters of its library."""
-    if "anyOf" in definition:
-        return "`library`", "the [parameters](parameters.md) of the library"
+    """Return the required and the optional fields of a type."""
     required = set(definition.get("required", ()))
-    names = [name for name in definition["properties"] if name != "type"]
+    names = [*definition["properties"]]
     parts = ([name for name in names if name in required], [name for name in names if name not in required])
     first, second = (", ".join(f"`{name}`" for name in part) for part in parts)
     return first, second

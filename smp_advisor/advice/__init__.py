@@ -1,5 +1,5 @@
-"""Advice: a request, the recommendation, its live form on screen, and its files."""
+"""Advice: a request, the recommendation for it, what is on screen, and its files."""
 
-from smp_advisor.advice.value import Advice
+from smp_advisor.advice.live.advice import Advice, Change
 
-__all__ = ["Advice"]
+__all__ = ["Advice", "Change"]

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice import Advice
 from smp_advisor.advice.live import control_state
+from smp_advisor.advice.live.advice import SNAPSHOTS
 from smp_advisor.advice.live.control_state import ControlState, Entry
-from smp_advisor.advice.live.live_advice import SNAPSHOTS, LiveAdvice
 from smp_advisor.advice.live.settings import settings_of
+from smp_advisor.advice.recommendation import Recommendation
 from smp_advisor.advice.storage import from_plain
 from smp_advisor.advice.written import SCREEN, as_text, from_text, read_text, write_text
 from smp_advisor.cluster.cluster import Cluster
@@ -23,27 +24,27 @@ if TYPE_CHECKING:
 _SNAPSHOT = {"name", "recommended", *SCREEN}
 
 
-def live_advice(value: Advice, screen: Any, snapshots: Any) -> LiveAdvice:
-    """The advice with what was on screen."""
+def live_advice(value: Recommendation, screen: Any, snapshots: Any) -> Advice:
+    """Return the advice with what was on screen."""
     if not isinstance(snapshots, list) or len(snapshots) > SNAPSHOTS:
         raise StorageError(f"The stored snapshots must be a list of at most {SNAPSHOTS}.")
     state = None if screen is None else _state(value, screen, SCREEN)
-    return LiveAdvice(value, state, dict(_snapshot(value, data) for data in snapshots))
+    return Advice(value, state, dict(_snapshot(value, data) for data in snapshots))
 
 
-def _snapshot(value: Advice, data: Any) -> tuple[str, Entry]:
+def _snapshot(value: Recommendation, data: Any) -> tuple[str, Entry]:
     name = data.get("name") if isinstance(data, dict) else None
     if not isinstance(name, str):
         raise StorageError("A stored snapshot lacks its name.")
-    recommended = value if data.get("recommended") is None else from_plain(data["recommended"], Advice, "snapshots")
+    recommended = value if data.get("recommended") is None else from_plain(data["recommended"], "Advice")
     return name, Entry(recommended=recommended, state=_state(recommended, data, _SNAPSHOT), summary=f"Snapshot {name}")
 
 
-def _state(value: Advice, data: Any, fields: set[str]) -> ControlState:
+def _state(value: Recommendation, data: Any, fields: set[str]) -> ControlState:
     """State of the controls with a plan and a job."""
     if not isinstance(data, dict) or data.keys() != fields:
         raise StorageError("The stored plan on screen must have a plan and a job.")
-    plan, job = from_plain(data["plan"], Plan, "plan"), from_plain(data["job"], Job, "job")
+    plan, job = from_plain(data["plan"], "Plan"), from_plain(data["job"], "Job")
     try:
         state = control_state.apply(control_state.recommended(value), settings_of(plan, job))
         return state if state.plan == plan else control_state.adopt(state, plan)
@@ -97,6 +98,6 @@ def load(path: str | os.PathLike[str]) -> Any:
     >>> smp_advisor.load("advice.json").plan  # doctest: +SKIP
     """
     value, document = from_text(read_text(path), f"{path!s:.200}")
-    if isinstance(value, Advice):
+    if isinstance(value, Recommendation):
         return live_advice(value, document.get("screen"), document.get("snapshots", []))
     return value

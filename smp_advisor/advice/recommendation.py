@@ -1,14 +1,12 @@
-"""`advise`: the recommendation for a model on a cluster, from the user's input to the explanation."""
+"""The recommendation as a value, and the way to it: from a request to the explanation."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice import Advice
+from smp_advisor.advice import clusters
 from smp_advisor.advice.description import is_named, is_profile
-from smp_advisor.advice.live.live_advice import LiveAdvice
-from smp_advisor.advice.options import AdviseSettings, completes
 from smp_advisor.advice.request import (
     Request,
     pinned_plan,
@@ -18,6 +16,7 @@ from smp_advisor.advice.request import (
     terms_of,
     with_code,
 )
+from smp_advisor.arguments import brief
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import JobError
 from smp_advisor.guidance.choice import (
@@ -32,8 +31,8 @@ from smp_advisor.guidance.choice import (
 from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.model_changes import model_changes
 from smp_advisor.guidance.practices import pitfalls
-from smp_advisor.guidance.recommended import PlannedRun
 from smp_advisor.guidance.reference import nearest_reference
+from smp_advisor.guidance.variants import PlannedRun
 from smp_advisor.libraries import require_supported_instance
 from smp_advisor.libraries.validation import check_against, unscripted_adapter
 from smp_advisor.search.candidates import job_for, library_policy, pins_for, search_in_bf16_if_possible
@@ -44,103 +43,106 @@ from smp_advisor.search.search import representatives
 from smp_advisor.search.ways_out import decided, nothing_fits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Unpack
+    import pandas as pd
 
-    from smp_advisor.cluster import Cluster, Instance
-    from smp_advisor.search.sizes import Progress
+    from smp_advisor.cluster import Cluster
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.practices import Pitfall, Reference, Step
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.runs import Summary
+    from smp_advisor.search.decision import Decision
+    from smp_advisor.search.rank import Objective
+    from smp_advisor.search.search import SearchResult
+    from smp_advisor.search.sizes import ClusterSizes, Progress
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
 
-@completes(AdviseSettings)
-def advise(
-    model: Any,
-    cluster: Cluster | Instance | str | Sequence[Instance | str],
-    job: Job | None = None,
-    *,
-    instance_count: int | str | None = None,
-    max_days: float | str | None = None,
-    max_usd: float | str | None = None,
-    library: str = "auto",
-    framework: str | None = None,
-    objective: str = "throughput",
-    min_fit_probability: float = 0.95,
-    script: str | None = None,
-    data: str | None = None,
-    on_progress: Progress | None = None,
-    **settings: Unpack[AdviseSettings],
-) -> LiveAdvice:
-    """Recommend a model-parallel configuration and explain it. The result is live: its plan is what its views show.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Recommendation:
+    """The plan that the search chose for a request, with its estimate and its reasons."""
 
-    Parameters
-    ----------
-    model
-        A parameter count (``10e9``, ``"10B"``), the name of a published model (``"llama-3-70b"``), a `Model`, a
-        transformers config (object, dict, path of a ``config.json``; traced first if its family has no formulas), a
-        ``torch.nn.Module`` (traced first) or a `Profile`.
-    cluster
-        A `Cluster`, or an instance name with `instance_count`. Several instances, or ``"any"``, leave the type open:
-        `Advice.sizes` compares the clusters.
-    job
-        The training run; or its fields as keywords (``sequence_length=512``, ``tokens="300B"``). Without either, the
-        sequence length is that of a `Profile`. With ``library="auto"``, the default precision and attention of a `Job`
-        count as not set.
-    instance_count
-        Nodes, where `cluster` is an instance; 1 if not given. ``"smallest"`` is the smallest number that fits. Without
-        a number, a deadline, a budget or several instances leave it open.
-    max_days, max_usd
-        Deadline and budget of the run, which needs `tokens`: 30, ``"250k"``. With a deadline, the cheapest cluster
-        within it is recommended; with a budget, the fastest.
-    library
-        ``auto`` chooses a library from instance, framework, fixed settings and model. `Advice.library_because` is the
-        reason, and `Advice.library_comparisons` compares the others. Or the name of a library: ``smp-v1``,
-        ``smp-v1-tensorflow``, ``smp-v2``, ``training-compiler``, ``ddp``, ``fsdp``.
-    framework
-        With ``library="auto"``, framework of the training script: ``"pytorch"``, ``"tensorflow"``, with a version if it
-        is settled (``"pytorch 1.13"``). DDP, FSDP and SMP v2 then run in the container that has it or the nearest
-        version.
-    objective
-        ``"throughput"``, ``"cost"`` (also tries fewer nodes and comparable instance types), ``"headroom"`` or
-        ``"simplicity"``.
-    min_fit_probability
-        Only plans that fit with at least this probability are recommended.
-    script, data
-        Path of your own training script and S3 URI of its data, for the cell. If the script is on this machine, its
-        kind of code is read (`read_stack`) and used where neither `job` nor the settings name one.
-    on_progress
-        Called while clusters are compared, with the number of those compared, that of all, and the next one's name.
-        An interrupt (Ctrl-C, the notebook's stop button) ends the comparison with the clusters compared by then.
-    **settings
-        Fields of `Job`; of an inferred shape (`family`, `layers`, `hidden`, `heads`, `vocab`, `activation`); and fields
-        of `Plan` to fix at a value (``tensor_parallel_degree=4``).
+    request: Request
+    """The request, which can be changed and made again."""
+    model: Model
+    cluster: Cluster
+    """Cluster of the plan. The objective ``cost`` may choose another cluster than the requested one."""
+    job: Job
+    """Training run. `estimate.global_batch_size` is the batch that the search chose."""
+    plan: Plan
+    estimate: Estimate
+    decision: Decision
+    """How certain the choice is, and the reasons for its global batch."""
+    steps: tuple[Step, ...]
+    """The ordered practices, each with its decision, figures, trade-off and source."""
+    pitfalls: tuple[Pitfall, ...]
+    """Requirements of the plan for the training script, the data pipeline and the job."""
+    reference: Reference | None
+    """AWS's nearest reference configuration, with the differences; None if AWS publishes none for the library."""
+    library_because: str = ""
+    """The library with its status, and the reason for it, if the advisor chose it (``library="auto"``)."""
+    library_comparisons: tuple[str, ...] = ()
+    """One sentence for each other library, if the advisor chose the library."""
+    because: str
+    """Reasons for the plan and for its batch."""
+    defaults: tuple[str, ...]
+    """Settings that the user left at their default: "sequence length 2,048 tokens", ..."""
+    plans_enumerated: int
+    """Number of plans that the library can express on the searched clusters."""
+    plans_scored: int
+    """Number of plans whose memory and fit were computed."""
+    plans_fit: int
+    """Number of plans that fit with the required probability. Their time was computed, too."""
+    requested: tuple[str, ...] = ()
+    """Settings of the user: "sequence length 512", "tensor parallel degree 4", ..."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about the plan, and what was read of the user's script."""
+    result: SearchResult = field(compare=False)
+    sizes: ClusterSizes | None = field(default=None, compare=False)
+    """The compared clusters, if the request left the cluster open or its objective is the cost."""
 
-    Raises
-    ------
-    AdvisorError
-        The input is wrong, or no plan fits. One sentence states the reason and a remedy.
+    @property
+    def objective(self) -> Objective:
+        """Order of the plans: throughput, cost, headroom or simplicity."""
+        return self.request.objective
 
-    Examples
-    --------
-    >>> advice = advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512)
-    >>> advice.estimate.fits
-    True
-    """
-    keywords: dict[str, Any] = {
-        "instance_count": instance_count,
-        "max_days": max_days,
-        "max_usd": max_usd,
-        "library": library,
-        "framework": framework,
-        "objective": objective,
-        "min_fit_probability": min_fit_probability,
-        "script": script,
-        "data": data,
-    }
-    return LiveAdvice(recommend(Request.of(model, cluster, job, **keywords, **settings), on_progress))
+    @property
+    def min_fit_probability(self) -> float:
+        """Required probability of fitting."""
+        return self.request.min_fit_probability
+
+    @property
+    def script(self) -> str | None:
+        """Path of the user's own training script; None for the generated one."""
+        return self.request.script
+
+    @property
+    def data(self) -> str | None:
+        """S3 URI of the training channel; None for synthetic tokens."""
+        return self.request.data
+
+    @property
+    def alternatives(self) -> pd.DataFrame:
+        """The best plan of each combination of techniques, best first, with the reason why it is not recommended."""
+        from smp_advisor.search.search import alternatives
+
+        return alternatives(self.result, self.model, self.job, min_fit_probability=self.min_fit_probability)
+
+    @property
+    def learned(self) -> Summary | None:
+        """The effect of your measured runs on the plan, before and after; None without a calibration."""
+        from smp_advisor.runs import summary
+
+        return summary(self.model, self.cluster, self.job, self.plan)
+
+    compare_clusters = clusters.compare_clusters
+
+    def __repr__(self) -> str:
+        place = f"{self.cluster.nodes} x {self.cluster.instance.name}"
+        return brief("Recommendation", [repr(self.model.name), place, repr(self.plan)])
 
 
-def recommend(request: Request, on_progress: Progress | None = None) -> Advice:
+def recommend(request: Request, on_progress: Progress | None = None) -> Recommendation:
     """Recommend a plan for a request, from the reading of its model to the reasons.
 
     Raises
@@ -225,14 +227,13 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Advice:
         *warnings,
     )
     steps = explain(run)
-    return Advice(
+    return Recommendation(
+        request=_repeatable(request, workload, job),
         model=workload,
         cluster=best.cluster,
         job=job,
         plan=plan,
         estimate=plan_estimate,
-        objective=objective,
-        min_fit_probability=least,
         decision=decision,
         steps=(*steps, *model_changes(run, search, order=len(steps) + 1)),
         pitfalls=pitfalls(run, script_is_generated=generated),
@@ -261,11 +262,8 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Advice:
         plans_enumerated=best.plans_enumerated,
         plans_scored=len(best.needed_gib),
         plans_fit=len(best.ranked),
-        script=request.script,
-        data=request.data,
         result=representatives(best),
         sizes=sizes,
-        request=_repeatable(request, workload, job),
     )
 
 

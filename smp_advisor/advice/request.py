@@ -24,9 +24,10 @@ from smp_advisor.workload import Job, Model, load_calibration
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from typing import Any as Description
 
-    from smp_advisor.advice import Advice
     from smp_advisor.advice.description import Progress
+    from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.cluster.table import Instance
     from smp_advisor.scripts.following import ScriptStack
     from smp_advisor.search.rank import Objective
@@ -51,7 +52,7 @@ class Request:
     {}
     """
 
-    model: Any
+    model: Description
     """Description of the model. In a recommendation: the `Model` or `Profile` that was read, or the count to infer a
     shape from."""
     cluster: Cluster | Instance | str | tuple[Instance | str, ...]
@@ -384,7 +385,7 @@ def question_of(request: Request, cluster: Cluster) -> Question:
     return Question(request=terms, library=request.library, objective=request.objective)
 
 
-def repeated(request: Request, advice: Advice, job: Job) -> Request:
+def repeated(request: Request, advice: Recommendation, job: Job) -> Request:
     """Return the request for the model, the library and the version of an advice, with a complete job."""
     library = advice.plan.library
     pins = pins_for(library, terms_of(request, advice.cluster))

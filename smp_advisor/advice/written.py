@@ -6,7 +6,6 @@ import json
 import os
 import zlib
 from base64 import b64decode, b64encode
-from dataclasses import fields
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor import files
 from smp_advisor._version import __version__
-from smp_advisor.advice.storage import PLAN, PUBLIC, TYPE, from_plain, plain
+from smp_advisor.advice.storage import KINDS, from_plain, kind_of, plain
 from smp_advisor.errors import ExportError, ModelError, StorageError
 from smp_advisor.files import has_too_many_values
 from smp_advisor.guidance.report import sections
@@ -28,22 +27,25 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.advice.live.control_state import ControlState, Entry
+    from smp_advisor.advice.recommendation import Recommendation
 
 
 FORMAT = "smp-advisor"
-VERSION = 1
-"""Version of the format. Fields with a default may be added without a new version."""
+VERSION = 2
+"""Version of the format, which changes with every field of a stored value: a test compares."""
 _MOST_BYTES = 16 * 2**20
 
 
 def as_text(value: Any, **more: Any) -> str:
-    """The JSON text of a value."""
-    document = {"format": FORMAT, "version": VERSION, "written_by": __version__, "value": plain(value)}
+    """Return the JSON text of a value."""
+    document = {
+        "format": FORMAT, "version": VERSION, "written_by": __version__, "kind": kind_of(value), "value": plain(value),
+    }  # fmt: skip
     return json.dumps(document | more, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def live_text(recommended: Advice, state: ControlState, snapshots: Mapping[str, Entry]) -> str:
-    """The JSON text of an advice with the plan on screen and its snapshots."""
+def live_text(recommended: Recommendation, state: ControlState, snapshots: Mapping[str, Entry]) -> str:
+    """Return the JSON text of an advice with the plan on screen and its snapshots."""
 
     def stored(state: ControlState) -> dict[str, Any]:
         return {"plan": plain(state.plan), "job": plain(state.advice.job)}
@@ -60,26 +62,49 @@ def live_text(recommended: Advice, state: ControlState, snapshots: Mapping[str, 
 
 
 def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:
-    """The value of a JSON text of `as_text`, and the document."""
+    """Return the value of a JSON text of `as_text`, and the document.
+
+    Raises
+    ------
+    StorageError
+        The text is no document of this package, or one of another version that this one does not read.
+    """
     try:
         document = None if has_too_many_values(text) else json.loads(text)
     except (ValueError, RecursionError):
         raise StorageError(f"{name} is no JSON of stored values.") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT or "value" not in document:
         raise StorageError(f"{name} holds no stored value of this package.")
-    version = document.get("version")
-    if version != VERSION:
+    version, writer = document.get("version"), f"smp_advisor {document.get('written_by')!s:.30}"
+    if version == 1:
+        document = _of_version_1(document)
+    elif version != VERSION:
         raise StorageError(
-            f"{name} has version {version!r:.50} of the format, written by smp_advisor"
-            f" {document.get('written_by')!r:.50}, and this package reads version {VERSION}."
+            f"{name} has version {version!r:.50} of the format, written by {writer}, and smp_advisor {__version__}"
+            f" reads version {VERSION}. Make it again, or read it with the version that wrote it."
         )
-    data = document["value"]
-    if not isinstance(data, dict) or data.get(TYPE) not in PUBLIC:
-        raise StorageError(f"{name} holds no {', '.join(PUBLIC[:-1])} or {PUBLIC[-1]}.")
+    kind = document.get("kind")
+    if kind not in KINDS:
+        raise StorageError(f"{name} holds no {', '.join([*KINDS][:-1])} or {[*KINDS][-1]}, but {kind!r:.50}.")
     try:
-        return from_plain(data), document
-    except RecursionError:
-        raise StorageError(f"{name} is nested too deeply.") from None
+        return from_plain(document["value"], str(kind)), document
+    except StorageError as error:
+        raise StorageError(
+            f"{name}, written by {writer}, cannot be read by smp_advisor {__version__}. {error} Make it again, or"
+            " read it with the version that wrote it."
+        ) from None
+
+
+def _of_version_1(document: dict[str, Any]) -> dict[str, Any]:
+    """The document in the present form: in version 1, every object had its kind as `type`."""
+
+    def without_types(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: without_types(part) for name, part in value.items() if name != "type"}
+        return [without_types(part) for part in value] if isinstance(value, list) else value
+
+    value = document["value"]
+    return document | {"kind": value.get("type") if isinstance(value, dict) else None, "value": without_types(value)}
 
 
 CARRIED = ("SMP_ADVISOR_MODEL", "SMP_ADVISOR_JOB", "SMP_ADVISOR_PLAN", "SMP_ADVISOR_REQUEST")
@@ -136,7 +161,7 @@ def _described(model: Model) -> dict[str, Any]:
     try:
         usual = json.loads(Model.from_config({"model_type": model.family}).config_json)
     except ModelError:
-        return dict(plain(model))
+        return {"figures": plain(model)}
     values = json.loads(model.config_json).items()
     config = {key: value for key, value in values if key == "model_type" or usual.get(key, "") != value}
     return {"config": config, **_changed(model, Model.from_config(config))}
@@ -144,19 +169,21 @@ def _described(model: Model) -> dict[str, Any]:
 
 def _changed(value: Any, usual: Any) -> dict[str, Any]:
     """The fields of a value that differ from those of another one."""
-    names = (field.name for field in fields(value))
-    return {name: plain(part) for name in names if (part := getattr(value, name)) != getattr(usual, name)}
+    own, others = plain(value), plain(usual)
+    return {name: part for name, part in own.items() if part != others.get(name)}
 
 
 def carried_from(variables: Mapping[str, str]) -> tuple[Model, Job, Plan, dict[str, Any]]:
     """The model, job, plan and further keywords of `advise` in the variables of a job."""
     try:
         model, job, plan, request = (_joined(name, variables) for name in CARRIED)
-        if TYPE not in model:
+        if "figures" in model:
+            model = model["figures"]
+        else:
             config = model.pop("config", None)
             model = plain(Model.from_name(model["name"]) if config is None else Model.from_config(config)) | model
-        job, plan = {TYPE: "Job"} | job, {TYPE: PLAN} | plan
-        return from_plain(model, Model), from_plain(job, Job), from_plain(plan, Plan), request
+        job = plain(Job()) | job
+        return from_plain(model, "Model"), from_plain(job, "Job"), from_plain(plan, "Plan"), request
     except (KeyError, TypeError, ValueError, RecursionError, zlib.error) as error:
         raise StorageError(f"The variables {CARRIED[0]} and others hold no prediction: {error!s:.200}") from None
 
@@ -190,7 +217,7 @@ _STYLE = (
 
 def html_page(advice: Advice) -> str:
     """A complete page without scripts or links to other files: report, charts and the cell that starts the job."""
-    title, summary = sections(advice)[0]
+    title, summary = sections(advice.explained)[0]
     alternatives = advice.chart("alternatives").as_html()
     body = f"<h1>{escape(title)}</h1>{''.join(_html_lines(summary))}{html_report(advice, alternatives, unfold=True)}"
     cell = f"<h2>Cell that starts the job</h2><pre>{escape(_cell(advice))}</pre>"
@@ -204,7 +231,7 @@ def html_report(advice: Advice, inserted: str = "", *, unfold: bool = False) -> 
     """Memory, step time, ladder and the sections of the report below its summary, as HTML."""
     charts = "".join(advice.chart(name).as_html() for name in ("memory", "time"))
     parts = [charts, inserted, advice.ladder()._repr_html_()]
-    _, _, *remaining = sections(advice, details=True)  # the second one is the ladder as text
+    _, _, *remaining = sections(advice.explained, details=True)  # the second one is the ladder as text
     for heading, lines in remaining:
         if lines and heading not in {"Ladder", "Memory per GPU"}:  # which are above
             opened = ' open=""' if unfold or heading in {"Why", "Configuration"} else ""
@@ -217,7 +244,7 @@ def html_report(advice: Advice, inserted: str = "", *, unfold: bool = False) -> 
 
 def markdown_page(advice: Advice) -> str:
     """The report as Markdown, with the cell that starts the job."""
-    (title, summary), *remaining = sections(advice, details=True)
+    (title, summary), *remaining = sections(advice.explained, details=True)
     parts = [f"# {markdown(title)}", *_markdown_lines(summary)]
     for heading, lines in remaining:
         parts += [f"## {markdown(heading)}", *_markdown_lines(lines)]

@@ -15,13 +15,13 @@ from smp_advisor.guidance.report import plan_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.charts.chart import Chart
-    from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
 
 __all__ = ["CHARTS", "chart_of"]
 
-CHARTS: Mapping[str, Callable[[Recommended, Estimate], Chart]] = {
+CHARTS: Mapping[str, Callable[[Recommendation, Estimate], Chart]] = {
     "memory": memory_chart,
     "time": time_chart,
     "alternatives": alternatives_chart,
@@ -31,7 +31,7 @@ CHARTS: Mapping[str, Callable[[Recommended, Estimate], Chart]] = {
 """Function that makes each chart for a plan of the advice."""
 
 
-def chart_of(advice: Recommended, name: str, plan: Plan | int | None = None) -> Chart:
+def chart_of(advice: Recommendation, name: str, plan: Plan | int | None = None) -> Chart:
     """A chart of a plan, see `Advice.chart`."""
     require_types({"name": (name, str)}, "chart")
     chosen = plan_of(advice, plan)

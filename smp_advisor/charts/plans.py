@@ -33,8 +33,8 @@ from smp_advisor.search.sizes import ClusterSizes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
 
 
@@ -126,12 +126,12 @@ _DIVISIONS = {
 }
 
 
-def plotted_plans(advice: Recommended) -> list[Plan]:
+def plotted_plans(advice: Recommendation) -> list[Plan]:
     """Plans of the points, in their order: those that fit, best first."""
     return listed_plans(_result(advice))[: len(representatives(_result(advice)).ranked)]
 
 
-def points_of(advice: Recommended) -> list[tuple[float, float]]:
+def points_of(advice: Recommendation) -> list[tuple[float, float]]:
     """GiB per GPU and throughput of the plotted plans, in tokens, or samples, per second."""
     result = representatives(_result(advice))
     sequence = 1 if advice.model.reads_tokens else advice.model.sequence_length(advice.job.sequence_length)
@@ -139,7 +139,7 @@ def points_of(advice: Recommended) -> list[tuple[float, float]]:
     return [(round(float(result.needed_gib[row]), 1), float(f"{rate / sequence:.4g}")) for row, rate in rates]
 
 
-def alternatives_chart(advice: Recommended, estimate: Estimate) -> Chart:
+def alternatives_chart(advice: Recommendation, estimate: Estimate) -> Chart:
     """Points of all combinations that fit, with the plan on the screen among them."""
     result_of = _result(advice)
     result = representatives(result_of)
@@ -150,7 +150,7 @@ def alternatives_chart(advice: Recommended, estimate: Estimate) -> Chart:
     scale, unit = (1, "tokens/s") if tokens else (1 / sequence, "samples/s")
     rates = [float(f"{scale * rate:.5g}") for rate in result.scores.tokens_per_second]
     free = [round(usable - float(result.needed_gib[row]), 2) for row in result.ranked]
-    reasons = _REASONS.of((result_of,), lambda: list(advice.recommended.alternatives["why"]))[: len(plans)]
+    reasons = _REASONS.of((result_of,), lambda: list(advice.alternatives["why"]))[: len(plans)]
     now = (
         round(estimate.headroom_gib, 2),
         float(f"{estimate.tokens_per_second if tokens else estimate.samples_per_second:.5g}"),
@@ -161,9 +161,9 @@ def alternatives_chart(advice: Recommended, estimate: Estimate) -> Chart:
         Point(
             room,
             rate,
-            f"smp-point smp-g{group}{' smp-best' if plan == advice.recommended.plan else ''}",
+            f"smp-point smp-g{group}{' smp-best' if plan == plans[0] else ''}",
             f"{plan_text(plan)}: {number(rate)} {unit}, {room:.1f} GiB free. {reason}",
-            radius=6 if plan == advice.recommended.plan else 4,
+            radius=6 if plan == plans[0] else 4,
             row=row,
         )
         for row, (plan, rate, room, group, reason) in enumerate(zip(plans, rates, free, groups, reasons, strict=True))
@@ -190,7 +190,7 @@ def alternatives_chart(advice: Recommended, estimate: Estimate) -> Chart:
     )
 
 
-def _result(advice: Recommended) -> SearchResult:
+def _result(advice: Recommendation) -> SearchResult:
     if advice.result is None:  # made by hand
         raise AdvisorError("Only advice made by advise() has alternatives.")
     return advice.result
@@ -215,7 +215,7 @@ _REASONS = _Last()
 _SIZES = _Last()
 
 
-def _compared(advice: Recommended, instances: Sequence[str]) -> ClusterSizes:
+def _compared(advice: Recommendation, instances: Sequence[str]) -> ClusterSizes:
     """The clusters of the advice's own instance type, then those of others."""
     by_type: dict[str, ClusterSizes] = _SIZES.of((advice.request, advice.job.calibration, advice.cluster), dict)
     limits = advice.sizes.limits if advice.sizes is not None else Limits()
@@ -240,17 +240,15 @@ _COUNTS = tuple(2**power for power in range(9))
 _MOST_TYPES = 6
 
 
-def clusters_chart(advice: Recommended, estimate: Estimate, instances: Sequence[str] = ()) -> Chart:
+def clusters_chart(advice: Recommendation, estimate: Estimate, instances: Sequence[str] = ()) -> Chart:
     """The advice's instance type with 1 to 256 nodes, and other types as further lines."""
     del estimate
     if len(instances) > _MOST_TYPES:
         raise AdvisorError(f"The chart compares at most {_MOST_TYPES} further instance types, not {len(instances)}.")
-    if advice.request is None:
-        raise AdvisorError("Only advice made by advise() can be compared with other clusters.")
     return sizes_chart(_compared(advice, instances), advice)
 
 
-def sizes_chart(sizes: ClusterSizes, advice: Recommended) -> Chart:
+def sizes_chart(sizes: ClusterSizes, advice: Recommendation) -> Chart:
     """A line per instance type, with the knees and the advice's cluster."""
     run = advice.job.tokens is not None
     knees = {id(size) for size in sizes.knees}
@@ -284,7 +282,7 @@ def sizes_chart(sizes: ClusterSizes, advice: Recommended) -> Chart:
     )
     curves = [(f"smp-curve smp-g{group}", line) for group, (_, line) in enumerate(lines)]
     missing = [size for size in sizes.sizes if size.estimate is None]
-    library = advice.plan.library if advice.request is None else advice.request.library
+    library = advice.request.library
     shown = {size.cluster.instance.name for size in sizes.sizes}
     notes = list(sizes.lines())
     if missing:
@@ -310,7 +308,7 @@ def _point(
     size: ClusterSize,
     estimate: Estimate,
     sizes: ClusterSizes,
-    advice: Recommended,
+    advice: Recommendation,
     knees: set[int],
 ) -> Point:
     name, library, time, cost, memory, notes = sizes.cells(size)

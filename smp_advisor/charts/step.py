@@ -17,7 +17,7 @@ from smp_advisor.marks import frame, label, rect, short, text_width
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from smp_advisor.guidance.recommended import Recommended
+    from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.result import Profile
 
@@ -92,12 +92,12 @@ def _bar(value: float, full: float) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def memory_chart(advice: Recommended, estimate: Estimate) -> Chart:
+def memory_chart(advice: Recommendation, estimate: Estimate) -> Chart:
     """Memory by category, a column for each group of equal stages, with bars of the highest peak."""
     usable, groups = advice.cluster.instance.usable_gpu_memory_gib, stage_groups(estimate.memory.stages)
-    best, peak = advice.recommended.estimate, next(group for group in groups if group.is_peak)
+    peak = next(group for group in groups if group.is_peak)
     low, needed, high = memory_interval(estimate)
-    recommended = f" The recommended plan needs {best.needed_gib:.1f}." if estimate.plan != best.plan else ""
+    recommended = _recommended_memory(advice, estimate)
     rows = [
         (label, *(f"{group.parts[index]:.2f}" for group in groups), _bar(peak.parts[index], usable))
         for index, label in enumerate(CATEGORY_LABELS.values())
@@ -113,7 +113,17 @@ def memory_chart(advice: Recommended, estimate: Estimate) -> Chart:
     )
 
 
-def time_chart(advice: Recommended, estimate: Estimate) -> Chart:
+def _recommended_memory(advice: Recommendation, estimate: Estimate) -> str:
+    """Memory of the plan that the search chose, as a sentence; empty for this plan itself."""
+    result = advice.result
+    if estimate.plan == advice.plan or result is None:
+        return ""
+    best = int(result.ranked[0])
+    own = result.space.plan(best) == estimate.plan
+    return "" if own else f" The recommended plan needs {result.needed_gib[best]:.1f}."
+
+
+def time_chart(advice: Recommendation, estimate: Estimate) -> Chart:
     """Parts of a step with bars."""
     labels = time_labels(advice.plan.library).values()
     parts, total = [getattr(estimate.time, name) for name in TIME_LABELS], estimate.step_seconds
@@ -192,13 +202,13 @@ class _Module(NamedTuple):
         return gib(self.figures[0]), short(self.figures[1]), short(self.figures[2])
 
 
-def profile_of(advice: Recommended) -> Profile | None:
+def profile_of(advice: Recommendation) -> Profile | None:
     """The traced profile from which an advice was made; None if it was made from anything else."""
-    model = None if advice.request is None else advice.request.model
+    model = advice.request.model
     return model if getattr(model, "tree", None) else None
 
 
-def modules_chart(advice: Recommended, estimate: Estimate, by: int = 0) -> Chart:
+def modules_chart(advice: Recommendation, estimate: Estimate, by: int = 0) -> Chart:
     """Modules below those that contain them, as wide as their share of the measure `by`."""
     profile = profile_of(advice)
     if profile is None:

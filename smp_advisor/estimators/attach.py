@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice import Advice
+from smp_advisor.advice.advise import advise
 from smp_advisor.advice.files import load
-from smp_advisor.advice.recommendation import advise
 from smp_advisor.advice.written import CARRIED, carried_from
 from smp_advisor.arguments import require_types
 from smp_advisor.cluster.cluster import Cluster

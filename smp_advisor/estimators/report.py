@@ -14,7 +14,7 @@ from smp_advisor.findings.report import Report
 from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
-    from smp_advisor.advice.live import LiveAdvice
+    from smp_advisor.advice import Advice
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
@@ -101,8 +101,8 @@ class EstimatorReport(Report):
         """The model, as passed or with the shape in the hyperparameters."""
         return self.main.model if self.main is not None else None
 
-    def recommended(self, model: Any = None, *, hold_global_batch: bool = True, **settings: Any) -> LiveAdvice:
-        """The advice for the model, cluster and job of this plan; `LiveAdvice.compare` shows the plan next to it.
+    def recommended(self, model: Any = None, *, hold_global_batch: bool = True, **settings: Any) -> Advice:
+        """The advice for the model, cluster and job of this plan; `Advice.compare` shows the plan next to it.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class EstimatorReport(Report):
         AdvisorError
             If the plan, its cluster or the model is not known, or no plan fits.
         """
-        from smp_advisor.advice.recommendation import advise
+        from smp_advisor.advice.advise import advise
         from smp_advisor.libraries.groups import global_batch_size
 
         main = self.main

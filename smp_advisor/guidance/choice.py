@@ -22,7 +22,7 @@ from smp_advisor.costs.wording import (
     utilization,
 )
 from smp_advisor.guidance.conclusion import Argument, Conclusion, speed_of, used
-from smp_advisor.guidance.recommended import PlannedRun, WhatIf, vary
+from smp_advisor.guidance.variants import PlannedRun, WhatIf, vary
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search.candidates import fp16_reason
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.recommended import Estimates, Plans
+    from smp_advisor.guidance.variants import Estimates, Plans
     from smp_advisor.search.decision import BatchChoice, Decision
     from smp_advisor.search.search import SearchResult
 

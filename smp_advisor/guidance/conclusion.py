@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.recommended import Estimates, PlannedRun, Plans, WhatIf
+    from smp_advisor.guidance.variants import Estimates, PlannedRun, Plans, WhatIf
     from smp_advisor.libraries.plan import Plan
 
 _MUCH = -1 / 3

@@ -20,13 +20,13 @@ from smp_advisor.guidance.conclusion import (
 )
 from smp_advisor.guidance.ladder import technique_fields
 from smp_advisor.guidance.practices import Step, order, practice, subset_tip
-from smp_advisor.guidance.recommended import PlannedRun, WhatIf, evaluate_best, vary, without
+from smp_advisor.guidance.variants import PlannedRun, WhatIf, evaluate_best, vary, without
 from smp_advisor.libraries.library import supported_families, supports_tensor_parallelism
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from smp_advisor.guidance.recommended import Estimates, Plans
+    from smp_advisor.guidance.variants import Estimates, Plans
 
 
 _DOMINATED = 0.4

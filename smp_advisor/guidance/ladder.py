@@ -23,7 +23,7 @@ from smp_advisor.costs.wording import (
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.conclusion import brief_change
 from smp_advisor.guidance.practices import Step, order, practice
-from smp_advisor.guidance.recommended import PlannedRun, WhatIf, evaluate, evaluate_best, vary, without
+from smp_advisor.guidance.variants import PlannedRun, WhatIf, evaluate, evaluate_best, vary, without
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.controls import fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, global_batch_size, shard_degree

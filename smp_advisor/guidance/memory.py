@@ -18,7 +18,7 @@ from smp_advisor.guidance.conclusion import (
     why_not_used,
     why_used,
 )
-from smp_advisor.guidance.recommended import PlannedRun, WhatIf, vary, without
+from smp_advisor.guidance.variants import PlannedRun, WhatIf, vary, without
 from smp_advisor.libraries import get_library, schema
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.layout import layout_of
@@ -26,7 +26,7 @@ from smp_advisor.libraries.space import checkpointing_strategies
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.recommended import Estimates, Plans
+    from smp_advisor.guidance.variants import Estimates, Plans
 
 _STRATEGIES = ("full_shard", "hybrid_shard")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.guidance.recommended import PlannedRun
+    from smp_advisor.guidance.variants import PlannedRun
     from smp_advisor.workload import Job, Model
 
 _LABELS = {

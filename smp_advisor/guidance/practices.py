@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import sources
 from smp_advisor.costs.wording import fit, fits, gib, plural
-from smp_advisor.guidance.recommended import PlannedRun, evaluate, vary
+from smp_advisor.guidance.variants import PlannedRun, evaluate, vary
 from smp_advisor.libraries import Plan, image
 from smp_advisor.libraries.groups import reduced_data_parallel_degree, shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, supports_tensor_parallelism

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from smp_advisor.arguments import require_types
 from smp_advisor.costs import Estimate
@@ -35,8 +35,8 @@ from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.ladder import Ladder, climb, ladder_text, unused_lines, unused_techniques
 from smp_advisor.guidance.practices import Reference, order, pitfalls
 from smp_advisor.guidance.rank_map import rank_map
-from smp_advisor.guidance.recommended import PlannedRun, Recommended
 from smp_advisor.guidance.reference import nearest_reference
+from smp_advisor.guidance.variants import PlannedRun
 from smp_advisor.libraries import Plan, check_against, schema
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
 from smp_advisor.libraries.library import get_library, plan_fields
@@ -46,12 +46,11 @@ from smp_advisor.workload.stack import training_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.workload import Job, Model
 
-    Of = TypeVar("Of", bound=Recommended)
 
-
-def planned(advice: Recommended, job: Job, plan: Plan, estimate: Estimate) -> PlannedRun:
+def planned(advice: Recommendation, job: Job, plan: Plan, estimate: Estimate) -> PlannedRun:
     """A plan on the advice's cluster with the terms of its request."""
     return PlannedRun(
         model=advice.model,
@@ -61,11 +60,11 @@ def planned(advice: Recommended, job: Job, plan: Plan, estimate: Estimate) -> Pl
         estimate=estimate,
         min_fit_probability=advice.min_fit_probability,
         objective=advice.objective,
-        pins=frozenset(advice.request.pins if advice.request is not None else ()),
+        pins=frozenset(advice.request.pins),
     )
 
 
-def explained(advice: Of, job: Job, plan: Plan, estimate: Estimate, because: str) -> Of:
+def explained(advice: Recommendation, job: Job, plan: Plan, estimate: Estimate, because: str) -> Recommendation:
     """The advice with another plan, its reasons, and `because` as its origin; what the search compared stays."""
     if plan == advice.plan and job == advice.job:
         return advice
@@ -85,7 +84,7 @@ def explained(advice: Of, job: Job, plan: Plan, estimate: Estimate, because: str
     )
 
 
-def plan_of(advice: Recommended, plan: Plan | int | None) -> Plan:
+def plan_of(advice: Recommendation, plan: Plan | int | None) -> Plan:
     """A plan for the advice's cluster: one of the user's, the row of an alternative, or the recommended one."""
     if plan is None or plan == advice.plan:
         return advice.plan
@@ -99,7 +98,7 @@ def plan_of(advice: Recommended, plan: Plan | int | None) -> Plan:
     return plan
 
 
-def ladder_of(advice: Recommended, plan: Plan | int | None = None) -> Ladder:
+def ladder_of(advice: Recommendation, plan: Plan | int | None = None) -> Ladder:
     """The ladder of a plan, see `plan_of`."""
     chosen = plan_of(advice, plan)
     own = chosen == advice.plan
@@ -111,7 +110,7 @@ def ladder_of(advice: Recommended, plan: Plan | int | None = None) -> Ladder:
 _WIDTH = 100
 
 
-def report(advice: Recommended, *, details: bool = False) -> str:
+def report(advice: Recommendation, *, details: bool = False) -> str:
     """The verdict, the ladder and the reasons; with `details`, every figure, setting, comparison and assumption."""
     return "\n\n".join(
         "\n".join([title, "-" * min(len(title), _WIDTH), *map(_wrapped, lines)])
@@ -119,7 +118,7 @@ def report(advice: Recommended, *, details: bool = False) -> str:
     )
 
 
-def sections(advice: Recommended, *, details: bool = False) -> list[tuple[str, list[str]]]:
+def sections(advice: Recommendation, *, details: bool = False) -> list[tuple[str, list[str]]]:
     """Title and lines of each section of `report`. Lines that start with two spaces are rows of a table."""
     ladder, place = ladder_of(advice), f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
     verdict = f"{advice.model.name} on {place}: fits ({probability(advice.estimate.fit_probability)} likely)"
@@ -145,7 +144,7 @@ def _wrapped(line: str) -> str:
     return filled.replace("\xa0", " ")
 
 
-def _summary(advice: Recommended) -> Iterator[str]:
+def _summary(advice: Recommendation) -> Iterator[str]:
     """Requested settings, library, batch, speed, and the certainty of the choice."""
     estimate = advice.estimate
     sizes = advice.sizes
@@ -171,7 +170,7 @@ def _summary(advice: Recommended) -> Iterator[str]:
     yield from advice.warnings
 
 
-def _why(advice: Recommended, ladder: Ladder) -> Iterator[str]:
+def _why(advice: Recommendation, ladder: Ladder) -> Iterator[str]:
     """A short paragraph per technique of the plan, and one line per technique that it does not use."""
     practices = order(advice.plan.library)
     for step in advice.steps:
@@ -183,7 +182,7 @@ def _why(advice: Recommended, ladder: Ladder) -> Iterator[str]:
         yield from (f"- {line}" for line in lines)
 
 
-def _details(advice: Recommended, ladder: Ladder) -> list[tuple[str, list[str]]]:
+def _details(advice: Recommendation, ladder: Ladder) -> list[tuple[str, list[str]]]:
     reference = advice.reference
     techniques = (f"{step.order}. {step.title}: {step.decision}. {step.details}" for step in advice.steps)
     calibration: list[str] = []
@@ -212,7 +211,7 @@ def _details(advice: Recommended, ladder: Ladder) -> list[tuple[str, list[str]]]
     return [(title, list(lines)) for title, lines in sections]
 
 
-def _guesses(advice: Recommended) -> Iterator[str]:
+def _guesses(advice: Recommendation) -> Iterator[str]:
     """Guesses that move the step time by more than 10 %."""
     return map(str, guesses(advice.model, advice.cluster, advice.job, advice.plan))
 
@@ -273,7 +272,7 @@ def _memory(estimate: Estimate) -> Iterator[str]:
     yield f"  {'total':<20}{peak.total_gib:>8.2f} GiB"
 
 
-def _requirements(advice: Recommended) -> Iterator[str]:
+def _requirements(advice: Recommendation) -> Iterator[str]:
     """Requirements that are left to the user, then those that the generated cells meet."""
     done = [pitfall for pitfall in advice.pitfalls if pitfall.severity == "info"]
     yield from (f"- {pitfall.text}" for pitfall in advice.pitfalls if pitfall.severity != "info")

@@ -19,7 +19,7 @@ from smp_advisor.costs.wording import (
     usd,
 )
 from smp_advisor.guidance.conclusion import Argument, Conclusion, not_possible, not_used, statement, used
-from smp_advisor.guidance.recommended import WhatIf, vary
+from smp_advisor.guidance.variants import WhatIf, vary
 from smp_advisor.libraries.smp_v2 import SMDDP_INSTANCES
 from smp_advisor.libraries.training_compiler import TestedModel, nearest_tested
 from smp_advisor.libraries.version import facts, image, instance_family, suggested_instances
@@ -28,7 +28,7 @@ from smp_advisor.workload.counts import format_count
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.practices import Decision
-    from smp_advisor.guidance.recommended import Estimates, PlannedRun, Plans
+    from smp_advisor.guidance.variants import Estimates, PlannedRun, Plans
 
 
 def _precision(run: PlannedRun) -> Conclusion:

@@ -10,7 +10,8 @@ import anywidget
 import traitlets as t
 from IPython.core.getipython import get_ipython
 
-from smp_advisor.advice.live import Change, LiveAdvice, control_state
+from smp_advisor.advice import Advice
+from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.settings import require_name, require_settings, with_labels
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
@@ -23,7 +24,8 @@ from smp_advisor.notebook.workload_fields import Searching
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from smp_advisor.advice import Advice
+    from smp_advisor.advice import Change
+    from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.libraries.plan import Plan
 
 
@@ -59,8 +61,8 @@ class Advisor(anywidget.AnyWidget):
     _controls: t.List[Any] = t.List(help="The controls of the plan, with their positions.").tag(sync=True)
     _request = t.Dict(help="Request of a view: all settings, or one move from them.").tag(sync=True)
 
-    def __init__(self, advice: Advice) -> None:
-        self._advice = advice if isinstance(advice, LiveAdvice) else LiveAdvice(advice)
+    def __init__(self, advice: Advice | Recommendation) -> None:
+        self._advice = advice if isinstance(advice, Advice) else Advice(advice)
         self._drawn = self._advice.recommended
         self._answering = ""
         self.handshakes: list[Handshake] = []
@@ -91,15 +93,15 @@ class Advisor(anywidget.AnyWidget):
         self.on_msg(self._on_message)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or not hasattr(LiveAdvice, name):
+        if name.startswith("_") or not hasattr(Advice, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._advice, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *(name for name in dir(LiveAdvice) if name[0] != "_")})
+        return sorted({*super().__dir__(), *(name for name in dir(Advice) if name[0] != "_")})
 
     @property
-    def advice(self) -> LiveAdvice:
+    def advice(self) -> Advice:
         """The live advice: the plan on screen and its recommendation."""
         return self._advice
 
@@ -304,7 +306,7 @@ class Advisor(anywidget.AnyWidget):
             self.send({"kind": "cells", "id": identity, "settings": self._now.settings, "sources": sources})
 
     def __repr__(self) -> str:
-        return repr(self.advice).replace("LiveAdvice", "Advisor", 1)
+        return repr(self.advice).replace("Advice", "Advisor", 1)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle = super()._repr_mimebundle_(**kwargs)
@@ -329,9 +331,9 @@ _advisors: WeakValueDictionary[int, Advisor] = WeakValueDictionary()
 """The widget of each live advice by its identity: the widget holds the advice."""
 
 
-def advisor_of(advice: Advice) -> Advisor:
-    """The widget of an advice. Live advice that is displayed again has the same widget, so its views stay alike."""
-    if not isinstance(advice, LiveAdvice):
+def advisor_of(advice: Advice | Recommendation) -> Advisor:
+    """Return the widget of an advice. Displayed again, it has the same widget, so its views stay alike."""
+    if not isinstance(advice, Advice):
         return Advisor(advice)
     advisor = _advisors.get(id(advice))
     if advisor is None or advisor.comm is None:  # without a comm, it was closed

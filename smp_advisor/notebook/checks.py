@@ -75,13 +75,11 @@ def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> d
 
 def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str, Any] | None:
     """Comparison of the pasted plan, or its corrected form, with the plan on screen; None without a plan."""
-    from smp_advisor.advice.live import LiveAdvice
-
     read = report.main if report.plan is not None else report.mended
     if read is None or read.plan is None:
         return None
     try:
-        compared = LiveAdvice(advice).compare(read.plan, plan)
+        compared = advice.compare(read.plan, plan)
     except AdvisorError as error:
         return {"gain": str(error), "rows": []}
     figures = compared.figures if compared.settings else ()

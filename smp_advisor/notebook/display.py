@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from IPython.core.display_functions import DisplayHandle
     from IPython.core.events import EventManager
 
-    from smp_advisor.advice.live import LiveAdvice
+    from smp_advisor.advice import Advice
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.notebook.view_state import Data
     from smp_advisor.search.ways_out import WayOut, WaysOut
@@ -226,7 +226,7 @@ _SHOWN = 3
 """Entries of the history, the latest, and kept plans: the saved output stays small."""
 
 
-def session_html(advice: LiveAdvice) -> str:
+def session_html(advice: Advice) -> str:
     """HTML of what was done with an advice; empty before anything was."""
     parts = []
     if not advice.is_recommended:
@@ -259,7 +259,7 @@ _STATES = {"fits": "#0a7d4f", "risk": "#b25e00", "over": "#b3261e"}
 """Colors of the verdict's border. Its words have the color of text, which both themes have."""
 
 
-def static_html(advice: LiveAdvice, shown: Data, now: Data) -> str:
+def static_html(advice: Advice, shown: Data, now: Data) -> str:
     """HTML of the plan on screen: verdict, what was done, bars, ladder and reasons, then folded details."""
     page = title_html(shown) + verdict_html(shown, now) + session_html(advice) + html_report(advice)
     # Pages of notebooks typeset text between two dollar signs as a formula.

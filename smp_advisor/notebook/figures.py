@@ -25,12 +25,13 @@ from smp_advisor.costs.wording import (
     utilization,
 )
 from smp_advisor.guidance.choice import certainty_in_short
+from smp_advisor.guidance.report import ladder_of
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search.rank import NEAR_BEST
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
-    from smp_advisor.advice import Advice
+    from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.workload.model import Model
 
@@ -158,9 +159,9 @@ def headlines(model: Model, estimate: Estimate) -> list[Headline]:
     return [speed, time, Headline(about, f"${amount}", unit, hourly, "")]
 
 
-def decisive(advice: Advice) -> tuple[str, str]:
+def decisive(advice: Recommendation) -> tuple[str, str]:
     """Adapter, library, techniques and batch of the recommended plan, and the certainty of the choice."""
-    titles = [rung.title for rung in advice.ladder().rungs]
+    titles = [rung.title for rung in ladder_of(advice).rungs]
     techniques = ", ".join(titles[1:]) or titles[0]
     certain = certainty_in_short(advice.decision)
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} with "
@@ -168,9 +169,9 @@ def decisive(advice: Advice) -> tuple[str, str]:
     return f"{carried}.", f"{certain[:1].upper()}{certain[1:]}"
 
 
-def preferred(advice: Advice, estimate: Estimate) -> str:
+def preferred(advice: Recommendation, estimate: Estimate) -> str:
     """Why the search prefers the recommended plan to one that fits and is faster; empty for any other plan."""
-    best, batch = advice.recommended.estimate, advice.decision.batch.policy
+    best, batch = advice.estimate, advice.decision.batch.policy
     gain = estimate.samples_per_second / best.samples_per_second - 1
     if gain < _AS_FAST or fit(estimate, advice.min_fit_probability) != "fits":
         return ""

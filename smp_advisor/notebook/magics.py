@@ -65,9 +65,9 @@ class AdvisorMagics(Magics):
         Displays the advisor and returns it: ``advice = %smp_advise 10B --instance ml.p4d.24xlarge --count 16``.
         """
         with uninterrupted():
+            from smp_advisor.advice import Advice
+            from smp_advisor.advice.advise import advise
             from smp_advisor.advice.description import has_formulas, read_model
-            from smp_advisor.advice.live import LiveAdvice
-            from smp_advisor.advice.recommendation import advise, recommend
             from smp_advisor.advice.request import Request
             from smp_advisor.notebook.advisor import advisor_of
             from smp_advisor.notebook.display import NothingFits
@@ -86,7 +86,7 @@ class AdvisorMagics(Magics):
         except NoPlanFitsError as error:
             if error.ways_out is not None and error.ways_out.ways:
                 request = Request.of(model, cluster, **keywords)
-                again = lambda changes: advisor_of(LiveAdvice(recommend(request.changed(**changes))))  # noqa: E731
+                again = lambda changes: advisor_of(Advice.of(request.changed(**changes)))  # noqa: E731
                 NothingFits(error.ways_out, again).display()
             raise
         advisor.show_now()

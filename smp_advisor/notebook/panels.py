@@ -9,8 +9,8 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.live import LiveAdvice, control_state
-from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
+from smp_advisor.advice.live import control_state
+from smp_advisor.advice.live.advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.advice.live.settings import require_settings, with_labels
 from smp_advisor.advice.options import named_values
 from smp_advisor.charts import chart_of
@@ -26,21 +26,22 @@ from smp_advisor.notebook.workload_fields import ways_to_fit
 from smp_advisor.runs.sources import LocalFolder
 
 if TYPE_CHECKING:
+    from smp_advisor.advice import Advice
     from smp_advisor.advice.live.comparison import Comparison
     from smp_advisor.advice.live.control_state import ControlState, Entry
     from smp_advisor.runs.watching import Run
 
 
-Panel = Callable[["LiveAdvice", "ControlState", Mapping[str, object]], Mapping[str, object]]
+Panel = Callable[["Advice", "ControlState", Mapping[str, object]], Mapping[str, object]]
 
 
-def modules(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
+def modules(_: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
     """The modules of a profile by the measure ``by``."""
     by = options.get("by")
     return modules_chart(state.advice, state.estimate, by if isinstance(by, int) else 0).plain(options.get("width"))
 
 
-def clusters(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
+def clusters(_: Advice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
     """Days against dollars. `options` may have further ``instances``: names of types between commas."""
     names = str(options.get("instances") or "").split(",")
     return clusters_chart(state.advice, state.estimate, [name for name in names if name]).plain(options.get("width"))
@@ -50,7 +51,7 @@ _SHOWN = 40
 """Number of entries of the history around the present one in the tab."""
 
 
-def compare(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
+def compare(advice: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
     """Two plans next to each other, the snapshots and the history; `first` and `second` of the options are names."""
     names = [RECOMMENDED, ON_SCREEN, *advice.snapshots]
     first, second = (
@@ -94,7 +95,7 @@ def plan_line(entry: Entry) -> list[str]:
     return [FITS[state][1], memory(estimate), *figures]
 
 
-def why(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
+def why(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
     """Reasons for the plan on screen, how the search chose the recommended one, and the difference and its price."""
     shown = advice.at(state)
     recommended = advice.recommended
@@ -107,7 +108,7 @@ def why(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Map
     }
 
 
-def ladder(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
+def ladder(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
     """The techniques of the plan and those against which it decides, each with its reason."""
     shown = advice.at(state)
     return {"html": ladder_html(ladder_of(shown, None), reasons_of(shown.steps), bars=True)}
@@ -120,9 +121,9 @@ _runs: dict[str, Run] = {}
 """The runs that were started, by their tokens."""
 
 
-def start(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
+def start(advice: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
     """The request of the plan with its prices and a token that starts it once, or the run that was started."""
-    value, token, text = advice.at(state), str(options.get("confirm", "")), str(options.get("options", ""))
+    value, token, text = advice.as_recommended(state), str(options.get("confirm", "")), str(options.get("options", ""))
     if token in _offers:
         _runs[token] = _offers.pop(token)()
     if token in _runs:
@@ -180,7 +181,7 @@ PANELS: dict[str, Panel] = {
 parameter contains the options that the view set in the panel, and its width in pixels."""
 
 
-def panel_data(name: str, advice: LiveAdvice, state: ControlState, options: object = None) -> Mapping[str, object]:
+def panel_data(name: str, advice: Advice, state: ControlState, options: object = None) -> Mapping[str, object]:
     """Data of one panel for a state of the controls."""
     if name not in PANELS:
         raise PlanError(f"The advisor has no panel {name!r}; it has {', '.join(PANELS)}.")
@@ -190,7 +191,7 @@ def panel_data(name: str, advice: LiveAdvice, state: ControlState, options: obje
 class PanelRequests:
     """Requests for panels of one advisor."""
 
-    def __init__(self, advice: LiveAdvice, send: Callable[[dict[str, Any]], object]) -> None:
+    def __init__(self, advice: Advice, send: Callable[[dict[str, Any]], object]) -> None:
         self._advice, self._send = advice, send
         # One slow panel at a time: a later request for the same data then takes it from the first.
         self._slow = Lock()
@@ -233,7 +234,7 @@ class PanelRequests:
         self._send({"kind": "failed", "id": identity, "text": with_labels(library, str(error))})
 
 
-def session_steps(advice: LiveAdvice) -> dict[str, Any]:
+def session_steps(advice: Advice) -> dict[str, Any]:
     """The next steps of undo and redo, empty if there is none, and a number that changes with history and snapshots."""
     history, position = advice.history, len(advice.history) - 1 - advice.undone
     problem = "the last setting, which cannot be combined with the others" if advice.controls.problem else ""
@@ -244,7 +245,7 @@ def session_steps(advice: LiveAdvice) -> dict[str, Any]:
     }
 
 
-def perform(advice: LiveAdvice, content: Mapping[str, Any]) -> None:
+def perform(advice: Advice, content: Mapping[str, Any]) -> None:
     """Perform an action: ``{"action": "undo"}``, ``{"action": "keep", "value": "name"}``."""
     action, value = str(content.get("action")), content.get("value")
     by_name: dict[str, Callable[[str], object]] = {

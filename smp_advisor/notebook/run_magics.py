@@ -363,7 +363,7 @@ class RunMagics(Magics):
         advice: Advice = advisor.advice
         if arguments.load:
             earlier = load_calibration(arguments.load)
-            advice = replace(advice.recommended, job=replace(advice.job, calibration=earlier))
+            advice = type(advice)(replace(advice.recommended, job=replace(advice.job, calibration=earlier)))
         figures: dict[str, Any] = {
             "step_seconds": value_of(arguments, "step_seconds"),
             "peak_gib": value_of(arguments, "peak_gib"),

@@ -39,8 +39,8 @@ from smp_advisor.workload.stack import AUTO, stack
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from smp_advisor.advice import Advice
     from smp_advisor.advice.live.control_state import ControlState
+    from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload import Job
 
@@ -69,7 +69,7 @@ _STATE, _ACTIVATIONS = CATEGORIES[:4], CATEGORIES[4:7]
 """Categories of memory that are one part of the picture; buffers and CUDA are the rest."""
 
 
-def glances(advice: Advice, plans: Sequence[tuple[Job, Plan, Estimate]]) -> list[Data]:
+def glances(advice: Recommendation, plans: Sequence[tuple[Job, Plan, Estimate]]) -> list[Data]:
     """Costs of plans as strip and picture show them, with all estimates of the techniques together.
 
     The edge is the memory below which a plan stays with the required probability: beyond the usable memory if and only
@@ -114,7 +114,7 @@ def rung_text(title: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def snapshot(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate) -> Data:
+def snapshot(advice: Recommendation, settings: Settings, plan: Plan, estimate: Estimate) -> Data:
     """Data of one plan for a view: what it shows at a glance, and its details."""
     model = advice.model
     return {
@@ -140,7 +140,7 @@ def snapshot_of(state: ControlState) -> Data:
     return snapshot(state.advice, settings_of(state.plan, state.advice.job), state.plan, state.estimate)
 
 
-def control_dicts(advice: Advice, settings: Settings) -> list[Data]:
+def control_dicts(advice: Recommendation, settings: Settings) -> list[Data]:
     """The controls as plain data, by the group in which they are shown, in the order of AWS's best practices."""
     places = {name: (group, place) for group, names in enumerate(_IN_ORDER) for place, name in enumerate(names)}
     shown = sorted(controls(advice, settings), key=lambda control: places.get(control.name, (2, 0)))
@@ -169,7 +169,7 @@ _IN_ORDER = (
 """Controls of the techniques of AWS's best practices, and those that only some libraries have. Others change rarely."""
 
 
-def facts(advice: Advice) -> list[Data]:
+def facts(advice: Recommendation) -> list[Data]:
     """Model, cluster, training, library and objective, one line each."""
     model, job = advice.model, advice.job
     batch = (
@@ -198,7 +198,7 @@ def facts(advice: Advice) -> list[Data]:
     ]
 
 
-def tooltips(advice: Advice) -> dict[str, str]:
+def tooltips(advice: Recommendation) -> dict[str, str]:
     """Definitions of the labels of controls, figures and parts of bars, by label."""
     library = advice.plan.library
     labels = {**rows_of(library), **CATEGORY_LABELS, **time_labels(library)}
@@ -214,7 +214,7 @@ _STEP = ("order", "technique", "title", "decision", "because", "details", "trade
 """Parts of a step for the views, without the plan of its comparison, which the ladder shows."""
 
 
-def explanation(advice: Advice) -> Data:
+def explanation(advice: Recommendation) -> Data:
     """Reasons for the plan of an advice."""
     return {
         "because": [
@@ -231,7 +231,7 @@ def explanation(advice: Advice) -> Data:
     }
 
 
-def recommendation(advice: Advice) -> Data:
+def recommendation(advice: Recommendation) -> Data:
     """Data of the advice that no control changes."""
     instance, library = advice.cluster.instance, advice.plan.library
     rows = rows_of(library)
@@ -277,10 +277,10 @@ Moves = dict[str, list[tuple[Settings, Data | str]]]
 """For each control, what each of its values changes of the settings, and the plan at a glance or a problem."""
 
 
-def look_ahead(advice: Advice, base: Settings) -> Moves:
+def look_ahead(advice: Recommendation, base: Settings) -> Moves:
     """All moves from `base`."""
     table: Moves = {}
-    candidates: list[tuple[str, int, Settings, Advice, Plan]] = []
+    candidates: list[tuple[str, int, Settings, Recommendation, Plan]] = []
     for control in controls(advice, base):
         if len(control.values) < 2 or control.name in _LATER:
             continue

@@ -9,7 +9,7 @@ from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.live import LiveAdvice, control_state
+from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.control_state import ControlState, changed
 from smp_advisor.advice.live.settings import dollars, require_name, require_settings, with_labels
 from smp_advisor.arguments import amount_of, options
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from smp_advisor.advice import Advice
+    from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.search.ways_out import WayOut, WaysOut
 
 
@@ -38,10 +39,8 @@ OBJECTIVES = {
 _LONGEST = 200
 
 
-def workload_fields(advice: Advice) -> list[dict[str, Any]]:
-    """The request of an advice; none for advice made by hand, which cannot be searched again."""
-    if advice.request is None:
-        return []
+def workload_fields(advice: Recommendation) -> list[dict[str, Any]]:
+    """The request of an advice."""
     value = _values(advice)
     library, job, cluster = get_library(advice.plan.library), advice.job, advice.cluster
     days, usd = advice.estimate.days, advice.estimate.usd_total
@@ -84,7 +83,7 @@ def workload_fields(advice: Advice) -> list[dict[str, Any]]:
     ]
 
 
-def changes_of(advice: Advice, texts: Mapping[str, object]) -> dict[str, Any]:
+def changes_of(advice: Recommendation, texts: Mapping[str, object]) -> dict[str, Any]:
     """Changes of the request that other texts of the fields mean, as keywords of `advise`; None removes a setting."""
     present, changes = _values(advice), dict[str, Any]()
     for name, text in texts.items():
@@ -144,7 +143,7 @@ def effect_of(ways: WaysOut, way: WayOut) -> str:
     return f"{memory(now)}, {speed.value} {speed.unit}, {cost}{hourly}"
 
 
-def ways_of(advice: Advice, ways: WaysOut) -> list[dict[str, Any]]:
+def ways_of(advice: Recommendation, ways: WaysOut) -> list[dict[str, Any]]:
     """Ways out that a search from the page can take: texts of fields, or other changes of the request."""
     present, library = _values(advice), advice.plan.library
     offers: list[dict[str, Any]] = []
@@ -164,11 +163,9 @@ def ways_of(advice: Advice, ways: WaysOut) -> list[dict[str, Any]]:
     return offers
 
 
-def _values(advice: Advice) -> dict[str, str]:
+def _values(advice: Recommendation) -> dict[str, str]:
     """Texts of the fields."""
     request = advice.request
-    if request is None:
-        return {}
     cluster, model, job = request.cluster, request.model, request.job
     nodes = cluster.nodes if isinstance(cluster, Cluster) else request.instance_count
     name = model if isinstance(model, str) else advice.model.name
@@ -232,9 +229,9 @@ class SearchTask:
 
     def __init__(
         self,
-        search: Callable[[Callable[[float, float, str], None]], Advice],
+        search: Callable[[Callable[[float, float, str], None]], Recommendation],
         on_progress: Callable[[Progress], None],
-        on_done: Callable[[Advice | AdvisorError], None],
+        on_done: Callable[[Recommendation | AdvisorError], None],
     ) -> None:
         self._search, self._on_progress, self._on_done = search, on_progress, on_done
         self._stop = Event()
@@ -252,7 +249,7 @@ class SearchTask:
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        result: Advice | AdvisorError
+        result: Recommendation | AdvisorError
         try:
             result = self._search(self._report)
         except _CanceledError:
@@ -278,7 +275,7 @@ class SearchTask:
 class Searching:
     """The search of an advice, of which there is at most one: a newer one replaces it."""
 
-    def __init__(self, advice: LiveAdvice, send: Callable[[dict[str, Any]], object]) -> None:
+    def __init__(self, advice: Advice, send: Callable[[dict[str, Any]], object]) -> None:
         self._advice, self._send = advice, send
         self._task: SearchTask | None = None
         self._number = 0
@@ -318,7 +315,7 @@ class Searching:
                 return
             search = self._advice.search(changes, pins)
 
-            def done(result: Advice | AdvisorError) -> None:
+            def done(result: Recommendation | AdvisorError) -> None:
                 with self._advice.turn:
                     if number != self._number:
                         return
@@ -374,7 +371,7 @@ class Searching:
         self._send({"kind": "searched", "id": identity, "problem": problem, "ways": shown})
 
 
-def ways_to_fit(advice: LiveAdvice, state: ControlState) -> list[dict[str, Any]]:
+def ways_to_fit(advice: Advice, state: ControlState) -> list[dict[str, Any]]:
     """Changes of the request after which the plan of the controls fits, with all its settings."""
     try:
         changed(advice.recommended, {"library": state.advice.plan.library}, state.valid_settings)

@@ -17,7 +17,7 @@ from smp_advisor.runs.measure import PROCESSOR
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from smp_advisor.guidance.recommended import Recommended
+    from smp_advisor.advice import Advice
     from smp_advisor.runs.steps import Typical
     from smp_advisor.runs.watching import Run
 
@@ -109,7 +109,7 @@ def alarms_of(run: Run) -> tuple[str, ...]:
     return tuple(alarms)
 
 
-def _is_assumed(advice: Recommended | None) -> bool:
+def _is_assumed(advice: Advice | None) -> bool:
     """Whether the predicted step time assumes the speed of this machine, whose spread its interval leaves out."""
     return advice is not None and advice.cluster.instance.gpu == PROCESSOR and advice.job.calibration is None
 
@@ -251,7 +251,7 @@ class Cause:
 
 
 def causes_of(
-    advice: Recommended,
+    advice: Advice,
     usual: Typical,
     *,
     busy: Mapping[str, float],
@@ -314,7 +314,7 @@ def _of_hosts(busy: Mapping[str, float]) -> Iterator[Cause]:
         yield Cause(name="slow node", evidence=text, change=change)
 
 
-def _of_parts(advice: Recommended, usual: Typical, busy: Mapping[str, float], against: str) -> list[Cause]:
+def _of_parts(advice: Advice, usual: Typical, busy: Mapping[str, float], against: str) -> list[Cause]:
     """The part of the step that the evidence singles out, or the measurement that would."""
     if not busy:
         change = (
@@ -342,7 +342,7 @@ def _of_parts(advice: Recommended, usual: Typical, busy: Mapping[str, float], ag
     return [_of_busy_gpus(advice, figure)]
 
 
-def _of_busy_gpus(advice: Recommended, figure: str) -> Cause:
+def _of_busy_gpus(advice: Advice, figure: str) -> Cause:
     """Communication, whose kernels count as work, or compute."""
     time = advice.estimate.time
     exchange = time.tensor_parallel_seconds + time.data_parallel_seconds

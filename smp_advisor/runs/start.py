@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from smp_advisor.guidance.recommended import Recommended
+    from smp_advisor.advice import Advice
     from smp_advisor.libraries.plan import Plan
 
 _PROCESSES, _STEPS = 2, 40
@@ -48,7 +48,7 @@ _START_SECONDS = 1800
 """A last guard against a cell that neither starts a job nor ends."""
 
 
-def plan_tag(advice: Recommended, plan: Plan | None = None) -> str:
+def plan_tag(advice: Advice, plan: Plan | None = None) -> str:
     """Eight characters that identify a plan of an advice with its model, cluster and job."""
     job = replace(advice.job, calibration=None)
     parts = [advice.model.name, advice.model.config_json, advice.cluster.instance.name, advice.cluster.nodes]
@@ -71,7 +71,7 @@ class Terms:
         return f"{self.run} {self.probe}".strip()
 
 
-def terms_of_start(advice: Recommended, options: dict[str, Any], *, sdk: str = "auto", tag: bool = True) -> Terms:
+def terms_of_start(advice: Advice, options: dict[str, Any], *, sdk: str = "auto", tag: bool = True) -> Terms:
     """The job of an advice; refuses one that is not expected to train."""
     place = (advice.model, advice.cluster, advice.job, advice.plan)
     settings = {"script": advice.script, "data": advice.data, **options}
@@ -101,7 +101,7 @@ def _new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
 
 
 def start_local(
-    advice: Recommended,
+    advice: Advice,
     place: str | os.PathLike[str] | None,
     steps: int | None,
     options: dict[str, Any],
@@ -122,7 +122,7 @@ def start_local(
     source = folder / "source"
     source.mkdir(exist_ok=True)
     settings: dict[str, Any] = {"processes": processes, "seconds": _SECONDS, "hyperparameters": {}}
-    prediction: Recommended | None = None
+    prediction: Advice | None = None
     notes: tuple[str, ...] = LOCAL_NOTES
     if small is not None:
         settings |= {"script": SCRIPT_NAME, "source_dir": str(source)}
@@ -146,7 +146,7 @@ def start_local(
 
 def _prediction(
     advise: Callable[..., Any], small: Any, processes: int, steps: int
-) -> tuple[Recommended | None, tuple[str, ...]]:
+) -> tuple[Advice | None, tuple[str, ...]]:
     """The advice for the small training on this machine."""
     if small.model is None:
         return None, ("The family of the model has no cost model, so there is no prediction of its local run.",)
@@ -178,7 +178,7 @@ def _prediction(
     return prediction, ()
 
 
-def start_job(advice: Recommended, cell: str, place: str | os.PathLike[str] | None, *, generated: bool) -> Run:
+def start_job(advice: Advice, cell: str, place: str | os.PathLike[str] | None, *, generated: bool) -> Run:
     """Run the cell in a child process with the user's environment, until it names its job."""
     folder = _new_folder(place, "job")
     write_text(folder / ADVICE, advice.as_json())

@@ -33,9 +33,9 @@ from smp_advisor.runs.worth import Offer, offer_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from smp_advisor.advice import Advice
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.recommended import Recommended
 
 STEADY_STEPS = 20
 """Regular steps after which a run calibrates its own prediction."""
@@ -74,7 +74,7 @@ class Run(Shown):
     def __init__(
         self,
         source: Source,
-        advice: Recommended | None = None,
+        advice: Advice | None = None,
         *,
         notes: tuple[str, ...] = (),
         clock: Callable[[], float] = time.time,
@@ -84,7 +84,7 @@ class Run(Shown):
         self._turn = threading.RLock()
         """A notebook polls in a thread of its own."""
         # Live advice can show another plan later: a run keeps the one that it was started or attached with.
-        self.advice: Recommended | None = getattr(advice, "explained", advice)
+        self.advice: Advice | None = None if advice is None else advice.as_recommended()
         """The prediction, whose plan is that of the run; None if none was found."""
         self.notes = notes
         """Where the prediction is from, and what is inferred."""
@@ -97,7 +97,7 @@ class Run(Shown):
         self.silent_polls = 0
         self.silent_seconds = self._since_metrics = 0.0
         self._tail = ""
-        self._learned: tuple[int, Recommended | None, str] = (0, None, "")
+        self._learned: tuple[int, Advice | None, str] = (0, None, "")
 
     @property
     def name(self) -> str:
@@ -381,7 +381,7 @@ class Run(Shown):
         restarts = sum(name == "Restarting" for name, *_ in self.last.transitions)
         return causes_of(self.advice, self.typical, busy=busy, restarts=restarts, memory_share=self.memory_share)
 
-    def calibrated(self) -> Recommended:
+    def calibrated(self) -> Advice:
         """The advice with what the run measured. `Advice.learned` shows its intervals before and after.
 
         Raises
@@ -401,7 +401,7 @@ class Run(Shown):
         # A plan for this machine's processors has a wide interval, and its steps are never those of another run.
         return self.advice.calibrate(self, accept=self.is_local)
 
-    def measured(self, cluster: Cluster) -> tuple[Recommended | None, Log]:
+    def measured(self, cluster: Cluster) -> tuple[Advice | None, Log]:
         """The prediction whose plan the run measured, if any, and its log, for an advice on a cluster."""
         if self.is_local and cluster.instance.gpu != PROCESSOR:
             raise RunError(f"{self.name} ran on processors, and teaches nothing about GPUs: use run.calibrated().")
@@ -418,7 +418,7 @@ class Run(Shown):
         return self.advice, log
 
     @property
-    def learned(self) -> tuple[Recommended | None, str]:
+    def learned(self) -> tuple[Advice | None, str]:
         """`calibrated`, renewed after 20, 40, 80 and so on regular steps, or why the run teaches nothing."""
         stage = (self.steady_steps // STEADY_STEPS).bit_length()
         if self.advice is not None and self._learned[0] != stage:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from smp_advisor.guidance.recommended import Recommended
+    from smp_advisor.advice import Advice
     from smp_advisor.libraries.plan import Plan
 
     Floats = NDArray[np.float64]
@@ -51,7 +51,7 @@ class Worth(Shown):
     """The same with the step times of all leading plans known: no measurement saves more on average."""
     compared: tuple[Plan, ...]
     """The leading plans, the recommended one first."""
-    advice: Recommended = field(repr=False, compare=False)
+    advice: Advice = field(repr=False, compare=False)
 
     @property
     def measure(self) -> bool:
@@ -90,7 +90,7 @@ class Worth(Shown):
         """Variables in which the cells leave the names of their jobs."""
         return tuple(f"probe_{place}" for place in range(1, len(self.probes) + 1))
 
-    def learn(self, *logs: Any) -> Recommended:
+    def learn(self, *logs: Any) -> Advice:
         """The advice with what the probes taught, from the log or `Run` of each in the order of `probes`.
 
         Raises
@@ -113,7 +113,7 @@ class Worth(Shown):
         return "\n".join([self.decision, *lines])
 
 
-def worth_measuring(advice: Recommended) -> Worth:
+def worth_measuring(advice: Advice) -> Worth:
     """The best probes of an advice's leading plans. See `Advice.worth_measuring`."""
     total, rate = advice.estimate.usd_total, advice.estimate.tokens_per_second
     if total is None:
@@ -152,7 +152,7 @@ def worth_measuring(advice: Recommended) -> Worth:
     )
 
 
-def _probes(advice: Recommended, plan: Plan) -> list[Probe]:
+def _probes(advice: Advice, plan: Plan) -> list[Probe]:
     """The best short job on one or two nodes, if there is any, and one on the cluster of the run."""
     where = (advice.model, advice.cluster, advice.job, plan)
     try:
@@ -191,7 +191,7 @@ _TAILS = (2.5, 97.5)
 class Offer(Shown):
     """Another plan from the next checkpoint on. `cell` resumes the run with it."""
 
-    advice: Recommended
+    advice: Advice
     """The calibrated advice."""
     plan: Plan
     estimate: Estimate
@@ -219,7 +219,7 @@ class Offer(Shown):
         )
 
 
-def offer_of(advice: Recommended, plan: Plan, steps: int, *, checkpoints: str = "") -> Offer | None:
+def offer_of(advice: Advice, plan: Plan, steps: int, *, checkpoints: str = "") -> Offer | None:
     """The recommended plan of a calibrated advice for the remaining steps of a run, if it is better for certain."""
     choice = advice.recommended
     better = choice.plan

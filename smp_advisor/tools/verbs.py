@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice import Advice
+from smp_advisor.advice.advise import advise as recommend
 from smp_advisor.advice.description import read_model
 from smp_advisor.advice.files import load
 from smp_advisor.advice.project import Project, project_of
-from smp_advisor.advice.recommendation import advise as recommend
 from smp_advisor.advice.request import JOB_FIELDS, SETTINGS, job_of, question_of, sort_settings, suited
 from smp_advisor.advice.written import write_text
 from smp_advisor.arguments import options_of
@@ -254,8 +254,6 @@ def _with_instance(settings: Mapping[str, Any], project: Project) -> tuple[dict[
 
 def _changes(advice: Advice) -> str:
     """Changes that end the fit, or do not: fewer nodes, a longer sequence, a technique less."""
-    if advice.request is None:
-        return ""
     question, sentences = question_of(advice.request, advice.cluster), []
     nodes, length = advice.cluster.nodes // 2, 2 * advice.job.sequence_length
     if nodes:

@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 
 import smp_advisor as smpa
 from smp_advisor import estimate
-from smp_advisor.advice.live import LiveAdvice
+from smp_advisor.advice import Advice
 from smp_advisor.errors import AdvisorError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ ACT = """
 class Monkey:
     """Acts on a page, and compares what everybody shows."""
 
-    def __init__(self, host: Host, make: Callable[[], LiveAdvice], seed: int) -> None:
+    def __init__(self, host: Host, make: Callable[[], Advice], seed: int) -> None:
         self._host, self._make = host, make
         self._random = random.Random(seed)
         self._views = 1
@@ -230,7 +230,7 @@ class Monkey:
         assert self._host.inserted[-1]["sources"] == sources, "the cell is not that of the plan on screen"
 
 
-def make_advice() -> LiveAdvice:
+def make_advice() -> Advice:
     return smpa.advise("10B", "ml.p4d.24xlarge", instance_count=2, library="smp-v1", sequence_length=512, tokens="20B")
 
 

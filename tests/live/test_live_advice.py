@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smp_advisor.advice.live import LiveAdvice
+from smp_advisor.advice import Advice
 from smp_advisor.advice.live.control_state import LONGEST, apply, move
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
@@ -25,7 +25,7 @@ def value():
 
 @pytest.fixture
 def advice(value):
-    return LiveAdvice(value)
+    return Advice(value)
 
 
 def test_the_plan_is_readable_settable_and_observed(advice, value):
@@ -182,14 +182,14 @@ def test_equality_is_by_value(advice, value):
         assert again != advice
         again.undo()
         assert again == advice
-    assert advice != LiveAdvice(value)  # without the snapshot
+    assert advice != Advice(value)  # without the snapshot
     assert advice != value
     assert not isinstance(advice, Hashable)
 
 
 @given(actions=st.lists(st.sampled_from(["4", "16", "24", "undo", "redo", "reset", "keep", "load"]), max_size=12))
 def test_any_walk_keeps_plan_and_estimate_together(actions, value):
-    advice = LiveAdvice(value)
+    advice = Advice(value)
     advice.keep("k")
     for action in actions:
         if action.isdigit():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smp_advisor.advice import Advice
+from smp_advisor.advice.recommendation import Recommendation
+from smp_advisor.advice.request import Request
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.guidance.practices import Difference, Pitfall, Reference, Step
@@ -39,18 +40,17 @@ DECISION = Decision(
 )
 
 
-def make_advice(plan: Plan = TEN_BILLION, *, nodes: int = 16, name: str = "test model", **job) -> Advice:
-    """Advice for a GPT-like model of ten billion parameters on p4d nodes."""
+def make_advice(plan: Plan = TEN_BILLION, *, nodes: int = 16, name: str = "test model", **job) -> Recommendation:
+    """Recommendation for a GPT-like model of ten billion parameters on p4d nodes."""
     model = Model.from_shape(name=name, layers=48, hidden=4096, heads=32, vocab=50_000, max_positions=1024)
     cluster, job = Cluster("ml.p4d.24xlarge", nodes), Job(**{"sequence_length": 512, **job})
-    return Advice(
+    return Recommendation(
+        request=Request.of(model, cluster, job, library=plan.library),
         model=model,
         cluster=cluster,
         job=job,
         plan=plan,
         estimate=estimate(model, cluster, job, plan),
-        objective="throughput",
-        min_fit_probability=0.95,
         decision=DECISION,
         steps=(
             Step(
@@ -92,5 +92,4 @@ def make_advice(plan: Plan = TEN_BILLION, *, nodes: int = 16, name: str = "test 
         plans_scored=1234,
         plans_fit=56,
         result=None,
-        request=None,
     )

@@ -15,7 +15,6 @@ import pytest
 import smp_advisor as smpa
 from smp_advisor import advise
 from smp_advisor.advice import Advice
-from smp_advisor.advice.live import LiveAdvice
 from smp_advisor.notebook import Advisor, display
 from smp_advisor.notebook.display import NOTICE, PATIENCE_SECONDS, Handshake
 
@@ -47,7 +46,7 @@ def test_an_advice_is_shown_once_as_the_widget(advice, monkeypatch):
     shell = InteractiveShell.instance()
     try:
         smp_advisor.load_ipython_extension(shell)
-        live = LiveAdvice(advice)
+        live = Advice(advice)
         for value in (advice, live, live):
             assert shell.display_formatter.format(value) == ({}, {})
     finally:

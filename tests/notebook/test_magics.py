@@ -7,7 +7,7 @@ import re
 import pytest
 from IPython.core.error import UsageError
 
-import smp_advisor.advice.recommendation
+import smp_advisor.advice.advise
 import smp_advisor.profiling
 import smp_advisor.profiling.local_run
 from smp_advisor.errors import ProfileError
@@ -31,7 +31,7 @@ def asked(monkeypatch):
         calls.append((model, cluster, settings))
         return make_advice(**{k: v for k, v in settings.items() if k in ("tokens", "sequence_length")})
 
-    monkeypatch.setattr(smp_advisor.advice.recommendation, "advise", advise)
+    monkeypatch.setattr(smp_advisor.advice.advise, "advise", advise)
     return calls
 
 

@@ -10,7 +10,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from smp_advisor import Model, Plan, advise
-from smp_advisor.advice.live import LiveAdvice
+from smp_advisor.advice import Advice
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators import EstimatorReport
@@ -30,7 +30,7 @@ def asked_for(name, settings):
 
 
 def test_the_answer_is_for_the_settings_of_the_request():
-    sent, advice = [], LiveAdvice(make_advice())
+    sent, advice = [], Advice(make_advice())
     panels, controls = PanelRequests(advice, sent.append), advice.controls
     moved = {**controls.settings, "batch_size": 8}
     panels.serve(asked_for("why", moved))
@@ -42,7 +42,7 @@ def test_the_answer_is_for_the_settings_of_the_request():
 
 
 def test_a_slow_panel_is_announced_at_once(monkeypatch):
-    sent, advice = SimpleQueue(), LiveAdvice(make_advice())
+    sent, advice = SimpleQueue(), Advice(make_advice())
     monkeypatch.setattr(panels, "panel_data", lambda *of: {"batch": of[2].plan.batch_size})
     PanelRequests(advice, sent.put).serve(asked_for("clusters", advice.controls.settings))
     assert sent.get() == {"kind": "started", "id": "view-clusters-1"}
@@ -50,7 +50,7 @@ def test_a_slow_panel_is_announced_at_once(monkeypatch):
 
 
 def test_a_page_starts_a_job_once_for_its_price_and_only_after_the_options_are_given(monkeypatch, tmp_path):
-    advice, started = LiveAdvice(make_advice()), []
+    advice, started = Advice(make_advice()), []
     (tmp_path / "job.log").write_text("step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n")
     run = Run(LogFile(Path(tmp_path / "job.log")))
     monkeypatch.setattr("smp_advisor.runs.start.start_job", lambda *of, **_: started.append(of[1]) or run)

@@ -23,6 +23,7 @@ from smp_advisor.advice.live.settings import (
     value_text,
     with_job,
 )
+from smp_advisor.advice.recommendation import Recommendation, recommend
 from smp_advisor.advice.request import JOB_FIELDS
 from smp_advisor.costs import Estimate, estimate
 from smp_advisor.costs.wording import adapter_text, listed
@@ -34,7 +35,6 @@ from smp_advisor.workload import Adapter, format_count
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from smp_advisor.advice import Advice
     from smp_advisor.libraries.plan import Plan
 
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class ControlState:
     """Values of the controls, with the plan that they make and its estimate."""
 
-    advice: Advice
+    advice: Recommendation
     settings: Settings
     """Values of the controls, whether they can be combined or not."""
     plan: Plan
@@ -64,10 +64,9 @@ class ControlState:
         return self.settings == state.settings and self.plan == state.plan and self.advice.job == state.advice.job
 
 
-def recommended(advice: Advice) -> ControlState:
+def recommended(advice: Recommendation) -> ControlState:
     """The controls at the recommendation."""
-    value = advice.recommended
-    return _at(value, value.plan, value.estimate)
+    return _at(advice, advice.plan, advice.estimate)
 
 
 def move(state: ControlState, name: str, value: Setting) -> ControlState:
@@ -133,7 +132,7 @@ def describe(
     return f"{subject}: {memory}{speed}{'' if before.fits and after.fits else f'; {fit}'}."
 
 
-def _at(advice: Advice, plan: Plan, value: Estimate) -> ControlState:
+def _at(advice: Recommendation, plan: Plan, value: Estimate) -> ControlState:
     return ControlState(advice=advice, settings=settings_of(plan, advice.job), plan=plan, estimate=value)
 
 
@@ -155,7 +154,7 @@ def require(state: ControlState) -> ControlState:
     return state
 
 
-def _estimate(advice: Advice, plan: Plan) -> Estimate:
+def _estimate(advice: Recommendation, plan: Plan) -> Estimate:
     return estimate(advice.model, advice.cluster, advice.job, plan)
 
 
@@ -167,7 +166,7 @@ LONGEST = 200
 class Entry:
     """A plan that was on screen."""
 
-    recommended: Advice
+    recommended: Recommendation
     """The recommendation at that time, which another workload replaces."""
     state: ControlState
     """Values of the controls, which can be combined."""
@@ -208,13 +207,11 @@ class History:
         return replace(self, position=min(max(self.position + steps, 0), len(self.entries) - 1))
 
 
-def changed(advice: Advice, changes: Mapping[str, Any], pins: Settings | None = None, **progress: Any) -> Advice:
+def changed(
+    advice: Recommendation, changes: Mapping[str, Any], pins: Settings | None = None, **progress: Any
+) -> Recommendation:
     """The advice for a changed request. Everything else of the request stays, and the pinned settings of the plan."""
-    from smp_advisor.advice.recommendation import recommend
-
     request = advice.request
-    if request is None:
-        raise AdvisorError("Only advice made by advise() can be searched again.")
     if pins is not None:
         # Fields with the values of pinned controls, as far as a library has them, instead of the fixed ones.
         target = str(changes.get("library", request.library) or "auto")
@@ -227,10 +224,8 @@ def changed(advice: Advice, changes: Mapping[str, Any], pins: Settings | None = 
     return recommend(request.changed(**changes), **progress)
 
 
-def pins_of(advice: Advice) -> tuple[str, ...]:
+def pins_of(advice: Recommendation) -> tuple[str, ...]:
     """Controls of the plan whose values the request fixes. Settings of its job are part of the request."""
-    if advice.request is None:
-        return ()
     library = advice.plan.library
     codec, controls = get_library(library).control_codec, get_library(library).controls
     values = settings_of(advice.plan, advice.job)
@@ -248,18 +243,18 @@ def fields_of_pins(library: str, pins: Mapping[str, Any]) -> dict[str, Any]:
 class SearchAgain:
     """A changed request: prepared at once, searched in any thread."""
 
-    advice: Advice
+    advice: Recommendation
     """The present recommendation."""
     changes: Mapping[str, Any]
     """Keywords of `advise` with their new values; None removes a setting."""
     pins: Settings
     """Values of the pinned settings."""
 
-    def run(self, **progress: Any) -> Advice:
+    def run(self, **progress: Any) -> Recommendation:
         """The new recommendation. ``on_progress`` is that of `advise`."""
         return changed(self.advice, self.changes, self.pins, **progress)
 
-    def summary(self, after: Advice) -> str:
+    def summary(self, after: Recommendation) -> str:
         """The change with its effect: "Instance count 16 → 8: 26.1 of 39.4 GiB per GPU, throughput −48 %"."""
         texts = [
             f"{_TITLES.get(name, name.replace('_', ' '))} {_text(self._before(name))} → {_text(value)}"
@@ -288,7 +283,7 @@ class SearchAgain:
         if name == "cluster":
             return self.advice.cluster.instance.name
         request = self.advice.request
-        parts: tuple[Any, ...] = () if request is None else (request.pins, request.shape, vars(request))
+        parts: tuple[Any, ...] = (request.pins, request.shape, vars(request))
         value = next((part[name] for part in parts if part.get(name) is not None), None)
         return getattr(self.advice.job, name, None) if value is None else value
 

@@ -34,7 +34,7 @@ from smp_advisor.workload.stack import training_settings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from smp_advisor.advice import Advice
+    from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.libraries.plan import Plan
 
     _Candidate = tuple[tuple[str, ...], Settings]  # names of the changed settings, and all settings
@@ -48,7 +48,7 @@ _BEYOND = 2
 """Batch sizes that do not fit and have a position."""
 
 
-def sizes_beyond(advice: Advice, settings: Settings, sizes: Sequence[int]) -> list[int]:
+def sizes_beyond(advice: Recommendation, settings: Settings, sizes: Sequence[int]) -> list[int]:
     """Batch sizes above `sizes`, in halves of a doubling, up to the second that does not fit."""
     if not sizes or advice.job.global_batch_size is not None:
         return []
@@ -70,7 +70,7 @@ def sizes_beyond(advice: Advice, settings: Settings, sizes: Sequence[int]) -> li
     return larger
 
 
-def largest_that_fits(advice: Advice, settings: Settings, sizes: Sequence[int]) -> list[int]:
+def largest_that_fits(advice: Recommendation, settings: Settings, sizes: Sequence[int]) -> list[int]:
     """The largest batch size between two of `sizes` that fits with the required probability, if it is none of them."""
     if not sizes or advice.job.global_batch_size is not None:
         return []
@@ -98,7 +98,7 @@ def largest_that_fits(advice: Advice, settings: Settings, sizes: Sequence[int]) 
     return [] if low * unit == sizes[last] else [low * unit]
 
 
-def estimates_of(advice: Advice, plans: Sequence[Plan]) -> list[Estimate | AdvisorError]:
+def estimates_of(advice: Recommendation, plans: Sequence[Plan]) -> list[Estimate | AdvisorError]:
     """All at once; one by one, with the reasons against some, only if a plan does not suit cluster, model or job."""
     place = (advice.model, advice.cluster, advice.job)
     try:
@@ -113,7 +113,7 @@ def estimates_of(advice: Advice, plans: Sequence[Plan]) -> list[Estimate | Advis
         return results
 
 
-def _fitting(advice: Advice, plan: Plan, sizes: Sequence[int], least: float | None = None) -> list[bool]:
+def _fitting(advice: Recommendation, plan: Plan, sizes: Sequence[int], least: float | None = None) -> list[bool]:
     """Whether each of some batch sizes fits, with a probability if one is required."""
     plans = [replace(plan, batch_size=size) for size in sizes]
     estimates = estimate_many(advice.model, advice.cluster, advice.job, plans)
@@ -125,7 +125,7 @@ _NEXT = 2
 """The value after 1 of every degree and number."""
 
 
-def why_fixed(advice: Advice, settings: Settings, name: str) -> str:
+def why_fixed(advice: Recommendation, settings: Settings, name: str) -> str:
     """Reason why a control of the plan has a single value: the library's own against the next one, as a sentence."""
     total = advice.job.global_batch_size
     if name == BATCH and total is not None:
@@ -168,7 +168,7 @@ class Control:
     """Reason for a single value, as a sentence; empty if there are several."""
 
 
-def controls(advice: Advice, settings: Settings) -> list[Control]:
+def controls(advice: Recommendation, settings: Settings) -> list[Control]:
     """Every control with its values, while the others are fixed."""
     situation = Situation(
         plan=advice.plan,
@@ -223,7 +223,7 @@ def controls(advice: Advice, settings: Settings) -> list[Control]:
     return [*of_plan, *of_job]
 
 
-def _of_plan(advice: Advice, settings: Settings, name: str, values: Sequence[Setting]) -> Control:
+def _of_plan(advice: Recommendation, settings: Settings, name: str, values: Sequence[Setting]) -> Control:
     """A control of the plan. The batch also has sizes that do not fit; a single value has its reason."""
     if name == BATCH:
         sizes = cast("Sequence[int]", values)
@@ -267,13 +267,13 @@ class Repair:
     changed: tuple[str, ...]
     """Names of the settings that change besides the requested one. Others may follow from them."""
     settings: Settings
-    advice: Advice
+    advice: Recommendation
     """The advice with the job of the settings."""
     plan: Plan
     estimate: Estimate
 
 
-def repairs(advice: Advice, base: Settings, name: str, value: Setting) -> list[Repair]:
+def repairs(advice: Recommendation, base: Settings, name: str, value: Setting) -> list[Repair]:
     """Ways in which a setting can have a value that the others exclude, best first; none if there is no such plan."""
     target = moved_settings(advice, base, name, value)
     alone: list[_Candidate] = [((), target)]
@@ -289,7 +289,7 @@ def repairs(advice: Advice, base: Settings, name: str, value: Setting) -> list[R
     return []
 
 
-def _single(advice: Advice, target: Settings, name: str) -> Iterator[_Candidate]:
+def _single(advice: Recommendation, target: Settings, name: str) -> Iterator[_Candidate]:
     """The settings with one other control at each of its positions. The kind of code is a fact, not a choice."""
     for control in controls(advice, target):
         if control.name not in {name, STACK}:
@@ -298,7 +298,7 @@ def _single(advice: Advice, target: Settings, name: str) -> Iterator[_Candidate]
                     yield (control.name,), moved_settings(advice, target, control.name, value)
 
 
-def _in_other_precision(advice: Advice, target: Settings, name: str) -> Iterator[_Candidate]:
+def _in_other_precision(advice: Recommendation, target: Settings, name: str) -> Iterator[_Candidate]:
     """The settings in another precision and with one more change."""
     for precision in precisions_for(advice):
         if PRECISION in target and name != PRECISION and precision != target[PRECISION]:
@@ -307,7 +307,7 @@ def _in_other_precision(advice: Advice, target: Settings, name: str) -> Iterator
                     yield (*changed, PRECISION), settings
 
 
-def _two_degrees(advice: Advice, target: Settings, name: str) -> Iterator[_Candidate]:
+def _two_degrees(advice: Recommendation, target: Settings, name: str) -> Iterator[_Candidate]:
     """The settings with two other degrees, one of which may be that of sharding."""
     degrees = {control for control in target if control.endswith("_degree") or control == "sharding"}
     for first, settings in _single(advice, target, name):
@@ -318,11 +318,11 @@ def _two_degrees(advice: Advice, target: Settings, name: str) -> Iterator[_Candi
 
 
 def _evaluated(
-    advice: Advice, base: Settings, name: str, value: Setting, candidates: Iterable[_Candidate]
+    advice: Recommendation, base: Settings, name: str, value: Setting, candidates: Iterable[_Candidate]
 ) -> list[Repair]:
     """The candidates that can be combined and keep the value, with their estimates."""
-    valid: list[tuple[Advice, Plan, tuple[str, ...]]] = []
-    jobs: dict[tuple[Setting, ...], Advice] = {}
+    valid: list[tuple[Recommendation, Plan, tuple[str, ...]]] = []
+    jobs: dict[tuple[Setting, ...], Recommendation] = {}
     for changed, settings in candidates:
         key = tuple(settings[label] for label in job_labels(advice.plan.library))
         try:

@@ -20,7 +20,7 @@ from smp_advisor.workload.stack import AUTO, stack, stacks, training_settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from smp_advisor.advice import Advice
+    from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.libraries.plan import Plan
 
 STACK = "stack"
@@ -40,7 +40,7 @@ def job_settings(job: Job, library: str) -> Settings:
     return {name: getattr(job, name) for name in job_labels(library)}
 
 
-def stacks_for(advice: Advice) -> list[str]:
+def stacks_for(advice: Recommendation) -> list[str]:
     """Kinds of code that the library's framework can run, the exported script first."""
     of_framework = get_library(advice.plan.library).stack
     tensorflow = of_framework == "tensorflow"
@@ -48,7 +48,7 @@ def stacks_for(advice: Advice) -> list[str]:
     return [AUTO, *names]
 
 
-def precisions_for(advice: Advice) -> list[str]:
+def precisions_for(advice: Recommendation) -> list[str]:
     """Precisions in which the library trains on the instance; the job's own only with products in fp8."""
     described = schema(advice.plan.library).setting(PRECISION)
     choices = described.choices if described is not None else ("bf16", "fp16", "fp32")
@@ -70,7 +70,7 @@ def stack_help(name: str, library: str) -> str:
     return f"Kind of training code, which decides kernels and launches. {summary} Setting of the job: stack."
 
 
-def with_job(advice: Advice, settings: Settings) -> Advice:
+def with_job(advice: Recommendation, settings: Settings) -> Recommendation:
     """The advice with other settings of the job. Its plan is estimated again, not chosen again."""
     changes: dict[str, Any] = {name: settings[name] for name in job_settings(advice.job, advice.plan.library)}
     if changes[STACK] != advice.job.stack:
@@ -88,7 +88,7 @@ def with_job(advice: Advice, settings: Settings) -> Advice:
         changed = {**fields_of(advice.plan), **record.control_codec.fields(of_plan), **precision}
         plan = replace(advice.plan, **completed_settings(advice.plan, changed, advice.cluster))
         value = estimate(advice.model, advice.cluster, job, plan)
-    return replace(advice.recommended, job=job, plan=plan, estimate=value, steps=())
+    return replace(advice, job=job, plan=plan, estimate=value, steps=())
 
 
 def labels_of(library: str) -> Mapping[str, str]:
@@ -123,7 +123,7 @@ def with_labels(library: str, text: str) -> str:
     return re.sub(r"\b([a-z]+(?:_[a-z]+)+)\b(=?)", labeled, text)
 
 
-def configuration(advice: Advice, plan: Plan) -> list[str]:
+def configuration(advice: Recommendation, plan: Plan) -> list[str]:
     """Texts of a plan's configuration, in the order of `rows_of`; empty if a row does not apply."""
     texts = {
         name: stack_text(str(value), plan.library) if name == STACK else value_text(name, value)
@@ -207,7 +207,7 @@ def settings_of(plan: Plan, job: Job | None = None) -> Settings:
     }
 
 
-def plan_fields_of(advice: Advice, settings: Settings) -> dict[str, Any]:
+def plan_fields_of(advice: Recommendation, settings: Settings) -> dict[str, Any]:
     """Fields of the plan of these settings. Fields without a control keep the recommended values."""
     library = advice.plan.library
     record, of_job = get_library(library), job_labels(library)
@@ -218,7 +218,7 @@ def plan_fields_of(advice: Advice, settings: Settings) -> dict[str, Any]:
     return with_prescaled_batch(advice.plan, fields, advice.model, advice.job)
 
 
-def plan_of(advice: Advice, settings: Settings) -> Plan:
+def plan_of(advice: Recommendation, settings: Settings) -> Plan:
     """The plan of these settings. Fields without a control keep the recommended values."""
     if settings == settings_of(advice.plan, advice.job):
         return advice.plan
@@ -226,7 +226,7 @@ def plan_of(advice: Advice, settings: Settings) -> Plan:
     return dataclasses.replace(advice.plan, **completed_settings(advice.plan, fields, advice.cluster))
 
 
-def moved_settings(advice: Advice, before: Settings, name: str, value: Setting) -> Settings:
+def moved_settings(advice: Recommendation, before: Settings, name: str, value: Setting) -> Settings:
     """Settings after one control moves to `value`. Others change only if they depend on it."""
     if name in job_labels(advice.plan.library):
         return {**before, name: value}

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice import Advice
+from smp_advisor.advice import cells, clusters, jobs
 from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.comparison import Comparison, compare
 from smp_advisor.advice.live.control_state import ControlState, Entry, History, SearchAgain, pins_of
 from smp_advisor.advice.live.settings import require_name, with_labels
-from smp_advisor.arguments import require_types
+from smp_advisor.advice.recommendation import Recommendation, recommend
+from smp_advisor.advice.request import repeated
+from smp_advisor.arguments import brief, require_types
 from smp_advisor.arguments.signatures import checked_methods
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.guidance.report import explained, plan_of
+from smp_advisor.guidance.rank_map import RankTable, rank_map
+from smp_advisor.guidance.report import explained, ladder_of, plan_of, report
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
 
+    import pandas as pd
+
+    from smp_advisor.advice.request import Request
+    from smp_advisor.charts.chart import Chart
+    from smp_advisor.cluster import Cluster
+    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.ladder import Ladder
+    from smp_advisor.guidance.practices import Pitfall, Reference, Step
     from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.search.sizes import Progress
-    from smp_advisor.workload.job import Job
+    from smp_advisor.runs import Summary
+    from smp_advisor.search.decision import Decision
+    from smp_advisor.search.rank import Objective
+    from smp_advisor.search.search import SearchResult
+    from smp_advisor.search.sizes import ClusterSizes, Progress
+    from smp_advisor.workload import Job, Model
 
     Observer = Callable[["Change"], None]
 
@@ -37,7 +51,7 @@ RECOMMENDED, ON_SCREEN = "Recommended", "On screen"
 class Change:
     """A change of the plan on screen."""
 
-    advice: LiveAdvice
+    advice: Advice
     summary: str
     """The change with its effect on memory and throughput."""
     problem: str
@@ -45,7 +59,7 @@ class Change:
 
 
 @checked_methods
-class LiveAdvice(Advice):
+class Advice:
     """A recommendation and the plan on screen, which are the same for Python, all views and the magics.
 
     `plan`, `estimate`, `job`, `steps`, `pitfalls`, `reference`, `because` and `warnings` are those of the plan on
@@ -73,11 +87,10 @@ class LiveAdvice(Advice):
     """
 
     def __init__(
-        self, recommended: Advice, state: ControlState | None = None, snapshots: Mapping[str, Entry] | None = None
+        self, value: Recommendation, state: ControlState | None = None, snapshots: Mapping[str, Entry] | None = None
     ) -> None:
-        require_types({"advice": (recommended, Advice)}, "Advisor")
+        require_types({"value": (value, Recommendation)}, "Advice")
         self.turn = RLock()
-        value = recommended.recommended
         start = control_state.recommended(value)
         self._history = History(entries=(Entry(recommended=value, state=start, summary=RECOMMENDED),))
         if state is not None:
@@ -86,11 +99,12 @@ class LiveAdvice(Advice):
         self._snapshots: dict[str, Entry] = dict(snapshots or {})
         self._pins = pins_of(value)
         self._observers: list[Observer] = []
-        self._explained: tuple[tuple[Advice, ControlState], Advice] = ((value, start), value)
+        self._explained: tuple[tuple[Recommendation, ControlState], Recommendation] = ((value, start), value)
         self._version = 0
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIELDS:
+        own = getattr(type(self), name, None)
+        if isinstance(own, property) and own.fset is None:
             raise AdvisorError(f"advice.{name} follows from the plan and the workload: set advice.plan or a setting.")
         object.__setattr__(self, name, value)
 
@@ -98,7 +112,7 @@ class LiveAdvice(Advice):
 
     def __eq__(self, value: object) -> bool:
         """Whether both have the same recommendation, plan on screen and snapshots; history and pins may differ."""
-        if not isinstance(value, LiveAdvice):
+        if not isinstance(value, Advice):
             return NotImplemented
         return self is value or self._value() == value._value()
 
@@ -115,7 +129,7 @@ class LiveAdvice(Advice):
         vars(self).update(state, turn=RLock(), _observers=[])
 
     @property
-    def recommended(self) -> Advice:
+    def recommended(self) -> Recommendation:
         """The recommendation as a value, whatever is on screen."""
         return self._history.current.recommended
 
@@ -127,6 +141,140 @@ class LiveAdvice(Advice):
     @plan.setter
     def plan(self, plan: Plan | int) -> None:
         self.adopt(plan)
+
+    # Of the recommendation, whatever is on screen.
+
+    @property
+    def model(self) -> Model:
+        """Model of the request."""
+        return self.recommended.model
+
+    @property
+    def cluster(self) -> Cluster:
+        """Cluster of the plan. The objective ``cost`` may choose another cluster than the requested one."""
+        return self.recommended.cluster
+
+    @property
+    def request(self) -> Request:
+        """The request, which `change` and `again` search again."""
+        return self.recommended.request
+
+    @property
+    def decision(self) -> Decision:
+        """How certain the choice is, and the reasons for its global batch."""
+        return self.recommended.decision
+
+    @property
+    def library_because(self) -> str:
+        """The library with its status, and the reason for it, if the advisor chose it."""
+        return self.recommended.library_because
+
+    @property
+    def library_comparisons(self) -> tuple[str, ...]:
+        """One sentence for each other library, if the advisor chose the library."""
+        return self.recommended.library_comparisons
+
+    @property
+    def requested(self) -> tuple[str, ...]:
+        """Settings of the user: "sequence length 512", "tensor parallel degree 4", ..."""
+        return self.recommended.requested
+
+    @property
+    def defaults(self) -> tuple[str, ...]:
+        """Settings that the user left at their default: "sequence length 2,048 tokens", ..."""
+        return self.recommended.defaults
+
+    @property
+    def objective(self) -> Objective:
+        """Order of the plans: throughput, cost, headroom or simplicity."""
+        return self.recommended.objective
+
+    @property
+    def min_fit_probability(self) -> float:
+        """Required probability of fitting."""
+        return self.recommended.min_fit_probability
+
+    @property
+    def script(self) -> str | None:
+        """Path of the user's own training script; None for the generated one."""
+        return self.recommended.script
+
+    @property
+    def data(self) -> str | None:
+        """S3 URI of the training channel; None for synthetic tokens."""
+        return self.recommended.data
+
+    @property
+    def sizes(self) -> ClusterSizes | None:
+        """The compared clusters, if the request left the cluster open or its objective is the cost."""
+        return self.recommended.sizes
+
+    @property
+    def result(self) -> SearchResult:
+        """The plans that the search compared."""
+        return self.recommended.result
+
+    @property
+    def alternatives(self) -> pd.DataFrame:
+        """The best plan of each combination of techniques, best first, with the reason why it is not recommended."""
+        return self.recommended.alternatives
+
+    @property
+    def plans_enumerated(self) -> int:
+        """Number of plans that the library can express on the searched clusters."""
+        return self.recommended.plans_enumerated
+
+    @property
+    def plans_scored(self) -> int:
+        """Number of plans whose memory and fit were computed."""
+        return self.recommended.plans_scored
+
+    @property
+    def plans_fit(self) -> int:
+        """Number of plans that fit with the required probability. Their time was computed, too."""
+        return self.recommended.plans_fit
+
+    # Of the plan on screen.
+
+    @property
+    def estimate(self) -> Estimate:
+        """The estimate of the plan."""
+        return self.controls.estimate
+
+    @property
+    def job(self) -> Job:
+        """Training run. `estimate.global_batch_size` is the batch that the search chose."""
+        return self.controls.advice.job
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The ordered practices, each with its decision, figures, trade-off and source."""
+        return self.explained.steps
+
+    @property
+    def pitfalls(self) -> tuple[Pitfall, ...]:
+        """Requirements of the plan for the training script, the data pipeline and the job."""
+        return self.explained.pitfalls
+
+    @property
+    def reference(self) -> Reference | None:
+        """AWS's nearest reference configuration, with the differences; None if AWS publishes none for the library."""
+        return self.explained.reference
+
+    @property
+    def because(self) -> str:
+        """Reasons for the plan and for its batch."""
+        return self.explained.because
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings about the plan, and what was read of the user's script."""
+        return self.explained.warnings
+
+    @property
+    def learned(self) -> Summary | None:
+        """The effect of your measured runs on the plan, before and after; None without a calibration."""
+        return self.explained.learned
 
     @property
     def is_recommended(self) -> bool:
@@ -144,11 +292,11 @@ class LiveAdvice(Advice):
         return self._version
 
     @property
-    def explained(self) -> Advice:
+    def explained(self) -> Recommendation:
         """The plan on screen as a value, with reasons of its own."""
         return self.at(self._controls)
 
-    def at(self, state: ControlState) -> Advice:
+    def at(self, state: ControlState) -> Recommendation:
         """The plan of a state of the controls as a value, with reasons of its own; the recommendation at its plan."""
         with self.turn:
             recommended = self.recommended
@@ -160,10 +308,6 @@ class LiveAdvice(Advice):
                 value = explained(recommended, state.advice.job, state.plan, state.estimate, because)
                 self._explained = ((recommended, state), value)
             return value
-
-    def ladder(self, plan: Plan | int | None = None) -> Ladder:
-        """As `Advice.ladder`, of the plan on screen if None."""
-        return self.explained.ladder() if plan is None else super().ladder(plan)
 
     def move(self, **settings: Setting) -> str:
         """Move controls by name, one after the other, and return a summary of the change.
@@ -220,10 +364,9 @@ class LiveAdvice(Advice):
             self._show(state)
 
     def renew(
-        self, recommended: Advice, summary: str, *, state: ControlState | None = None, pins: Iterable[str] = ()
+        self, value: Recommendation, summary: str, *, state: ControlState | None = None, pins: Iterable[str] = ()
     ) -> None:
         """Show another recommendation in place, its controls at `state`, with further `pins`; `undo` leads back."""
-        value = recommended.recommended
         with self.turn:
             self._pins = tuple(dict.fromkeys((*self._pins, *pins)))
             new = replace(state or control_state.recommended(value), summary=summary)
@@ -446,10 +589,6 @@ class LiveAdvice(Advice):
         if callback in self._observers:
             self._observers.remove(callback)
 
-    def again(self, job: Job | None = None, **changes: Any) -> LiveAdvice:
-        """The advice for the same request, with the present `job` or another one, as another live object."""
-        return LiveAdvice(self.recommended.again(self.job if job is None else job, **changes))
-
     def diff(self, advice: Advice) -> Comparison:
         """Settings and figures of another advice's plan next to those of this one, and the price of the difference.
 
@@ -460,45 +599,159 @@ class LiveAdvice(Advice):
         """
         return compare(_entry(advice), _entry(self), ("Other advice", "This advice"))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        with self.turn:
-            is_page = str(path).lower().endswith((".html", ".md"))
-            Advice.save(self.explained if is_page else self, path)
-
-    def as_json(self) -> str:
-        from smp_advisor.advice.written import live_text
-
-        with self.turn:
-            return live_text(self.recommended, self._controls, self._snapshots)
-
     def report(self, *, details: bool = False) -> str:
         """The recommendation as text, after the comparison with it if another plan is on screen."""
-        text = self.recommended.report(details=details)
+        text = report(self.recommended, details=details)
         if self.is_recommended:
             return text
         title = "Plan on screen, next to the recommended plan"
         return "\n".join([title, "-" * len(title), str(self.compare()), "", text])
 
+    def ladder(self, plan: Plan | int | None = None) -> Ladder:
+        """AWS's techniques in order, each added to those before it, up to the plan: memory, fit, time, decision.
+
+        Parameters
+        ----------
+        plan
+            Another plan for the same model, cluster and job, or the row of one in `alternatives`; the plan on screen
+            if None.
+
+        Raises
+        ------
+        PlanError
+            The plan does not suit the model or the cluster, or there is no such row.
+        """
+        return ladder_of(self.explained, plan)
+
+    def ranks(self, plan: Plan | int | None = None, placement_strategy: str | None = None) -> RankTable:
+        """Which GPU of which node holds which stage, slice, shard and replica, as text or a table in a notebook.
+
+        Parameters
+        ----------
+        plan
+            As for `ladder`.
+        placement_strategy
+            Another placement of SMP v1, for example ``PTD``; the plan's own if None.
+
+        Raises
+        ------
+        PlanError
+            The plan does not suit the model or the cluster, or there is no such row or placement.
+        """
+        return rank_map(
+            self.plan if plan is None else plan_of(self.recommended, plan), self.cluster, placement_strategy
+        )
+
+    def rank_map(self, plan: Plan | int | None = None, placement_strategy: str | None = None) -> pd.DataFrame:
+        """`ranks` as a DataFrame with one row per GPU, and the numbers of its PP, TP, RDP and DP groups."""
+        return self.ranks(plan, placement_strategy).frame()
+
+    def chart(self, name: str, plan: Plan | int | None = None) -> Chart:
+        """A chart as a picture in notebooks, a table in text, and an SVG file with `Chart.save`.
+
+        Parameters
+        ----------
+        name
+            ``memory``, ``time``, ``alternatives``, ``clusters``, or ``modules`` of a profile.
+        plan
+            As for `ladder`.
+
+        Raises
+        ------
+        AdvisorError
+            There is no such chart, or no such plan.
+
+        Examples
+        --------
+        >>> import smp_advisor as smpa
+        >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp")
+        >>> advice.chart("memory").rows[-1][0]
+        'Peak'
+        """
+        from smp_advisor.charts import chart_of
+
+        return chart_of(self.controls.advice, name, self.plan if plan is None else plan)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the advice to a JSON file for `smp_advisor.load`, or its report to a file of HTML or Markdown.
+
+        Parameters
+        ----------
+        path
+            The file. A name that ends in ``.html`` or ``.md`` is that of a report of the plan on screen, with its
+            figures, reasons and the cell that starts the job.
+
+        Raises
+        ------
+        StorageError
+            The file cannot be written. Its earlier content stays.
+
+        Examples
+        --------
+        >>> advice.save("advice.json"), advice.save("advice.html")  # doctest: +SKIP
+        """
+        from smp_advisor.advice.written import html_page, markdown_page, write_text
+
+        name = str(path).lower()
+        pages = {".html": html_page, ".md": markdown_page}
+        page = next((page for suffix, page in pages.items() if name.endswith(suffix)), None)
+        with self.turn:
+            write_text(self.as_json() if page is None else page(self.as_recommended()), path)
+
+    def as_json(self) -> str:
+        """The advice as JSON text, the content of the file of `save`."""
+        from smp_advisor.advice.written import live_text
+
+        with self.turn:
+            return live_text(self.recommended, self._controls, self._snapshots)
+
+    def again(self, job: Job | None = None, **changes: Any) -> Advice:
+        """Search again for the same model, cluster and library, with the job on screen or another one.
+
+        `changes` are keywords of `advise`. The result is another advice, in whose words the user's settings stay.
+        """
+        before = self.recommended
+        request = repeated(before.request, before, job or self.job)
+        after = recommend(request.changed(**changes))
+        words = ("requested", "defaults", "library_because", "library_comparisons")
+        return Advice(replace(after, **{name: getattr(before, name) for name in words}))
+
+    @classmethod
+    def of(cls, request: Request) -> Advice:
+        """Return the advice for a request."""
+        return cls(recommend(request))
+
+    def as_recommended(self, state: ControlState | None = None) -> Advice:
+        """Return an advice that recommends the plan on screen, or of a state of the controls, and has no history."""
+        return Advice(self.at(state or self._controls))
+
+    # Code and runs of the plan on screen.
+
+    cell = cells.cell
+    script_cell = cells.script_cell
+    script_files = cells.script_files
+    local_cell = cells.local_cell
+    probe_cell = cells.probe_cell
+    probe_script_cell = cells.probe_script_cell
+    monitoring_cell = cells.monitoring_cell
+    permissions_cell = cells.permissions_cell
+    quota_cell = cells.quota_cell
+    export = cells.export
+    start = jobs.start
+    terms = jobs.terms
+    calibrate = jobs.calibrate
+    after = jobs.after
+    probe = jobs.probe
+    worth_measuring = jobs.worth_measuring
+    compare_clusters = clusters.compare_clusters
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def __repr__(self) -> str:
+        place = f"{self.cluster.nodes} x {self.cluster.instance.name}"
+        return brief("Advice", [repr(self.model.name), place, repr(self.plan)])
+
 
 def _entry(advice: Advice) -> Entry:
-    state = advice.controls if isinstance(advice, LiveAdvice) else control_state.recommended(advice)
-    return Entry(recommended=advice.recommended, state=state, summary="")
-
-
-_EXPLAINED = {"steps", "pitfalls", "reference", "because", "warnings"}
-_FIELDS = {field.name for field in fields(Advice)} - {"plan"}
-
-
-def _reader(name: str) -> Callable[[LiveAdvice], Any]:
-    if name == "estimate":
-        return lambda advice: advice.controls.estimate
-    if name == "job":
-        return lambda advice: advice.controls.advice.job
-    if name in _EXPLAINED:
-        return lambda advice: getattr(advice.explained, name)
-    return lambda advice: getattr(advice.recommended, name)
-
-
-for _name in _FIELDS:
-    # The fields of the value, read from the state: so every method of `Advice` is about the plan on screen.
-    setattr(LiveAdvice, _name, property(_reader(_name)))
+    return Entry(recommended=advice.recommended, state=advice.controls, summary="")

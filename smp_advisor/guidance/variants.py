@@ -1,10 +1,10 @@
-"""A planned run, alternative plans with some settings changed, and a recommendation as a value."""
+"""A planned run, and alternative plans with some settings changed."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.costs import Estimate, estimate_many
 from smp_advisor.costs.wording import fits, plural
@@ -15,16 +15,9 @@ from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.library import get_library, plan_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    import pandas as pd
-
-    from smp_advisor.advice.request import Request
     from smp_advisor.cluster import Cluster
-    from smp_advisor.guidance.practices import Pitfall, Reference, Step
-    from smp_advisor.search.decision import Decision
-    from smp_advisor.search.search import SearchResult
-    from smp_advisor.search.sizes import ClusterSizes
     from smp_advisor.workload import Job, Model
 
     Key = TypeVar("Key")
@@ -195,81 +188,3 @@ def evaluate(model: Model, comparisons: Mapping[Key, WhatIf]) -> dict[Key, Estim
         estimates = estimate_many(model, cluster, job, [plan for _, plan in plans])
         results.update(zip((key for key, _ in plans), estimates, strict=True))
     return results
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Recommended:
-    """The plan that the search chose, with its estimate and its reasons."""
-
-    model: Model
-    cluster: Cluster
-    """Cluster of the plan. The objective ``cost`` may choose another cluster than the requested one."""
-    job: Job
-    """Training run. `estimate.global_batch_size` is the batch that the search chose."""
-    plan: Plan
-    estimate: Estimate
-    objective: str
-    min_fit_probability: float
-    decision: Decision
-    """How certain the choice is, and the reasons for its global batch."""
-    steps: tuple[Step, ...]
-    """The ordered practices, each with its decision, figures, trade-off and source."""
-    pitfalls: tuple[Pitfall, ...]
-    """Requirements of the plan for the training script, the data pipeline and the job."""
-    reference: Reference | None
-    """AWS's nearest reference configuration, with the differences; None if AWS publishes none for the library."""
-    library_because: str = ""
-    """The library with its status, and the reason for it, if the advisor chose it (``library="auto"``)."""
-    library_comparisons: tuple[str, ...] = ()
-    """One sentence for each other library, if the advisor chose the library."""
-    because: str
-    """Reasons for the plan and for its batch."""
-    defaults: tuple[str, ...]
-    """Settings that the user left at their default: "sequence length 2,048 tokens", ..."""
-    plans_enumerated: int
-    """Number of plans that the library can express on the searched clusters."""
-    plans_scored: int
-    """Number of plans whose memory and fit were computed."""
-    plans_fit: int
-    """Number of plans that fit with the required probability. Their time was computed, too."""
-    requested: tuple[str, ...] = ()
-    """Settings of the user: "sequence length 512", "tensor parallel degree 4", ..."""
-    warnings: tuple[str, ...] = ()
-    """Warnings about the plan, and what was read of the user's script."""
-    script: str | None = None
-    """Path of the user's own training script; None for the generated one."""
-    data: str | None = None
-    """S3 URI of the training channel; None for synthetic tokens."""
-    result: SearchResult = field(compare=False)
-    sizes: ClusterSizes | None = field(default=None, compare=False)
-    """The compared clusters, if the request left the cluster open or its objective is the cost."""
-    request: Request | None = field(default=None, compare=False)
-    """The request, which can be changed and made again; None for advice made by hand."""
-
-    if TYPE_CHECKING:  # the code and the runs of a recommendation, which `Advice` adds
-        compare_clusters: ClassVar[Callable[..., ClusterSizes]]
-        calibrate: ClassVar[Callable[..., Self]]
-        as_json: ClassVar[Callable[..., str]]
-        cell: ClassVar[Callable[..., str]]
-        script_cell: ClassVar[Callable[..., str]]
-        probe: ClassVar[Callable[..., Any]]
-        probe_cell: ClassVar[Callable[..., str]]
-        probe_script_cell: ClassVar[Callable[..., str]]
-
-        @property
-        def recommended(self) -> Recommended: ...
-
-        @property
-        def learned(self) -> Any: ...
-
-    @property
-    def alternatives(self) -> pd.DataFrame:
-        """The best plan of each combination of techniques, best first, with the reason why it is not recommended."""
-        from smp_advisor.search.search import alternatives
-
-        return alternatives(self.result, self.model, self.job, min_fit_probability=self.min_fit_probability)
-
-    def _run_of(self, plan: Plan | None = None) -> tuple[Model, Cluster, Job, Plan]:
-        if plan is not None and not isinstance(plan, Plan):
-            raise PlanError(f"plan must be a Plan, or None for the recommended one, not {type(plan).__name__}.")
-        return self.model, self.cluster, self.job, plan or self.plan

@@ -1,0 +1,193 @@
+"""The cells and scripts of an advice's plan: those of the job, and those that prepare and watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.advice.options import JobOptionSettings, completes
+from smp_advisor.errors import PlanError
+from smp_advisor.libraries.plan import Plan
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.runs import Probe
+    from smp_advisor.workload import Job, Model
+
+    Run = tuple[Model, Cluster, Job, Plan]
+
+
+@completes(JobOptionSettings)
+def cell(
+    advice: Advice,
+    sdk: str = "auto",
+    plan: Plan | None = None,
+    *,
+    tag: bool = True,
+    **options: Unpack[JobOptionSettings],
+) -> str:
+    """The cell that starts the job, for `plan` or the recommended plan.
+
+    Parameters
+    ----------
+    sdk
+        Version of the SageMaker Python SDK to write for: ``"v2"``, ``"v3"``, or ``"auto"``, the one installed.
+    plan
+        Another plan, for example with the values of the controls; the recommended plan if None.
+    tag
+        Whether the job has the tag ``smp-advisor-plan``, which identifies the plan in searches and cost reports. It
+        requires the permission ``sagemaker:AddTags``.
+    options
+        Options of the job: ``data``, ``checkpoints``, ``spot``, ``subnets`` and others; see `JobOptions`.
+    """
+    from smp_advisor.export import estimator_cell
+    from smp_advisor.runs.start import TAG, plan_tag
+
+    run, tags = run_of(advice, plan), options.get("tags") or {}
+    if tag and isinstance(tags, Mapping):  # others are refused below
+        options["tags"] = {TAG: plan_tag(advice, run[-1]), **tags}
+    return estimator_cell(*run, sdk=sdk, **_checked(advice) | _carrying(advice, run, _options(advice, options)))
+
+
+def export(advice: Advice, format: str, plan: Plan | None = None, **options: Any) -> str:  # noqa: A002 - users' word
+    """The job as a Kubernetes PyTorchJob or a Slurm batch script.
+
+    Parameters
+    ----------
+    format
+        ``"kubernetes"`` or ``"slurm"``.
+    plan
+        Another plan; the recommended plan if None.
+    options
+        ``script``, ``data``, ``shared_directory``, ``image_uri`` and others, see
+        `smp_advisor.export.formats.ClusterOptions`.
+    """
+    from smp_advisor.export import exported
+
+    settings = {"script": advice.script, **options} if advice.script is not None else options
+    return exported(*run_of(advice, plan), format=format, **_checked(advice) | settings)
+
+
+@completes(JobOptionSettings)
+def local_cell(advice: Advice, plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
+    """The ``%%smp_local`` cell that tries the training on this machine, with a small model of the family."""
+    from smp_advisor.export import local_cell
+
+    return local_cell(*run_of(advice, plan), **_options(advice, options))
+
+
+def script_cell(
+    advice: Advice, plan: Plan | None = None, *, trainer: str | None = None, objective: str | None = None
+) -> str:
+    """The ``%%writefile`` cell with a complete training script for this model; empty for the user's own script.
+
+    `trainer` and `objective` are those of the job's cell, see `JobOptions`.
+    """
+    from smp_advisor.export import script_cell
+
+    return "" if advice.script else script_cell(*run_of(advice, plan), trainer=trainer, objective=objective)
+
+
+def script_files(advice: Advice, plan: Plan | None = None) -> dict[str, str]:
+    """Return the texts of the files that the generated script reads, by name; the job's cell writes them beside it."""
+    from smp_advisor.export.script import builds, companions, writable
+
+    return {} if advice.script or not builds(advice.model) else companions(writable(*run_of(advice, plan)))
+
+
+@completes(JobOptionSettings)
+def probe_cell(
+    advice: Advice,
+    sdk: str = "auto",
+    plan: Plan | None = None,
+    *,
+    probe: Probe | None = None,
+    **options: Unpack[JobOptionSettings],
+) -> str:
+    """The cell that starts the job of `probe`, with its price and its expected effect as comments.
+
+    `probe_script_cell` writes its training script. ``advice.calibrate(log, probe=True)`` reads its log.
+    """
+    from smp_advisor.export import estimator_cell
+
+    probe = probe or advice.probe(plan)
+    short = {"job_name": "probe", "checkpoints": False, "long_run_without_checkpoints": True}
+    settings: dict[str, Any] = short | _options(advice, options)
+    extra: dict[str, Any] = {"max_steps": probe.steps} | ({} if settings["script"] else {"log_every": 1})
+    settings["extra_hyperparameters"] = extra | dict(settings.get("extra_hyperparameters") or {})
+    ran = (probe.model, probe.cluster, probe.job, probe.plan)
+    return f"{probe.comment}\n{estimator_cell(*ran, sdk=sdk, **_checked(advice) | _carrying(advice, ran, settings))}"
+
+
+def probe_script_cell(advice: Advice, plan: Plan | None = None, *, probe: Probe | None = None) -> str:
+    """The ``%%writefile`` cell with the training script of `probe`; empty for the user's own script."""
+    from smp_advisor.export import script_cell
+
+    probe = probe or advice.probe(plan)
+    return "" if advice.script else script_cell(probe.model, probe.cluster, probe.job, probe.plan)
+
+
+def monitoring_cell(advice: Advice, *, region: str | None = None) -> str:
+    """The cell that shows metrics and logs of the running job, with links to the console."""
+    from smp_advisor.export import monitoring_cell
+
+    return monitoring_cell(advice.cluster, region=region)
+
+
+@completes(JobOptionSettings)
+def permissions_cell(
+    advice: Advice, plan: Plan | None = None, *, sdk: str = "auto", **options: Unpack[JobOptionSettings]
+) -> str:
+    """The cell with the minimum permissions of the job's execution role, for the SDK version of the job's cell."""
+    from smp_advisor.export import permissions_cell
+
+    return permissions_cell(
+        advice.cluster, plan or advice.plan, model_name=advice.model.name, sdk=sdk, **_options(advice, options)
+    )
+
+
+@completes(JobOptionSettings)
+def quota_cell(advice: Advice, **options: Unpack[JobOptionSettings]) -> str:
+    """The cell that requests the account's quota and the current price from AWS, with a time limit."""
+    from smp_advisor.export import quota_cell
+
+    return quota_cell(advice.cluster, **_options(advice, options))
+
+
+def run_of(advice: Advice, plan: Plan | None = None) -> Run:
+    """Return model, cluster, job and plan of a job: the plan on screen, or another one."""
+    if plan is not None and not isinstance(plan, Plan):
+        raise PlanError(f"plan must be a Plan, or None for the recommended one, not {type(plan).__name__}.")
+    return advice.model, advice.cluster, advice.job, plan or advice.plan
+
+
+def _options(advice: Advice, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"script": advice.script, "data": advice.data, **options}
+
+
+def _checked(advice: Advice) -> dict[str, Any]:
+    """Options of the checks of a job before it is written."""
+    return {"min_fit_probability": advice.min_fit_probability, "script_check": _script_warnings}
+
+
+def _carrying(advice: Advice, run: Run, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a job with its prediction in the environment."""
+    from smp_advisor.advice.written import carried
+
+    environment = options.get("environment") or {}
+    if not isinstance(environment, Mapping):
+        return options  # it is refused
+    objective = "throughput" if advice.objective == "cost" else advice.objective  # which compares other clusters
+    terms = {"objective": objective, "min_fit_probability": advice.min_fit_probability, **advice.request.pins}
+    model, _, job, plan = run
+    return options | {"environment": {**carried(model, job, plan, terms), **environment} or None}
+
+
+def _script_warnings(script: str, plan: Plan, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """The check of a script of the user, which jobs with a generated script do not import."""
+    from smp_advisor.scripts.check import warnings_of_script
+
+    return warnings_of_script(script, plan, hyperparameters)

@@ -1,0 +1,233 @@
+"""The runs of an advice: starting them, learning from them, and what a probe or another cluster would change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.advice.cells import run_of
+from smp_advisor.advice.request import Request
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.errors import NoPlanFitsError, RunError
+
+if TYPE_CHECKING:
+    import os
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.cluster import Cluster
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.runs import Failure, Probe
+    from smp_advisor.runs.start import Terms
+    from smp_advisor.runs.watching import Run
+    from smp_advisor.runs.worth import Worth
+    from smp_advisor.workload import Job
+
+
+_LESS = 0.95
+"""Share of the memory of a plan that ran out of it that the next plan needs at most, both as first predicted."""
+_SURER = (0.99, 0.999)
+"""Probabilities of the fit to require if the next plan needs more than that."""
+
+
+def calibrate(
+    advice: Advice,
+    run: Any = None,
+    *,
+    step_seconds: float | None = None,
+    peak_gib: float | None = None,
+    peak_kind: str | None = None,
+    out_of_memory: bool = False,
+    probe: bool | Probe = False,
+    plan: Plan | None = None,
+    cluster: Cluster | None = None,
+    job: Job | None = None,
+    accept: bool = False,
+) -> Advice:
+    """The advice with what a measured run taught. `learned` shows the estimate before and after.
+
+    Parameters
+    ----------
+    run
+        Path or text of a log (exported script, Megatron-LM, NeMo, torchtitan, AWS's SMP and FSDP scripts,
+        DeepSpeed, a progress bar, JSON lines, ``trainer_state.json``), or a DataFrame with one row per step. Or a
+        `Run` of `smp_advisor.watch`: if it has a prediction, it measured its own plan, as that of a probe does.
+    step_seconds
+        Measured seconds per optimizer step, instead of a log.
+    peak_gib, peak_kind
+        Measured peak per GPU in GiB, and its kind: ``allocated``, ``reserved`` or ``total`` (nvidia-smi).
+    out_of_memory
+        Whether the run ran out of GPU memory.
+    probe
+        Whether the run is that of `probe` instead of the plan's; or its probe.
+    plan, cluster, job
+        Those of the run; the advice's own if None.
+    accept
+        Whether to learn from a figure that is possible but far from the estimate.
+
+    Raises
+    ------
+    CalibrationError
+        The run cannot be read, contradicts the plan, or has a figure that no hardware reaches.
+    """
+    from smp_advisor.runs import Probe, measure
+    from smp_advisor.runs.watching import Run
+
+    model, ran = advice.model, (cluster or advice.cluster, job or advice.job, plan or advice.plan)
+    if probe:
+        chosen = probe if isinstance(probe, Probe) else advice.probe(plan)
+        model, ran = chosen.model, (chosen.cluster, chosen.job, chosen.plan)
+    if isinstance(run, Run):
+        own, run = run.measured(ran[0])
+        if own is not None and not (probe or plan or cluster or job):
+            model, ran = own.model, (own.cluster, own.job, own.plan)
+    figures, earlier = (step_seconds, peak_gib, peak_kind, out_of_memory), advice.job.calibration
+    learned = measure(model, *ran, run=run, figures=figures, earlier=earlier, accept=accept)
+    return advice.again(replace(advice.job, calibration=learned))
+
+
+def after(advice: Advice, failure: Failure | str, *, plan: Plan | None = None) -> Advice:
+    """The advice after a run that ran out of GPU memory: the next plan with more headroom, and what the run taught.
+
+    Parameters
+    ----------
+    failure
+        A failure of `smp_advisor.read_failure`, or the text of its log.
+    plan
+        Plan of the run; that of the failure, or the advice's own if None.
+
+    Raises
+    ------
+    CalibrationError
+        Another plan does not avoid the failure, or its message has figures of another GPU.
+    NoPlanFitsError
+        No plan of the request needs enough less memory.
+    """
+    from smp_advisor.runs.failures import failure_of_plan
+
+    read = failure_of_plan(failure, advice.cluster)
+    ran = plan or read.plan or advice.plan
+    advice = advice.calibrate(read.as_log, plan=ran)
+    plain = replace(advice.job, calibration=None)
+    most = _LESS * estimate(advice.model, advice.cluster, plain, ran).needed_gib
+    for probability in _SURER:  # a failure teaches little about other kinds of plans, which have to need less, too
+        if estimate(advice.model, advice.cluster, plain, advice.plan).needed_gib <= most:
+            break
+        try:
+            advice = advice.again(advice.job, min_fit_probability=max(probability, advice.min_fit_probability))
+        except NoPlanFitsError:
+            break
+    return advice
+
+
+def probe(advice: Advice, plan: Plan | None = None) -> Probe:
+    """The cheapest short job on one or two nodes that teaches the most about the plan's step time.
+
+    Raises
+    ------
+    CalibrationError
+        No short job with the plan's shape per GPU fits on two nodes.
+    """
+    from smp_advisor.runs import best_probe
+
+    least = advice.min_fit_probability
+    return best_probe(*run_of(advice, plan), scalable=advice.script is None, min_fit_probability=least)
+
+
+def worth_measuring(advice: Advice) -> Worth:
+    """Whether a short probe of the leading plans saves more than it costs, which one, and its cells.
+
+    The saving is the expected value of sample information over the joint draws of the plans' step times
+    (`Worth.expected_saving_usd`).
+
+    Raises
+    ------
+    CalibrationError
+        The cost of the run is unknown: the job has no `tokens`, or the instance no price.
+
+    Examples
+    --------
+    >>> import smp_advisor as smpa
+    >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", tokens="1B")
+    >>> advice.worth_measuring().measure
+    False
+    """
+    from smp_advisor.runs.worth import worth_measuring
+
+    return worth_measuring(type(advice)(advice.recommended))
+
+
+def start(
+    advice: Advice,
+    *,
+    local: bool = False,
+    confirm: bool = False,
+    folder: str | os.PathLike[str] | None = None,
+    sdk: str = "auto",
+    tag: bool = True,
+    steps: int | None = None,
+    **options: Any,
+) -> Run:
+    """Start the plan as a run, which is then watched: a training job, or a small model on this machine.
+
+    A job is started by the exported cell, in a child process with your credentials. Nothing starts without
+    `confirm`: without it, the price of the run is the text of the error. The prediction is in ``advice.json`` of
+    the run's folder and of the job's source, where `smp_advisor.watch` finds it. ``smp_advisor.toml`` of the folder
+    or above supplies the team's tags and container, and its policy is kept.
+
+    Parameters
+    ----------
+    local
+        Whether to train the small model of `local_cell` in two gloo processes of this machine, with a prediction
+        for it.
+    confirm
+        Whether to start a job for its price.
+    folder
+        Folder for log, script and ``advice.json``; a new one in ``smp_runs`` if None.
+    sdk
+        As for `cell`.
+    tag
+        As for `cell`.
+    steps
+        Steps of a local run; 40 if None.
+    options
+        As for `cell`; of a local run, ``processes``.
+
+    Raises
+    ------
+    RunError
+        The start was not confirmed, or the run cannot be started.
+    AdvisorError
+        As for `cell`, or the policy of the project does not allow the job.
+
+    Examples
+    --------
+    >>> import smp_advisor as smpa
+    >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", tokens="20B")
+    >>> advice.start()
+    Traceback (most recent call last):
+    smp_advisor.errors.RunError: Nothing was started. This job would run on 1 x ml.p4d.24xlarge...
+    """
+    from smp_advisor.runs.start import start_job, start_local
+
+    if local:
+        return start_local(advice, folder, steps, options, lambda *of, **more: type(advice).of(Request.of(*of, **more)))
+    if steps is not None:
+        raise RunError("steps= is for local runs: pass extra_hyperparameters={'max_steps': ...} for a job.")
+    terms = advice.terms(sdk=sdk, tag=tag, **options)
+    if not confirm:
+        raise RunError(
+            f"Nothing was started. This job would run on {terms.run} print(advice.terms().cell) shows its request;"
+            " pass confirm=True to start it."
+        )
+    script = options.get("script", advice.script)
+    return start_job(advice, terms.cell, folder, generated=script is None)
+
+
+def terms(advice: Advice, *, sdk: str = "auto", tag: bool = True, **options: Any) -> Terms:
+    """The request and the price of the job that `start` would start, and the price of a probe. Starts nothing."""
+    from smp_advisor.advice.project import project_of
+    from smp_advisor.runs.start import terms_of_start
+
+    project = project_of(Path.cwd())
+    return terms_of_start(advice, project.started(advice.cluster, advice.estimate, options), sdk=sdk, tag=tag)
