@@ -1,25 +1,30 @@
 # Environments and the front end are built when they are first needed, and again when their inputs change.
 
-TEST := .venv-test/bin
+TEST ?= .venv-test/bin
 LAB_ARGS ?=
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root) # in a container, root is often the only user
 PYTEST_ARGS ?=
 WITHOUT ?=
-PYTEST := $(TEST)/python -m pytest --numprocesses=auto $(addprefix --without=,$(WITHOUT))
+# One process per core, and one with the browser, which waits more than it computes.
+PROCESSES ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
+PYTEST = $(TEST)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadgroup --no-loadscope-reorder $(addprefix --without=,$(WITHOUT))
 PYTHONS ?=
 unexport PYTHONDONTWRITEBYTECODE # every process would compile every module again
 LINT := style types prose front-end
 TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
+empty :=
+LIGHT := browser moto packaging sagemaker tools torch transformers # what the tests of `make check` do without
 BENCHMARKS ?= cost_speed checker_speed degree_ranking profile_trace mutations same_under_load
 
-.PHONY: accuracy help lab demo test loaded check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs notebooks pages pins images image lab-environment test-environment
+.PHONY: accuracy help lab demo check test release-test loaded tests unit-tests lint $(LINT) all-tests matrix explore dist bench results format clean docs notebooks pages pins images image lab-environment test-environment check-environment extra
 
 help:
 	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
 	@echo 'make demo     run the quickstart notebook and print its results'
-	@echo 'make check    lint, types and unit tests                   (PYTEST_ARGS="-k memory")'
-	@echo 'make test     everything, with moto, the wheel and the browser (WITHOUT="torch browser" leaves out their tests)'
-	@echo 'make loaded   the same next to four busy processes, at the lowest priority'
+	@echo 'make check    style, prose and unit tests, in an environment without PyTorch and browser   (PYTEST_ARGS="-k memory")'
+	@echo 'make test     lint, types and tests with PyTorch, a mock of AWS, the wheel and one browser   (WITHOUT="torch browser" leaves out their tests)'
+	@echo 'make release-test  all tests: the oldest SDKs and JupyterLab, random actions, and every published Python'
+	@echo 'make loaded   make test next to four busy processes, at the lowest priority'
 	@echo 'make matrix   unit tests with the published Python versions, oldest and newest dependencies (PYTHONS="3.12 3.14")'
 	@echo 'make explore  property tests with new random examples (PYTEST_ARGS="tests/costs --hypothesis-seed=7"), and random actions in the browser'
 	@echo 'make bench    run the benchmarks'
@@ -41,29 +46,38 @@ lab: lab-environment
 demo: lab-environment
 	.venv/bin/jupyter nbconvert --log-level=ERROR --execute --to=markdown --stdout --NbConvertBase.display_data_priority=text/plain notebooks/quickstart.ipynb
 
+check: check-environment
+	$(TOGETHER) unit-tests style prose TEST=.venv-check/bin
+
 # The parts run side by side, and each prints its time.
 test: test-environment
 ifeq ($(filter browser,$(WITHOUT)),)
 	$(TEST)/python scripts/browser.py
-	scripts/oldest_jupyter.sh $(TEST)/python
 endif
 ifeq ($(filter moto,$(WITHOUT)),)
-	scripts/sdk_environments.sh $(TEST)/python
+	scripts/sdk_environments.sh $(TEST)/python v2-newest v3-newest
 endif
 	$(TOGETHER) tests $(LINT)
+
+release-test: test-environment
+	$(TEST)/python scripts/browser.py
+	scripts/oldest_jupyter.sh $(TEST)/python
+	scripts/sdk_environments.sh $(TEST)/python
+	$(TOGETHER) all-tests $(LINT)
+	$(MAKE) matrix
 
 # On a busy machine, the results are the same.
 loaded:
 	+@scripts/loaded.sh $(MAKE) --no-print-directory test
 
-check: test-environment
-	$(TOGETHER) unit-tests $(LINT)
-
 tests:
+	@$(PYTEST) -m 'not release' $(PYTEST_ARGS)
+
+all-tests:
 	@$(PYTEST) $(PYTEST_ARGS)
 
 unit-tests:
-	@$(PYTEST) -m 'not (browser or moto or packaging or slow or torch)' $(PYTEST_ARGS)
+	@$(PYTEST) -m 'not (release or slow or $(subst $(empty) , or ,$(strip $(LIGHT))))' $(addprefix --without=,$(LIGHT)) $(PYTEST_ARGS)
 
 # No time limit: there are more examples than in other runs, and a failing one is reduced to a simple one.
 explore: test-environment
@@ -123,7 +137,7 @@ images: test-environment
 	@$(TEST)/python scripts/containers.py --patches $(addprefix --day=,$(DAY))
 
 clean:
-	rm -rf .venv .venv-lab .venv-matrix .venv-sdk .venv-test .venv-toolkit artifacts dist site js/node_modules js/lib smp_advisor/static smp_advisor/labextension
+	rm -rf .venv .venv-check $(addprefix .venv-,lab profile sagemaker tools) .venv-lab .venv-matrix .venv-sdk .venv-test .venv-toolkit artifacts dist site js/node_modules js/lib smp_advisor/static smp_advisor/labextension
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find smp_advisor tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -136,3 +150,11 @@ lab-environment:
 
 test-environment:
 	@scripts/environment.sh .venv-test lab,profile,sagemaker,tools dev
+
+# The unit tests with one optional dependency.
+extra:
+	@scripts/environment.sh .venv-$(EXTRA) $(EXTRA) unit
+	$(MAKE) unit-tests TEST=.venv-$(EXTRA)/bin
+
+check-environment:
+	@scripts/environment.sh .venv-check '' unit

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Create .venv-sdk/<name> for each list of tests/moto_harness/environments: the oldest and newest SageMaker Python SDK of
-# each major version, in which exported cells are run. Environments that match their list are not created again.
+# each major version, in which exported cells are run; after the Python that installs them, names of some of them may
+# follow. Environments that match their list are not created again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -22,6 +23,7 @@ if ! current "$shared" "$common"; then
 fi
 
 for list in "$lists"/v*.txt; do
+  [ $# -eq 1 ] || [[ " ${*:2} " == *" $(basename "$list" .txt) "* ]] || continue
   venv=.venv-sdk/$(basename "$list" .txt)
   wanted=$(echo "$common" | cat - "$list" | cksum)
   current "$venv" "$wanted" && continue

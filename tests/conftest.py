@@ -1,10 +1,9 @@
-"""Conditions of every test: no network, no AWS account, no randomness, and the distribution over processes.
+"""Conditions of every test: no network, no AWS account, no randomness, and what may share a process.
 
-Property tests try the same examples in every run and on every machine. Hypothesis derives them from the test and from
-the constants in the modules that are loaded when collection ends. One folder alone therefore tries other examples than
-the full suite, and so does the next commit. `make explore` draws examples at random, and more of them. A failure that
-it finds becomes an `@example` or a test. The profile sets the number of examples, and a dear test takes a share of
-it: a number in a test would hold for every profile.
+Property tests draw no example at random: Hypothesis derives them from the test, and from the constants of the modules
+that are loaded. `make explore` draws at random, and more of them. A failure that it finds becomes an `@example` or a
+test. The profile sets the number of examples, and a dear test takes a share of it: a number in a test would hold for
+every profile.
 """
 
 from __future__ import annotations
@@ -25,10 +24,6 @@ from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture import providers
-from xdist.remote import Producer
-from xdist.scheduler.loadscope import LoadScopeScheduling
-from xdist.workermanage import WorkerController
 
 pytest_plugins = ["tests.requirements"]  # a skipped test fails
 
@@ -80,8 +75,8 @@ sys.addaudithook(refuse_network)
 
 PARTS = ("browser", "moto", "packaging", "torch", "slow", "unit")
 """Markers, in the order in which their tests start: those that wait for other programs first."""
-PROCESSES = {
-    r"tests/browser/.*\[((?:oldest_)?(?:lab|notebook))": "browser in {}",
+GROUPS = {
+    r"(tests/browser)/": "{}",
     r"tests/export/.*?\[.*?v\d-(newest|oldest)": "cells with the {}",
     r"tests/export/test_(random_requests)\.py": "cells with the newest",
     r"tests/packaging/test_(build_from_clone|clean_install|wheel)\.py": "distributions",
@@ -89,62 +84,15 @@ PROCESSES = {
     r"tests/test_saved_notebooks\.py.*\[(\w+)": "notebook {}",
     r"(.*?)::": "{}",
 }
-"""Tests that share a browser, an SDK or other work, by their identifier. Each group runs in one process."""
+"""Tests that share a browser, an SDK or other work, by their identifier: each group runs in one process."""
+OF_A_RELEASE = re.compile(r"oldest|^tests/fuzz/|^tests/browser/test_monkey")
+"""Tests of `make release-test` alone: the oldest applications and SDKs, random actions and random arguments."""
 
 
-class SharedWork(LoadScopeScheduling):
-    """Distribution of the tests over processes."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        found, group = next((found, group) for place, group in PROCESSES.items() if (found := re.match(place, nodeid)))
-        return group.format(found[1])
-
-    def schedule(self) -> None:
-        """Give work to every process, twice: one with a single test would wait for the next before it starts."""
-        super().schedule()
-        for node in self.nodes:
-            self._reschedule(node)
-
-    def remove_node(self, node: WorkerController) -> str | None:
-        """Give the groups of a process that crashed to others, without the test that crashed it."""
-        groups = self.assigned_work.pop(node)
-        pending = [(scope, test) for scope, tests in groups.items() for test, ended in tests.items() if not ended]
-        if not pending:
-            return None
-        scope, crashed = pending[0]
-        groups[scope][crashed] = True  # it would crash one process after another
-        self.workqueue |= {scope: tests for scope, tests in groups.items() if not all(tests.values())}
-        for other in self.assigned_work:
-            self._reschedule(other)
-        return crashed
-
-    def _assign_work_unit(self, node: WorkerController) -> None:
-        """Give a process the next group: one process has the browser, as long as the others have other tests."""
-        if node not in self.registered_collections:
-            return  # it takes the place of a crashed one and collects: then every process is given work again
-        others = (assigned for other, assigned in self.assigned_work.items() if other is not node)
-        browsing = any(
-            is_browser(group) and not all(group.values()) for assigned in others for group in assigned.values()
-        )
-        scope = next((scope for scope, group in self.workqueue.items() if is_browser(group) is not browsing), "")
-        if scope:
-            self.workqueue.move_to_end(scope, last=False)
-        super()._assign_work_unit(node)
-
-
-def is_browser(group: dict[str, bool]) -> bool:
-    """Whether a group's tests drive the browser: they wait more than they compute."""
-    return next(iter(group)).startswith("tests/browser/")
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedWork:
-    config.option.loadscopereorder = False  # in the order of collection: the largest group is not the longest
-    return SharedWork(config, log)
-
-
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One process per core, and one more with the browser."""
-    return len(os.sched_getaffinity(0)) + ("browser" not in config.option.markexpr)
+def group_of(item: pytest.Item) -> str:
+    """Return the group of a test."""
+    found, group = next((found, group) for place, group in GROUPS.items() if (found := re.match(place, item.nodeid)))
+    return group.format(found[1])
 
 
 def part_of(item: pytest.Item) -> str:
@@ -152,26 +100,14 @@ def part_of(item: pytest.Item) -> str:
     return next((part for part in PARTS if item.get_closest_marker(part)), "unit")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
-    """Leave what collection makes to no garbage collector: it would read thousands of tests again and again.
-
-    Tests create many objects and few cycles: rare collections save a twentieth of their processor time.
-    """
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
-        gc.enable()
-
-
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Note the part of each test. Where the tests run in several processes, the longest parts start first."""
+    """Note the part and the group of each test. In several processes, the longest parts start first."""
     for item in items:
         item.user_properties.append(("part", part_of(item)))
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+        if OF_A_RELEASE.search(item.nodeid):
+            item.add_marker(pytest.mark.release)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: PARTS.index(part_of(item)))
 
@@ -214,13 +150,6 @@ def pytest_runtest_makereport() -> Iterator[None]:
     report, now = (yield), processor_seconds()
     report.processor_seconds, counted[0] = now - counted[0], now
     return report
-
-
-def pytest_collection_finish() -> None:
-    """Fix the constants that Hypothesis tries: the modules that other tests load later depend on the distribution."""
-    counted[0] = processor_seconds()
-    constants = providers._get_local_constants()
-    providers._get_local_constants = lambda: constants
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -86,7 +86,7 @@ def test_a_skip_is_a_failure_unless_it_was_left_out_and_a_crash_hides_no_other_t
     assert f"this test requires {required}" in one_process
     assert "Skipped: another day\nA skipped test is a failure" in one_process
     assert re.search(r" 1 failed, 1 xfailed, 2 errors in", one_process)  # an error is a failure before the test's body
-    workers = run("--numprocesses=2", "--without=browser", "--continue-on-collection-errors", "-rs")
+    workers = run("--numprocesses=2", "--dist=loadgroup", "--without=browser", "--continue-on-collection-errors", "-rs")
     assert "left out by --without=browser" in workers
     assert workers.count("crashed while running 'test_") == 2
     assert re.search(r" 3 failed, 2 passed, 1 skipped, 1 xfailed, 2 errors in", workers)

@@ -10,10 +10,10 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from smp_advisor.costs.wording import table_html, table_lines
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import user_path, write_text
 from smp_advisor.marks import dot, label, line, number, rect, text_width
+from smp_advisor.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -115,10 +115,10 @@ class Chart:
         """
         notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
         if self.draw is None:
-            table = table_html([self.columns, *self.rows], right=range(1, len(self.columns) - 1))
+            table = self.table().html()
             shown = re.sub("[█-▏]+", r'<span aria-hidden="true" style="color:#0072b2">\g<0></span>', table)
         else:
-            table = table_html([self.columns, *self.rows])
+            table = self.table().html()
             shown = f"{image(self.svg())}<details><summary>Table</summary>{table}</details>"
         return (
             f'<figure style="margin:0;max-width:{_WIDTH}px">'
@@ -130,8 +130,12 @@ class Chart:
         return self.as_html()
 
     def __str__(self) -> str:
+        return "\n".join([self.title, *self.table().lines(), *self.notes])
+
+    def table(self) -> Table:
+        """Return the figures of the chart."""
         right = () if self.draw else range(1, len(self.columns) - 1)
-        return "\n".join([self.title, *table_lines([self.columns, *self.rows], right), *self.notes])
+        return Table(columns=self.columns, rows=self.rows, right=right)
 
     __repr__ = __str__
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.charts.chart import Chart
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory
+from smp_advisor.costs.uncertainty import TWO_SIDED
 from smp_advisor.costs.wording import checkpointing_text, gib, seconds, step_time
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library, plan_fields
@@ -70,13 +71,9 @@ def plan_text(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-_TWO_SIDED = 1.96
-"""Standard deviations to either side of a normal error that contain 95 %."""
-
-
 def memory_interval(estimate: Estimate) -> tuple[float, float, float]:
     """Memory needed per GPU with the ends of its 95 % interval: (low end, middle, high end) in GiB."""
-    reach = _TWO_SIDED * estimate.memory_error_gib
+    reach = TWO_SIDED * estimate.memory_error_gib
     low, middle, high = (round(estimate.needed_gib + sign * reach, 3) for sign in (-1, 0, 1))
     return low, middle, high
 

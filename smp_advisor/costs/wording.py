@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from smp_advisor.costs import figures
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.workload.adapter import Adapter
     from smp_advisor.workload.job import Job
@@ -62,48 +60,6 @@ def usd(value: float) -> str:
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
     """Count with its noun: ``1 microbatch``, ``4 microbatches``."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
-
-
-def table_lines(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Lines of a table whose first row has the titles of its columns; columns of numbers are aligned to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    alignments = [f"{'>' if column in right else '<'}{width}" for column, width in enumerate(widths)]
-    return ["  ".join(map(format, row, alignments)).rstrip() for row in rows]
-
-
-def table_html(
-    rows: Sequence[Sequence[str]], *, caption: str = "", right: Collection[int] = (), notes: Sequence[str] = ()
-) -> str:
-    """An escaped table with titles in its first row and column; a row of one text is the title of those below it."""
-    styles = [f"padding:2px 14px 2px 0;text-align:{'right' if n in right else 'left'}" for n in range(len(rows[0]))]
-    columns = zip(rows[0], styles, strict=True)
-    head = (f'<th scope="col" style="{style}">{escape(text)}</th>' if text else "<td></td>" for text, style in columns)
-    lines = ["".join(head)]
-    for number, (title, *texts) in enumerate(rows[1:]):
-        tooltip = f' title="{escape(notes[number])}"' if notes and notes[number] else ""
-        scope = "row" if texts else f'rowgroup" colspan="{len(styles)}'
-        cells = "".join(f'<td style="{style}">{_in_html(text)}</td>' for text, style in zip(texts, styles[1:]))  # noqa: B905
-        lines.append(f'<th scope="{scope}" style="{styles[0]};font-weight:400"{tooltip}>{escape(title)}</th>{cells}')
-    title = f'<caption style="text-align:left">{_in_html(caption)}</caption>' if caption else ""
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<table style="border:0;border-collapse:collapse;margin:0">{title}{body}</table>'
-
-
-class Shown:
-    """A value that IPython shows as its text, a block for each line in a notebook."""
-
-    def __init_subclass__(cls) -> None:
-        cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]  # IPython prefers a class's own repr
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
-        printer.text(str(self))
-
-    def _repr_html_(self) -> str:
-        return "".join(f"<div>{escape(line)}</div>" for line in str(self).splitlines())
-
-
-def _in_html(text: str) -> str:
-    return escape(text).replace("\n", "<br>")
 
 
 def listed(parts: tuple[str, ...] | list[str]) -> str:
@@ -228,81 +184,57 @@ def global_batch(model: Model, estimate: Estimate) -> str:
     return f"{samples} ({estimate.tokens_per_step:,} tokens)" if model.reads_tokens else samples
 
 
-def number(value: float) -> str:
-    """Three significant digits, because the intervals of estimates are wide: ``1,230``, ``3.54``, ``0.0871``."""
-    rounded = float(f"{value:.3g}")
-    if rounded >= 1000:
-        return f"{rounded:,.0f}"
-    digits = f"{rounded:#.3g}".rstrip(".")
-    return digits if "e" not in digits else f"{rounded:g}"
-
-
-def between(ends: tuple[float, float], scale: float = 1.0) -> str:
-    """The ends of an interval: ``3.02 to 4.87``."""
-    return f"{number(scale * ends[0])} to {number(scale * ends[1])}"
-
-
-def _ranged(value: float, ends: tuple[float, float], unit: str, scale: float = 1.0) -> str:
-    return f"{number(scale * value)} {unit} ({between(ends, scale)})"
-
-
 def duration(estimate: Estimate, seconds: float) -> str:
-    """A part of the step: ``0.412 s (0.351 to 0.567)``, ``41.2 ms (35.1 to 56.7)``. It is as uncertain as the step."""
-    low, high = estimate.step_factors
-    unit, scale = ("ms", 1000) if seconds < 0.9995 else ("s", 1)
-    return _ranged(seconds, (low * seconds, high * seconds), unit, scale)
+    """Return a part of the step: ``0.412 s (0.351 to 0.567)``, ``41.2 ms (35.1 to 56.7)``."""
+    return figures.duration(estimate, seconds).text
 
 
 def step_time(estimate: Estimate) -> str:
-    """Time of a step: ``3.54 s (3.02 to 4.87)``."""
-    return duration(estimate, estimate.step_seconds)
+    """Return the time of a step: ``3.54 s (3.02 to 4.87)``."""
+    return figures.step_time(estimate).text
 
 
 def throughput(estimate: Estimate) -> str:
-    """Throughput: ``361 samples/s (263 to 424)``."""
-    return _ranged(estimate.samples_per_second, estimate.samples_per_second_range, "samples/s")
+    """Return the throughput: ``361 samples/s (263 to 424)``."""
+    return figures.throughput(estimate).text
 
 
 def token_rate(estimate: Estimate) -> str:
-    """Throughput: ``740,000 tokens/s (538,000 to 868,000)``."""
-    return _ranged(estimate.tokens_per_second, estimate.tokens_per_second_range, "tokens/s")
+    """Return the throughput: ``740,000 tokens/s (538,000 to 868,000)``."""
+    return figures.token_rate(estimate).text
 
 
 def rate(model: Model, estimate: Estimate) -> str:
-    """Throughput in the model's unit: tokens, or samples."""
-    return token_rate(estimate) if model.reads_tokens else throughput(estimate)
+    """Return the throughput in the unit of the model: tokens, or samples."""
+    return figures.rate(model, estimate).text
 
 
 def compute(estimate: Estimate) -> str:
-    """Model FLOPs per GPU: ``152 TFLOP/s (111 to 178)``."""
-    return _ranged(estimate.tflops_per_gpu, estimate.tflops_per_gpu_range, "TFLOP/s")
+    """Return the model FLOPs per GPU: ``152 TFLOP/s (111 to 178)``."""
+    return figures.compute(estimate).text
 
 
 def utilization(estimate: Estimate) -> str:
-    """Model FLOPs utilization: ``48.7 % (35.5 to 57.1)``."""
-    return _ranged(estimate.mfu, estimate.mfu_range, "%", 100)
+    """Return the model FLOPs utilization: ``48.7 % (35.5 to 57.1)``."""
+    return figures.utilization(estimate).text
 
 
 def cost_per_million(model: Model, estimate: Estimate) -> str:
-    """Cost: ``0.823 USD (0.702 to 1.13) per million tokens``; empty if the price is unknown."""
-    price, ends = estimate.usd_per_million_tokens, estimate.usd_per_million_tokens_range
-    if price is None or ends is None:
-        return ""
-    return f"{_ranged(price, ends, 'USD', 1 / amount(model, 1))} per million {unit(model)}"
+    """Return the cost: ``0.823 USD (0.702 to 1.13) per million tokens``; empty if the price is unknown."""
+    figure = figures.cost_per_million(model, estimate)
+    return "" if figure is None else f"{figure.text} {figure.note}"
 
 
 def run_time(estimate: Estimate) -> str:
-    """Elapsed time of the run: ``21.7 days (18.5 to 29.8)``, ``7.31 hours (6.23 to 10.1)``; empty without tokens."""
-    days, ends = estimate.days, estimate.days_range
-    if days is None or ends is None:
-        return ""
-    return _ranged(days, ends, "days") if days >= 1 else _ranged(days, ends, "hours", 24)
+    """Return the time of the run: ``21.7 days (18.5 to 29.8)``, ``7.31 hours (6.23 to 10.1)``; empty without tokens."""
+    figure = figures.run_time(estimate)
+    return "" if figure is None else figure.text
 
 
 def run_cost(estimate: Estimate) -> str:
-    """Cost of the run: ``45,300 USD (38,600 to 62,300)``; empty if tokens or price are unknown."""
-    total, ends = estimate.usd_total, estimate.usd_total_range
-    return "" if total is None or ends is None else _ranged(total, ends, "USD")
+    """Return the cost of the run: ``45,300 USD (38,600 to 62,300)``; empty if tokens or price are unknown."""
+    figure = figures.run_cost(estimate)
+    return "" if figure is None else figure.text
 
 
 def compared(current: Estimate, alternative: Estimate) -> str:

@@ -18,7 +18,6 @@ from smp_advisor.costs.wording import (
     gib,
     seconds,
     step_time,
-    table_lines,
 )
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.conclusion import brief_change
@@ -29,6 +28,7 @@ from smp_advisor.libraries.controls import fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, global_batch_size, shard_degree
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.libraries.library import get_library, plan_fields
+from smp_advisor.tables import Table
 from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -419,10 +419,10 @@ def cells(rung: Rung, *, first: bool = False) -> tuple[str, str, str, str, str]:
 
 def ladder_text(ladder: Ladder, *, figures: bool = True) -> str:
     """The ladder as a table in text; with `figures`, also those of techniques that are not used."""
-    rows = [COLUMNS, *(cells(rung, first=not position) for position, rung in enumerate(ladder.rungs))]
+    rows = [cells(rung, first=not position) for position, rung in enumerate(ladder.rungs)]
     if figures and ladder.unused:
         rows += [("with one change:", "", "", "", ""), *(cells(rung, first=True) for rung in ladder.unused)]
-    return "\n".join(f"  {line}" for line in table_lines(rows, right={1, 3}))
+    return "\n".join(f"  {line}" for line in Table(columns=COLUMNS, rows=rows, right={1, 3}).lines())
 
 
 def unused_lines(ladder: Ladder) -> list[str]:

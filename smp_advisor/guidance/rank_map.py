@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.costs.wording import plural, table_html
+from smp_advisor.costs.wording import plural
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree, shard_degree
 from smp_advisor.libraries.library import plan_fields
+from smp_advisor.tables import Table
 from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class RankTable:
             for node in self.shown
         ]
         titles = ("Node", *(f"GPU {gpu}" for gpu in gpus))
-        return table_html([titles, *nodes], caption="\n".join(self.summary))
+        return Table(columns=titles, rows=nodes, caption="\n".join(self.summary)).html()
 
 
 def rank_map(plan: Plan, cluster: Cluster, placement_strategy: str | None = None) -> RankTable:

@@ -11,11 +11,9 @@ from smp_advisor.arguments import require_types
 from smp_advisor.costs import Estimate
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs.estimate import CATEGORIES
+from smp_advisor.costs.figures import figures_of
 from smp_advisor.costs.guesses import guesses
 from smp_advisor.costs.wording import (
-    compute,
-    cost_per_million,
-    gib,
     gives_back,
     global_batch,
     overhead_notes,
@@ -24,10 +22,6 @@ from smp_advisor.costs.wording import (
     run_cost,
     run_time,
     spare,
-    step_time,
-    throughput,
-    token_rate,
-    utilization,
 )
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.choice import batch_reason, certainty, low_utilisation
@@ -239,25 +233,13 @@ def _plan(model: Model, job: Job, plan: Plan, estimate: Estimate) -> Iterator[st
 
 
 def _figures(model: Model, estimate: Estimate) -> Iterator[str]:
-    price = estimate.usd_per_hour
-    spare_memory = f"; {spare(estimate)}" if gives_back(estimate) else ""
-    rate = throughput(estimate)
-    if model.reads_tokens:
-        rate += f", {token_rate(estimate)}"
-    rows = [
-        ("memory", f"{gib(estimate.needed_gib)} of {gib(estimate.usable_gpu_memory_gib)} usable{spare_memory}"),
-        ("headroom", f"{gib(estimate.headroom_gib)}; fits with probability {probability(estimate.fit_probability)}"),
-        ("throughput", rate),
-        ("step time", step_time(estimate)),
-        ("utilization", f"{compute(estimate)} per GPU, {utilization(estimate)} of peak (MFU)"),
-        ("price", "no on-demand price known" if price is None else f"{price:,.2f} USD per hour"),
-    ]
-    if cost := cost_per_million(model, estimate):
-        rows.append(("cost", cost))
-    if estimate.days is not None:
-        rows.append(("entire run", ", ".join(filter(None, (run_time(estimate), run_cost(estimate))))))
-    rows.append(("effective time", f"{100 * estimate.effective.share:.1f} % of the elapsed time is in training steps"))
-    yield from (f"  {name:<16}{value}" for name, value in rows)
+    """One row per figure; in parentheses its interval."""
+    rows = [(figure.label, f"{figure.text} {figure.note}".rstrip()) for figure in figures_of(model, estimate).values()]
+    rows.insert(1, ("Probability of the fit", probability(estimate.fit_probability)))
+    if gives_back(estimate):
+        rows.insert(1, ("Kept by PyTorch", spare(estimate)))
+    width = 2 + max(len(label) for label, _ in rows)
+    yield from (f"  {label:<{width}}{text}" for label, text in rows)
     yield "In parentheses: 95 % of measured runs of this kind of code and plan."
 
 

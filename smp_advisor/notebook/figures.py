@@ -9,11 +9,9 @@ from smp_advisor.advice.live.settings import dollars
 from smp_advisor.charts.step import memory_interval
 from smp_advisor.costs.wording import (
     adapter_text,
-    between,
     cost_per_million,
     gib,
     gives_back,
-    number,
     overhead_summary,
     percent,
     probability,
@@ -28,6 +26,7 @@ from smp_advisor.guidance.choice import certainty_in_short
 from smp_advisor.guidance.report import ladder_of
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search.rank import NEAR_BEST
+from smp_advisor.tables import between, number
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:

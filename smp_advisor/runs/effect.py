@@ -15,11 +15,13 @@ from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.learned import paces
 from smp_advisor.costs.observation import observed, predicted_step
 from smp_advisor.costs.transfer import differences, targets
-from smp_advisor.costs.wording import Shown, plural, probability, step_time, table_html
+from smp_advisor.costs.uncertainty import TWO_SIDED
+from smp_advisor.costs.wording import plural, probability, step_time
 from smp_advisor.errors import AdvisorError, CalibrationError
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import plan_fields
 from smp_advisor.libraries.validation import mismatches
+from smp_advisor.tables import Shown, Table
 from smp_advisor.workload import Calibration, Job, Model
 from smp_advisor.workload.settings import families
 
@@ -31,12 +33,10 @@ if TYPE_CHECKING:
 
     Where = tuple[Model, Cluster, Job, Plan]
 
-_TWO_SIDED = 1.96
-
 
 def needed(of: Estimate) -> str:
     """Required memory with its 95 % interval."""
-    return f"{of.needed_gib:.1f} ± {_TWO_SIDED * of.memory_error_gib:.1f} GiB"
+    return f"{of.needed_gib:.1f} ± {TWO_SIDED * of.memory_error_gib:.1f} GiB"
 
 
 _QUANTITIES = {
@@ -71,7 +71,7 @@ class Summary(Shown):
 
     def _repr_html_(self) -> str:
         head = ("Figure (95 %)", "Published runs only", "With your runs")
-        table = table_html([head, *self.changes])
+        table = Table(columns=head, rows=self.changes).html()
         runs = "".join(
             f"<li>{escape(source)}<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul></li>"
             for source, notes in self.runs

@@ -9,10 +9,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.evaluate import estimate
-from smp_advisor.costs.wording import between, gib, number, percent, plural, seconds, step_time, table_html, table_lines
+from smp_advisor.costs.uncertainty import TWO_SIDED
+from smp_advisor.costs.wording import gib, percent, plural, rate, seconds, step_time
 from smp_advisor.marks import label, linear, log_ticks, logarithmic, short
 from smp_advisor.marks import number as pixels
 from smp_advisor.runs.measure import PROCESSOR
+from smp_advisor.tables import Table, between, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 IN_A_ROW = 5
 """Steps outside the interval, and polls without a line, that are an alarm."""
 _FULL = 0.97
-_TWO_SIDED = 1.96
 _DAY = 86_400
 
 
@@ -48,12 +49,11 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
     if expected is not None and run.advice is not None and usual is not None:
         tokens = run.advice.model.reads_tokens
         unit, amount = ("Tokens", expected.tokens_per_step) if tokens else ("Samples", expected.global_batch_size)
-        value = expected.tokens_per_second if tokens else expected.samples_per_second
-        ends = expected.tokens_per_second_range if tokens else expected.samples_per_second_range
-        rows.append((f"{unit} per second", number(amount / usual.seconds), f"{number(value)} ({between(ends)})"))
+        predicted = rate(run.advice.model, expected)
+        rows.append((f"{unit} per second", number(amount / usual.seconds), predicted))
     if run.peak_gib is not None and run.advice is not None and expected is not None:
         device = run.advice.cluster.instance.gpu_memory_gib
-        predicted = f"{gib(expected.needed_gib)} needed, ± {gib(_TWO_SIDED * expected.memory_error_gib)}"
+        predicted = f"{gib(expected.needed_gib)} needed, ± {gib(TWO_SIDED * expected.memory_error_gib)}"
         rows.append(("Peak memory per GPU", f"{gib(run.peak_gib)} of {gib(device)}", predicted))
     if run.steps.loss is not None:
         rows.append(("Loss", f"{run.steps.loss:.4g}", ""))
@@ -164,14 +164,15 @@ _ORANGE = "#d55e00"
 
 def page_of(run: Run) -> tuple[str, str]:
     """A run as it was read last, as text and as HTML."""
-    figures = [("", "Measured", "Predicted"), *((row.label, row.measured, row.predicted) for row in run.figures())]
+    rows = [(row.label, row.measured, row.predicted) for row in run.figures()]
+    figures = Table(columns=("", "Measured", "Predicted"), rows=rows)
     notes = [*run.notes]
     if run.transitions:
         notes.insert(0, f"Phases: {', '.join(run.transitions)}.")
     if run.problem:
         notes.insert(0, f"Not read: {run.problem}")
     lines = [run.headline, *(f"  ! {alarm}" for alarm in run.alarms)]
-    lines += [f"  {line}" for line in table_lines(figures)] if len(figures) > 1 else []
+    lines += [f"  {line}" for line in figures.lines()] if rows else []
     reasons = conclusions_of(run)
     lines += [f"  {line}" for line in (*reasons, *notes)]
     alarms = "".join(
@@ -183,7 +184,7 @@ def page_of(run: Run) -> tuple[str, str]:
     html = (
         f'<div class="smp-run"><p role="status" style="font-weight:600;margin:0 0 4px">{escape(run.headline)}</p>'
         f"{alarms}"
-        f"{_drawing(run)}{table_html(figures) if len(figures) > 1 else ''}"
+        f"{_drawing(run)}{figures.html() if rows else ''}"
         f"{why}{small}</div>"
     )
     return "\n".join(lines), html

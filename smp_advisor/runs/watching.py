@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.costs.wording import Shown, plural, seconds
+from smp_advisor.costs.uncertainty import TWO_SIDED
+from smp_advisor.costs.wording import plural, seconds
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.measure import PREFERRED, PROCESSOR, timed
@@ -29,6 +30,7 @@ from smp_advisor.runs.readers import Log, Reader, Sample
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, Source, TrainingJob
 from smp_advisor.runs.steps import Typical, typical
 from smp_advisor.runs.worth import Offer, offer_of
+from smp_advisor.tables import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +55,6 @@ _SILENT_POLLS = 60
 """Polls without a line after which watching a file ends, since a file does not state its end."""
 _FAILED_POLLS = 3
 """The same for a log that shows a failure."""
-_TWO_SIDED = 1.96
 _DRIFT = 0.02
 """One standard deviation of the logarithm of the later steps around the measured ones, as that of a calibration's runs
 (`MeasuredRun.step_noise`)."""
@@ -305,7 +306,7 @@ class Run(Shown):
         """Seconds per step with their 95 % interval: measured after five regular steps, predicted before."""
         usual = self.typical
         if usual is not None and usual.steps >= IN_A_ROW:
-            spread = math.exp(_TWO_SIDED * math.hypot(usual.error, _DRIFT))
+            spread = math.exp(TWO_SIDED * math.hypot(usual.error, _DRIFT))
             return usual.seconds, usual.seconds / spread, usual.seconds * spread
         if self.estimate is None:
             return None

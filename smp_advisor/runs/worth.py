@@ -11,11 +11,12 @@ import numpy.random  # numpy itself imports it at its first use, where an interr
 
 from smp_advisor.costs import Estimate, estimate
 from smp_advisor.costs.predictive import step_time_draws
-from smp_advisor.costs.wording import Shown, between, fits, number
+from smp_advisor.costs.wording import fits
 from smp_advisor.errors import CalibrationError
 from smp_advisor.libraries.library import get_library
 from smp_advisor.runs.effect import MEASURED_STEPS, Probe, best_probe, full_probe
 from smp_advisor.search.decision import leading_plans
+from smp_advisor.tables import Shown, between, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

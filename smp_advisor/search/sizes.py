@@ -17,11 +17,10 @@ from smp_advisor.costs.wording import (
     rate,
     run_cost,
     run_time,
-    table_html,
-    table_lines,
 )
 from smp_advisor.search.clusters import ClusterSize, Goal, Limits, best_on
 from smp_advisor.search.rank import NEAR_BEST
+from smp_advisor.tables import Table
 from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -339,16 +338,16 @@ class ClusterSizes:
         time, money = time_and_cost(self.model, size.estimate)
         return (size.name, size.library, time, money, gib(size.estimate.needed_gib), ", ".join(filter(None, notes)))
 
-    def _table(self) -> list[tuple[str, ...]]:
-        """Rows of the text: all of a short table, else the ones that no other beats, the knees and the answer."""
+    def table(self) -> Table:
+        """Return the clusters: all of a short table, else the ones that no other beats, the knees and the answer."""
         shown = self.sizes
         if len(shown) > _SHOWN:
             best = {id(size) for size in (*self.pareto, *self.knees)} | {id(self.chosen), id(self.reference)}
             shown = tuple(size for size in shown if id(size) in best)[: 2 * _SHOWN]
-        return [_COLUMNS, *map(self.cells, shown)]
+        return Table(columns=_COLUMNS, rows=[*map(self.cells, shown)])
 
     def rows(self) -> list[str]:
-        return [f"  {line}" for line in table_lines(self._table())]
+        return [f"  {line}" for line in self.table().lines()]
 
     def __str__(self) -> str:
         return "\n".join([*self.lines(), "", *self.rows()])
@@ -357,7 +356,7 @@ class ClusterSizes:
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<li>{escape(line)}</li>" for line in self.lines())
-        return f'<div class="smp-sizes"><ul>{lines}</ul>{table_html(self._table())}</div>'
+        return f'<div class="smp-sizes"><ul>{lines}</ul>{self.table().html()}</div>'
 
 
 def compare(question: Question, places: Places, limits: Limits, progress: Progress | None = None) -> ClusterSizes:

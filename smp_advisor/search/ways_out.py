@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Literal
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.evaluate import fit_probability
 from smp_advisor.costs.memory import GIB
-from smp_advisor.costs.wording import batch_limit, gib, percent, plural, probability, rate, table_html, table_lines
+from smp_advisor.costs.wording import (
+    batch_limit,
+    gib,
+    percent,
+    plural,
+    probability,
+    rate,
+)
 from smp_advisor.errors import NoPlanFitsError
 from smp_advisor.files import sentence
 from smp_advisor.libraries.library import get_library, libraries
 from smp_advisor.search.clusters import AUTO, COUNTS, ClusterSize, Places, best_on, suitable
 from smp_advisor.search.sizes import compare, time_and_cost
+from smp_advisor.tables import Table
 from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.adapter import Adapter
 
@@ -107,22 +115,23 @@ class WaysOut:
         nodes = self.of("nodes")
         return "" if nodes is None else f"; {nodes.words} would be enough"
 
-    def _table(self) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = [("change that fits", "memory per GPU", "speed (95 %)", "cost (95 %)")]
+    def table(self) -> Table:
+        """Return the changes with the memory, the speed and the cost of the best plan after each."""
+        rows: list[tuple[str, ...]] = []
         model = self.request.model
         for way in self.ways:
             now = way.size.estimate
             speed, cost = ("", "") if now is None else (rate(model, now), time_and_cost(model, now)[1])
             rows.append((way.words, way.memory, speed, cost))
-        return rows
+        return Table(columns=("change that fits", "memory per GPU", "speed (95 %)", "cost (95 %)"), rows=rows)
 
     def __str__(self) -> str:
-        return "\n".join(table_lines(self._table()))
+        return str(self.table())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f'<div class="smp-ways">{table_html(self._table())}</div>'
+        return f'<div class="smp-ways">{self.table().html()}</div>'
 
 
 def ways_out(question: Question, nearest_gib: float | None) -> WaysOut:

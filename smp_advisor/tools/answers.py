@@ -11,26 +11,24 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.costs.estimate import CATEGORIES, Estimate
 from smp_advisor.costs.wording import (
     amount,
-    between,
     cost_per_million,
     fit,
     fits,
     gib,
     global_batch,
-    number,
     percent,
     probability,
     rate,
     run_cost,
     run_time,
     step_time,
-    table_lines,
     unit,
     utilization,
 )
 from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance.choice import certainty
 from smp_advisor.libraries.library import get_library, plan_defaults
+from smp_advisor.tables import Table, between, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -487,7 +485,7 @@ def compared(rows: list[dict[str, Any]], sentence: str = "") -> Answer:
     data = {"answer": sentence, "fits": bool(fitting_rows), "rows": rows}
     titles = ("", "fits", "GiB per GPU", f"{counted}/s (95 %)", f"USD per million {counted}", "days", "USD")
     names = ("needed_gib_per_gpu", speed, price, "days", "usd_total")
-    lines: list[tuple[str, ...]] = [titles]
+    lines: list[tuple[str, ...]] = []
     for row in rows:
         label = row.get("cluster") or row["plan"]
         figures_of = (row.get(name) for name in names)
@@ -500,14 +498,15 @@ def compared(rows: list[dict[str, Any]], sentence: str = "") -> Answer:
             for value in figures_of
         )
         lines.append((f"{label} {row.get('library', '')}".strip(), "yes" if row["fits"] else "no", *cells))
-    used = [column for column in range(len(titles)) if any(line[column] for line in lines[1:])]
-    table = table_lines([[line[column] for column in used] for line in lines[: _MOST_LINES - 4]])
+    used = [column for column in range(len(titles)) if any(line[column] for line in lines)]
+    shown = [[line[column] for column in used] for line in lines[: _MOST_LINES - 5]]
+    table = Table(columns=[titles[column] for column in used], rows=shown).lines()
     left = [f"{len(rows) + 5 - _MOST_LINES} more rows: --json=full."] * (len(rows) > _MOST_LINES - 5)
     return Answer(
         text="\n".join([*table, *left, *textwrap.wrap(sentence, _WIDTH, max_lines=3, placeholder=" …")]),
         data=data,
         full=lambda: data,
-        page=lambda: "\n".join([sentence, *table_lines(lines)]),
+        page=lambda: "\n".join([sentence, *Table(columns=titles, rows=lines).lines()]),
         status=YES if fitting_rows else NO,
     )
 

@@ -29,7 +29,7 @@ export interface Screen {
 const GESTURE_MS = 800;
 
 
-/** Actions on the kernel's history, snapshots and alternatives; `session_actions.py` is the other side. */
+/** Actions on the kernel's history, snapshots and alternatives; `panels.py` of the kernel performs them. */
 export type Action = 'undo' | 'redo' | 'keep' | 'load' | 'forget' | 'adopt' | 'reset' | 'pin';
 
 /**

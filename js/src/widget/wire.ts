@@ -150,7 +150,7 @@ export interface Pitfall {
   source_url: string;
 }
 
-/** A finding of the script checker; `script_panel.py` is the other side. */
+/** A finding of the script checker; `checks.py` is the other side. */
 export interface CheckedFinding {
   id: string;
   severity: 'error' | 'warning' | 'info';
@@ -176,7 +176,7 @@ export interface FixedTogether {
   diff: string;
 }
 
-/** Comparison of the pasted plan with the plan on screen; `estimator_panel.py` is the other side. */
+/** Comparison of the pasted plan with the plan on screen; `checks.py` is the other side. */
 export interface PastedComparison {
   gain: string;
   rows: [setting: string, yours: string, recommended: string, because: string][];
@@ -232,7 +232,7 @@ export interface Recommendation {
   glossary: Term[];
 }
 
-/** Two plans next to each other; rows are label, first, second and change. `panels/compare.py` is the other side. */
+/** Two plans next to each other; rows are label, first, second and change. `panels.py` is the other side. */
 export interface Comparison {
   names: [first: string, second: string];
   summary: string;
@@ -240,7 +240,7 @@ export interface Comparison {
   figures: string[][];
 }
 
-/** Reasons for the plan on the screen; `panels/why.py` is the other side. */
+/** Reasons for the plan on the screen; `panels.py` is the other side. */
 export interface Why {
   /** Sentences on how the search chose the recommended plan. */
   because: string[];

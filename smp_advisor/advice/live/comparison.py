@@ -10,23 +10,20 @@ from smp_advisor.advice.live.control_state import Entry, summarized
 from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of, sign
 from smp_advisor.costs.wording import (
     SAME,
-    Shown,
     fit,
     gib,
-    number,
     percent,
     probability,
     run_cost,
     run_time,
     step_time,
-    table_html,
-    table_lines,
     throughput,
     token_rate,
 )
 from smp_advisor.guidance.reference import shown
 from smp_advisor.libraries import get_library, schema
 from smp_advisor.libraries.controls import fields_of
+from smp_advisor.tables import Shown, Table, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,14 +60,15 @@ class Comparison(Shown):
     """The difference in one sentence: changed settings, memory, throughput, days and dollars."""
 
     def __str__(self) -> str:
-        return "\n".join([self.summary, "", *table_lines([("", *self.names, "change"), *self._rows])])
+        return "\n".join([self.summary, "", *self.table().lines()])
 
-    @property
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [(row.label, row.first, row.second, row.change) for row in (*self.settings, *self.figures)]
+    def table(self) -> Table:
+        """Return the settings that differ, and the figures."""
+        rows = [(row.label, row.first, row.second, row.change) for row in (*self.settings, *self.figures)]
+        return Table(columns=("", *self.names, "change"), rows=rows)
 
     def _repr_html_(self) -> str:
-        return f"<div><p>{escape(self.summary)}</p>{table_html([('', *self.names, 'Change'), *self._rows])}</div>"
+        return f"<div><p>{escape(self.summary)}</p>{self.table().html()}</div>"
 
 
 def compare(first: Entry, second: Entry, names: tuple[str, str]) -> Comparison:
