@@ -93,7 +93,7 @@ def test_a_comparison_is_with_the_nearest_plan_and_names_what_is_in_the_way() ->
     single = smpa.advise("bert-large", "ml.p3.2xlarge", library="ddp")
     assert single.plan.gradient_accumulation_steps == 32
     assert "no plan with twice the batch fits in 32 accumulated batches" in " ".join(str(single).split())
-    with pytest.raises(AdvisorError, match="advice a value of type Advice"):
+    with pytest.raises(AdvisorError, match="a value of type Recommendation"):
         smpa.Advisor(3)  # type: ignore[arg-type]
     with pytest.raises(AdvisorError, match="instance_count="):
         smpa.advise("10B", P4D, 2)  # type: ignore[call-arg]
