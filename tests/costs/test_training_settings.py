@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from smp_advisor.advice.recommendation import advise
+from smp_advisor.advice.advise import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.costs.estimate import Estimate, StageMemory

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
+from smp_advisor.advice import Advice
 from smp_advisor.advice.live.settings import settings_of
 from smp_advisor.errors import ExportError, PlanError
 from smp_advisor.notebook import Advisor
@@ -24,7 +26,7 @@ def ask(advisor, number=1, **request):
 
 
 def test_it_starts_at_the_recommendation_in_plain_json(advisor, advice):
-    assert (advisor.plan, advisor.cell()) == (advice.plan, advice.cell())
+    assert (advisor.plan, advisor.cell()) == (advice.plan, Advice(advice).cell())
     json.dumps([advisor._recommendation, advisor._state, advisor._controls], allow_nan=False)
 
 
@@ -91,7 +93,7 @@ def test_exported_cells_have_the_values_of_the_request_or_a_sentence_against_the
     assert '"batch_size": 24' in estimator
     assert advisor.plan.batch_size == 24
     own = make_advice()
-    object.__setattr__(own, "script", "train.py")  # the user's, which is not written again
+    own = replace(own, request=own.request.changed(script="train.py"))  # the user's, which is not written again
     assert len(exported(Advisor(own))["sources"]) == 1
 
     def refuse(*_, **__):

@@ -16,6 +16,7 @@ from smp_advisor.advice.live.controls import controls, repairs
 from smp_advisor.advice.live.settings import plan_of, require_settings, settings_of, with_labels
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
+from smp_advisor.guidance.report import ladder_of
 from smp_advisor.libraries import Plan
 from smp_advisor.notebook.view_state import look_ahead, snapshot_of
 
@@ -146,7 +147,7 @@ def test_the_look_ahead_table_holds_what_each_move_gives(advice, pipeline_advice
                 assert entry == with_labels("smp-v1", moved.problem)
             else:
                 assert entry == snapshot_of(moved)["costs"]
-                ladder = moved.advice.ladder(moved.plan)
+                ladder = ladder_of(moved.advice, moved.plan)
                 assert [gib for _, gib in entry["rungs"]] == [
                     None if rung.needed_gib is None else round(rung.needed_gib, 1) for rung in ladder.rungs
                 ]
@@ -155,7 +156,7 @@ def test_the_look_ahead_table_holds_what_each_move_gives(advice, pipeline_advice
 def test_the_edge_touches_the_wall_exactly_when_the_verdict_leaves_fits(advice):
     usable, fits = advice.estimate.usable_gpu_memory_gib, set()
     for required in (0.5, 0.8, 0.95, 0.999):
-        asked = replace(advice, min_fit_probability=required)
+        asked = replace(advice, request=advice.request.changed(min_fit_probability=required))
         for _, costs in look_ahead(asked, control_state.recommended(asked).settings)["batch_size"]:
             fits.add(costs["fit"])
             assert (costs["fit"] == "fits") == (costs["edge"] <= usable and costs["gib"] <= usable)
@@ -166,7 +167,7 @@ def test_the_edge_touches_the_wall_exactly_when_the_verdict_leaves_fits(advice):
 def test_the_first_step_of_the_ladder_grows_with_the_batch(advice):
     """A step takes one technique away: it keeps the number of microbatches, also where they do not divide the batch."""
     start = control_state.recommended(
-        advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1")
+        advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1").recommended
     )
     table = look_ahead(start.advice, start.settings)["batch_size"]
     for step in range(3):
@@ -228,7 +229,7 @@ def sharded():
 
 
 def test_every_position_leads_to_a_plan_or_has_a_reason_with_repairs_that_lead_to_it(sharded):
-    experts = advise("mixtral-8x7b", "ml.p5.48xlarge", instance_count=4, library="smp-v2", precision="fp32")
+    experts = advise("mixtral-8x7b", "ml.p5.48xlarge", instance_count=4, library="smp-v2", precision="fp32").recommended
     for advice in (sharded, experts):
         base = settings_of(advice.plan, advice.job)
         unreachable = [

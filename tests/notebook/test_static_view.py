@@ -11,6 +11,7 @@ import pytest
 from smp_advisor import advise
 from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.settings import plan_of, require_settings, settings_of
+from smp_advisor.charts import chart_of
 from smp_advisor.charts.step import stage_groups
 from smp_advisor.costs import estimate
 from smp_advisor.libraries.schema import schema
@@ -103,7 +104,7 @@ def test_the_verdict_the_figures_and_the_chart_have_one_memory(advice):
     value, note = figures(advice.model, now)[0][1:3]
     assert value == f"{now.needed_gib:.1f} of {now.usable_gpu_memory_gib:.1f} GiB"
     assert needed(now) == f"{value} per GPU"
-    assert advice.chart("memory").rows[-1][1] == f"{now.needed_gib:.2f}"
+    assert chart_of(advice, "memory").rows[-1][1] == f"{now.needed_gib:.2f}"
     cached = now.memory.peak.cached_gib
     assert cached > 0.05
     kept = f"nvidia-smi shows up to {cached:.1f} GiB more, which PyTorch keeps and can release"
