@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate
-from smp_advisor.errors import AdvisorError
+from smp_advisor.errors import AdvisorError, UnknownFamilyError
 from smp_advisor.export.script import companions, writable, written
 from smp_advisor.libraries import Plan
+from smp_advisor.profiling import profile
 from smp_advisor.workload import Adapter, Job, Model
 
 if TYPE_CHECKING:
@@ -146,6 +147,14 @@ def _loaded(folder: Path, base: Path, source: Path) -> str:
     return ""
 
 
+def _model_of(case: Case) -> Model:
+    """The model as `advise` reads it: by formula, or traced."""
+    try:
+        return Model.from_config(case.settings)
+    except UnknownFamilyError:
+        return Model.from_profile(profile(case.settings))
+
+
 def _estimated(model: Model, job: Job, plan: Plan) -> dict[str, Any]:
     """The product's figures of a job: trained parameters, bytes of parameters on one GPU of DDP, adapted modules."""
     adapter = job.adapter
@@ -190,7 +199,7 @@ def _row(case: Case, folder: Path, run: Callable[[dict[str, Any]], dict[str, Any
     from tests.export.gloo_jobs import losses_of
 
     row = dict.fromkeys(_COLUMNS, "-") | {"job": case.name, "note": ""}
-    model = Model.from_config(case.settings)
+    model = _model_of(case)
     plan = Plan(library=case.library, batch_size=_BATCH, precision="bf16")
     job = Job(sequence_length=_LENGTH, precision="bf16", **_KINDS[case.kind])
     objective = "dpo" if case.kind == "DPO" else None

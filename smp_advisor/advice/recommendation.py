@@ -18,7 +18,7 @@ from smp_advisor.advice.request import (
 )
 from smp_advisor.arguments import brief
 from smp_advisor.costs.evaluate import estimate
-from smp_advisor.errors import JobError
+from smp_advisor.errors import JobError, NoPlanFitsError
 from smp_advisor.guidance.choice import (
     batch_note,
     defaults,
@@ -34,7 +34,7 @@ from smp_advisor.guidance.practices import pitfalls
 from smp_advisor.guidance.reference import nearest_reference
 from smp_advisor.guidance.variants import PlannedRun
 from smp_advisor.libraries import require_supported_instance
-from smp_advisor.libraries.validation import check_against, unscripted_adapter
+from smp_advisor.libraries.validation import check_against, loaded_entirely, unscripted_adapter
 from smp_advisor.search.candidates import job_for, library_policy, pins_for, search_in_bf16_if_possible
 from smp_advisor.search.clusters import Limits, Question, places_of
 from smp_advisor.search.decision import decide
@@ -194,6 +194,8 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
     )
     if not len(best.ranked):
         raise nothing_fits(replace(question, request=replace(terms, model=workload)), best)
+    if request.script is None and (text := loaded_entirely(library, job, workload, best.cluster.instance)):
+        raise NoPlanFitsError(text)
     plan = best.best()
     plan_estimate = estimate(workload, best.cluster, job, plan)
 

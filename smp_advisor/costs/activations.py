@@ -53,6 +53,7 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
         total = total + where(tp == 1, eager, 0.0)
     for attention in block.attentions:
         total = total + _attention_bytes(attention, layout, world, job)
+    total = total + element * saved.merged_elements
     return total + saved.pair_bytes * world.microbatch_samples * world.microbatch_samples if saved.pair_bytes else total
 
 

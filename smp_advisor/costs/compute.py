@@ -115,7 +115,8 @@ def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floa
     state_bytes = layout.state_bytes
     if state_bytes.frozen_bytes is None or not state_bytes.unpacked:
         return 0.0
-    moved = (state_bytes.frozen_bytes + state_bytes.compute_bytes) * block.parameters / layout.tensor_parallel_degree
+    packed = (block.parameters - block.unpacked_parameters) / layout.tensor_parallel_degree
+    moved = (state_bytes.frozen_bytes + state_bytes.compute_bytes) * packed
     return moved / memory_bandwidth(instance)
 
 

@@ -117,7 +117,14 @@ def parameters_text(model: Model, adapter: Adapter | None) -> str:
         return text
     places = {"query-value": "queries and values", "attention": "attention", "all-linear": "all linear layers"}
     trained = format_count(adapter.parameter_count(model))
-    return f"{text}, frozen; {adapter_text(adapter)} on {places[adapter.targets]} trains {trained}"
+    where = places[adapter.targets]
+    if adapter.adapts_experts(model):
+        where = "attention, routers and experts"
+    elif any(product.experts > 1 for group in model.groups for product in group.block.matmuls):
+        where += ", not on experts"
+    wide = sum(group.count * group.block.unpacked_parameters for group in adapter.applied_to(model).groups)
+    kept = f", and {format_count(wide)} of experts stay in 16 bits" if adapter.quantized and wide > 1e7 else ""
+    return f"{text}, frozen; {adapter_text(adapter)} on {where} trains {trained}{kept}"
 
 
 def gives_back(estimate: Estimate) -> bool:

@@ -230,6 +230,8 @@ class LocalParameters:
     """Parameters outside the blocks: embedding, final norm and head. Included in `split` and `replicated`."""
     adapters: Floats
     """Parameters of an adapter, divided like the product they adapt. Not part of the other fields."""
+    unpacked: Floats = 0.0
+    """Parameters of the blocks that a quantized base keeps in 16 bits. Included in the other fields."""
 
     @property
     def total(self) -> Floats:
@@ -249,6 +251,7 @@ def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParamet
         experts=counts.experts / (tp * layout.expert_parallel_degree),
         root=counts.outside + divided,
         adapters=counts.adapters / tp,
+        unpacked=counts.unpacked / tp,
     )
 
 
@@ -257,6 +260,7 @@ class _StageParameters(NamedTuple):
     replicated: float
     experts: float
     adapters: float
+    unpacked: float
     vocabulary: int
     """Embedding and head, which tensor parallelism may divide."""
     outside: int
@@ -283,6 +287,7 @@ def _stage_parameters(model: Model, stage: Stage) -> _StageParameters:
         replicated=float(sum(block.replicated_parameters * count for block, count in blocks) + outside),
         experts=experts,
         adapters=float(sum(block.adapter_parameters * count for block, count in blocks)),
+        unpacked=float(sum(block.unpacked_parameters * count for block, count in blocks)),
         vocabulary=vocabulary,
         outside=outside,
     )
@@ -302,13 +307,15 @@ def _trained_root(local: LocalParameters, layout: Layout, world: World) -> Float
 
 
 def _frozen_bytes(local: LocalParameters, layout: Layout, world: World) -> Floats:
-    """Bytes of frozen parameters: the blocks' products in their own type, the others in the compute type."""
+    """Bytes of frozen parameters: the blocks' linear modules in their own type, the others in the compute type."""
     state_bytes = layout.state_bytes
     if state_bytes.frozen_bytes is None:
         return 0.0
-    # Norms and biases, a thousandth of a block, are counted as products.
-    total = state_bytes.frozen_bytes * (local.total - local.root) + state_bytes.compute_bytes * local.root
-    return where(layout.shard_level >= 3, total / world.shards, total)
+    wide = local.root + local.unpacked
+    packed = local.total - wide
+    scales = state_bytes.frozen_scale_bytes * packed  # bitsandbytes keeps them outside the parameter
+    total = state_bytes.frozen_bytes * packed + state_bytes.compute_bytes * wide - scales
+    return scales + where(layout.shard_level >= 3, total / world.shards, total)
 
 
 def owned_parameters(local: LocalParameters, layout: Layout, world: World) -> Floats:

@@ -177,7 +177,8 @@ def settings(training: Training) -> dict[str, Any]:
             "use_peft": True,
             "lora_r": adapter.rank,
             "lora_alpha": adapter.alpha or 2 * adapter.rank,
-            "lora_dropout": 0.05 if adapter.dropout else 0.0,
+            # PEFT has no dropout in experts.
+            "lora_dropout": 0.05 if adapter.dropout and not adapter.adapts_experts(training.model) else 0.0,
             "lora_target_modules": "all-linear" if adapter.targets == "all-linear" else sorted(adapter.module_names),
         }
         if adapter.base_bits == 4:
@@ -233,5 +234,6 @@ def write(training: Training) -> str:
         "reference": preferences and sharded and not _shards_quantized(training),
         "adapter": (adapter := training.job.adapter) is not None,
         "quantized": adapter is not None and adapter.quantized,
+        "counts_experts": "num_local_experts" in training.configuration,
     }
     return training.render("train_trl.py.in", **values)

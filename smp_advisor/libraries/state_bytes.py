@@ -81,6 +81,8 @@ class StateBytes:
     frozen_bytes: float | None = None
     """A frozen weight under an adapter, including scales; None if every parameter is trained. The other values are then
     those of the adapter's parameters."""
+    frozen_scale_bytes: float = 0.0
+    """The part of `frozen_bytes` that are scales, of which every GPU has all."""
 
     @property
     def gathered_bytes(self) -> float:
@@ -185,6 +187,7 @@ def over_frozen(state_bytes: StateBytes, job: Job) -> StateBytes:
     """State bytes of a job with an adapter: `state_bytes` for its parameters, one copy of the frozen ones."""
     if job.adapter is None:
         return state_bytes
+    state_bytes = replace(state_bytes, frozen_scale_bytes=job.adapter.scale_bytes_per_parameter)
     frozen = job.adapter.base_bytes_per_parameter if job.adapter.quantized else float(state_bytes.compute_bytes)
     if job.fp8_weights and not job.adapter.quantized:
         frozen = 1.0

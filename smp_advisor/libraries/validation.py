@@ -332,14 +332,10 @@ def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance,
     precise = instance.bf16 or not (own.divides_model or adapter.quantized)
     if own.adapter_bases and not (precise and _has_trl(library, instance)):
         return sentence("libraries", "adapters_by_trl")
+    if own.adapter_bases and adapter.is_refused(model):
+        return sentence("libraries", "unadapted_family", model=model)
     if adapter.base_bits in own.adapter_bases:
-        # Embedding and head stay in 16 bits.
-        half = model.embedding_parameters + model.head.parameters
-        quantized = (model.parameter_count - half) * adapter.base_bytes_per_parameter
-        loaded_gib, usable_gib = (quantized + 2 * half) / 2**30, instance.usable_gpu_memory_gib
-        if not (own.divides_model and adapter.quantized) or loaded_gib <= usable_gib:
-            return ""
-        return sentence("libraries", "loaded_entirely", loaded=loaded_gib, usable=usable_gib)
+        return loaded_entirely(library, job, model, instance)
     able = [] if only else [record for record in libraries() if adapter.base_bits in record.adapter_bases]
     names = " or ".join(repr(record.name) for record in able)
     limit = "" if any(record.divides_model for record in able) else " if a replica fits on one GPU"
@@ -352,6 +348,16 @@ def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance,
         reason = f"trains adapters with {titles}, as AWS's examples with PEFT do, and not with {own.title}"
     *earlier, last = remedies
     return f"The generated script {reason}: {', '.join((*earlier, f'or {last}' if earlier else last))}."
+
+
+def loaded_entirely(library: str, job: Job, model: Model, instance: Instance) -> str:
+    """Why the generated script cannot load a quantized base, of which each GPU has all before it is sharded."""
+    adapter, own = job.adapter, get_library(library)
+    if adapter is None or not adapter.quantized or not own.divides_model or adapter.base_bits not in own.adapter_bases:
+        return ""
+    loaded_gib, usable_gib = adapter.base_bytes(model) / 2**30, instance.usable_gpu_memory_gib
+    values = {"loaded": loaded_gib, "usable": usable_gib}
+    return sentence("libraries", "loaded_entirely", **values) if loaded_gib > usable_gib else ""
 
 
 def _has_trl(library: str, instance: Instance) -> bool:

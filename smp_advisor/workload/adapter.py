@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.arguments import require_whole
 from smp_advisor.errors import JobError
+from smp_advisor.files import data_file
 from smp_advisor.workload.block import Kernels
 
 if TYPE_CHECKING:
-    from smp_advisor.workload.block import Block, Matmul
+    from collections.abc import Iterator
+
+    from smp_advisor.workload.block import Attention, Block, Matmul
     from smp_advisor.workload.model import Model
 
 AdapterTargets = Literal["query-value", "attention", "all-linear"]
@@ -38,15 +41,17 @@ class Adapter:
     """Inner dimension of the trained products."""
     targets: AdapterTargets = "all-linear"
     """``query-value`` (PEFT's default for most families), ``attention`` (all four projections), or ``all-linear``
-    (every product of a block). The defaults are those of AWS's recipes."""
+    (every linear module of a block, and what PEFT adapts in the experts of some mixtures). The defaults are those of
+    AWS's recipes."""
     base_bits: Literal[16, 8, 4] = 16
-    """Bits per weight of frozen products: 16 (LoRA), 8 (LLM.int8) or 4 (QLoRA). Embedding, norms and head have 16."""
+    """Bits per weight of frozen linear modules: 16 (LoRA), 8 (LLM.int8) or 4 (QLoRA). Embedding, norms, head and the
+    stacked experts of a mixture have 16."""
     double_quantization: bool = False
     """Whether the scales of a 4-bit base are quantized as well."""
     alpha: int | None = None
     """``lora_alpha``; twice the rank if None, as in AWS's recipes."""
     dropout: bool = True
-    """Whether the adapter's input passes through dropout, which saves a copy and a mask."""
+    """Whether the adapter's input passes through dropout, which saves a copy and a mask. Not in experts."""
     upcast: bool = False
     """Whether the script calls PEFT's ``prepare_model_for_kbit_training``, as TRL does, which casts all parameters that
     are not quantized to fp32. The values between the blocks are then fp32, too, and checkpointed inputs twice as
@@ -82,8 +87,12 @@ class Adapter:
     @property
     def base_bytes_per_parameter(self) -> float:
         """Bytes per weight of the frozen products, scales included."""
-        scales = _DOUBLE_QUANTIZED_SCALE_BYTES if self.double_quantization else _SCALE_BYTES[self.base_bits]
-        return _BASE_BYTES[self.base_bits] + scales
+        return _BASE_BYTES[self.base_bits] + self.scale_bytes_per_parameter
+
+    @property
+    def scale_bytes_per_parameter(self) -> float:
+        """Bytes of scales per weight of the frozen products. FSDP shards the weights only."""
+        return _DOUBLE_QUANTIZED_SCALE_BYTES if self.double_quantization else _SCALE_BYTES[self.base_bits]
 
     def applied_to(self, model: Model) -> Model:
         """The model with frozen blocks that carry the adapter's parameters."""
@@ -93,13 +102,33 @@ class Adapter:
         """Number of trained parameters."""
         return sum(group.count * group.block.adapter_parameters for group in self.applied_to(model).groups)
 
+    def adapts_experts(self, model: Model) -> bool:
+        """Whether the stacked experts of a mixture carry adapters. PEFT has no dropout there."""
+        return self.targets == "all-linear" and model.family in _rules()["adapted_experts"]
+
+    def is_refused(self, model: Model) -> bool:
+        """Whether PEFT refuses the adapted modules of the family."""
+        return self.targets == "all-linear" and model.family in _rules()["refused"]
+
+    def base_bytes(self, model: Model) -> float:
+        """Bytes of the frozen parameters as they are loaded: what is not quantized has 16 bits."""
+        blocks = [(group.block, group.count) for group in self.applied_to(model).groups]
+        packed = sum(count * (block.parameters - block.unpacked_parameters) for block, count in blocks)
+        return 2 * (model.parameter_count - packed) + self.base_bytes_per_parameter * packed
+
 
 _ATTENTION, _ENCODER = "attention", "encoder"
 
 
+def _rules() -> dict[str, list[str]]:
+    """Rules of PEFT and bitsandbytes for the modules of families of transformers."""
+    return data_file("workload", "adapters")
+
+
 @lru_cache(maxsize=256)
 def _applied(adapter: Adapter, model: Model) -> Model:
-    groups = tuple(replace(group, block=_adapted(adapter, group.block)) for group in model.groups)
+    blocks = (_adapted(adapter, group.block, model.family) for group in model.groups)
+    groups = tuple(replace(group, block=block) for group, block in zip(model.groups, blocks, strict=True))
     return replace(model, groups=groups)
 
 
@@ -109,101 +138,144 @@ class _Pair:
 
     inputs: int
     outputs: int
-    copies: int
-    """Experts, each with its own pair."""
-    experts_per_token: int
     source: str
     """The tensor that the product reads. Products of one norm's output share it."""
+    experts: int = 0
+    """Experts of a stack, each with its own pair, which are merged with their weights in each pass."""
+    ranks: int = 1
+    """Multiple of the adapter's rank."""
 
 
-def _pairs(adapter: Adapter, block: Block) -> tuple[_Pair, ...]:
-    """Adapted products. A joint product (queries, keys and values; gate and up) has one pair per part."""
+def _pairs(adapter: Adapter, block: Block, family: str) -> tuple[_Pair, ...]:
+    """Adapted products: one pair for each module, of which a joint product may have several."""
+    rules = _rules()
     pairs: list[_Pair] = []
-    everything, queries_values = adapter.targets == "all-linear", adapter.targets == "query-value"
     attentions = iter(block.attentions)
+    experts = adapter.targets == "all-linear" and family in rules["adapted_experts"]
+    routers = _routers(block)
     for product in block.matmuls:
-        widths, source = [product.outputs], "attention norm"
-        match product.name:
-            case "qkv":
-                attention = next(attentions)
-                keys = attention.kv_heads * attention.head_dim
-                widths = [attention.heads * attention.head_dim, keys, *([] if queries_values else [keys])]
-            case "cross-attention query":
-                next(attentions)
-                source = "cross-attention norm"
-            case "cross-attention key and value":
-                widths, source = [product.outputs // 2] * (1 if queries_values else 2), _ENCODER
-            case "attention output" | "cross-attention output":
-                widths, source = ([] if queries_values else widths), _ATTENTION
-            case _ if product.gate_outputs:
-                gate = product.gate_outputs
-                widths, source = ([gate, product.outputs - gate] if everything else []), "mlp norm"
-            case "mlp up" | "mlp down" | "expert down":
-                widths, source = (widths if everything else []), product.name
-            case _:
-                widths, source = _widths_by_module_name(adapter, product)
-        pairs += [_Pair(product.inputs, width, product.experts, product.weights_per_token, source) for width in widths]
+        stacked = product.experts > 1
+        if stacked and experts:
+            # The first two projections are one parameter, with twice the rank.
+            joint = not any(pair.experts > 1 for pair in pairs)
+            pairs.append(_Pair(product.inputs, product.outputs, product.name, product.experts, 1 + joint))
+        elif product.name in routers and adapter.targets == "all-linear":
+            if experts or family in rules["linear_router"]:
+                pairs.append(_Pair(product.inputs, product.outputs, product.name, int(experts)))
+            if family in rules["shared_gate"]:
+                pairs.append(_Pair(product.inputs, 1, "mlp norm"))
+        elif not (stacked or product.name in routers or (experts and product.name in rules["left_out"])):
+            widths, source = _widths(adapter, product, attentions, family)
+            pairs += [_Pair(product.inputs, width, source) for width in widths]
     return tuple(pairs)
 
 
+def _routers(block: Block) -> tuple[str, ...]:
+    """Names of the product that chooses a token's experts; dense blocks may have a linear module of that name."""
+    return ("router", "gate") if any(product.experts > 1 for product in block.matmuls) else ()
+
+
+def _widths(adapter: Adapter, product: Matmul, attentions: Iterator[Attention], family: str) -> tuple[list[int], str]:
+    """Outputs of a product's adapted modules, and the tensor that they read."""
+    everything, queries_values = adapter.targets == "all-linear", adapter.targets == "query-value"
+    widths, source = [product.outputs], "attention norm"
+    match product.name:
+        case "qkv":
+            attention = next(attentions)
+            keys = attention.kv_heads * attention.head_dim
+            if family not in _rules()["joint_attention"]:
+                widths = [attention.heads * attention.head_dim, keys, *([] if queries_values else [keys])]
+        case "cross-attention query":
+            next(attentions)
+            source = "cross-attention norm"
+        case "cross-attention key and value":
+            widths, source = [product.outputs // 2] * (1 if queries_values else 2), _ENCODER
+        case "attention output" | "cross-attention output":
+            widths, source = ([] if queries_values else widths), _ATTENTION
+        case _ if product.gate_outputs:
+            gate, source = product.gate_outputs, "mlp norm"
+            separate = widths if family in _rules()["joint_gate"] else [gate, product.outputs - gate]
+            widths = separate if everything else []
+        case "mlp up" | "mlp down":
+            widths, source = (widths if everything else []), product.name
+        case _:
+            widths, source = _widths_by_module_name(adapter, product)
+    return widths, source
+
+
 _MODULE_NAMES = {
-    "query": {"q_proj", "q_lin", "query", "query_proj", "to_q", "wq"},
+    "query": {"q_proj", "q_lin", "query", "query_proj", "to_q", "wq", "q_a_proj", "q_b_proj"},
     "key": {"k_proj", "k_lin", "key", "key_proj", "to_k", "wk"},
     "value": {"v_proj", "v_lin", "value", "value_proj", "to_v", "wv"},
-    "joint": {"Wqkv", "c_attn", "qkv_proj", "query_key_value"},
+    "joint": {"Wqkv", "c_attn", "qkv_proj", "query_key_value", "kv_a_proj_with_mqa", "kv_b_proj"},
     "output": {"o_proj", "out_lin", "out_proj", "wo"},
 }
 """Names of the attention projections in the code of models."""
+_LATENT = {"query latent": "query", "key and value latent": "joint", "key and value": "joint"}
+"""Roles of the products of latent attention."""
 
 
 def _widths_by_module_name(adapter: Adapter, product: Matmul) -> tuple[list[int], str]:
-    """(widths, source) of a product of a measured block; routers, which nothing splits, are never adapted."""
-    if product.split == "none":
+    """Outputs and source of a product with the name of a module, or of latent attention."""
+    if product.name in _rules()["not_linear"]:
         return [], product.name
-    role = next((role for role, names in _MODULE_NAMES.items() if product.name in names), "")
+    named = (role for role, names in _MODULE_NAMES.items() if product.name in names)
+    role = _LATENT.get(product.name) or next(named, "")
     adapted_roles = {
         "query-value": {"query", "value", "joint"},
         "attention": set(_MODULE_NAMES),
         "all-linear": {*_MODULE_NAMES, ""},
     }
-    source = {"": product.name, "output": _ATTENTION}.get(role, "attention norm")
+    inner = product.name in ("query", "key and value", "q_b_proj", "kv_b_proj")
+    source = product.name if inner or not role else _ATTENTION if role == "output" else "attention norm"
     return ([product.outputs] if role in adapted_roles[adapter.targets] else []), source
 
 
-def _adapted(adapter: Adapter, block: Block) -> Block:
+def _unpacked_parameters(adapter: Adapter, block: Block, family: str) -> int:
+    """Parameters of a block that stay in 16 bits: bitsandbytes packs the weights of linear modules only."""
+    rules = _rules()
+    if not adapter.quantized or family in rules["unpacked"]:
+        return block.parameters
+    others = {*rules["not_linear"], *_routers(block)}
+    linear = sum(m.inputs * m.outputs for m in block.matmuls if m.experts == 1 and m.name not in others)
+    routers = sum(m.inputs * m.outputs for m in block.matmuls if m.name in _routers(block))
+    gates = block.hidden * bool(routers and family in rules["shared_gate"])
+    return max(0, block.parameters - linear - gates - routers * (family in rules["linear_router"]))
+
+
+def _adapted(adapter: Adapter, block: Block, family: str) -> Block:
     """The block with frozen weights, whose inputs are not saved, and a trained adapter, whose inputs are."""
-    saved, pairs = block.saved, _pairs(adapter, block)
-    # A quantized product is a separate autograd function. It saves its input although no weight needs it, and casts the
-    # input to its compute type: published QLoRA runs save every input twice, LoRA runs save none.
-    inputs = 1.0 if adapter.quantized else -1.0
+    saved, pairs = block.saved, _pairs(adapter, block, family)
+    stacked, modules = (tuple(p for p in pairs if bool(p.experts) is side) for side in (True, False))
+    dropout = adapter.dropout and not stacked
+    # A quantized product saves no input either (bitsandbytes, MatMul4Bit), but published runs that cast the other
+    # parameters to fp32 save every input twice.
+    inputs = 1.0 if adapter.upcast else -1.0
     replicated = saved.replicated_elements + inputs * saved.weight_replicated_elements
-    split = saved.split_elements + inputs * saved.weight_split_elements
-    split += sum(adapter.rank * pair.experts_per_token for pair in pairs)
+    split = saved.split_elements + inputs * saved.weight_split_elements + adapter.rank * len(modules)
     # With dropout, every pair saves its own tensor. Without it, pairs share their input, and a tensor that the fused
     # attention or the encoder saves anyway costs nothing.
-    saved_inputs = pairs if adapter.dropout else tuple({pair.source: pair for pair in pairs}.values())
+    saved_inputs = modules if dropout else tuple({pair.source: pair for pair in modules}.values())
     masks = 0.0
     for pair in saved_inputs:
-        elements = pair.inputs * pair.experts_per_token
-        if adapter.dropout:
-            masks += elements
+        if dropout:
+            masks += pair.inputs
         elif pair.source in {_ATTENTION, _ENCODER}:
             continue
-        if pair.source in {_ATTENTION, "mlp down", "expert down"}:
-            split += elements
+        if pair.source in {_ATTENTION, "mlp down"}:
+            split += pair.inputs
         else:
-            replicated += elements
+            replicated += pair.inputs
     # A cast, two products, a scale and a sum (PEFT, LoraLayer.forward), and unpacking. Where the
     # code of the adapter is fused, too, cast and dropout are one kernel, and so are scale and sum.
-    read = sum(pair.inputs * pair.experts_per_token for pair in pairs)
-    written = sum(pair.outputs * pair.experts_per_token for pair in pairs)
+    read, written = sum(pair.inputs for pair in modules), sum(pair.outputs for pair in modules)
     own = Kernels(
-        split_elements=(3 + (2.5 if adapter.dropout else 0)) * read + 5 * written,
-        launches=len(pairs) * (5 + adapter.dropout + adapter.quantized),
+        split_elements=(3 + (2.5 if dropout else 0)) * read + 5 * written,
+        launches=len(pairs) * (5 + dropout + adapter.quantized),
     )
     fused = Kernels(
-        split_elements=(1 + (1 if adapter.dropout else 0)) * read + 3 * written,
-        launches=len(pairs) * (3 + adapter.dropout + adapter.quantized),
+        split_elements=(1 + (1 if dropout else 0)) * read + 3 * written,
+        launches=len(pairs) * (3 + dropout + adapter.quantized),
     )
     return replace(
         block,
@@ -217,7 +289,11 @@ def _adapted(adapter: Adapter, block: Block) -> Block:
             replicated_bytes=saved.replicated_bytes + masks,
             weight_split_elements=0.0,
             weight_replicated_elements=0.0,
+            merged_elements=sum(pair.inputs * pair.outputs * pair.experts for pair in stacked),
         ),
-        adapter_products=2 * sum(pair.copies for pair in pairs),
-        adapter_parameters=sum(adapter.rank * (pair.inputs + pair.outputs) * pair.copies for pair in pairs),
+        adapter_products=2 * len(pairs),
+        adapter_parameters=sum(
+            pair.ranks * adapter.rank * (pair.inputs + pair.outputs) * max(1, pair.experts) for pair in pairs
+        ),
+        unpacked_parameters=_unpacked_parameters(adapter, block, family),
     )

@@ -161,6 +161,8 @@ class SavedActivations:
     """Of `replicated_elements`, those that only gradients of weights need."""
     pair_bytes: float = 0.0
     """Bytes per pair of samples of a microbatch, not per token, where a loss compares them (contrastive losses)."""
+    merged_elements: float = 0.0
+    """Elements of weights, not per token, that a pass merges with their adapters and saves (PEFT, ``ParamWrapper``)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,6 +192,8 @@ class Block:
     """Trained parameters that an adapter adds to the frozen ones (`Adapter.applied_to`)."""
     adapter_products: int = 0
     """Trained products that an adapter adds: two for every adapted one."""
+    unpacked_parameters: int = 0
+    """Of the frozen parameters under an adapter, those that a quantized base keeps in 16 bits."""
 
     @property
     def expert_parameters(self) -> int:

@@ -26,8 +26,10 @@ def note(optimizer, arguments, keywords):
         bytes_of[f"{str(value.dtype).removeprefix('torch.')}{'' if value.requires_grad else ' frozen'}"] += (
             value.numel() * value.element_size()
         )
-        quantized = getattr(value, "quant_state", None)
-        while quantized is not None:  # bitsandbytes: the scales, and those of the scales
+    for part in model.modules():
+        # bitsandbytes: the scales, and those of the scales. FSDP does not shard them.
+        quantized = getattr(part, "quant_state", None)
+        while quantized is not None:
             bytes_of["scales frozen"] += quantized.absmax.numel() * quantized.absmax.element_size()
             quantized = quantized.state2
     adapters = [name for name, part in model.named_modules() if getattr(part, "lora_A", None)]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor import Job, stacks
+from smp_advisor.errors import UnknownFamilyError
 from smp_advisor.libraries.library import get_library, libraries
+from smp_advisor.profiling import profile
 from smp_advisor.workload import Adapter, Model
 
 LLAMA_7B = Model.from_shape(layers=32, hidden=4096, heads=32, ffn=11008, vocab=32000, family="llama")
@@ -32,14 +36,60 @@ def test_trained_parameters(model, adapter, trained):
     assert adapter.parameter_count(model) == trained
 
 
-def test_experts_and_the_model_under_an_adapter():
-    sparse = Model.from_shape(layers=2, hidden=512, heads=8, ffn=1024, family="mixtral", experts=4, experts_per_token=2)
-    dense = Model.from_shape(layers=2, hidden=512, heads=8, ffn=1024, family="llama", vocab=32000)
-    adapter = Adapter(rank=4, targets="all-linear")
-    attention = Adapter(rank=4, targets="attention").parameter_count(dense)
-    experts = adapter.parameter_count(sparse) - attention
-    assert experts == 4 * (adapter.parameter_count(dense) - attention)
+SMALL = tomllib.loads(Path(__file__).parents[2].joinpath("benchmarks", "exported_jobs.toml").read_text())
 
+
+@pytest.mark.torch
+def test_peft_and_bitsandbytes_see_the_modules_of_each_family_as_the_estimate_does():
+    """Of each small model of the table of exported jobs: trained parameters, and those in linear modules."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.pytorch_utils import Conv1D
+
+    differing = {}
+    for name, family in SMALL["family"].items():
+        settings = {key: value for key, value in SMALL["sizes"].items() if key not in family.get("without", ())}
+        settings |= family["settings"]
+        if "LoRA" not in family.get("kinds", ["LoRA"]):
+            continue
+        try:
+            model = Model.from_config(settings)
+        except UnknownFamilyError:
+            model = Model.from_profile(profile(settings))
+        with torch.device("meta"):
+            real = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings))
+        packed = sum(
+            part.weight.numel()
+            for part in real.modules()
+            if isinstance(part, (torch.nn.Linear, Conv1D)) and part is not real.get_output_embeddings()
+        )
+        adapted = Adapter(base_bits=4).applied_to(model)
+        counted = sum(
+            group.count * (group.block.parameters - group.block.unpacked_parameters) for group in adapted.groups
+        )
+        found = [
+            packed,
+            get_peft_model(real, LoraConfig(r=16, target_modules="all-linear")).get_nb_trainable_parameters()[0],
+        ]
+        if found != [counted, Adapter().parameter_count(model)]:
+            differing[name] = found, [counted, Adapter().parameter_count(model)]
+    assert differing == {}
+
+
+def test_experts_have_no_dropout_and_are_merged_in_each_pass():
+    sparse = Model.from_shape(layers=2, hidden=512, heads=8, ffn=1024, family="mixtral", experts=4, experts_per_token=2)
+    (group,) = Adapter().applied_to(sparse).groups
+    assert group.block.saved.merged_elements == 4 * 3 * 512 * 1024 + 4 * 512
+    assert Adapter().applied_to(sparse) == Adapter(dropout=False).applied_to(sparse)
+    assert Adapter(targets="attention").applied_to(sparse) != Adapter(targets="attention", dropout=False).applied_to(
+        sparse
+    )
+    quantized = Adapter(base_bits=4)
+    assert quantized.base_bytes(sparse) > 1.9 * sparse.parameter_count
+
+
+def test_the_model_under_an_adapter():
     adapted = Adapter().applied_to(LLAMA_7B)
     assert adapted.parameter_count == LLAMA_7B.parameter_count
     assert dataclasses.replace(adapted, groups=LLAMA_7B.groups) == LLAMA_7B
