@@ -18,6 +18,10 @@ from typing import Any
 
 _GROUP = "/aws/sagemaker/TrainingJobs"
 _MOST_HOSTS = 16
+_MOST_REQUESTS, _LOG_REQUESTS = 4, 2
+"""Of a poll, and of those for its lines."""
+_FULL_PAGE, _FULL_BYTES = 10_000, 900_000
+"""Events or characters of a page of GetLogEvents after which there can be another one."""
 _TIMEOUT_SECONDS = 10
 _WINDOW = timedelta(minutes=10)
 """Of the metrics of a poll."""
@@ -55,28 +59,67 @@ def _queries(name: str, groups: list[dict[str, Any]], statistics: dict[str, str]
     ]
 
 
-def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[str, Any]:
-    """Status, new lines of the log, and the GPUs of each host, with at most four requests."""
-    sagemaker = boto3.client("sagemaker", config=config)
-    name = state.get("job", name)
-    job = sagemaker.describe_training_job(TrainingJobName=name)
-    groups = job["ResourceConfig"].get("InstanceGroups") or [job["ResourceConfig"]]
-    requests, lines = 1, []
-    stream, token = state.get("stream"), state.get("token")
-    logs = boto3.client("logs", config=config)
+def _other_hosts(name: str, logs: Any, others: list[str] | None, most: int) -> tuple[int, list[str], str]:
+    """Requests, at most so many, streams that are left, and the last lines of other hosts of a job that failed."""
+    requests, text = 0, ""
+    if others is None:
+        requests += 1
+        found = logs.describe_log_streams(logGroupName=_GROUP, logStreamNamePrefix=f"{name}/")["logStreams"]
+        streams = {entry["logStreamName"].rsplit("-", 1)[0]: entry["logStreamName"] for entry in found}
+        others = [stream for host, stream in streams.items() if not host.endswith("/algo-1")][:_MOST_HOSTS]
+    while others and requests < most:
+        requests += 1
+        page = logs.get_log_events(logGroupName=_GROUP, logStreamName=others[0], startFromHead=False)
+        body = "\n".join(event["message"] for event in page["events"])
+        text += f"==> {others[0].removeprefix(f'{name}/')} <==\n{body}\n"
+        others = others[1:]
+    return requests, others, text
+
+
+def _lines(name: str, state: dict[str, Any], logs: Any, *, failed: bool) -> dict[str, Any]:
+    """New lines of the first host, and of the others once the job has failed, with at most two requests."""
+    stream, token, others = state.get("stream"), state.get("token"), state.get("others")
+    requests, full, other_text, lines = 0, False, "", list[str]()
     try:
         if stream is None or state.get("quiet", 0) >= _QUIET:
             requests += 1
             first = logs.describe_log_streams(logGroupName=_GROUP, logStreamNamePrefix=f"{name}/algo-1-")
             newest = max((entry["logStreamName"] for entry in first["logStreams"]), default=stream)
             stream, token = newest, token if newest == stream else None
-        if stream is not None:
+        while stream is not None and requests < _LOG_REQUESTS:
             requests += 1
             after = {"nextToken": token, "startFromHead": True} if token else {"startFromHead": False}
             page = logs.get_log_events(logGroupName=_GROUP, logStreamName=stream, **after)
-            lines, token = [event["message"] for event in page["events"]], page["nextForwardToken"]
+            new, token = [event["message"] for event in page["events"]], page["nextForwardToken"]
+            lines += new
+            full = len(new) >= _FULL_PAGE or sum(map(len, new)) >= _FULL_BYTES
+            if not full:
+                break
+        if failed and not full and requests < _LOG_REQUESTS:
+            used, others, other_text = _other_hosts(name, logs, others, _LOG_REQUESTS - requests)
+            requests += used
     except logs.exceptions.ResourceNotFoundException:
-        stream = token = None
+        stream, token, others = None, None, []
+    return {
+        "requests": requests,
+        "lines": lines,
+        "full": full,
+        "other_text": other_text,
+        "stream": stream,
+        "token": token,
+        "others": others,
+    }
+
+
+def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[str, Any]:
+    """Status, new lines of the log, and the GPUs of each host, with at most four requests."""
+    sagemaker = boto3.client("sagemaker", config=config)
+    name = state.get("job", name)
+    job = sagemaker.describe_training_job(TrainingJobName=name)
+    groups = job["ResourceConfig"].get("InstanceGroups") or [job["ResourceConfig"]]
+    failed = job["TrainingJobStatus"] == "Failed"
+    log = _lines(name, state, boto3.client("logs", config=config), failed=failed)
+    requests = 1 + log.pop("requests")
     hosts: dict[str, dict[str, float]] = {}
     transitions = [
         [entry["Status"], entry["StartTime"].timestamp(), entry["EndTime"].timestamp() if "EndTime" in entry else None]
@@ -89,7 +132,7 @@ def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[st
         if following or waited <= _NEXT_POLLS:
             end = job.get("TrainingEndTime", job["CreationTime"]).timestamp()
             status, transitions = "InProgress", [*transitions, ["WaitingForNextJob", end, None]]
-    elif state.get("metrics") and job.get("TrainingStartTime"):
+    elif state.get("metrics") and job.get("TrainingStartTime") and requests < _MOST_REQUESTS:
         requests += 1
         end = job.get("TrainingEndTime", datetime.now(UTC))
         result = boto3.client("cloudwatch", config=config).get_metric_data(
@@ -110,7 +153,9 @@ def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[st
         "failure": "" if status == "InProgress" else job.get("FailureReason", ""),
         "settings": {key: str(value).strip('"') for key, value in job.get("HyperParameters", {}).items()},
         "checkpoints": job.get("CheckpointConfig", {}).get("S3Uri", ""),
-        "text": "\n".join(lines),
+        "text": "\n".join(log["lines"]),
+        "other_text": log["other_text"],
+        "more": log["full"] or (failed and log["others"] != []),
         "hosts": hosts,
         "requests": requests,
         "state": {"job": following}
@@ -118,9 +163,8 @@ def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[st
         else {
             "job": name,
             "waited": waited if status != job["TrainingJobStatus"] else 0,
-            "stream": stream,
-            "token": token,
-            "quiet": 0 if lines or stream != state.get("stream") else state.get("quiet", 0) + 1,
+            **{key: log[key] for key in ("stream", "token", "others")},
+            "quiet": 0 if log["lines"] or log["stream"] != state.get("stream") else state.get("quiet", 0) + 1,
         },
     }
 

@@ -67,6 +67,11 @@ _PROOFS = {
     ),
 }
 """Figures from which the work of a step follows."""
+_WAIT = re.compile(
+    r"(?<![\w/])(?:data(?:[_ ]?loading)?(?:[_ ]time)?|time/data|timing_s/data)['\"]?\s{0,2}[:=]?\s{0,3}"
+    r"(?P<value>\d+\.\d+(?:[eE][-+]?\d+)?)\s?(?P<unit>ms|s)?(?![\w%:])",
+    re.IGNORECASE,
+)
 _LOSS = re.compile(
     r"(?<![\w/-])(?:reduced_train_|train(?:ing)?[_/ ]|lm[_ ]|total_|loss/train/)?(?:CE )?"
     r"loss(?:/train/total|[_ ]train|_step)?"
@@ -134,6 +139,12 @@ def measures_in(line: str) -> dict[str, float]:
     if not row and len(bare := _BARE.findall(line)) == 1 and (value := number(bare[0])):
         row["seconds"] = value / 1e3
     return row
+
+
+def waits_in(line: str) -> float | None:
+    """Seconds for which a step waited for data."""
+    match = _WAIT.search(line)
+    return None if match is None else (number(match["value"]) or 0.0) * (1e-3 if match["unit"] == "ms" else 1.0)
 
 
 def loss_in(line: str, *, has_step: bool) -> float | None:

@@ -15,7 +15,7 @@ from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.observation import observed
 from smp_advisor.costs.wording import step_time
 from smp_advisor.errors import CalibrationError
-from smp_advisor.files import ends, read_ends, user_path
+from smp_advisor.files import data_file, ends, read_ends, user_path
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.validation import check_against
@@ -152,6 +152,12 @@ def measured_run(
             f"The log has a global batch of {log.global_batch_size:,} samples and the plan {batch:,}: pass the run's "
             "plan, cluster and job, for example calibrate(..., plan=Plan(...))."
         )
+    faults = [entry["sentence"] for entry in explained(log, cluster) if entry.get("fault")]
+    if faults and not accept:
+        raise CalibrationError(
+            f"The run has a known fault, so its time is not that of the plan: {'; '.join(faults)}. Mend it and measure "
+            "again, or pass accept=True (--accept) if it stays."
+        )
     _require_work(log, batch, model, cluster, job, accept=accept)
     notes = list(log.notes)
     figures = typical(timed(log, model, cluster, job, plan))
@@ -190,12 +196,23 @@ def measured_run(
         notes=tuple(note[:400] for note in notes),
     )
     _require_possible(run, model, cluster, job, plan, accept=accept)
-    doubt = _doubt_of(log, run, model, cluster, job, plan)
+    doubt = "; ".join(faults) or _doubt_of(log, run, model, cluster, job, plan)
     if doubt and not accept:
         raise CalibrationError(
             f"{doubt}: pass the run's plan, cluster and job, or accept=True (--accept) if it is right."
         )
     return replace(run, notes=(*run.notes, f"{ACCEPTED} {doubt}.")) if doubt else run
+
+
+def explained(log: Log, cluster: Cluster) -> list[Mapping[str, Any]]:
+    """Evidence of the lines of a log that counts on a cluster, as in ``evidence.toml``."""
+    return [
+        entry
+        for entry in data_file("runs", "evidence")["evidence"]
+        if entry["name"] in log.evidence
+        and (cluster.nodes > 1 or not entry.get("across_nodes"))
+        and (cluster.instance.efa or not entry.get("efa"))
+    ]
 
 
 def timed(log: Log, model: Model, cluster: Cluster, job: Job, plan: Plan) -> list[Sample]:

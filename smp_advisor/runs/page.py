@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from html import escape
-from statistics import median
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.evaluate import estimate
@@ -13,17 +12,17 @@ from smp_advisor.costs.uncertainty import TWO_SIDED
 from smp_advisor.costs.wording import gib, percent, plural, rate, seconds, step_time
 from smp_advisor.marks import label, linear, log_ticks, logarithmic, short
 from smp_advisor.marks import number as pixels
-from smp_advisor.runs.measure import PROCESSOR
+from smp_advisor.runs.causes import is_assumed
 from smp_advisor.tables import Table, between, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from smp_advisor.advice import Advice
-    from smp_advisor.runs.steps import Typical
     from smp_advisor.runs.watching import Run
 
 
+_MANY_LINES = 200
+"""Lines without a step after which the format is unknown."""
 IN_A_ROW = 5
 """Steps outside the interval, and polls without a line, that are an alarm."""
 _FULL = 0.97
@@ -45,7 +44,9 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
     if usual is not None or expected is not None:
         measured = "" if usual is None else f"{seconds(usual.seconds)} ({plural(usual.steps, 'regular step')})"
         predicted = "" if expected is None else step_time(expected)
-        rows.append(("Step time", measured or ("no regular step" if run.done else "no step yet"), predicted))
+        unread = run.steps.lines >= _MANY_LINES
+        none = "no step in a known format" if unread else "no regular step" if run.done else "no step yet"
+        rows.append(("Step time", measured or none, predicted))
     if expected is not None and run.advice is not None and usual is not None:
         tokens = run.advice.model.reads_tokens
         unit, amount = ("Tokens", expected.tokens_per_step) if tokens else ("Samples", expected.global_batch_size)
@@ -77,6 +78,8 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
 def alarms_of(run: Run) -> tuple[str, ...]:
     """Alarms of a run, one sentence each."""
     alarms = []
+    if run.other_hardware:
+        alarms.append(run.other_hardware)
     if run.failure is not None:
         alarms.append(f"The run failed. {run.failure.cause} {run.failure.change}")
     elif run.failed or run.last.failure:
@@ -87,18 +90,10 @@ def alarms_of(run: Run) -> tuple[str, ...]:
         alarms.append(f"The run failed: {text or nothing}")
     if infinite := run.steps.infinite_loss:
         alarms.append(f"{infinite}: stop the run, and resume from a checkpoint before it with a lower learning rate.")
-    expected, values = run.estimate, [sample.value for sample in run.samples][1:][-IN_A_ROW:]
-    if expected is not None and not _is_assumed(run.advice) and len(values) == IN_A_ROW:
-        low, high = expected.step_seconds_range
-        side = "slower" if min(values) > high else "faster" if max(values) < low else ""
-        if side:
-            alarms.append(
-                f"The last {IN_A_ROW} steps took {between((min(values), max(values)))} s, {side} than the predicted"
-                f" interval of {between((low, high))} s."
-            )
+    alarms += _of_steps(run)
     if (share := run.memory_share) is not None and share > _FULL:
         alarms.append(
-            f"Peak memory is {percent(share)} of the GPU's: one more allocation can end the run; a smaller"
+            f"Peak memory is {percent(share)} of the GPU's: a larger batch or longer sample can end the run; a smaller"
             " batch_size or activation checkpointing leaves room."
         )
     if _is_silent(run):
@@ -109,14 +104,29 @@ def alarms_of(run: Run) -> tuple[str, ...]:
     return tuple(alarms)
 
 
-def _is_assumed(advice: Advice | None) -> bool:
-    """Whether the predicted step time assumes the speed of this machine, whose spread its interval leaves out."""
-    return advice is not None and advice.cluster.instance.gpu == PROCESSOR and advice.job.calibration is None
+def _of_steps(run: Run) -> Iterator[str]:
+    """Alarms about the step time."""
+    expected, values = run.estimate, [sample.value for sample in run.samples][1:][-IN_A_ROW:]
+    if expected is not None and not is_assumed(run.advice) and len(values) == IN_A_ROW:
+        low, high = expected.step_seconds_range
+        side = "slower" if min(values) > high else "faster" if max(values) < low else ""
+        if side:
+            yield (
+                f"The last {IN_A_ROW} steps took {between((min(values), max(values)))} s, {side} than the predicted"
+                f" interval of {between((low, high))} s."
+            )
+    if expected is not None and not is_assumed(run.advice) and (usual := run.typical) is not None:
+        low, high = expected.step_seconds_range
+        if usual.wall_seconds > high >= usual.seconds:
+            yield (
+                f"With its slow steps, a step takes {seconds(usual.wall_seconds)} on average, more than the predicted"
+                f" interval of {between((low, high))} s."
+            )
 
 
 def _is_silent(run: Run) -> bool:
     """Whether as many polls as steps passed without a line, in which these steps fit."""
-    if run.done or run.last.status == "Stopping" or not run.log.samples or run.silent_polls < IN_A_ROW:
+    if run.done or run.failed or run.last.status == "Stopping" or not run.log.samples or run.silent_polls < IN_A_ROW:
         return False
     if run.remaining_steps == 0:  # the script writes the model
         return False
@@ -220,150 +230,3 @@ def _drawing(run: Run) -> str:
         f' aria-label="{escape(about, quote=True)}" style="max-width:100%;font-size:12px;fill:currentColor">'
         f"<title>{escape(about)}</title>{''.join(parts)}</svg>"
     )
-
-
-_IDLE, _BUSY = 0.75, 0.9
-"""Mean utilization of the GPUs below which they wait, and above which they always work (judgment)."""
-_SCATTERED = 0.1
-"""Spread of the logarithms of the step times above which something irregular, such as data, decides them (judgment)."""
-_APART = 0.2
-"""Distance of one host's utilization from the median of the others (judgment)."""
-_LEAST_SHARE = 0.1
-"""Share of a predicted step from which a part of it is named."""
-_NEARLY_FULL = 0.95
-NOT_OF_PLAN = ("data loading", "slow node")
-"""Causes that no other plan removes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cause:
-    """One cause."""
-
-    name: str
-    """``warm-up``, ``restart``, ``data loading``, ``communication``, ``recomputation``, ``host``, ``slow node``,
-    ``memory``, ``stalls``, ``less work``, ``assumed speed`` or ``unknown cause``."""
-    evidence: str
-    """The figure that it is based on, as a sentence."""
-    change: str
-    """The change to try, or the measurement that would separate causes; empty if there is nothing to do."""
-
-    def __str__(self) -> str:
-        return " ".join(filter(None, (f"{self.name.capitalize()}: {self.evidence}", self.change)))
-
-
-def causes_of(
-    advice: Advice,
-    usual: Typical,
-    *,
-    busy: Mapping[str, float],
-    restarts: int = 0,
-    memory_share: float | None = None,
-) -> tuple[Cause, ...]:
-    """Causes of the difference between the measured and the predicted step time, and of steps that were not counted."""
-    estimate = advice.estimate
-    low, high = estimate.step_seconds_range
-    causes = list(_not_counted(usual, restarts))
-    if low <= usual.seconds <= high:
-        return tuple(causes)
-    against = f"{seconds(usual.seconds)} per step, predicted {between((low, high))} s"
-    if _is_assumed(advice):
-        assumed = f"{against}: the prediction assumes the speed of this machine, and machines differ by a factor of 4."
-        return (*causes, Cause(name="assumed speed", evidence=assumed, change="Calibrate it: run.calibrated()."))
-    if usual.seconds < low:
-        less = f"{against}: the run is faster than any published run of this kind."
-        check = "Compare its batch, sequence length and GPUs with the plan: it may do less work per step."
-        return (*causes, Cause(name="less work", evidence=less, change=check))
-    certain = list(_of_hosts(busy))
-    if memory_share is not None and memory_share >= _NEARLY_FULL:
-        full = f"Peak memory is {percent(memory_share)} of the GPU's, where the allocator frees and reserves memory in"
-        change = "A smaller batch_size, or activation checkpointing."
-        certain.append(Cause(name="memory", evidence=f"{full} each step.", change=change))
-    return (*causes, *(certain or _of_parts(advice, usual, busy, against)))
-
-
-def _not_counted(usual: Typical, restarts: int) -> Iterator[Cause]:
-    """Steps that the typical step leaves out."""
-    dropped = dict(usual.dropped)
-    if count := dropped.get("warm-up"):
-        text = f"{plural(count, 'value')} at the start left out, while kernels are chosen and memory is reserved."
-        yield Cause(name="warm-up", evidence=text, change="")
-    again = max(restarts, *(n for reason, n in usual.dropped if reason.startswith("restart")), 0)
-    if again:
-        text = f"{plural(again, 'restart')}: the step number went back, or SageMaker reports it."
-        change = (
-            "Each repeats the steps since the last checkpoint: save more often (checkpoint_every) if they are frequent."
-        )
-        yield Cause(name="restart", evidence=text, change=change)
-    if stalls := next((n for reason, n in usual.dropped if reason.startswith("slow steps")), 0):
-        share = stalls / (stalls + usual.steps)
-        text = f"{plural(stalls, 'value')} ({percent(share)}) are far above the median of {seconds(usual.seconds)}."
-        change = (
-            "Checkpoints, evaluations or stalls: save less often, or asynchronously, if they recur with checkpoints."
-        )
-        yield Cause(name="stalls", evidence=text, change=change)
-
-
-def _of_hosts(busy: Mapping[str, float]) -> Iterator[Cause]:
-    """One host whose GPUs work less than those of the others, which wait for it in their collectives."""
-    if len(busy) < 3:
-        return
-    slow = min(busy, key=lambda host: busy[host])
-    usual = median(value for host, value in busy.items() if host != slow)
-    if usual - busy[slow] >= _APART:
-        text = f"The GPUs of {slow} are at {percent(busy[slow])}, those of the other hosts at {percent(usual)}."
-        change = "All wait for it: replace the node (a new job gets others), and look at its data and processors first."
-        yield Cause(name="slow node", evidence=text, change=change)
-
-
-def _of_parts(advice: Advice, usual: Typical, busy: Mapping[str, float], against: str) -> list[Cause]:
-    """The part of the step that the evidence singles out, or the measurement that would."""
-    if not busy:
-        change = (
-            "Measure the utilization of the GPUs: advice.monitoring_cell() shows it by host. Low and irregular steps:"
-            " data loading; low and regular: the host; high: communication or compute."
-        )
-        return [
-            Cause(name="unknown cause", evidence=f"{against}, and there are no metrics of the GPUs.", change=change)
-        ]
-    mean = sum(busy.values()) / len(busy)
-    figure = f"{against}; the GPUs are at {percent(mean)}, the steps spread by {percent(usual.spread)}"
-    if mean < _IDLE and usual.spread > _SCATTERED:
-        change = (
-            "More or faster workers of the data loader, prefetching, data on FSx or FastFile instead of S3 downloads."
-        )
-        return [Cause(name="data loading", evidence=f"{figure}: they wait at irregular times.", change=change)]
-    if mean < _IDLE:
-        change = "Fewer, larger kernels: a larger batch_size with fewer microbatches, torch.compile, a fused optimizer."
-        return [Cause(name="host", evidence=f"{figure}: they wait in every step for launches.", change=change)]
-    if mean < _BUSY:
-        change = (
-            "Profile ten steps (torch.profiler): gaps before kernels are the host's, gaps between batches the data's."
-        )
-        return [Cause(name="unknown cause", evidence=f"{figure}, neither idle nor always at work.", change=change)]
-    return [_of_busy_gpus(advice, figure)]
-
-
-def _of_busy_gpus(advice: Advice, figure: str) -> Cause:
-    """Communication, whose kernels count as work, or compute."""
-    time = advice.estimate.time
-    exchange = time.tensor_parallel_seconds + time.data_parallel_seconds
-    share, again = exchange / time.total_seconds, time.recomputation_seconds / time.total_seconds
-    nodes = advice.cluster.nodes
-    separates = (
-        "NCCL_DEBUG=INFO shows the network in use; torch.profiler separates NCCL's kernels from those of compute."
-    )
-    if nodes > 1 and again < _LEAST_SHARE:
-        text = f"{figure}: waiting in collectives counts as work, and {plural(nodes, 'node')} exchange data."
-        change = (
-            f"EFA must be in use (FI_PROVIDER efa in the log), and sharding within a node exchanges less. {separates}"
-        )
-        return Cause(name="communication", evidence=text, change=change)
-    if nodes == 1 and again >= _LEAST_SHARE and share < _LEAST_SHARE:
-        text = f"{figure}; {percent(again)} of the predicted step is recomputation, {percent(share)} communication."
-        change = (
-            "Checkpoint fewer blocks, or none, if the memory suffices: %smp_advise shows the memory of each choice."
-        )
-        return Cause(name="recomputation", evidence=text, change=change)
-    text = f"{figure}. Predicted: {percent(share)} communication, {percent(again)} recomputation; the figures fit both."
-    change = f"A probe with one node (advice.probe_cell()) has no network. {separates}"
-    return Cause(name="unknown cause", evidence=text, change=change)

@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from smp_advisor.files import data_file
-from smp_advisor.runs.keys import loss_in, measures_in, number, proofs_in, seconds_of, step_in
+from smp_advisor.runs.keys import loss_in, measures_in, number, proofs_in, seconds_of, step_in, waits_in
 from smp_advisor.runs.patterns import literal_of
 
 if TYPE_CHECKING:
@@ -65,6 +65,10 @@ class Log:
     times, and the length of a sequence."""
     error: float = 0.0
     """One standard deviation of the logarithm of the values by their printed digits."""
+    evidence: Mapping[str, int] = field(default_factory=dict)
+    """Lines that explain the step time, by cause (``evidence.toml``), with their number."""
+    data_seconds: float | None = None
+    """Median wait for data in a step, if the log prints it."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -121,6 +125,12 @@ def _formats() -> tuple[_Format, ...]:
     )
 
 
+@cache
+def _evidence() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    entries = data_file("runs", "evidence")["evidence"]
+    return tuple((entry["name"], re.compile(entry["pattern"])) for entry in entries)
+
+
 def read_text(text: str) -> Log:
     """Steps and memory of a log. Empty if no format matches."""
     reader = Reader()
@@ -146,6 +156,8 @@ class Reader:
         """Step whose figures follow in the next lines, and the number of its line."""
         self._last_step: float | None = None
         self._log: Log | None = None
+        self._evidence: dict[str, int] = {}
+        self._waits: list[float] = []
 
     def add(self, text: str) -> bool:
         """Read new lines; whether they have measured steps."""
@@ -158,6 +170,11 @@ class Reader:
         return sum(map(len, self._rows.values())) + sum(map(len, self._bars.values())) > before
 
     def _read(self, line: str) -> None:
+        for name, pattern in _evidence():
+            if pattern.search(line):
+                self._evidence[name] = self._evidence.get(name, 0) + 1
+        if wait := waits_in(line):
+            self._waits.append(wait)
         for entry in _formats():
             if entry.literal in line and (match := entry.step.search(line)):
                 self._of_format(entry, match, line)
@@ -245,7 +262,8 @@ class Reader:
     def log(self) -> Log:
         """Steps and memory so far, in the first format with a measured step."""
         if self._log is None:
-            self._log = self._read_so_far()
+            waits = median(self._waits) if self._waits else None
+            self._log = replace(self._read_so_far(), evidence=dict(self._evidence), data_seconds=waits)
         return self._log
 
     def _read_so_far(self) -> Log:

@@ -15,15 +15,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.errors import RunError
 from smp_advisor.files import CONFIGURATION, read_bytes, read_new
+from smp_advisor.runs.readers import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 ADVICE, LOG, STATUS, PROCESS = "advice.json", "log.txt", "status.json", "process.txt"
 """Files in the folder of a run: its prediction and log, and the status and process number of a local run."""
 _MOST_BYTES = 8 * 2**20
 """Of a log that one poll reads; the earlier part of a longer log is not read."""
-_LOGS = ("*.log", "*.txt", "*.out", "*.jsonl")
+_LOGS = ("*.log", "*.txt", "*.out", "*.err", "*.jsonl")
+_NO_LOGS = re.compile(
+    r"(?:requirements|constraints|readme|license|notice|vocab|merges|added_tokens|packages)\b.*", re.IGNORECASE
+)
+_MOST_LOGS, _DEEPEST = 64, 4
+"""Logs of a folder that are read, and its levels: torchrun's ``--log-dir`` has a folder per attempt and rank."""
 LOCAL_NOTES = (
     "Trained by processes of this machine: it teaches nothing about GPUs.",
     "Its prediction assumes 0.1 TFLOP/s per process: inferred.",
@@ -42,7 +48,11 @@ class Poll:
     transitions: tuple[tuple[str, float, float | None], ...] = ()
     """Phase, start and end in seconds since the epoch."""
     text: str = ""
-    """New lines of the log."""
+    """New lines of the log with the steps."""
+    other_text: str = ""
+    """New lines of the logs of other hosts and processes, each with its name before it."""
+    more: bool = False
+    """Whether there are further lines: the next poll reads them."""
     failure: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Hyperparameters of the job."""
@@ -51,7 +61,7 @@ class Poll:
     """CloudWatch's metrics by host: the sum over its GPUs in percent."""
     requests: int = 0
     error: str = ""
-    kind: Literal["", "throttled", "expired"] = ""
+    kind: Literal["", "throttled", "expired", "missing"] = ""
     """Whether a later poll can succeed: AWS answers too many requests, or the credentials have to be renewed."""
 
 
@@ -88,9 +98,13 @@ class LogFile:
 
     def poll(self, *, metrics: bool) -> Poll:  # noqa: ARG002 - a file has none
         """The complete new lines."""
-        return Poll(text=self._new_lines())
+        text = self.new_lines()
+        if not text and self._place and not self.path.exists():
+            return Poll(error=f"The log {self.name!r:.200} is no longer there.", kind="missing")
+        return Poll(text=text)
 
-    def _new_lines(self) -> str:
+    def new_lines(self) -> str:
+        """The lines since the last call."""
         try:
             text, self._place = read_new(self.path, self._place, _MOST_BYTES)
         except FileNotFoundError:
@@ -98,6 +112,31 @@ class LogFile:
         except OSError as error:
             raise RunError(f"The log {str(self.path)!r:.200} cannot be read: {error.strerror or error}.") from None
         return text.decode("utf-8", "replace")
+
+
+class LogFolder(LogFile):
+    """The logs of several hosts or processes of one run. The steps are those of the first one that has any."""
+
+    def __init__(self, folder: Path, logs: Sequence[Path]) -> None:
+        super().__init__(logs[0])
+        self.name = folder.name
+        self._logs = {str(path.relative_to(folder)): LogFile(path) for path in logs}
+        self._unsorted: dict[str, str] = {}
+        """Lines of each log before one has a step."""
+        self._with_steps = ""
+
+    def poll(self, *, metrics: bool) -> Poll:  # noqa: ARG002 - a file has none
+        """The complete new lines of all logs."""
+        new = {name: text for name, log in self._logs.items() if (text := log.new_lines())}
+        mine = ""
+        if not self._with_steps:
+            for name, text in new.items():
+                self._unsorted[name] = (self._unsorted.get(name, "") + text)[-_MOST_BYTES:]
+            found = (name for name in self._logs if read_text(self._unsorted.get(name, "")).samples)
+            self._with_steps = next(found, "")
+            mine = self._unsorted.get(self._with_steps, "")
+        others = (f"==> {name} <==\n{text}" for name, text in new.items() if name != self._with_steps)
+        return Poll(text=mine or new.get(self._with_steps, ""), other_text="".join(others))
 
 
 class LocalFolder(LogFile):
@@ -114,7 +153,7 @@ class LocalFolder(LogFile):
     def poll(self, *, metrics: bool) -> Poll:  # noqa: ARG002 - the process has none
         """Status and the complete new lines."""
         state = self.state()  # before the log, which is complete when the status is final
-        text = self._new_lines()
+        text = self.new_lines()
         status = state.get("status", "InProgress")
         failure = str(state.get("failure", ""))
         if status not in ENDED and not self._is_alive():
@@ -136,9 +175,11 @@ class LocalFolder(LogFile):
         """The content of the file of the status."""
         try:
             state = json.loads(read_bytes(self.folder / STATUS, CONFIGURATION))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             raise RunError(f"{str(self.folder)!r:.200} has no status of a local run.") from None
-        return state if isinstance(state, dict) else {}
+        if not _is_status(state):
+            raise RunError(f"The file {STATUS} in {str(self.folder)!r:.200} is none of a local run: start it again.")
+        return dict(state)
 
     def stop(self) -> None:
         """End the child process, which ends its workers and writes the status."""
@@ -165,6 +206,28 @@ class LocalFolder(LogFile):
         return False
 
 
+def _is_status(state: Any) -> bool:
+    """Whether a document has the fields of a local run's status."""
+    if not isinstance(state, dict):
+        return False
+    phases, settings = state.get("transitions", []), state.get("settings", {})
+    numbers = (int, float, type(None))
+    return (
+        all(isinstance(state.get(name, ""), str) for name in ("status", "failure"))
+        and isinstance(settings, dict)
+        and all(isinstance(value, str) for value in settings.values())
+        and isinstance(phases, list)
+        and all(
+            isinstance(phase, list)
+            and len(phase) == 3
+            and isinstance(phase[0], str)
+            and isinstance(phase[1], int | float)
+            and isinstance(phase[2], numbers)
+            for phase in phases
+        )
+    )
+
+
 Source = TrainingJob | LogFile
 
 
@@ -174,10 +237,18 @@ def source_in(path: Path) -> Source:
         return LogFile(path)
     if (path / STATUS).is_file():
         return LocalFolder(path)
-    logs = [file for pattern in _LOGS for file in path.glob(pattern) if file.is_file()]
+    logs = sorted(
+        {
+            file
+            for pattern in _LOGS
+            for file in path.rglob(pattern)
+            if len(file.relative_to(path).parts) <= _DEEPEST and file.is_file() and not _NO_LOGS.fullmatch(file.name)
+        },
+        key=lambda file: [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(file))],
+    )
     if not logs:
         raise RunError(f"{str(path)!r:.200} has no log: a file {', '.join(_LOGS)} is required.")
-    return LogFile(max(logs, key=lambda file: file.stat().st_mtime))
+    return LogFile(logs[0]) if len(logs) == 1 else LogFolder(path, logs[:_MOST_LOGS])
 
 
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")

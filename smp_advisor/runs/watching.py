@@ -9,18 +9,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.costs.uncertainty import TWO_SIDED
 from smp_advisor.costs.wording import plural, seconds
 from smp_advisor.errors import AdvisorError, RunError
+from smp_advisor.runs.causes import NOT_OF_PLAN, Cause, causes_of
 from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.measure import PREFERRED, PROCESSOR, timed
 from smp_advisor.runs.page import (
     IN_A_ROW,
-    NOT_OF_PLAN,
-    Cause,
     Figure,
     alarms_of,
-    causes_of,
     conclusions_of,
     elapsed,
     figures_of,
@@ -53,6 +50,10 @@ _METRICS_SECONDS = 300.0
 """Least waited time between two requests of metrics, which are the only ones that cost money."""
 _SILENT_POLLS = 60
 """Polls without a line after which watching a file ends, since a file does not state its end."""
+_MOST_PAGES = 40
+"""Pages of a log that one poll reads on."""
+_STALLED = 1.05
+"""Factor between the mean and the median of the steps from which both are shown."""
 _FAILED_POLLS = 3
 """The same for a log that shows a failure."""
 _DRIFT = 0.02
@@ -97,7 +98,9 @@ class Run(Shown):
         self.steps = Reader()
         self.silent_polls = 0
         self.silent_seconds = self._since_metrics = 0.0
-        self._tail = ""
+        self._tail = self._other_tail = ""
+        self.other_hardware = ""
+        """Sentence about a prediction for other instances, which is left out; empty if they agree."""
         self._learned: tuple[int, Advice | None, str] = (0, None, "")
 
     @property
@@ -119,7 +122,7 @@ class Run(Shown):
         if self.last.status == "Completed":
             return None
         plan = None if self.advice is None else self.advice.plan
-        found = read_failure(f"{self._tail}{self.last.failure}", plan=plan)
+        found = read_failure(f"{self._tail}{self._other_tail}{self.last.failure}", plan=plan)
         if found is None or self.last.failure or self.last.status == "Failed":
             return found
         return found if found.of_plan or (found.ended and self.is_log) else None
@@ -189,30 +192,53 @@ class Run(Shown):
             There is no such job, or it must not be read. Throttling and expired credentials are a `problem` instead.
         """
         with self._turn:
-            name = self.name
-            poll = self.source.poll(metrics=metrics)
-            self.polls += 1
-            self.requests += poll.requests
-            self.problem = ""
-            if poll.error:
-                if not poll.kind:
-                    raise RunError(f"{self.name} cannot be read. {poll.error}")
-                hint = " Renew the credentials: watching continues." if poll.kind == "expired" else ""
-                self.problem = f"{poll.error}{'' if poll.error.endswith('.') else '.'}{hint}"
-                self.last = replace(self.last, kind=poll.kind)
-                return self
-            self.last = replace(poll, hosts=poll.hosts or self.last.hosts, text="")
-            if self.name != name:
-                self.notes = (*self.notes, f"{name} reached its time limit; {self.name} goes on with the run.")
-            if self.steps.add(poll.text):
-                self.silent_polls, self.silent_seconds = 0, 0.0
-            else:
-                self.silent_polls += 1
-                self.silent_seconds += waited_seconds
-            self._tail = f"{self._tail}{poll.text}\n"[-_TAIL:] if poll.text else self._tail
-            for cached in ("typical", "failure"):
-                self.__dict__.pop(cached, None)
+            again = 0
+            while self._read(waited_seconds, metrics=metrics and not again) and again < _MOST_PAGES:
+                again += 1
             return self
+
+    def _read(self, waited_seconds: float, *, metrics: bool) -> bool:
+        """Read once; whether there is more."""
+        name = self.name
+        poll = self.source.poll(metrics=metrics)
+        self.polls += 1
+        self.requests += poll.requests
+        self.problem = ""
+        if poll.error:
+            if not poll.kind:
+                raise RunError(f"{self.name} cannot be read. {poll.error}")
+            hint = " Renew the credentials: watching continues." if poll.kind == "expired" else ""
+            self.problem = f"{poll.error}{'' if poll.error.endswith('.') else '.'}{hint}"
+            self.silent_polls += poll.kind == "missing"
+            self.last = replace(self.last, kind=poll.kind)
+            return False
+        self.last = replace(poll, hosts=poll.hosts or self.last.hosts, text="", other_text="")
+        if self.name != name:
+            self.notes = (*self.notes, f"{name} reached its time limit; {self.name} goes on with the run.")
+        self._compare_hardware()
+        if self.steps.add(poll.text):
+            self.silent_polls, self.silent_seconds = 0, 0.0
+        else:
+            self.silent_polls += 1
+            self.silent_seconds += waited_seconds
+        self._tail = f"{self._tail}{poll.text}\n"[-_TAIL:] if poll.text else self._tail
+        self._other_tail = f"{self._other_tail}{poll.other_text}"[-_TAIL:]
+        for cached in ("typical", "failure"):
+            self.__dict__.pop(cached, None)
+        return poll.more
+
+    def _compare_hardware(self) -> None:
+        """Leave out a prediction for other hardware than that of the job."""
+        if self.advice is None or not self.last.instances:
+            return
+        cluster = self.advice.cluster
+        if (set(self.last.instances), self.last.count) != ({cluster.instance.name}, cluster.nodes):
+            self.other_hardware = (
+                f"The job runs on {self.last.count} x {', '.join(self.last.instances)}, and the advice is for "
+                f"{cluster.nodes} x {cluster.instance.name}: its prediction and price do not apply, and it learns "
+                "nothing from this run; pass watch(..., advice=) for the job's instances."
+            )
+            self.advice = None
 
     def __iter__(self) -> Iterator[Run]:
         return self._polls(time.sleep)
@@ -303,11 +329,11 @@ class Run(Shown):
 
     @property
     def step_range(self) -> tuple[float, float, float] | None:
-        """Seconds per step with their 95 % interval: measured after five regular steps, predicted before."""
+        """Seconds per step by the clock, with stalls, and their 95 % interval: measured after five regular steps."""
         usual = self.typical
         if usual is not None and usual.steps >= IN_A_ROW:
-            spread = math.exp(TWO_SIDED * math.hypot(usual.error, _DRIFT))
-            return usual.seconds, usual.seconds / spread, usual.seconds * spread
+            spread = math.exp(TWO_SIDED * math.hypot(usual.error, usual.wall_error, _DRIFT))
+            return usual.wall_seconds, usual.wall_seconds / spread, usual.wall_seconds * spread
         if self.estimate is None:
             return None
         return self.estimate.step_seconds, *self.estimate.step_seconds_range
@@ -324,6 +350,8 @@ class Run(Shown):
         if steps is None or ranged is None:
             return None
         share = 1.0 if self.estimate is None or self.is_local else self.estimate.effective.share
+        if self.typical is not None and self.typical.wall_seconds > self.typical.seconds:
+            share = 1.0  # the pauses for checkpoints are in the measured mean
         days, low, high = (steps * value / share / _DAY for value in ranged)
         return days, low, high
 
@@ -338,6 +366,11 @@ class Run(Shown):
             expected = self.estimate
             predicted = f" (predicted {seconds(expected.step_seconds)})" if expected else ""
             parts.append(f"{seconds(self.typical.seconds)} per step{predicted}")
+            if self.typical.wall_seconds > _STALLED * self.typical.seconds:
+                parts.append(f"{seconds(self.typical.wall_seconds)} with its slow steps")
+            if self.typical.changed is not None:
+                step, before = self.typical.changed
+                parts.append(f"{seconds(before)} before step {step:,}" if step else f"{seconds(before)} before")
         if self.alarms:
             parts.append(plural(len(self.alarms), "alarm"))
         return "; ".join(parts)
@@ -358,10 +391,14 @@ class Run(Shown):
 
     @property
     def memory_share(self) -> float | None:
-        """Peak memory over that of the GPU; None if it is unknown, or the run ran out of it."""
-        if self.peak_gib is None or self.advice is None or self.log.out_of_memory:
+        """Peak memory over that of the GPU; None if it is unknown, or the run ran out of it.
+
+        Allocated memory counts, if the log has it: PyTorch frees its reserve before it runs out.
+        """
+        peak = self.log.peak_gib.get("allocated", self.peak_gib)
+        if peak is None or self.advice is None or self.log.out_of_memory:
             return None
-        return self.peak_gib / self.advice.cluster.instance.gpu_memory_gib
+        return peak / self.advice.cluster.instance.gpu_memory_gib
 
     def causes(self) -> tuple[Cause, ...]:
         """Causes of the deviation from the prediction, each with its evidence and the change to try.
@@ -380,7 +417,7 @@ class Run(Shown):
             host: entry["GPUUtilization"] / full for host, entry in self.last.hosts.items() if "GPUUtilization" in entry
         }
         restarts = sum(name == "Restarting" for name, *_ in self.last.transitions)
-        return causes_of(self.advice, self.typical, busy=busy, restarts=restarts, memory_share=self.memory_share)
+        return causes_of(self.advice, self.typical, self.log, busy=busy, restarts=restarts)
 
     def calibrated(self) -> Advice:
         """The advice with what the run measured. `Advice.learned` shows its intervals before and after.
@@ -406,6 +443,8 @@ class Run(Shown):
         """The prediction whose plan the run measured, if any, and its log, for an advice on a cluster."""
         if self.is_local and cluster.instance.gpu != PROCESSOR:
             raise RunError(f"{self.name} ran on processors, and teaches nothing about GPUs: use run.calibrated().")
+        if self.other_hardware:
+            raise RunError(self.other_hardware)
         ran = (self.last.instances, self.last.count)
         if self.advice is None and self.last.instances and ran != ([cluster.instance.name], cluster.nodes):
             raise RunError(

@@ -144,7 +144,7 @@ def test_a_run_keeps_its_plan_when_the_advice_shows_another(tokens):
         (4.0, "", "", "slower than the predicted interval"),
         (0.1, "", "", "faster than the predicted interval"),
         (1.0, "$", "\nstep 7 loss nan tokens_per_second 1.0\n", "loss is nan at step 7"),
-        (1.0, "peak_reserved_gib 24.00", "peak_reserved_gib 39.50", "of the GPU's"),
+        (1.0, "peak_allocated_gib 21.50", "peak_allocated_gib 39.50", "of the GPU's"),
         (1.0, "$", "\ntorch.OutOfMemoryError: CUDA out of memory.\n", "A GPU ran out of memory."),
     ],
 )
@@ -240,7 +240,8 @@ def test_a_run_of_several_jobs_is_followed_to_the_next(monkeypatch):
         (1.0, 0.0, {}, None),
         (4.0, 0.0, {}, "unknown cause"),
         (4.0, 0.5, {"algo-1": {"GPUUtilization": 300.0}}, "data loading"),
-        (4.0, 0.0, {"algo-1": {"GPUUtilization": 300.0}}, "host"),
+        (4.0, 0.0, {"algo-1": {"GPUUtilization": 300.0}}, "host or data loading"),
+        (4.0, 0.0, {"algo-1": {"GPUUtilization": 776.0}, "algo-2": {"GPUUtilization": 440.0}}, "slow node"),
         (4.0, 0.0, BUSY, "communication"),
         (4.0, 0.0, {**BUSY, "algo-2": {"GPUUtilization": 320.0}}, "slow node"),
         (0.1, 0.0, BUSY, "less work"),
@@ -253,11 +254,86 @@ def test_causes_have_evidence_and_a_change(watched, tokens, factor, scatter, hos
     found = [cause for cause in run.causes() if cause.name not in ("warm-up", "stalls")]
     assert [cause.name for cause in found] == ([] if name is None else [name])
     assert all(cause.evidence and cause.change and str(cause) in str(run) for cause in found)
-    if name in ("data loading", "slow node"):
+    if name in ("data loading", "host or data loading", "slow node"):
         assert run.offer() is None
     again = training(exported([9 * value, *[value] * 20], first=5), hosts=hosts)
     run = Run(Script(training(exported([9 * value, *steps])), again), tokens).poll().poll()
     assert [cause.name for cause in run.causes()][:2] == ["warm-up", "restart"]
+
+
+SOCKETS = "ip-10-1-0-1:101:212 [0] NCCL INFO Using network Socket\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "factors", "names"),
+    [
+        (SOCKETS, [4.0] * 40, ["warm-up", "network"]),
+        ("GPU 3 is throttled\n", [4.0] * 40, ["warm-up", "throttling"]),
+        ("pytorch allocator cache flushes since last step.\n", [4.0] * 40, ["warm-up", "memory"]),
+        ("", [1.0] * 20 + [1.3] * 20, ["warm-up", "change of the step time"]),
+        ("", [0.9 + 0.01 * n for n in range(40)], ["warm-up", "trend"]),
+        ("", [20.0 if n % 10 == 9 else 1.0 for n in range(40)], ["warm-up", "stalls"]),
+        ("", [4.0] * 40, ["warm-up", "unknown cause"]),
+    ],
+)
+def test_causes_are_those_that_the_log_shows(watched, tokens, before, factors, names):
+    value = tokens.estimate.step_seconds
+    run = watched(training(before + exported([9 * value, *(factor * value for factor in factors)])))
+    assert [cause.name for cause in run.causes()] == names
+    if "change" in names[-1]:
+        assert "before step 22" in run.headline
+    if names[-1] == "stalls":
+        left = (tokens.job.tokens / tokens.estimate.tokens_per_step - 41) * 2.9 * value / 86_400
+        assert run.remaining_days()[0] == pytest.approx(left, rel=0.1)
+        assert "on average, more than the predicted interval" in " ".join(run.alarms)
+    if names[-1] in ("network", "throttling"):
+        with pytest.raises(CalibrationError, match="known fault"):
+            run.calibrated()
+        assert run.offer() is None if run.learned[0] else "known fault" in str(run)
+
+
+def test_a_prediction_for_other_instances_is_left_out(watched):
+    run = watched(training(exported([1.0] * 30), instances=["ml.g5.48xlarge"], count=1))
+    assert "runs on 1 x ml.g5.48xlarge, and the advice is for 2 x ml.p4d.24xlarge" in run.alarms[0]
+    assert run.estimate is None
+    assert not any("cost" in row.label for row in run.figures())
+    with pytest.raises(RunError):
+        run.calibrated()
+
+
+def test_a_failure_without_a_reason_is_that_of_the_log_on_the_next_page_and_of_another_host(watched):
+    steps, full = exported([2.0] * 3), "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    assert watched(training(f"{steps}\n{full}", status="Failed")).failure.of_plan
+    run = watched(training(steps, status="Failed", more=True), training(f"{full}\n", status="Failed"))
+    assert run.failure.of_plan
+    run = watched(training(steps, status="Failed", other_text="==> algo-2-1 <==\n[rank9]: ValueError: bad row 7\n"))
+    assert (run.failure.rank, run.failure.cause) == (9, "The script raised ValueError: bad row 7.")
+    assert "states no reason" in watched(training(steps, status="Failed")).alarms[0]
+
+
+def test_the_logs_of_all_hosts_are_read_and_those_with_steps_first(tmp_path, advice):
+    (tmp_path / "requirements.txt").write_text("torch\n")
+    for rank in (0, 1):
+        (tmp_path / "attempt_0" / str(rank)).mkdir(parents=True)
+        (tmp_path / "attempt_0" / str(rank) / "stdout.log").write_text("start\n")
+    first = tmp_path / "attempt_0" / "0" / "stdout.log"
+    run = smpa.watch(tmp_path, advice)
+    first.write_text("start\n" + exported([2.0] * 9) + "\n")
+    (tmp_path / "attempt_0" / "1" / "stdout.log").write_text("start\nValueError: bad row 7\n")
+    assert run.poll().step == 9
+    assert "bad row 7" in run.failure.cause
+    alone = smpa.watch(first, advice)
+    first.unlink()
+    assert "no longer there" in alone.poll().problem
+
+
+@pytest.mark.parametrize(
+    "state", ['{"transitions": 5}', '{"transitions": [["a"]]}', '{"settings": 5}', "[]", "[" * 99_999]
+)
+def test_a_status_of_another_program_is_refused_in_a_sentence(tmp_path, state):
+    (tmp_path / "status.json").write_text(state)
+    with pytest.raises(RunError, match="local run"):
+        smpa.watch(tmp_path)
 
 
 def test_an_assumed_speed_is_no_alarm_until_the_run_calibrates_it():
