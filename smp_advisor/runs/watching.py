@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.costs.uncertainty import TWO_SIDED
 from smp_advisor.costs.wording import plural, seconds
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.runs.causes import NOT_OF_PLAN, Cause, causes_of
