@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from smp_advisor.rehearsal import Rehearsal, rehearse
     from smp_advisor.runs import Failure, read_failure
     from smp_advisor.runs.watching import Run
-    from smp_advisor.scripts import Finding, apply_fixes, check_script, read_stack
+    from smp_advisor.scripts import Finding, apply_fixes, check_script, read_stack, script_changes
     from smp_advisor.scripts.adapt import adapt_script
     from smp_advisor.workload import Adapter, Calibration, Job, Model, Overheads, Stack, load_calibration, stacks
 
@@ -82,6 +82,7 @@ __all__ = [
     "read_stack",
     "rehearse",
     "save",
+    "script_changes",
     "stacks",
     "watch",
 ]
@@ -120,6 +121,7 @@ _HOMES = {
     "read_stack": "scripts",
     "rehearse": "rehearsal",
     "save": "advice.files",
+    "script_changes": "scripts",
     "stacks": "workload",
     "watch": "estimators",
 }

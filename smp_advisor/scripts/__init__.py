@@ -3,15 +3,18 @@
 from smp_advisor.findings.finding import Finding, Fix, Severity
 from smp_advisor.findings.report import Report
 from smp_advisor.reading.source import Unresolved
+from smp_advisor.scripts.changes import Change, ScriptChanges, script_changes
 from smp_advisor.scripts.check import check_script
 from smp_advisor.scripts.fixes import FileFix, apply_fixes, plan_fixes
 from smp_advisor.scripts.following import ScriptStack, read_stack
 
 __all__ = [
+    "Change",
     "FileFix",
     "Finding",
     "Fix",
     "Report",
+    "ScriptChanges",
     "ScriptStack",
     "Severity",
     "Unresolved",
@@ -19,4 +22,5 @@ __all__ = [
     "check_script",
     "plan_fixes",
     "read_stack",
+    "script_changes",
 ]
