@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.arguments import brief
 from smp_advisor.uninterrupted import uninterrupted
@@ -79,6 +79,19 @@ class Memory:
         return frame
 
 
+PhaseName = Literal["load", "first update", "steps", "save"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """Peaks of one phase, GiB: of a GPU, of a node's host memory, and of a node's disk."""
+
+    name: PhaseName
+    gpu_gib: float
+    host_gib_per_node: float = 0.0
+    disk_gib_per_node: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTime:
     """Seconds per optimizer step on the critical path. The parts add up to the total."""
@@ -126,11 +139,13 @@ class Estimate:
     plan: Plan
     memory: Memory
     time: StepTime
+    phases: tuple[Phase, ...]
+    """Peaks of loading, of the first update, of the steps and of saving; the worst decides whether the plan fits."""
     usable_gpu_memory_gib: float
     needed_gib: float
-    """Required GPU memory of the largest stage: its peak without memory that the allocator can release."""
+    """Required GPU memory of the worst phase and stage: its peak without memory that the allocator can release."""
     host_memory_gib_per_node: float
-    """Host memory of offloaded activations and of a paged optimizer per node."""
+    """Host memory per node in the phase with the most: offloaded activations, a paged optimizer, a model that loads."""
     host_memory_fits: bool
     fit_probability: float
     """Probability that every stage fits in usable memory, by the error of the cost model (normal in GiB)."""

@@ -18,7 +18,7 @@ from smp_advisor.costs.communication import MOST_MEASURED, Group, is_first_gener
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import constant, peak_flops
 from smp_advisor.costs.effective_time import effective_time
-from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, StageMemory, StepTime
+from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, Phase, StageMemory, StepTime
 from smp_advisor.costs.learned import LearnedMemory, learned_seconds, unmeasured_share
 from smp_advisor.costs.memory import (
     GIB,
@@ -28,6 +28,14 @@ from smp_advisor.costs.memory import (
     pressure_factor,
     pressure_warning,
     stage_bytes,
+)
+from smp_advisor.costs.phases import (
+    HOST_SHARE,
+    load_gpu_bytes,
+    load_host_bytes,
+    phase_words,
+    phases,
+    worst_phase,
 )
 from smp_advisor.costs.step_time import Step, step_of
 from smp_advisor.costs.transfer import targets
@@ -52,6 +60,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from smp_advisor.cluster.table import Instance
     from smp_advisor.costs.world import Stage
     from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
@@ -141,6 +150,11 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
         margin[rows] = smallest([(usable - needed) / error for *_, needed, error in kinds])
         # A node may have several stages. Each of its GPUs is counted with the largest.
         host[rows] = largest([h for _, _, h, *_ in kinds]) * cluster.instance.gpus
+    loaded, loaded_host = load_gpu_bytes(model, layout), load_host_bytes(model, cluster, layout)
+    if loaded:
+        required = np.maximum(required, loaded)
+        margin = np.minimum(margin, (usable - loaded) / _load_error(loaded))
+    host = np.maximum(host, loaded_host)
     return MemoryColumns(needed_bytes=required, margin=margin, host_bytes_per_node=host)
 
 
@@ -153,6 +167,14 @@ def pressure_columns(model: Model, cluster: Cluster, job: Job, layout: Layout, n
     if job.calibration is None or not np.size(needed):
         return factor
     return 1 + (factor - 1) * unmeasured_share(job.calibration, model, cluster, job, layout)
+
+
+_LOAD_ERROR = 0.03
+
+
+def _load_error(bytes_: float) -> float:
+    """One standard deviation of the error of the loaded model, bytes: its tensors are known, the context less so."""
+    return math.hypot(_LOAD_ERROR * bytes_, 0.3 * GIB)
 
 
 def fit_probability(margin: float) -> float:
@@ -277,6 +299,12 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     time = StepTime(**{name: float(part) for name, part in seconds.items()})
     margin, error = min(((usable - float(need)) / float(error), float(error)) for *_, need, error in kinds)
     host = max(float(h) for _, _, h, *_ in kinds) * instance.gpus
+    memory = _memory(model, degree, kinds)
+    every = _phases(model, cluster, job, layout, memory, needed, host)
+    if loaded := load_gpu_bytes(model, layout):
+        needed = max(needed, loaded)
+        margin, error = min((margin, error), ((usable - loaded) / _load_error(loaded), _load_error(loaded)))
+    host = max(phase.host_gib_per_node for phase in every) * GIB
     batch, sequence = global_batch_size(plan, cluster), model.sequence_length(job.sequence_length)
     step = time.total_seconds
     per_gpu = model_flops_per_sample(model, sequence) * batch / step / cluster.gpus
@@ -284,7 +312,8 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     effective = effective_time(model, cluster, job, layout, step_seconds=step, steps=steps)
     return Estimate(
         plan=plan,
-        memory=_memory(model, degree, kinds),
+        memory=memory,
+        phases=every,
         time=time,
         usable_gpu_memory_gib=instance.usable_gpu_memory_gib,
         needed_gib=needed / GIB,
@@ -302,6 +331,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         days=None if steps is None else steps * step / effective.share / 86_400,
         step_factors=factors,
         assumptions=(
+            *_named_phase(every, instance),
             *(pressure_warning(needed, usable) if pressure > 1 else ()),
             *communication_caveats(cluster, layout, world),
             *assumptions(model, plan, job),
@@ -349,8 +379,24 @@ def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats
     )
 
 
-HOST_SHARE = 0.8
-"""Maximum share of host memory for offloaded activations. Data loading and the operating system use the remainder."""
+def _phases(
+    model: Model, cluster: Cluster, job: Job, layout: Layout, memory: Memory, needed_bytes_: float, host: float
+) -> tuple[Phase, ...]:
+    peak, state = memory.peak, layout.state_bytes
+    kept = peak.parameters_gib + peak.context_gib
+    updated = kept + peak.gradients_gib + peak.optimizer_state_gib + peak.fp32_copies_gib
+    owned = peak.optimizer_state_gib / state.moment_bytes if state.moment_bytes else 0.0
+    steps = Phase(name="steps", gpu_gib=needed_bytes_ / GIB, host_gib_per_node=host / GIB)
+    update = updated + state.step_bytes * owned
+    return phases(model, cluster, job, layout, steps=steps, state_gib=kept, update_gib=update)
+
+
+def _named_phase(every: tuple[Phase, ...], instance: Instance) -> Iterator[str]:
+    """A sentence, if another phase than the steps needs the most."""
+    worst = worst_phase(every, instance.usable_gpu_memory_gib, instance.host_memory_gib)
+    if worst.name == "load" and worst.gpu_gib > max(phase.gpu_gib for phase in every if phase.name == "steps"):
+        words = phase_words(worst, instance.usable_gpu_memory_gib)
+        yield f"{words[0].upper()}{words[1:]}, more than a step."
 
 
 def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:

@@ -142,7 +142,8 @@ def fit(estimate: Estimate, min_fit_probability: float) -> str:
     missing = gib(-estimate.headroom_gib)
     over = f"{missing if missing != '0.0 GiB' else 'slightly'} over the {gib(estimate.usable_gpu_memory_gib)} available"
     if estimate.headroom_gib < 0 and estimate.fit_probability < min_fit_probability:
-        return f"does not fit: {over}"
+        loading = estimate.needed_gib > estimate.memory.peak.total_gib + VISIBLE_GIB
+        return f"does not fit: {'loading the quantized model on every GPU is ' if loading else ''}{over}"
     if not estimate.host_memory_fits:
         required = gib(estimate.host_memory_gib_per_node)
         return f"does not fit: a node has less than the required {required} of host memory"

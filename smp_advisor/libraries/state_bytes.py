@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
@@ -72,6 +72,10 @@ class StateBytes:
     """Whether the values between blocks, which checkpointing saves, are fp32 whatever `compute_bytes` is."""
     doubled_inputs: bool = False
     """Whether a run holds about twice the checkpointed inputs."""
+    loaded_entirely: bool = False
+    """Whether every GPU has the whole quantized model before it is sharded."""
+    loaded_copies: Literal["", "first", "each"] = ""
+    """Processes of a node that load the model into host memory: none, the first of the job, or each."""
     unpacked: bool = False
     """Whether frozen weights are unpacked into the compute type for every use (bitsandbytes)."""
     gathered_element_bytes: float = 0.0

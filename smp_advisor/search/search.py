@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smp_advisor.costs.evaluate import (
-    HOST_SHARE,
     estimate,
     fit_probability,
     learned_width,
@@ -20,6 +19,7 @@ from smp_advisor.costs.evaluate import (
     trained,
 )
 from smp_advisor.costs.memory import GIB
+from smp_advisor.costs.phases import HOST_SHARE
 from smp_advisor.costs.uncertainty import DIVISIONS, comparison_spread, kind_names, plan_divisions
 from smp_advisor.costs.wording import plural
 from smp_advisor.costs.world import World, stack_of

@@ -14,10 +14,12 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import Estimate, estimate, estimate_many
 from smp_advisor.costs.constants import constants
 from smp_advisor.costs.effective_time import best_interval_seconds, elapsed_per_work, seconds_between_failures
+from smp_advisor.costs.evaluate import memory_columns
 from smp_advisor.costs.evaluate import trained as trained_by
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan
-from smp_advisor.workload import Adapter, Job, Overheads
+from smp_advisor.libraries.layout import layout_of
+from smp_advisor.workload import Adapter, Job, Model, Overheads
 from smp_advisor.workload.job import OVERHEADS
 from tests.costs.shapes import P4D, a100s, gpt
 
@@ -242,3 +244,24 @@ def test_checkpoints_of_adapters_contain_what_the_script_saves(bits: int, librar
         assert gib == pytest.approx(12 * own / 2**30)  # fp32 values with Adam's two moments
     sharded = estimate(MODEL, node, trained, Plan(library="smp-v2", hybrid_shard_degree=8)).effective
     assert sharded.checkpoint_gib > MODEL.parameter_count * bits / 8 / 2**30  # by a script of the user
+
+
+def test_the_verdict_is_that_of_the_worst_phase_which_is_named() -> None:
+    model, cluster = Model.from_name("llama-3-70b"), Cluster("ml.p4d.24xlarge", 1)
+    adapter = Adapter(rank=16, base_bits=4)
+    job = Job(sequence_length=2048, precision="bf16", attention="fused", adapter=adapter)
+    plan = Plan(library="fsdp", batch_size=1, activation_checkpointing="each")
+    found = estimate(model, cluster, job, plan)
+    load, update, steps, save = found.phases
+    assert [phase.name for phase in found.phases] == ["load", "first update", "steps", "save"]
+    # The whole quantized model on every GPU before it is sharded: more than a step needs.
+    assert load.gpu_gib > found.usable_gpu_memory_gib > steps.gpu_gib > update.gpu_gib
+    assert (found.needed_gib, found.fits) == (load.gpu_gib, False)
+    assert found.fit_probability < 0.5
+    assert found.assumptions[0].startswith("Loading the quantized model on every GPU needs 4")
+    assert memory_columns(model, cluster, job, layout_of([plan], job, cluster)).margin[0] < 0
+    assert save.disk_gib_per_node > 0
+    # A script of one's own may load a part on each GPU; a sharded 16-bit base is in the first process's host memory.
+    assert estimate(model, cluster, replace(job, stack="hf-sdpa"), plan).fits
+    whole = estimate(model, cluster, replace(job, adapter=Adapter(rank=16)), plan)
+    assert whole.host_memory_gib_per_node == pytest.approx(2 * model.parameter_count / 2**30)

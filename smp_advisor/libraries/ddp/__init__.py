@@ -41,6 +41,7 @@ def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
             trained(ddp(job), job),
             # A second copy of all gradients, unless they are views of the buckets, as in the exported script.
             bucket_elements=0.0 if job.stack == "auto" else math.inf,
+            loaded_copies="each" if job.stack == "auto" and job.adapter is None else "",
         ),
         rows=plans.rows,
         batch_samples=plans["batch_size"] * plans["gradient_accumulation_steps"],

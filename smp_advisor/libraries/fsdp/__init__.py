@@ -84,6 +84,15 @@ def _adapter_units(job: Job, state: StateBytes) -> StateBytes:
     return replace(state, adapter_units=own_code, doubled_inputs=own_code or job.adapter.quantized)
 
 
+def _as_exported(job: Job, state: StateBytes) -> StateBytes:
+    """The state with the way in which the exported script loads the model."""
+    if job.stack != "auto":
+        return state
+    bits = 16 if job.adapter is None else job.adapter.base_bits
+    # It shards no base of 8 bits.
+    return replace(state, loaded_entirely=bits == 4, loaded_copies="first" if bits == 16 else "")
+
+
 def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
     """Columns of the cost model for columns of plans. Hybrid strategies shard within a node."""
     hybrid = is_in(plans["sharding_strategy"], _HYBRID)
@@ -91,7 +100,7 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
         raise ValueError("FSDP's hybrid strategies shard within a node: pass the cluster")
     node, gpus = (0, 0) if cluster is None else (min(cluster.gpus_per_node, cluster.gpus), cluster.gpus)
     return Layout.of_columns(
-        _adapter_units(job, trained(fully_sharded(job), job)),
+        _as_exported(job, _adapter_units(job, trained(fully_sharded(job), job))),
         rows=plans.rows,
         shard_level=3,
         shard_degree=where(hybrid, node, gpus),

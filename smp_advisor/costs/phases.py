@@ -1,0 +1,89 @@
+"""Peaks of the phases of a run: loading the model, the first update, the other steps, saving a checkpoint.
+
+A plan fits if every phase does. Of loading, what the exported scripts for FSDP and DDP do is counted: bitsandbytes
+quantizes the whole model on every GPU before it is sharded; the first process of a sharded job, and every process of a
+replicated one, has the model in host memory before it is on the GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.costs.constants import constant
+from smp_advisor.costs.effective_time import checkpoint_bytes, writing_nodes
+from smp_advisor.costs.estimate import Phase
+from smp_advisor.files import sentence
+
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.layout import Layout
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+GIB = 2**30
+HOST_SHARE = 0.8
+"""Maximum share of host memory for a job. Data loading and the operating system use the remainder."""
+
+
+def load_gpu_bytes(model: Model, layout: Layout) -> float:
+    """Bytes of a GPU with the whole quantized model, before it is sharded; 0 where a step needs more in any case."""
+    state = layout.state_bytes
+    if not state.loaded_entirely or state.frozen_bytes is None:
+        return 0.0
+    # Embedding and head stay in 16 bits.
+    half = model.embedding_parameters + model.head.parameters
+    quantized = state.frozen_bytes * (model.parameter_count - half)
+    return float(quantized + state.compute_bytes * half + constant("memory.context_gib") * GIB)
+
+
+def load_host_bytes(model: Model, cluster: Cluster, layout: Layout) -> float:
+    """Bytes of a node's host memory while the exported script loads pretrained weights."""
+    state = layout.state_bytes
+    copies = {"": 0, "first": 1, "each": cluster.instance.gpus}[state.loaded_copies]
+    stored = state.parameter_bytes if state.frozen_bytes is None else state.frozen_bytes
+    return copies * stored * model.parameter_count
+
+
+def phases(
+    model: Model, cluster: Cluster, job: Job, layout: Layout, *, steps: Phase, state_gib: float, update_gib: float
+) -> tuple[Phase, ...]:
+    """Peaks of all phases of a run, in their order.
+
+    Parameters
+    ----------
+    steps
+        Peaks of a step, which the cost model counts term by term.
+    state_gib
+        Parameters and context of a GPU between steps.
+    update_gib
+        Parameters, gradients, optimizer state and temporaries of the update.
+    """
+    saved = checkpoint_bytes(model, layout) / writing_nodes(cluster, layout) / GIB
+    loaded = max(load_gpu_bytes(model, layout) / GIB, state_gib)
+    return (
+        Phase(name="load", gpu_gib=loaded, host_gib_per_node=load_host_bytes(model, cluster, layout) / GIB),
+        Phase(name="first update", gpu_gib=min(update_gib, steps.gpu_gib), host_gib_per_node=steps.host_gib_per_node),
+        steps,
+        Phase(
+            name="save",
+            gpu_gib=min(update_gib, steps.gpu_gib),
+            host_gib_per_node=steps.host_gib_per_node + (saved if job.overheads.asynchronous else 0.0),
+            disk_gib_per_node=saved,
+        ),
+    )
+
+
+def worst_phase(every: tuple[Phase, ...], usable_gib: float, host_gib: float) -> Phase:
+    """The phase with the largest share of what a GPU or a host has; of equal ones, the steps."""
+    limit = max(HOST_SHARE * host_gib, 1e-9)
+
+    def share(phase: Phase) -> tuple[float, bool]:
+        used = max(phase.gpu_gib / usable_gib, phase.host_gib_per_node / limit)
+        return round(used, 6), phase.name == "steps"
+
+    return max(every, key=share)
+
+
+def phase_words(phase: Phase, usable_gib: float) -> str:
+    """What a phase needs: "loading the quantized model on every GPU needs 40.1 of 39.4 GiB"."""
+    return sentence("costs", f"phase_{phase.name.replace(' ', '_')}", needed=phase.gpu_gib, usable=usable_gib)
