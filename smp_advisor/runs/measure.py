@@ -238,6 +238,9 @@ PROCESSOR = "processor"
 """The GPU of a local run, whose peak is assumed: a faster machine exceeds it."""
 _ROUNDED = 1.1
 """Factor between the batch and the product of a printed rate and step time: both are rounded, and batches padded."""
+_UNPROVEN = 1.4
+"""Factor to the estimate, inside of its interval, to which a log is believed that does not show its batch: half a batch,
+or half a sequence, takes 0.5 to 0.65 of the time."""
 _COUNTED = 1.5
 """The same for printed TFLOP/s: programs count attention and recomputation differently."""
 
@@ -273,15 +276,17 @@ def _is_proven(log: Log, model: Model) -> bool:
 
 
 def _doubt_of(log: Log, run: MeasuredRun, model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
-    """Why a log may be of another run: its time is outside of the interval, and nothing in it shows the batch."""
+    """Why a log may be of another run: its time is far from the estimate, and nothing in it shows the batch."""
     if run.step_seconds is None or log.title == FIGURES or cluster.instance.gpu == PROCESSOR or _is_proven(log, model):
         return ""
-    low, high = estimate(model, cluster, job, plan).step_seconds_range
+    before = estimate(model, cluster, job, plan)
+    low, high = before.step_seconds_range
+    low, high = max(low, before.step_seconds / _UNPROVEN), min(high, before.step_seconds * _UNPROVEN)
     if low <= run.step_seconds <= high:
         return ""
     return (
-        f"A step of {run.step_seconds:.4g} s is outside of the plan's 95 % interval ({low:.3g} to {high:.3g} s), and "
-        "no figure of the log shows its batch and sequence length"
+        f"A step of {run.step_seconds:.4g} s is far from the predicted {before.step_seconds:.3g} s ({low:.3g} to "
+        f"{high:.3g} s is believed), and no figure of the log shows its batch and sequence length"
     )
 
 

@@ -38,7 +38,7 @@ _WARNING = re.compile(
     re.IGNORECASE,
 )
 _LOUD = re.compile(
-    r"OP_REQUIRES failed|Resource exhausted: OOM|job is preempted|The NVIDIA driver on your system is too old"
+    r"OP_REQUIRES failed|Resource exhausted: OOM|job is preempted|FailedScheduling|FailedMount|[Bb]ack-?[Oo]ff |Evicted|The NVIDIA driver on your system is too old"
 )
 """Ends of a job that their programs print as warnings."""
 _BOILERPLATE = (

@@ -23,7 +23,7 @@ from smp_advisor.runs.measure import measured_run
 from smp_advisor.runs.readers import Log, Sample
 from tests.runs.logs import exported
 
-FACTORS = st.floats(0.5, 3.0)
+FACTORS = st.floats(0.6, 3.0)
 
 
 def _calibration(advice, *factors):
