@@ -239,8 +239,8 @@ PROCESSOR = "processor"
 _ROUNDED = 1.1
 """Factor between the batch and the product of a printed rate and step time: both are rounded, and batches padded."""
 _UNPROVEN = 1.4
-"""Factor to the estimate, inside of its interval, to which a log is believed that does not show its batch: half a batch,
-or half a sequence, takes 0.5 to 0.65 of the time."""
+"""Factor to the estimate, inside of its interval, to which a log is believed that does not show its batch: half of a
+batch or sequence takes 0.5 to 0.65 of the time."""
 _COUNTED = 1.5
 """The same for printed TFLOP/s: programs count attention and recomputation differently."""
 

@@ -38,7 +38,8 @@ _WARNING = re.compile(
     re.IGNORECASE,
 )
 _LOUD = re.compile(
-    r"OP_REQUIRES failed|Resource exhausted: OOM|job is preempted|FailedScheduling|FailedMount|[Bb]ack-?[Oo]ff |Evicted|The NVIDIA driver on your system is too old"
+    r"OP_REQUIRES failed|Resource exhausted: OOM|job is preempted|NVIDIA driver on your system is too old"
+    r"|FailedScheduling|FailedMount|[Bb]ack-?[Oo]ff |Evicted"
 )
 """Ends of a job that their programs print as warnings."""
 _BOILERPLATE = (
