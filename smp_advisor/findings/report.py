@@ -155,10 +155,24 @@ def statement(report: Report) -> list[str]:
     return [*report.coverage.lines, *([note] if open_places else [])]
 
 
+def nothing_found(report: Report) -> str:
+    """What "no findings" stands for: the rules that ran, and what they could not follow."""
+    coverage, places = report.coverage, len(report.unresolved)
+    left = f"; {places} place{'s were' if places > 1 else ' was'} not followed" if places else ""
+    if coverage is None:
+        return f"no findings{left}"
+    seen = any(part.places for part in coverage.parts)
+    if not coverage.libraries and not seen:
+        return f"nothing was checked: it has no model, optimizer, training loop or save that a rule knows{left}"
+    if not coverage.libraries:
+        return f"no findings of the general rules; no rules of a library apply{left}"
+    return f"no findings by the rules of {', '.join(coverage.libraries)}{left}"
+
+
 def counts(report: Report) -> str:
     """The number of findings of each severity, in one line."""
     if not report.findings:
-        return f"{one_line(report.path)}: no findings."
+        return f"{one_line(report.path)}: {nothing_found(report)}."
     fixable = sum(finding.fix is not None for finding in report.findings)
     tail = f"; {fixable} with an automatic fix" if fixable else ""
     return f"{one_line(report.path)}: {report.totals}{tail}."

@@ -16,6 +16,7 @@ from smp_advisor.libraries.library import get_library
 from smp_advisor.reading.module import changed, complete, diff
 from smp_advisor.reading.source import cell_changes, read
 from smp_advisor.scripts.checks import judge
+from smp_advisor.scripts.checks.arguments import trainer_calls
 from smp_advisor.scripts.checks.outputs import flags_of
 from smp_advisor.scripts.checks.parallel import ACCELERATORS, REPLICATING
 from smp_advisor.scripts.checks.sharding import FSDP
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _WRAPPERS = ("smp.DistributedModel", "tsm.transform", "tsm.transform.transform", *FSDP, *REPLICATING)
 _SAVES = known_names("saves")
+_LIGHTNING = ("lightning.", "pytorch_lightning.", "lightning_fabric.")
 _SAVING = ("save_pretrained", "save_model", "save_checkpoint", "save_state", "save_weights")
 _KERAS = ("tensorflow.keras.optimizers.", "tensorflow.optimizers.", "keras.optimizers.")
 _TITLES = {"smp_torch": "SMP v1 (PyTorch)", "smp_tensorflow": "SMP v1 (TensorFlow)", "smp_v2": "SMP v2"}
@@ -50,10 +52,14 @@ def coverage(context: Context) -> Coverage:
         for name, back_end in BACK_ENDS.items()
         if getattr(libraries, name)
     ]
-    names += ["FSDP"] if libraries.fsdp or _reached(context.trace.named(*FSDP)) else []
+    lightning = any(call.name.startswith(_LIGHTNING) for call in context.trace.calls if call.reached)
+    names += ["FSDP"] if (libraries.fsdp and not lightning) or _reached(context.trace.named(*FSDP)) else []
     names += ["DDP"] if _reached(context.trace.named(*REPLICATING)) else []
     names += ["Accelerate"] if _reached(context.trace.named(*ACCELERATORS)) else []
     names += ["Hugging Face Trainer"] if context.trainer else []
+    names += ["Lightning (ranks, data, checkpoints)"] if lightning else []
+    packages = {name.partition(".")[0] for _, name in trainer_calls(context)} - {"lightning"}
+    names += [f"arguments by release of {', '.join(sorted(packages))}"] if packages else []
     by_trainer = ("that of Trainer",) if context.trainer else ()
     optimizers = [
         call

@@ -54,7 +54,7 @@ def test_a_folder_is_checked_without_what_is_not_of_the_project(project, capsys)
     assert status == 1
     assert not complaints
     assert "train.py:63:14: error SMP109" in shown
-    assert "deeper/other.py: no findings.\n  Rules applied: SMP v1 (PyTorch)." in shown
+    assert "deeper/other.py: no findings by the rules of SMP v1 (PyTorch).\n  Rules applied: SMP v1 (PyTorch)." in shown
     assert (
         "1 file without a library, model, optimizer, training loop or saver that a check applies to: setup.py." in shown
     )

@@ -169,8 +169,8 @@ torch.save(model.state_dict(), "model.pt")
 
 def test_nothing_is_reported_only_with_what_was_seen():
     text = str(check_script(samples.PIPELINE, samples.PIPELINE_PLAN))
-    head, *statement = text[text.index("<source>: no findings.") :].splitlines()
-    assert head == "<source>: no findings."
+    head, *statement = text[text.index("<source>: no findings") :].splitlines()
+    assert head == "<source>: no findings by the rules of SMP v1 (PyTorch)."
     assert statement[0] == "  Rules applied: SMP v1 (PyTorch)."
     assert "smp.DistributedModel (<source>:" in statement[1]
     assert "training loops: loop (<source>:" in statement[1]
@@ -179,6 +179,7 @@ def test_nothing_is_reported_only_with_what_was_seen():
 
 def test_what_was_not_seen_is_stated():
     report = check_script("import torch\n\nprint(torch.__version__)\n")
+    assert "<source>: nothing was checked: it has no model" in str(report)
     assert "Rules applied: none of a library" in str(report)
     assert "models: none seen; optimizers: none seen; training loops: none seen; savers: none seen" in str(report)
 

@@ -92,6 +92,8 @@ def _unknown(context: Context, call: Call, name: str, argument: str, last: Relea
             return None  # it comes from a dictionary, which the script may fill by the release
         values["release"] = f"{package} {_text(known[0])}"
         return Hit(call.module, node, values, severity=_severity(span), variant="later")
+    if known is not None and not callable_of(call.name) and not instead_of(name, argument):
+        return None  # a subclass of another package may keep it
     if known is not None:
         values |= {"release": f"{package} {_text(known[1])}", "instead": _instead(call, name, argument, last)}
         return Hit(call.module, node, values, severity=_severity(span), variant="removed")
@@ -167,7 +169,7 @@ def _weights_that_cannot_be_unscaled(context: Context) -> Iterator[Hit]:
         if call.reached and any(_is_half(call.argument(name)) for name in ("dtype", "torch_dtype"))
     ]
     for call in trainer_arguments(context):
-        if constant(call.argument("fp16")) is True and halves:
+        if constant(call.argument("fp16")) is True and halves and not _adapts(context):
             yield Hit(call.module, argument_node(call, "fp16") or call.node)
 
 

@@ -173,6 +173,9 @@ def _saved_without_the_wrapper(context: Context) -> Iterator[Hit]:
     for prepare in list(prepares):
         if any(maker.gives(name) for maker in makers(prepare.receiver) for name in own):
             prepares.remove(prepare)  # FSDP2 and tensor parallelism keep the class of the model
+    text = "".join(module.source.text.lower() for module in context.trace.modules)
+    if "deepspeed" in text or "fsdp" in text:
+        return  # their wrappers hand the methods of the model on
     for call in context.trace.methods("save_pretrained", "push_to_hub"):
         owners = [option.owner if isinstance(option, Item) else option for option in origins(call.receiver)]
         wrapped = owners and all(isinstance(owner, Result) and owner.call in prepares for owner in owners)

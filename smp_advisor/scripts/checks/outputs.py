@@ -188,7 +188,8 @@ def _end_token_trained(context: Context) -> Iterator[Hit]:
             causal = constant(call.argument("mlm", 1)) is False
             same = any(maker in makers(store.owner) for maker in makers(call.argument("tokenizer", 0)))
             if collates and causal and call.reached and same:
-                yield Hit(call.module, call.node)
+                appended = call.module.source.text.count("eos_token") > 1 + (store.node.attr == "pad_token_id")
+                yield Hit(call.module, call.node, severity="warning" if appended else None)
 
 
 @check("TRN733")
