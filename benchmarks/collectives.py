@@ -1,8 +1,9 @@
 """Compare the cost model's collectives with measured ones.
 
-Run it with ``python benchmarks/collectives.py CSV`` on a table of measured NCCL collectives (columns ``op``,
-``instance_type``, ``nodes``, ``message_bytes``, ``time_us``, ``quality``). It prints the error, ln(predicted /
-measured), by collective, instance and size. Rows on instances that the advisor does not know are counted, not compared.
+Run it with ``python benchmarks/collectives.py`` on ``validation/collectives/efa.csv``, or with another table of NCCL
+collectives (columns ``op``, ``instance_type``, ``nodes``, ``message_bytes``, ``time_us``, ``quality``). It prints the
+error, ln(predicted / measured), by collective, instance and size. Rows on instances that the advisor does not know are
+counted, not compared.
 """
 
 from __future__ import annotations
@@ -58,6 +59,5 @@ def main(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    sys.exit(main(Path(sys.argv[1])))
+    default = Path(__file__).parents[1] / "validation" / "collectives" / "efa.csv"
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else default))

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["VALIDATION", "main", "tables_of_repository"]
 
 VALIDATION = Path(__file__).parents[2] / "validation"
+_OTHER_COLUMNS = {"collectives", "one_gpu"}
 
 
 def tables_of_repository() -> list[Path]:
     """The tables of measured runs in the repository."""
-    return sorted(path for path in VALIDATION.glob("*/*.csv") if path.parent.name != "collectives")
+    return sorted(path for path in VALIDATION.glob("*/*.csv") if path.parent.name not in _OTHER_COLUMNS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _LAUNCHES = 2
 """Per token, layer and direction: an LSTM of width 1,024 takes 19 to 22 microseconds for each, and 18 to 30 in the
-backward pass, on an H100 at batches of 8 and 64 (``benchmarks/gpu_modules.py``)."""
+backward pass, on an H100 at batches of 8 and 64 (``validation/one_gpu/modules.csv``)."""
 
 
 def has_recurrent_layers(model: nn.Module) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _CONVERSIONS = 3.5
 """Traffic of convolutions besides their products, relative to their operands and results: kernels for tensor cores read
 and write channels last, so PyTorch's default layout is converted before and after them (cuDNN documentation, tensor
-layouts). Set to a U-Net, a WaveNet and a diffusion model on an H100 (``benchmarks/gpu_rows/modules.csv``)."""
+layouts). Set to a U-Net, a WaveNet and a diffusion model on an H100 (``validation/one_gpu/modules.csv``)."""
 
 
 def with_traced_kernels(
