@@ -27,6 +27,7 @@ def advise(
     instance_count: int | str | None = None,
     max_days: float | str | None = None,
     max_usd: float | str | None = None,
+    max_gpu_hours: float | str | None = None,
     library: str = "auto",
     framework: str | None = None,
     objective: str = "throughput",
@@ -54,9 +55,9 @@ def advise(
     instance_count
         Nodes, where `cluster` is an instance; 1 if not given. ``"smallest"`` is the smallest number that fits. Without
         a number, a deadline, a budget or several instances leave it open.
-    max_days, max_usd
-        Deadline and budget of the run, which needs `tokens`: 30, ``"250k"``. With a deadline, the cheapest cluster
-        within it is recommended; with a budget, the fastest.
+    max_days, max_usd, max_gpu_hours
+        Deadline, budget and GPU-hours of the run, which needs `tokens`: 30, ``"250k"``, ``"20k"``. With a deadline,
+        the cheapest cluster within it is recommended; with a budget or GPU-hours, the fastest.
     library
         ``auto`` chooses a library from instance, framework, fixed settings and model. `Advice.library_because` is the
         reason, and `Advice.library_comparisons` compares the others. Or the name of a library: ``smp-v1``,
@@ -95,6 +96,7 @@ def advise(
         "instance_count": instance_count,
         "max_days": max_days,
         "max_usd": max_usd,
+        "max_gpu_hours": max_gpu_hours,
         "library": library,
         "framework": framework,
         "objective": objective,

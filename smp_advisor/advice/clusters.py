@@ -25,6 +25,7 @@ def compare_clusters(
     *,
     max_days: float | str | None = None,
     max_usd: float | str | None = None,
+    max_gpu_hours: float | str | None = None,
     on_progress: Progress | None = None,
 ) -> ClusterSizes:
     """Days, cost and memory of the best plan on other clusters, and the knee of each instance type.
@@ -35,8 +36,8 @@ def compare_clusters(
         An instance type, several, or ``"any"``; the advice's own type if None.
     counts
         Numbers of nodes; 16 numbers from 1 to 256 if None.
-    max_days, max_usd
-        Deadline and budget of the run.
+    max_days, max_usd, max_gpu_hours
+        Deadline, budget and GPU-hours of the run.
     on_progress
         As for `advise`. An interrupt ends the comparison with the clusters compared by then.
 
@@ -53,7 +54,7 @@ def compare_clusters(
     [1, 2]
     """
     question = question_of(advice.request, advice.cluster).training(calibration=advice.job.calibration)
-    limits = Limits.of(question.request.job, max_days=max_days, max_usd=max_usd)
+    limits = Limits.of(question.request.job, max_days=max_days, max_usd=max_usd, max_gpu_hours=max_gpu_hours)
     kinds = advice.cluster.instance if instances is None else instances
     places = places_of(kinds, None, limits=limits, library=question.library, counts=counts or COUNTS)
     clusters = tuple(dict.fromkeys((*places.clusters, advice.cluster)))

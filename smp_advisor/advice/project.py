@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.arguments import amount_of, meant, options
+from smp_advisor.arguments import LIMITS, amount_of, meant, options
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, completed_instance, gpu
 from smp_advisor.errors import AdvisorError
@@ -40,6 +40,8 @@ class Policy:
     """Most days of a run."""
     max_usd: float | None = None
     """Most USD of a run."""
+    max_gpu_hours: float | None = None
+    """Most GPU-hours of a run."""
     containers: tuple[str, ...] = ()
     """Images that jobs may use; the first one is the default."""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -72,7 +74,7 @@ class Project:
         count = complete.get("instance_count")
         if policy.max_count is not None and isinstance(count, int) and count > policy.max_count:
             raise self._against(f"at most {policy.max_count} instances", f"{count}")
-        for name in ("max_days", "max_usd"):
+        for name in LIMITS:
             most = getattr(policy, name)
             if most is not None and complete.get("tokens") is not None:
                 wished = complete.get(name)
@@ -126,7 +128,8 @@ class Project:
     def started(self, cluster: Cluster, estimate: Estimate, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a job to start with those of the project, if its policy allows the run."""
         self.require(cluster)
-        for name, value in (("max_days", estimate.days), ("max_usd", estimate.usd_total)):
+        hours = None if estimate.days is None else 24 * estimate.days * cluster.gpus
+        for name, value in (("max_days", estimate.days), ("max_usd", estimate.usd_total), ("max_gpu_hours", hours)):
             most = getattr(self.policy, name)
             if most is not None and value is not None and value > most:
                 raise self._against(f"{name.replace('_', ' ')} of {most:,g}", f"{value:,.4g}")

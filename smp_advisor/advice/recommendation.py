@@ -16,7 +16,7 @@ from smp_advisor.advice.request import (
     terms_of,
     with_code,
 )
-from smp_advisor.arguments import brief
+from smp_advisor.arguments import LIMITS, brief
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import JobError, NoPlanFitsError
 from smp_advisor.guidance.choice import (
@@ -152,7 +152,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
     """
     # 1. Read what was given: the clusters it leaves open, the script, the model.
     objective, least = request.objective, request.min_fit_probability
-    limits = Limits.of(request.job, max_days=request.max_days, max_usd=request.max_usd)
+    limits = Limits.of(request.job, **{name: getattr(request, name) for name in LIMITS})
     places = places_of(
         request.cluster, request.instance_count, limits=limits, library=request.library, cost=objective == "cost"
     )

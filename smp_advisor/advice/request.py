@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.description import is_named, is_profile, listed, read_model
-from smp_advisor.arguments import check, hint, options_of, require_types, shown
+from smp_advisor.arguments import LIMITS, check, hint, options_of, require_types, shown
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import meant_instance
 from smp_advisor.errors import AdvisorError, JobError, PlanError
@@ -63,6 +63,7 @@ class Request:
     instance_count: int | str | None = None
     max_days: float | str | None = None
     max_usd: float | str | None = None
+    max_gpu_hours: float | str | None = None
     library: str = "auto"
     framework: str | None = None
     objective: Objective = "throughput"
@@ -158,10 +159,10 @@ class Request:
         return {"job": job, "user_settings": (self.user_settings - frozenset(changes)) | frozenset(chosen)}
 
 
-_CHECKED = ("objective", "min_fit_probability", "script", "data", "instance_count", "max_days", "max_usd")
+_CHECKED = ("objective", "min_fit_probability", "script", "data", "instance_count", *LIMITS)
 _OPTIONS = frozenset(
     {
-        "instance_count", "max_days", "max_usd", "library", "framework", "objective", "min_fit_probability", "script",
+        *LIMITS, "instance_count", "library", "framework", "objective", "min_fit_probability", "script",
         "data",
     }
 )  # fmt: skip

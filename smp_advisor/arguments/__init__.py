@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SMALLEST = "smallest"
 """The smallest number of nodes that fits."""
+LIMITS = ("max_days", "max_usd", "max_gpu_hours")
+"""Options that limit a run: fields of `smp_advisor.search.clusters.Limits`."""
 _MOST_AMOUNT = 10**15
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255
 """Bytes of a path, and of each of its parts, in Linux."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from itertools import groupby
 from threading import Lock
@@ -224,7 +225,7 @@ def _compared(advice: Recommendation, instances: Sequence[str]) -> ClusterSizes:
     for name in names:
         if name not in by_type:
             place = advice.cluster.instance if name == own else name
-            by_type[name] = advice.compare_clusters(place, _COUNTS, max_days=limits.max_days, max_usd=limits.max_usd)
+            by_type[name] = advice.compare_clusters(place, _COUNTS, **asdict(limits))
     return ClusterSizes(
         model=advice.model,
         sizes=tuple(size for name in names for size in by_type[name].sizes if size.cluster.instance.name == name),

@@ -11,6 +11,7 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.advice.options import keywords_of, named_values
+from smp_advisor.arguments import LIMITS
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.notebook.cells import KINDS
 from smp_advisor.notebook.run_magics import ProfileMagics, RunMagics
@@ -195,7 +196,7 @@ class AdvisorMagics(Magics):
     @argument(
         "--instance", "-i", dest="cluster", help="Instance types with commas, or any; default: that of the advice."
     )
-    @table_options("counts", "max_days", "max_usd")
+    @table_options("counts", *LIMITS)
     @line_magic
     def smp_clusters(self, line: str) -> ClusterSizes:
         """Compare days and cost of other clusters for the advice displayed last: ``%smp_clusters --instance any``.
@@ -209,8 +210,7 @@ class AdvisorMagics(Magics):
             return advisor.advice.compare_clusters(
                 value_of(arguments, "cluster"),
                 value_of(arguments, "counts"),
-                max_days=value_of(arguments, "max_days"),
-                max_usd=value_of(arguments, "max_usd"),
+                **{name: value_of(arguments, name) for name in LIMITS},
                 on_progress=progress.update,
             )
 

@@ -19,7 +19,7 @@ from IPython.display import display
 from IPython.utils.process import arg_split  # type: ignore[attr-defined]  # re-exported for each platform
 
 from smp_advisor.advice.options import request_options, specification
-from smp_advisor.arguments import SMALLEST, meant, options
+from smp_advisor.arguments import LIMITS, SMALLEST, meant, options
 from smp_advisor.errors import AdvisorError
 from smp_advisor.workload.from_config import is_model_name
 
@@ -254,7 +254,7 @@ def value_of(arguments: Namespace, name: str) -> Any:
 @contextmanager
 def comparing(arguments: Namespace) -> Iterator[dict[str, Any]]:
     """The keyword of `advise` that shows the progress of a comparison; none for a single cluster."""
-    limited = arguments.instance_count is None and (arguments.max_days or arguments.max_usd)
+    limited = arguments.instance_count is None and any(getattr(arguments, name) for name in LIMITS)
     several = arguments.cluster == _ANY or "," in arguments.cluster
     if not (several or limited or arguments.instance_count == SMALLEST or arguments.objective == "cost"):
         yield {}

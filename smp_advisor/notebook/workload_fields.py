@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.control_state import ControlState, changed
 from smp_advisor.advice.live.settings import dollars, require_name, require_settings, with_labels
-from smp_advisor.arguments import amount_of, options
+from smp_advisor.arguments import LIMITS, amount_of, options
 from smp_advisor.cluster import Cluster, Instance, instances
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.libraries.library import Settings, get_library, libraries
@@ -57,6 +57,7 @@ def workload_fields(advice: Recommendation) -> list[dict[str, Any]]:
         "tokens": value["tokens"] or "not set",
         "max_days": f"{days:.3g} days" if days is not None else "not set",
         "max_usd": f"${usd:,.0f}" if usd is not None else "not set",
+        "max_gpu_hours": f"{24 * days * cluster.gpus:,.0f}" if days is not None else "not set",
         "min_fit_probability": f"{value['min_fit_probability']} %",
     }
     selects = {
@@ -181,8 +182,7 @@ def _values(advice: Recommendation) -> dict[str, str]:
         "precision": advice.job.precision if "precision" in request.named_settings else AUTO,
         "global_batch_size": "" if job.global_batch_size is None else str(job.global_batch_size),
         "tokens": _amount(job.tokens),
-        "max_days": _amount(request.max_days),
-        "max_usd": _amount(request.max_usd),
+        **{name: _amount(getattr(request, name)) for name in LIMITS},
         "min_fit_probability": f"{100 * advice.min_fit_probability:g}",
     }
 

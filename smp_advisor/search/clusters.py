@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.arguments import SMALLEST, amount_of, options
+from smp_advisor.arguments import LIMITS, SMALLEST, amount_of, options
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, completed_instance
 from smp_advisor.costs.evaluate import estimate
@@ -45,30 +45,36 @@ _MOST = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """The most days and USD of a run. None: no limit."""
+    """The most days, USD and GPU-hours of a run. None: no limit."""
 
     max_days: float | None = None
     max_usd: float | None = None
+    max_gpu_hours: float | None = None
 
     @classmethod
-    def of(cls, job: Job, *, max_days: object = None, max_usd: object = None) -> Limits:
-        """Limits as a user writes them: numbers, or text such as ``250k``."""
-        limits = cls(
-            max_days=None if max_days is None else amount_of("max_days", max_days, "30", unit="days"),
-            max_usd=None if max_usd is None else amount_of("max_usd", max_usd, "250k", unit="USD"),
+    def of(cls, job: Job, **limits: object) -> Limits:
+        """Return the limits as a user writes them: numbers, or text such as ``250k``."""
+        table = options()
+        result = cls(
+            **{
+                name: amount_of(name, amount, table[name].example, unit=table[name].unit)
+                for name, amount in limits.items()
+                if amount is not None
+            }
         )
-        if limits and job.tokens is None:
-            name = "max_days" if limits.max_days is not None else "max_usd"
+        if result and job.tokens is None:
+            name = next(name for name in LIMITS if getattr(result, name) is not None)
             raise JobError(f"{name} needs the tokens of the run: add tokens='300B', for example.")
-        return limits
+        return result
 
     def __bool__(self) -> bool:
-        return self.max_days is not None or self.max_usd is not None
+        return any(getattr(self, name) is not None for name in LIMITS)
 
-    def allow(self, days: float | None, usd: float | None) -> bool:
-        """Whether a run of `days` that costs `usd` is within the limits. Unknown figures are not within a limit."""
-        in_time = self.max_days is None or (days is not None and days <= self.max_days)
-        return in_time and (self.max_usd is None or (usd is not None and usd <= self.max_usd))
+    def allow(self, days: float | None, usd: float | None, gpus: int) -> bool:
+        """Return whether a run is within the limits. Unknown figures are not within a limit."""
+        of_run = {"max_days": days, "max_usd": usd, "max_gpu_hours": None if days is None else 24 * days * gpus}
+        most = {name: getattr(self, name) for name in LIMITS}
+        return all(most[name] is None or (value is not None and value <= most[name]) for name, value in of_run.items())
 
     @property
     def words(self) -> str:
@@ -76,6 +82,7 @@ class Limits:
         parts = [
             *([] if self.max_days is None else [f"{self.max_days:g} day{'' if self.max_days == 1 else 's'}"]),
             *([] if self.max_usd is None else [f"{self.max_usd:,.{0 if self.max_usd >= 10 else 2}f} USD"]),
+            *([] if self.max_gpu_hours is None else [f"{self.max_gpu_hours:,.0f} GPU-hours"]),
         ]
         return f"within {' and '.join(parts)}" if parts else ""
 
@@ -128,7 +135,7 @@ def _goal(limits: Limits, *, cost: bool, count: object, types: int) -> Goal:
     """A budget or a number of nodes leaves the speed to choose by, a deadline or an open request the cost."""
     if count == SMALLEST:
         return "smallest"
-    if not cost and limits.max_usd is not None:
+    if not cost and (limits.max_usd is not None or (limits.max_gpu_hours is not None and limits.max_days is None)):
         return "fastest"
     if cost or limits.max_days is not None:
         return "cheapest"

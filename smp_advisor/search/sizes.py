@@ -76,9 +76,9 @@ def within(size: ClusterSize, limits: Limits, *, surely: bool = False) -> bool:
     if not limits or now is None:
         return not limits
     if not surely:
-        return limits.allow(now.days, now.usd_total)
+        return limits.allow(now.days, now.usd_total, size.cluster.gpus)
     days, usd = now.days_range, now.usd_total_range
-    return limits.allow(None if days is None else days[1], None if usd is None else usd[1])
+    return limits.allow(None if days is None else days[1], None if usd is None else usd[1], size.cluster.gpus)
 
 
 def choose(
@@ -314,7 +314,7 @@ class ClusterSizes:
                 near = f": the nearest is {best.name}, with {gib(best.nearest_gib)} needed of {usable}"
             return f"No plan fits {self.model.name} on any of these {count} clusters{near}"
         nearest = {"fastest": self.fastest if self.limits.max_days else None}
-        nearest["cheapest"] = self.cheapest if self.limits.max_usd else None
+        nearest["cheapest"] = self.cheapest if self.limits.max_usd or self.limits.max_gpu_hours else None
         parts = [
             f"the {title} is {size.name} ({self._figures(size)})" if count > 1 else f"it needs {self._figures(size)}"
             for title, size in nearest.items()

@@ -16,7 +16,7 @@ from smp_advisor.advice.files import load
 from smp_advisor.advice.project import Project, project_of
 from smp_advisor.advice.request import JOB_FIELDS, SETTINGS, job_of, question_of, sort_settings, suited
 from smp_advisor.advice.written import write_text
-from smp_advisor.arguments import options_of
+from smp_advisor.arguments import LIMITS, options_of
 from smp_advisor.cluster import Cluster
 from smp_advisor.cluster.table import meant_instance
 from smp_advisor.costs.evaluate import estimate as evaluate
@@ -186,7 +186,7 @@ def compare(options: Namespace) -> Answer:
         return query.noted(refused(str(advice), advice.ways_out))
     sizes = advice.sizes
     if sizes is None or options.counts:
-        limits = {name: query.settings.get(name) for name in ("max_days", "max_usd")}
+        limits = {name: query.settings.get(name) for name in LIMITS}
         sizes = advice.compare_clusters(
             query.settings["cluster"],
             options.counts or None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import smp_advisor as smpa
 from smp_advisor import Cluster, Job, Plan, estimate
+from smp_advisor.arguments import LIMITS
 from smp_advisor.errors import AdvisorError, JobError, NoPlanFitsError
 from smp_advisor.search.clusters import COUNTS, ClusterSize, Limits, places_of
 from smp_advisor.search.sizes import ClusterSizes, choose, knees, saves, saving, within
@@ -177,6 +178,11 @@ def test_a_deadline_sets_the_number_of_nodes():
     assert later.cluster.nodes < advice.cluster.nodes
     # The same request again, for example after a calibration, has the same answer.
     assert advice.again().cluster == advice.cluster
+
+    counted = smpa.advise("1.3B", P4D, max_gpu_hours="3k", **SMALL)
+    assert 24 * counted.estimate.days_range[1] * counted.cluster.gpus <= 3000
+    assert "within 3,000 GPU-hours, with its entire interval:" in counted.because
+    assert set(LIMITS) == {entry.name for entry in fields(Limits)}
 
     with pytest.raises(NoPlanFitsError, match="would be enough") as error:
         smpa.advise("1.3B", P4D, instance_count=1, max_days=0.5, **SMALL)

@@ -293,6 +293,7 @@ _TITLES = {
     "min_fit_probability": "certainty of the fit",
     "max_days": "deadline",
     "max_usd": "budget",
+    "max_gpu_hours": "GPU-hours",
     "global_batch_size": "global batch",
 }
 
