@@ -139,7 +139,7 @@ def test_a_saved_advice_exports_and_still_fits(run, saved, tmp_path):
     assert (status, output) == (0, f"Wrote {cell}.\n")
     status, output, _ = run("fits", cell, "--json")
     assert (status, json.loads(output)["fits"]) == (0, True)
-    cell.write_text(re.sub('"SMP_ADVISOR_MODEL.*\n', "\n", cell.read_text()))
+    cell.write_text(re.sub('"SMP_ADVISOR_PREDICTION.*\n', "\n", cell.read_text()))
     status, output, _ = run("fits", cell, "--model", "350M", "--json")
     assert (status, json.loads(output)["fits"]) == (0, True)
     status, _, error = run("fits", cell)

@@ -107,51 +107,48 @@ def _of_version_1(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"kind": value.get("type") if isinstance(value, dict) else None, "value": without_types(value)}
 
 
-CARRIED = ("SMP_ADVISOR_MODEL", "SMP_ADVISOR_JOB", "SMP_ADVISOR_PLAN", "SMP_ADVISOR_REQUEST")
-"""Environment variables of an exported job, by which `smp_advisor.watch` knows its prediction. `DescribeTrainingJob`
-returns them, so that everybody who may watch the job may read them. A part that is longer than a variable is packed,
-and goes on in ``SMP_ADVISOR_MODEL_2`` and so on."""
-_MOST_CHARACTERS, _MOST_VARIABLES = 512, 48
-"""Of a variable (CreateTrainingJob, TrainingEnvironmentValue), and of the 100 of a job (TrainingEnvironmentMap)."""
+CARRIED = "SMP_ADVISOR_PREDICTION"
+"""Environment variable of an exported job, by which `smp_advisor.watch` knows its prediction. `DescribeTrainingJob`
+returns it, so that everybody who may watch the job may read it. A longer prediction is in ``advice.json`` alone."""
+_MOST_CHARACTERS = 512
+"""Of a variable (CreateTrainingJob, TrainingEnvironmentValue)."""
 _MOST_UNPACKED = 2**20
+_USUAL = (
+    b'"offload_activations":true,"active_microbatches":"shard_optimizer_state":true,"prescaled_batch":true,"ddp":true,'
+    b'"sharded_data_parallel_degree":"hybrid_shard_degree":"pipeline_parallel_degree":"tensor_parallel_degree":8,'
+    b'"sharding_strategy":"_hybrid_shard_zero2","gradient_accumulation_steps":"microbatches":"fp16":false,"bf16":true,'
+    b'"n_embd":4096,"n_head":32,"n_inner":16384,"n_layer":48,"n_positions":2048,"vocab_size":50304,"model_type":"gpt2",'
+    b'"intermediate_size":14336,"num_hidden_layers":32,"num_key_value_heads":8,"num_attention_heads":32,"hidden_size":'
+    b'"max_position_embeddings":131072,"model_type":"llama"},"name":"Llama ","note":"origin":"inferred","tokens":"stack":'
+    b'"job":{"sequence_length":4096,"precision":"bf16","attention":"fused","max_tokens_per_step":4194304},"adapter":{'
+    b'{"model":{"config":{"plan":{"library":"fsdp","batch_size":1,"activation_checkpointing":"each"},"request":{"objective":'
+)
+"""Frequent parts, which a packed text does not repeat. Texts in jobs that run depend on them: they do not change."""
 _REQUEST = {"objective": "throughput", "min_fit_probability": 0.95}
 
 
 def carried(model: Model, job: Job, plan: Plan, request: Mapping[str, Any]) -> dict[str, str]:
-    """The prediction of a job as variables: JSON of what differs from defaults. Empty if too long or not exact."""
+    """Return the prediction of a job as a variable: JSON of what differs from defaults, packed if it is long.
+
+    Empty if it is longer than a variable, or would not be read as the same.
+    """
     try:
-        parts = (
-            _described(model),
-            _changed(job, Job()),
-            {"library": plan.library, **_changed(plan, Plan(library=plan.library))},
-            {name: value for name, value in request.items() if value != _REQUEST.get(name)},
-        )
-        variables = {
-            key: text for name, part in zip(CARRIED, parts, strict=True) if part for key, text in _divided(name, part)
+        terms = {name: value for name, value in request.items() if value != _REQUEST.get(name)}
+        parts = {
+            "model": _described(model),
+            "job": _changed(job, Job()),
+            "plan": {"library": plan.library, **_changed(plan, Plan(library=plan.library))},
+            "request": terms,
         }
-        exact = carried_from(variables) == (model, job, plan, parts[-1])
+        text = json.dumps({name: part for name, part in parts.items() if part}, separators=(",", ":"))
+        if len(text) > _MOST_CHARACTERS:
+            packer = zlib.compressobj(9, wbits=-15, zdict=_USUAL)
+            text = b64encode(packer.compress(text.encode()) + packer.flush()).decode()
+        variables = {CARRIED: text}
+        exact = carried_from(variables) == (model, job, plan, terms)
     except (ValueError, TypeError):
         return {}
-    return variables if exact and len(variables) <= _MOST_VARIABLES else {}
-
-
-def _divided(name: str, part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Variables with the text of a part."""
-    text = json.dumps(part)
-    if len(text) > _MOST_CHARACTERS:
-        text = b64encode(zlib.compress(text.encode(), 9)).decode()
-    for number, start in enumerate(range(0, len(text), _MOST_CHARACTERS), start=1):
-        yield name if number == 1 else f"{name}_{number}", text[start : start + _MOST_CHARACTERS]
-
-
-def _joined(name: str, variables: Mapping[str, str]) -> dict[str, Any]:
-    """The part in the variables of `_divided`."""
-    text = variables.get(name, "{}")
-    for number in range(2, _MOST_VARIABLES + 1):
-        text += variables.get(f"{name}_{number}", "")
-    if not text.startswith("{"):
-        text = zlib.decompressobj().decompress(b64decode(text), _MOST_UNPACKED).decode()
-    return dict(json.loads(text if not has_too_many_values(text) else "null"))
+    return variables if exact and len(text) <= _MOST_CHARACTERS else {}
 
 
 def _described(model: Model) -> dict[str, Any]:
@@ -174,18 +171,23 @@ def _changed(value: Any, usual: Any) -> dict[str, Any]:
 
 
 def carried_from(variables: Mapping[str, str]) -> tuple[Model, Job, Plan, dict[str, Any]]:
-    """The model, job, plan and further keywords of `advise` in the variables of a job."""
+    """Return the model, job, plan and further keywords of `advise` in the variable of a job."""
     try:
-        model, job, plan, request = (_joined(name, variables) for name in CARRIED)
+        text = variables[CARRIED]
+        if not text.startswith("{"):
+            text = zlib.decompressobj(-15, _USUAL).decompress(b64decode(text), _MOST_UNPACKED).decode()
+        parts = dict(json.loads(text if not has_too_many_values(text) else "null"))
+        model = parts["model"]
         if "figures" in model:
             model = model["figures"]
         else:
             config = model.pop("config", None)
             model = plain(Model.from_name(model["name"]) if config is None else Model.from_config(config)) | model
-        job = plain(Job()) | job
-        return from_plain(model, "Model"), from_plain(job, "Job"), from_plain(plan, "Plan"), request
-    except (KeyError, TypeError, ValueError, RecursionError, zlib.error) as error:
-        raise StorageError(f"The variables {CARRIED[0]} and others hold no prediction: {error!s:.200}") from None
+        job = plain(Job()) | parts.get("job", {})
+        values = from_plain(model, "Model"), from_plain(job, "Job"), from_plain(parts["plan"], "Plan")
+        return *values, dict(parts.get("request", {}))
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError, zlib.error) as error:
+        raise StorageError(f"The variable {CARRIED} holds no prediction: {error!s:.200}") from None
 
 
 def write_text(text: str, path: str | os.PathLike[str]) -> None:

@@ -89,7 +89,7 @@ def _of_job(name: str, model: Model | None) -> tuple[Advice | None, tuple[str, .
     if error := request.get("error"):
         raise RunError(f"The job {name} cannot be read. {' '.join(str(error).split()):.300}")
     notes: tuple[str, ...] = ()
-    if any(variable in request.get("Environment", {}) for variable in CARRIED):
+    if CARRIED in request.get("Environment", {}):
         resources = request["ResourceConfig"]
         try:
             described, job, plan, terms = carried_from(request["Environment"])

@@ -242,7 +242,7 @@ def _cluster(
 def _exported(configuration: Configuration) -> tuple[Model, Job] | None:
     """Model and job that the exporter wrote into the environment of a cell; None for other cells."""
     environment = inner_table(configuration.tables.get("estimator"), "environment")
-    if environment is None or CARRIED[0] not in environment.entries:
+    if environment is None or CARRIED not in environment.entries:
         return None
     try:
         model, job, _, _ = carried_from(plain_of(environment))
