@@ -71,7 +71,7 @@ def test_json_is_compact_and_has_everything_on_request(run):
         name: short[name] for name in ("needed_gib_per_gpu", "step_seconds", "usd_total", "plan")
     }
     document = json.loads(run("advise", "350M", *PLAN, "--json=full")[1])
-    assert (document["schema"], document["verb"], document["value"]["value"]["type"]) == (1, "advise", "Advice")
+    assert (document["schema"], document["verb"], document["value"]["kind"]) == (1, "advise", "Advice")
 
 
 @pytest.mark.parametrize(("count", "status", "first"), [("1", 1, "No:"), ("2", 0, "Yes:")])

@@ -119,7 +119,7 @@ _USUAL = (
     b'"sharding_strategy":"_hybrid_shard_zero2","gradient_accumulation_steps":"microbatches":"fp16":false,"bf16":true,'
     b'"n_embd":4096,"n_head":32,"n_inner":16384,"n_layer":48,"n_positions":2048,"vocab_size":50304,"model_type":"gpt2",'
     b'"intermediate_size":14336,"num_hidden_layers":32,"num_key_value_heads":8,"num_attention_heads":32,"hidden_size":'
-    b'"max_position_embeddings":131072,"model_type":"llama"},"name":"Llama ","note":"origin":"inferred","tokens":"stack":'
+    b'"max_position_embeddings":131072,"model_type":"llama"},"name":"Llama ","note":"origin":"inferred","tokens":'
     b'"job":{"sequence_length":4096,"precision":"bf16","attention":"fused","max_tokens_per_step":4194304},"adapter":{'
     b'{"model":{"config":{"plan":{"library":"fsdp","batch_size":1,"activation_checkpointing":"each"},"request":{"objective":'
 )

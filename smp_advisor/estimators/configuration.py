@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.libraries.library import library_with
+from smp_advisor.libraries.sharding import OF_TOOLS, OF_ZERO
 from smp_advisor.reading.data import plain, reason
 from smp_advisor.reading.values import Constant, Mapping, Value
 
@@ -62,17 +63,6 @@ def digits_as_number(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.isdecimal() and len(value) <= _LONGEST_NUMBER else value
 
 
-_STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "_hybrid_shard_zero2")
-_SHARDING = {
-    key: name.replace("no_shard", "")
-    for number, name in enumerate(_STRATEGIES, 1)
-    for key in (name, name.removeprefix("_"), str(number))
-}
-"""Names and numbers of FSDP's strategies in transformers and accelerate, with those of plans; empty for none."""
-_ZERO = {2: "shard_grad_op", 3: "full_shard"}
-"""Stages of DeepSpeed's ZeRO with the strategy of FSDP that shards the same tensors."""
-
-
 SHARDS = library_with(of_sagemaker=False, divides_model=True).trainer_argument
 """Argument of transformers' Trainer for FSDP, and verl's name for it."""
 
@@ -97,7 +87,7 @@ class Strategy:
 
 
 def fully_sharded(sharding: object, *, offloads: bool = False, name: str = "FSDP") -> Strategy:
-    sharded = _SHARDING.get(str(sharding).lower().rpartition(".")[2])
+    sharded = OF_TOOLS.get(str(sharding).lower().rpartition(".")[2])
     if sharded is None:
         return undescribed(name, f"the sharding strategy {str(sharding)[:40]!r} is none of PyTorch's")
     title = f"{name} ({sharded.removeprefix('_') or 'no_shard'})"
@@ -120,7 +110,7 @@ def zero(stage: object, *, offloads: bool = False) -> Strategy:
         return replicated(title)
     if offloads:
         return undescribed(f"{title} with offloading", "plans have no parameters or optimizer state in host memory")
-    sharding = None if stage is None else _ZERO.get(stage)
+    sharding = None if stage is None else OF_ZERO.get(stage)
     if sharding is None:
         why = "no library here shards only the optimizer state" if stage == 1 else "its stage is not known"
         return undescribed(title, why)

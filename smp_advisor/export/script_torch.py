@@ -8,6 +8,7 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of, unscripted
 from smp_advisor.export.template import Comment
 from smp_advisor.libraries.library import FULLY_SHARD_SINCE, supports_tensor_parallelism
+from smp_advisor.libraries.sharding import RESHARDING
 from smp_advisor.libraries.state_bytes import loss_in_parts
 from smp_advisor.libraries.version import has_plain_head, release
 
@@ -109,7 +110,7 @@ def write(training: Training) -> str:
         "tuning_note": Comment(", or export with training='fine-tuning'" if causal and not training.tunes else ""),
         "accumulation": plan.gradient_accumulation_steps,
         "sharding_strategy": Comment(strategy.upper()),
-        "reshard_after_forward": strategy in ("full_shard", "hybrid_shard"),
+        "reshard_after_forward": strategy in RESHARDING,
         "model_dtype": Comment(DTYPES["bf16" if plan.precision == "bf16" else "fp32"]),
         "fixed_settings": {name: str(plan.hyperparameters[name]) for name in fixed_settings(plan)},
         "share": Comment("* weights[part]" if weighted else "/ len(parts)"),

@@ -22,13 +22,12 @@ from smp_advisor.guidance.variants import PlannedRun, WhatIf, vary, without
 from smp_advisor.libraries import get_library, schema
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.layout import layout_of
+from smp_advisor.libraries.sharding import RESHARDING
 from smp_advisor.libraries.space import checkpointing_strategies
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.variants import Estimates, Plans
-
-_STRATEGIES = ("full_shard", "hybrid_shard")
 
 
 def _kinds(run: PlannedRun) -> dict[str, WhatIf]:
@@ -124,7 +123,7 @@ def _degrees(run: PlannedRun) -> dict[str, WhatIf]:
     """Every lower shard degree and the next higher one; the other strategy if the library has no shard degree."""
     plan, field = run.plan, get_library(run.plan.library).shard_field
     if not field:
-        names = [name for name in _STRATEGIES if name != plan.sharding_strategy and run.cluster.nodes > 1]
+        names = [name for name in RESHARDING if name != plan.sharding_strategy and run.cluster.nodes > 1]
         return {name: vary(run, sharding_strategy=name) for name in names}
     current = shard_degree(plan, run.cluster)
     degrees = divisors(run.cluster.gpus // (plan.tensor_parallel_degree * plan.expert_parallel_degree))

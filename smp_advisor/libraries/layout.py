@@ -12,6 +12,7 @@ from smp_advisor.elementwise import where
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_defaults
 from smp_advisor.libraries.schema import SCHEDULES, default_of
+from smp_advisor.libraries.sharding import STRATEGIES
 from smp_advisor.libraries.state_bytes import loss_in_parts
 from smp_advisor.libraries.version import image, release
 
@@ -243,9 +244,6 @@ def _defaults() -> dict[str, int | bool]:
     return {name: False if name in _BOOLEAN else special.get(name, int(name in ones)) for name in COLUMNS}
 
 
-SHARDING_STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "_hybrid_shard_zero2")
-"""FSDP's strategies; their positions are their codes in columns."""
-
 BACKENDS = ("nccl", "smddp")
 """Libraries of collectives of SMP v2; their positions are their codes in columns."""
 
@@ -260,7 +258,7 @@ _CODES: dict[str, tuple[Callable[[Any], int], Callable[[int], Any]]] = {
     "distributed_backend": (BACKENDS.index, BACKENDS.__getitem__),
     "pipeline": (SCHEDULES.index, SCHEDULES.__getitem__),
     "sdp_hierarchical_allgather": (_unless_false, bool),
-    "sharding_strategy": (SHARDING_STRATEGIES.index, SHARDING_STRATEGIES.__getitem__),
+    "sharding_strategy": (STRATEGIES.index, STRATEGIES.__getitem__),
     "sm_activation_offloading": (_unless_false, bool),
 }
 

@@ -11,6 +11,7 @@ from smp_advisor.errors import PlanError
 from smp_advisor.files import sentence
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, libraries, plan_defaults, require_library
 from smp_advisor.libraries.schema import nearest, schema
+from smp_advisor.libraries.sharding import RESHARDING
 from smp_advisor.libraries.validation import fields_from, setting_violations, violations
 from smp_advisor.libraries.version import default_version, require_version
 
@@ -377,7 +378,7 @@ def accelerate_settings(plan: Any) -> dict[str, Any]:
     return {
         "version": 2,
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "reshard_after_forward": plan.sharding_strategy in ("full_shard", "hybrid_shard"),
+        "reshard_after_forward": plan.sharding_strategy in RESHARDING,
         "activation_checkpointing": bool(plan.activation_checkpointing),
         "cpu_ram_efficient_loading": True,
         "state_dict_type": "SHARDED_STATE_DICT",

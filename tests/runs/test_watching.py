@@ -417,7 +417,7 @@ def test_a_cell_carries_its_prediction_exactly_or_not_at_all(tokens):
     assert carried(*of, {"pins": random.Random(0).randbytes(50_000).hex()}) == {}
     bomb = b64encode(zlib.compress(bytes(10**7))).decode()
     for wrong in ("[]", "{", "eJy", "?", bomb):
-        with pytest.raises(StorageError, match="hold no prediction"):
+        with pytest.raises(StorageError, match="holds no prediction"):
             carried_from({"SMP_ADVISOR_PREDICTION": wrong})
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.elementwise import anywhere, is_in, where
-from smp_advisor.libraries.layout import EVERYTHING, SHARDING_STRATEGIES, Layout, checkpoint_columns
+from smp_advisor.libraries.layout import EVERYTHING, Layout, checkpoint_columns
 from smp_advisor.libraries.library import FULLY_SHARD_SINCE, SHARDED_SETTINGS, Library
 from smp_advisor.libraries.plan import Checkpointing, Plan
+from smp_advisor.libraries.sharding import STRATEGIES
 from smp_advisor.libraries.space import replica_space
 from smp_advisor.libraries.state_bytes import fully_sharded, trained
 from smp_advisor.libraries.version import release
@@ -57,7 +58,7 @@ class FsdpPlan(Plan):
 
 
 _HYBRID, _KEEPING = (
-    [SHARDING_STRATEGIES.index(name) for name in names]
+    [STRATEGIES.index(name) for name in names]
     for names in (("hybrid_shard", "_hybrid_shard_zero2"), ("shard_grad_op", "_hybrid_shard_zero2"))
 )
 
@@ -116,7 +117,7 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
 
 def _space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Space:
     # Within one node the hybrid strategies equal the first two.
-    strategies = SHARDING_STRATEGIES if cluster.nodes > 1 else SHARDING_STRATEGIES[:2]
+    strategies = STRATEGIES if cluster.nodes > 1 else STRATEGIES[:2]
     return replica_space("fsdp", model, cluster, job, pins, strategies)
 
 
