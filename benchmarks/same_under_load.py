@@ -23,18 +23,6 @@ CONFIG = {
     "bos_token_id": 0,
     "eos_token_id": 0,
 }
-SCRIPT = """import torch
-data = torch.utils.data.TensorDataset(torch.randn(40, 3), torch.randint(0, 2, (40,)))
-model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 2))
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-for x, y in torch.utils.data.DataLoader(data, batch_size=8, shuffle=True):
-    optimizer.zero_grad()
-    loss = torch.nn.functional.cross_entropy(model(x), y)
-    loss.backward()
-    optimizer.step()
-    print(f"loss {loss.item():.4f}")
-torch.save(model.state_dict(), "model.pt")
-"""
 
 
 def profile(**settings: object) -> str:
@@ -52,14 +40,6 @@ def rehearsal() -> str:
     return profile(stages=("rehearsal",), plan=Plan(pipeline_parallel_degree=2, microbatches=4, batch_size=4))
 
 
-def proof() -> str:
-    """An adapted script and its proof."""
-    from smp_advisor.scripts.adapt import adapt_script
-
-    done = adapt_script(SCRIPT, library="fsdp")
-    return f"{done}\n{done.proof!r}"
-
-
 def notebook() -> str:
     """A notebook with the outputs of a run."""
     import nbformat
@@ -72,7 +52,7 @@ def notebook() -> str:
     return nbformat.writes(fresh)
 
 
-ANSWERS = {"profile": profile, "rehearsal": rehearsal, "proof": proof, "notebook": notebook}
+ANSWERS = {"profile": profile, "rehearsal": rehearsal, "notebook": notebook}
 
 
 def main() -> int:

@@ -38,12 +38,10 @@ if TYPE_CHECKING:
     from smp_advisor.libraries import Plan
     from smp_advisor.notebook import Advisor
     from smp_advisor.profiling import Profile, profile
-    from smp_advisor.proving import Proof, prove
     from smp_advisor.rehearsal import Rehearsal, rehearse
     from smp_advisor.runs import Failure, read_failure
     from smp_advisor.runs.watching import Run
     from smp_advisor.scripts import Finding, apply_fixes, check_script, read_stack, script_changes
-    from smp_advisor.scripts.adapt import adapt_script
     from smp_advisor.workload import Adapter, Calibration, Job, Model, Overheads, Stack, load_calibration, stacks
 
 __all__ = [
@@ -61,12 +59,10 @@ __all__ = [
     "Overheads",
     "Plan",
     "Profile",
-    "Proof",
     "Rehearsal",
     "Run",
     "Stack",
     "__version__",
-    "adapt_script",
     "advise",
     "apply_fixes",
     "check_estimator",
@@ -77,7 +73,6 @@ __all__ = [
     "load",
     "load_calibration",
     "profile",
-    "prove",
     "read_failure",
     "read_stack",
     "rehearse",
@@ -102,11 +97,9 @@ _HOMES = {
     "Overheads": "workload",
     "Plan": "libraries",
     "Profile": "profiling",
-    "Proof": "proving",
     "Rehearsal": "rehearsal",
     "Run": "runs.watching",
     "Stack": "workload",
-    "adapt_script": "scripts.adapt",
     "advise": "advice.advise",
     "apply_fixes": "scripts",
     "check_estimator": "estimators",
@@ -116,7 +109,6 @@ _HOMES = {
     "load": "advice.files",
     "load_calibration": "workload",
     "profile": "profiling",
-    "prove": "proving",
     "read_failure": "runs",
     "read_stack": "scripts",
     "rehearse": "rehearsal",
@@ -127,10 +119,18 @@ _HOMES = {
 }
 """Where each public name lives: imported when first used, so that loading the extension stays quick."""
 
+_GONE = {
+    "adapt_script": "rehearse(new, compare=old) shows whether a change that you or an assistant made is right",
+    "prove": "rehearse(new, compare=old) compares two versions of a script",
+}
+"""Names of earlier releases, and where their users go."""
+
 
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("smp_advisor.errors")
+    if name in _GONE:
+        raise AttributeError(f"smp_advisor has no {name}() any more: {_GONE[name]}.")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with uninterrupted():

@@ -80,7 +80,6 @@ GROUPS = {
     r"tests/export/.*?\[.*?v\d-(newest|oldest)": "cells with the {}",
     r"tests/export/test_(random_requests)\.py": "cells with the newest",
     r"tests/packaging/test_(build_from_clone|clean_install|wheel)\.py": "distributions",
-    r"(tests/scripts/adapt)/": "{}",
     r"tests/test_saved_notebooks\.py.*\[(\w+)": "notebook {}",
     r"(.*?)::": "{}",
 }
@@ -116,7 +115,7 @@ IN_CHILDREN = (
     *("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.pipelining", "torch.distributed.optim"),
     *("torch.distributed.checkpoint.state_dict", "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"),
     *("torch.profiler._cupti_monitor", "torch.utils.serialization", "transformers.models.gpt2.modeling_gpt2"),
-    *(f"smp_advisor.proving.{name}" for name in ("program", "preparation", "conditions", "smp_simulator", "stand_ins")),
+    *(f"smp_advisor.rehearsal.{name}" for name in ("process", "stages")),
     *(f"smp_advisor.profiling.{name}" for name in ("fallback", "scaled.training", "rehearsal.ranks")),
 )
 """Modules that child processes of the advisor import first: of PyTorch, those of the first step of a training."""

@@ -22,7 +22,7 @@ CUSTOM = {
 }  # fmt: skip
 PACKAGE = Path(smp_advisor.__file__).parent
 OPENS = {"read_text", "read_bytes", "expanduser", "open"}
-CHILDREN = ("profiling/", "proving/", "rehearsal/", "sandbox/", "export/templates/", "runs/local.py")
+CHILDREN = ("profiling/", "rehearsal/", "sandbox/", "export/templates/", "runs/local.py")
 """Code of child processes, which reads what its parent wrote, and scripts of users."""
 
 

@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).parents[1] / "smp_advisor"
 FRAGILE = {"numpy", "pandas", "torch"}
 LOCAL_IMPORT = re.compile(rf"^\s+(import|from) ({'|'.join(FRAGILE)})\b", re.MULTILINE)
 OWN_PROCESS = {
-    *("proving", "rehearsal", "local_run", "scaled"),
+    *("rehearsal", "local_run", "scaled"),
     *("profiled_model.py", "step.py", "fake.py"),
 }
 """Code that runs in child processes, which end with the interrupt."""

@@ -183,13 +183,20 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_others(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """The verbs of a saved advice, of scripts and of the installation."""
-    prove = verb("prove", "Run a script and its adaptation for a few updates, and compare them.")
-    prove.add_argument("original", help="the script before its adaptation")
-    prove.add_argument("adapted", help="the script after it")
-    prove.add_argument("--advice", metavar="FILE", help="saved advice, whose plan the adaptation must have")
-    prove.add_argument("--library", help="training library of the adaptation, without an advice")
-    prove.add_argument("--root", metavar="FOLDER", help="folder to copy; default: that of the script")
-    prove.add_argument("--arguments", default="", help="command line of the script")
+    about = "Run a training script here for a few updates, as a job starts it, and report what would break."
+    rehearse = verb("rehearse", about)
+    rehearse.add_argument("script", help="training script; it runs with copies of its folder, without a network")
+    rehearse.add_argument("--job", metavar="FILE", help="cell with the estimator or ModelTrainer, or a saved advice")
+    rehearse.add_argument("--command", dest="start", metavar="COMMAND", help="command of the job, in quotes")
+    rehearse.add_argument(
+        "--hyperparameter", "-p", action="append", default=[], metavar="NAME=VALUE", help="hyperparameter; repeatable"
+    )
+    rehearse.add_argument("--data", action="append", default=[], metavar="CHANNEL=FOLDER", help="data; repeatable")
+    rehearse.add_argument("--processes", type=int, default=2, help="processes, each with a GPU of its own; default 2")
+    rehearse.add_argument("--compare", metavar="FILE", help="another version of the script to compare with")
+    rehearse.add_argument(
+        "--allow-unconfined", action="store_true", help="run it although this system cannot keep it from your files"
+    )
 
     export = verb("export", "Write the code of a saved advice, or of the advice for a request.", takes_settings=True)
     export.add_argument("advice", help=f"file of `smp-advisor advise --output`; or with --instance: {_MODEL}")

@@ -267,7 +267,7 @@ def complete_options(shell: InteractiveShell, magics: Mapping[str, Any]) -> Call
 
 
 MAGICS = (
-    "smp_advise", "smp_export", "smp_check", "smp_profile", "smp_local", "smp_prove", "smp_start", "smp_watch",
+    "smp_advise", "smp_export", "smp_check", "smp_profile", "smp_local", "smp_rehearse", "smp_start", "smp_watch",
     "smp_calibrate", "smp_clusters",
 )  # fmt: skip
 _CLASSES = (AdvisorMagics, ProfileMagics, RunMagics)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import tempfile
 import threading
@@ -13,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from IPython.core.error import UsageError
 from IPython.core.getipython import get_ipython
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.profiling.local_run import LocalRun
     from smp_advisor.profiling.result import Profile
-    from smp_advisor.proving import Proof
+    from smp_advisor.rehearsal import Rehearsal
     from smp_advisor.runs.watching import Run
 
 
@@ -192,28 +191,74 @@ class ProfileMagics(Magics):
 
     @with_help
     @magic_arguments()
-    @argument("original", help="The script before its adaptation.")
-    @argument("adapted", help="The script after it.")
-    @argument("--library", help="Training library of the adaptation; default: the plan of the advisor displayed last.")
-    @argument("--root", help="Folder to copy; default: that of the script.")
-    @argument("--arguments", default="", help="Command line of the script, in quotes.")
-    @line_magic
-    def smp_prove(self, line: str) -> Proof:
-        """Prove an adaptation, whoever wrote it: ``%smp_prove train.py train_fsdp.py``.
+    @argument("script", nargs="?", help="The training script; left out before a cell that is the script.")
+    @table_options("processes")
+    @argument(
+        "--hyperparameter", "-p", action="append", default=[], help="NAME=VALUE: option of the script; repeatable."
+    )
+    @argument("--channel", "-c", action="append", default=[], help="NAME=FOLDER: data of a channel; repeatable.")
+    @argument("--job", help="A variable with a plan, an advice or the text of a cell, or the path of a cell.")
+    @argument("--plan", action="store_true", help="Use the settings of the advisor displayed last.")
+    @argument("--compare", help="Another version of the script, to compare both.")
+    @argument("--name", default="train.py", help="Name of the script in a cell; default train.py.")
+    @argument("--source-dir", help="Folder to copy along with the script in a cell.")
+    @line_cell_magic
+    def smp_rehearse(self, line: str, cell: str | None = None) -> Rehearsal:
+        """Run a training script here for a few updates, as a job starts it: ``%smp_rehearse train.py``.
 
-        Both scripts run for a few updates on two processes with small data, and everything that they do is compared.
+        GPUs and NCCL are processors. It reports what would break on the cluster: hangs, gradients that are not
+        averaged, arguments that do not arrive, checkpoints that do not resume, models that do not load.
         """
-        from smp_advisor.proving import prove
+        arguments = parsed(self.smp_rehearse, line)
+        if (cell is None) == (arguments.script is None):
+            raise UsageError("Name a script, %smp_rehearse train.py, or put %%smp_rehearse before a cell with one.")
+        with ProgressDisplay(arguments.script or arguments.name) as progress:
+            try:
+                result = self._rehearsed(arguments, cell, progress)
+            except KeyboardInterrupt:
+                raise UsageError("The rehearsal was interrupted; all its processes have ended.") from None
+            progress.has_failed = not result.ok
+        show_result(self.shell, "smp_rehearse", result)
+        return result
 
-        arguments = parsed(self.smp_prove, line)
-        plan = None if arguments.library else required(self.shell, "no plan yet", ", or leave out --plan").plan
-        words = shlex.split(arguments.arguments.strip("\"'"))
-        proof = prove(
-            Path(arguments.original), Path(arguments.adapted), plan,
-            library=arguments.library, root=arguments.root, arguments=words,
-        )  # fmt: skip
-        show_result(self.shell, "smp_prove", proof)
-        return proof
+    def _rehearsed(self, arguments: Namespace, cell: str | None, progress: ProgressDisplay) -> Rehearsal:
+        with uninterrupted():
+            from smp_advisor.rehearsal import rehearse
+
+        job: Any = arguments.job
+        own = named_values(arguments.hyperparameter, "--hyperparameter")
+        if arguments.plan:
+            job = required(self.shell, "no plan yet", ", or leave out --plan").plan
+        elif job is not None:
+            job = self.shell.user_ns.get(job, job)
+        elif own:
+            job = {"hyperparameters": own}
+        source = None if cell is None else _written(cell, arguments.name, arguments.source_dir)
+        script = Path(arguments.script) if source is None else source / arguments.name
+        settings: dict[str, Any] = {
+            "processes": value_of(arguments, "processes") or 2,
+            "data": named_texts(arguments.channel, "--channel") or None,
+            "compare": None if arguments.compare is None else Path(arguments.compare),
+            "on_line": progress.add_line, "on_progress": progress.update,
+        }  # fmt: skip
+        try:
+            try:
+                return rehearse(script, job, **settings)
+            except AdvisorError as error:
+                if "allow_unconfined" not in str(error) or not _agrees(str(error)):
+                    raise
+            return rehearse(script, job, allow_unconfined=True, **settings)
+        finally:
+            if source is not None:
+                shutil.rmtree(source.parent, ignore_errors=True)  # the run has a copy
+
+
+def _agrees(sentence: str) -> bool:
+    """Whether a person answers yes to running a script that cannot be confined."""
+    try:
+        return input(f"{sentence.partition(':')[0]}. Run it? Enter yes: ").strip().lower() == "yes"
+    except (EOFError, OSError, RuntimeError):  # kernels without a prompt
+        return False
 
 
 def _written(cell: str, name: str, source_dir: str | None) -> Path:

@@ -386,6 +386,7 @@ def _loaders(observer: Observer) -> None:
             updates = observer.updates - begun
             trains = backwards >= 0 and (updates or observer.backwards != backwards)
             if index >= batches and (not trains or updates >= 3 or index >= _LONGEST_EPOCH):
+                observer.stand_in("loaders: their first batches")
                 return
             if index == 0:
                 backwards = observer.backwards

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -307,22 +306,37 @@ def profile(options: Namespace) -> Answer:
     )
 
 
-def prove(options: Namespace) -> Answer:
-    """The proof of an adaptation. The status is 1 without one."""
-    from smp_advisor.proving import prove as run_both
+def rehearse(options: Namespace) -> Answer:
+    """The rehearsal of a training script. The status is 1 with a finding, or if it stopped."""
+    from smp_advisor.rehearsal import rehearse as run
 
-    plan = None if options.advice is None else _advice(Path(options.advice)).plan
-    proof = run_both(
-        Path(options.original), Path(options.adapted), plan,
-        library=options.library, root=options.root, arguments=shlex.split(options.arguments),
+    job: Any = {"hyperparameters": dict(_pair(entry, "--hyperparameter") for entry in options.hyperparameter)}
+    if options.start:
+        job["command"] = options.start
+    if options.job is not None:
+        source = Path(options.job)
+        job = _advice(source) if source.suffix == ".json" else str(source)
+    if job == {"hyperparameters": {}}:
+        job = None
+    done = run(
+        Path(options.script), job, options.processes, dict(_pair(entry, "--data") for entry in options.data) or None,
+        None if options.compare is None else Path(options.compare), allow_unconfined=options.allow_unconfined,
+        on_progress=getattr(options, "progress", None),
     )  # fmt: skip
     return Answer(
-        text=str(proof),
-        data={"answer": str(proof).splitlines()[0], "proven": proof.proven, "proof": str(proof).splitlines()},
-        full=lambda: asdict(proof),
-        page=lambda: str(proof),
-        status=YES if proof.proven else NO,
+        text=str(done),
+        data={"answer": done.summary, "findings": [str(entry) for entry in done.findings], "outcome": done.outcome},
+        full=done.as_dict,
+        page=lambda: str(done),
+        status=YES if done.ok else NO,
     )
+
+
+def _pair(entry: str, option: str) -> tuple[str, str]:
+    name, mark, value = entry.partition("=")
+    if not mark or not name:
+        raise AdvisorError(f"{option} takes NAME=VALUE, not {entry!r}.")
+    return name, value
 
 
 def export(options: Namespace) -> Answer:
@@ -412,7 +426,7 @@ VERBS: Mapping[str, Callable[[Namespace], Answer]] = {
     "check": check,
     "why": why,
     "profile": profile,
-    "prove": prove,
+    "rehearse": rehearse,
     "export": export,
     "watch": watch,
 }

@@ -134,7 +134,6 @@ class EntryPoints(Values):
             ),
             "apply_fixes": lambda: smpa.apply_fixes(self.any()),
             "read_stack": lambda: smpa.read_stack(self.any()),
-            "adapt_script": lambda: smpa.adapt_script(self.any()),
             "load": lambda: smpa.load(self.any()),
             "save": lambda: smpa.save(self.any(self.plan), self.random.choice(["a\0b", "", ".", "/proc/x/y"])),
             "load_calibration": lambda: smpa.load_calibration(self.any()),

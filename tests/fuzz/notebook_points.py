@@ -26,7 +26,7 @@ SETTLED = {
     "smp_check": "nothing.py",
     "smp_profile": "no_model",
     "smp_local": "--name no.txt",
-    "smp_prove": "no.py none.py --library ddp",
+    "smp_rehearse": "no.py",
     "smp_start": "--folder /dev/null/no",
     "smp_watch": "no/such.log",
     "smp_calibrate": "nothing.log",

@@ -9,7 +9,7 @@ import tomllib
 
 import pytest
 
-HEAVY = ("boto3", "libcst", "sagemaker", "torch", "transformers")
+HEAVY = ("boto3", "sagemaker", "torch", "transformers")
 
 # A shell as bare as IPython makes it. It says what was imported, and nothing else may print.
 LOAD = """
@@ -36,9 +36,19 @@ def test_heavy_packages_are_not_imported(root, action, absent):
 
 
 # Imported where they are present: Accelerate's and transformers' objects are recognised, ipykernel brings psutil, and
-# either SageMaker SDK brings boto3; without it, one sentence says what to install. A proof of a script that imports
-# datasets uses the package.
-DISPENSABLE = {"accelerate", "boto3", "botocore", "datasets", "psutil", "tokenizers", "transformers"}
+# either SageMaker SDK brings boto3; without it, one sentence says what to install. A rehearsal of a script that imports
+# datasets, images or saved tensors uses their packages.
+DISPENSABLE = {
+    "accelerate",
+    "boto3",
+    "botocore",
+    "datasets",
+    "pil",
+    "psutil",
+    "safetensors",
+    "tokenizers",
+    "transformers",
+}
 
 
 CALLED = {"pyyaml": "yaml"}

@@ -71,3 +71,15 @@ def test_wrong_uses_are_named():
         rehearse(DDP, "make train")
     with pytest.raises(AdvisorError, match="do not exist"):
         rehearse(DDP, data="/nowhere/at/all")
+
+
+def test_the_command_and_the_magic_rehearse(tmp_path, monkeypatch):
+    import smp_advisor
+    from smp_advisor.command.__main__ import main
+
+    (tmp_path / "train.py").write_text(PLANTED["place"])
+    monkeypatch.chdir(tmp_path)
+    assert main(["rehearse", "train.py", "--hyperparameter", "epochs=2"]) == 1
+    for name in ("prove", "adapt_script"):
+        with pytest.raises(AttributeError, match="rehearse"):
+            getattr(smp_advisor, name)

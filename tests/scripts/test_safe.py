@@ -22,7 +22,7 @@ BROKEN = samples.PIPELINE.replace(", drop_last=True", "")
 PLAN = samples.PIPELINE_PLAN
 NUMBERS = ["--microbatches", "4", "--pipeline-parallel-degree", "2"]
 PLANTED = (
-    *("__future__", "argparse", "ast", "dataclasses", "difflib", "json", "libcst", "numpy", "pathlib"),
+    *("__future__", "argparse", "ast", "dataclasses", "difflib", "json", "numpy", "pathlib"),
     *("tempfile", "tokenize", "tomllib", "typing", "yaml"),
 )
 
