@@ -443,7 +443,7 @@ def _sentences(kind: _Kind, hit: _Hit, slots: Mapping[str, str], lines: Sequence
         where = f" at line {at[-1][1]} of {at[-1][0]}" if at else ""
         change = f"The cause is unknown: no fact has this message. Looked at: {looked}, whose deepest exception this is"
         return f"The script raised {shown}".rstrip(".") + ".", f"{change}{where}; read the lines of its traceback."
-    change = kind.change
+    change = re.sub(r"{(\w+)}", lambda match: slots.get(match[1], match[0]), kind.change)
     if kind.depth > _SYMPTOM:
         change = f"{change} Looked at: {looked}, with no exception of the script in them."
     if kind.applies:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 # ruff: noqa: E501, ISC004 (messages of logs are long)
+import csv
+import re
 import tomllib
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 import smp_advisor as smpa
 from smp_advisor.command.__main__ import main
 from smp_advisor.errors import AdvisorError, CalibrationError
-from smp_advisor.files import data_file
+from smp_advisor.files import data_file, rows
 from smp_advisor.tools.interface import Caller, call
 from tests.runs.logs import LOGS
 
@@ -51,10 +53,24 @@ def test_a_message_of_a_public_thread_is_read(text, kind):
     assert "{" not in failure.cause + failure.change
 
 
+def test_every_fact_names_the_mechanism_of_its_message_in_a_usual_log():
+    with (FOLDER / "mechanisms.csv").open(encoding="utf-8") as file:
+        entries = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    for entry in entries:
+        text = entry["text"].replace("\\n", "\n")
+        log = "\n".join([IPV6, *(f"[rank0]: {step}" for step in STEPS[:3]), text, SUMMARY])
+        failure = smpa.read_failure(log)
+        said = f"{failure.cause} {failure.change}"
+        assert re.search(entry["words"], said, re.IGNORECASE), text
+        assert not entry["never"] or not re.search(entry["never"], said, re.IGNORECASE), text
+
+
 def test_every_kind_has_a_source_and_is_told_apart():
     kinds = data_file("runs", "failures")["kind"]
     assert len({kind["name"] for kind in kinds}) == len(kinds)
-    assert all(kind["source"].startswith("https://") and kind["title"] for kind in kinds)
+    facts = rows("smp_advisor.runs", "data/mechanisms.csv")
+    assert all(entry["source"].startswith("https://") and entry["title"] for entry in (*kinds, *facts))
+    assert all(entry["cause"].endswith(".") and entry["change"].endswith(".") for entry in facts)
 
 
 def test_the_full_memory_of_one_rank_is_the_cause_of_the_time_out_of_seven():
