@@ -278,7 +278,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     _require(model, cluster, job)
     require_types({"plan": (plan, Plan)}, "estimate")
     stop_if_nobody_waits()
-    if "precision" in job.defaulted():
+    if job.precision != plan.precision and "precision" in job.defaulted():
         job = replace(job, precision=plan.precision)
     check_against(plan, cluster, model, job)
     layout = layout_of_plan(plan, job, cluster)

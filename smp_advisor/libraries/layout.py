@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -334,13 +334,23 @@ def layout_of_columns(library: str, plans: PlanColumns, job: Job, cluster: Clust
     state, cudnn = layout.state_bytes, False
     if _exports_script(library, job):
         step_bytes = 0.0 if job.optimizer_step == "auto" else state.step_bytes  # in one kernel
-        state = replace(state, loss_in_parts=loss_in_parts(job), step_bytes=step_bytes)
+        state = _of_script(state, loss_in_parts(job), step_bytes)
     if cluster is not None and (job.stack, record.stack) == ("auto", "hf-sdpa"):
         architecture, versions = cluster.instance.architecture, plans["version"]
         different = np.unique(versions) if isinstance(versions, np.ndarray) else (versions,)
         cudnn = all(_prefers_cudnn(library, str(version), architecture) for version in different)
     saves = not record.adapter_bases
-    return replace(layout, state_bytes=state, stack=record.stack, saves_frozen=saves, cudnn_attention=cudnn)
+    # `dataclasses.replace` takes as long as a tenth of an estimate.
+    result = object.__new__(Layout)
+    result.__dict__.update(layout.__dict__)
+    result.__dict__.update(state_bytes=state, stack=record.stack, saves_frozen=saves, cudnn_attention=cudnn)
+    return result
+
+
+@lru_cache(maxsize=1024)
+def _of_script(state: StateBytes, in_parts: bool, step_bytes: float) -> StateBytes:  # noqa: FBT001 - of a cache
+    """State bytes of the exported script, with its loss and its update."""
+    return replace(state, loss_in_parts=in_parts, step_bytes=step_bytes)
 
 
 @cache

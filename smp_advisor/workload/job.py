@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
@@ -325,5 +326,10 @@ class Job:
 
     def defaulted(self) -> tuple[str, ...]:
         """Names of the settings that have their default value."""
-        resolved = {"attention": replace(self, attention="auto").attention}
-        return tuple(f.name for f in fields(self) if getattr(self, f.name) == resolved.get(f.name, f.default))
+        return _defaulted(self)
+
+
+@lru_cache(maxsize=256)
+def _defaulted(job: Job) -> tuple[str, ...]:
+    resolved = {"attention": replace(job, attention="auto").attention}
+    return tuple(f.name for f in fields(job) if getattr(job, f.name) == resolved.get(f.name, f.default))

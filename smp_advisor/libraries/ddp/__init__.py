@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.layout import Layout, checkpoint_columns
@@ -16,6 +16,7 @@ from smp_advisor.libraries.state_bytes import ddp, trained
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.layout import PlanColumns
+    from smp_advisor.libraries.state_bytes import StateBytes
     from smp_advisor.workload.job import Job, Precision
 
 
@@ -34,15 +35,21 @@ class DdpPlan(Plan):
     activation_checkpointing: Checkpointing = False
 
 
+@lru_cache(maxsize=256)
+def _state_bytes(job: Job) -> StateBytes:
+    exported = job.stack == "auto"
+    return replace(
+        trained(ddp(job), job),
+        # A second copy of all gradients, unless they are views of the buckets, as in the exported script.
+        bucket_elements=0.0 if exported else math.inf,
+        loaded_copies="each" if exported and job.adapter is None else "",
+    )
+
+
 def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
     """Columns of the cost model for columns of plans: autocast over fp32 parameters."""
     return Layout.of_columns(
-        replace(
-            trained(ddp(job), job),
-            # A second copy of all gradients, unless they are views of the buckets, as in the exported script.
-            bucket_elements=0.0 if job.stack == "auto" else math.inf,
-            loaded_copies="each" if job.stack == "auto" and job.adapter is None else "",
-        ),
+        _state_bytes(job),
         rows=plans.rows,
         batch_samples=plans["batch_size"] * plans["gradient_accumulation_steps"],
         microbatches=plans["gradient_accumulation_steps"],

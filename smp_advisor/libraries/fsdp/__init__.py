@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.elementwise import anywhere, is_in, where
@@ -94,6 +95,11 @@ def _as_exported(job: Job, state: StateBytes) -> StateBytes:
     return replace(state, loaded_entirely=bits == 4, loaded_copies="first" if bits == 16 else "")
 
 
+@lru_cache(maxsize=256)
+def _state_bytes(job: Job) -> StateBytes:
+    return _as_exported(job, _adapter_units(job, trained(fully_sharded(job), job)))
+
+
 def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
     """Columns of the cost model for columns of plans. Hybrid strategies shard within a node."""
     hybrid = is_in(plans["sharding_strategy"], _HYBRID)
@@ -101,7 +107,7 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
         raise ValueError("FSDP's hybrid strategies shard within a node: pass the cluster")
     node, gpus = (0, 0) if cluster is None else (min(cluster.gpus_per_node, cluster.gpus), cluster.gpus)
     return Layout.of_columns(
-        _as_exported(job, _adapter_units(job, trained(fully_sharded(job), job))),
+        _state_bytes(job),
         rows=plans.rows,
         shard_level=3,
         shard_degree=where(hybrid, node, gpus),
