@@ -190,7 +190,8 @@ def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
     body_leaves, orelse_leaves = (leaving is not None for leaving, _ in paths)
     if body_leaves != orelse_leaves:
         # The statements below run only after the branch that stays.
-        run.guards.append(Guard(node.test, test, holds=orelse_leaves))
+        ends = "raise" in (paths[0][0], paths[1][0])
+        run.guards.append(Guard(node.test, test, holds=orelse_leaves, or_ends=ends))
     return _after(run, frame, paths, node.test)
 
 

@@ -22,6 +22,8 @@ class Guard:
     value: Value
     holds: bool
     """False in the ``else`` branch, and after a branch that leaves."""
+    or_ends: bool = False
+    """Whether the program ends with an error where the condition does not hold."""
 
 
 @dataclass(slots=True, eq=False)

@@ -236,7 +236,7 @@ def compare(found: list[tuple[Call, str, str]]) -> Comparison:
 
 _CLOCKS = frozenset(_NAMES["local"]["clocks"])
 _REDUCED = tuple(_NAMES["local"]["reduced"])
-_NUMBERS = ("item", "float", "cpu", "tolist", "mean", "detach")
+_TESTS = ("isnan", "isinf", "isfinite")
 
 
 def of_clock(value: Value) -> bool:
@@ -248,7 +248,7 @@ def of_own_batches(context: Context, value: Value | None, divided: Callable[[Cal
     """Whether a number certainly comes from the batches of this rank alone: its loss before any reduction."""
     parts = list(derivation(value))
     calls = [part.call for part in parts if isinstance(part, Result)]
-    if not any(call.method == "item" or call.name == "float" for call in calls):
+    if not any(call.method == "item" or call.name == "float" or call.called in _TESTS for call in calls):
         return False
     if any(call.called.endswith(_REDUCED) for call in calls):
         return False

@@ -60,6 +60,16 @@ ROWS = [
         "        reference.generate(row)\naccelerator.wait_for_everyone()\n",
     ),
     ("DDP612", DDP + "    if loss.item() < 0.1:\n        break\n"),
+    (
+        "DDP612",
+        DDP.replace("        loss.back", "        if torch.isnan(loss):\n            continue\n        loss.back"),
+    ),
+    (
+        "",
+        DDP.replace(
+            "        loss.back", "        if torch.isnan(loss):\n            raise ValueError\n        loss.back"
+        ),
+    ),
     ("", DDP + "if rank == 0:\n    torch.save(model.module.state_dict(), 'x')\ndist.barrier()\n"),
     ("", DDP + "if rank != 0:\n    dist.barrier()\nprepare()\nif rank == 0:\n    dist.barrier()\n"),
     ("", DDP + "    dist.all_reduce(loss)\n    if loss.item() < 0.1:\n        break\n"),

@@ -249,3 +249,13 @@ def _router_loss_once(context: Context) -> Iterator[Hit]:
     trains = list(trainer_arguments(context))
     if loads and trains:
         yield Hit(loads[0].module, loads[0].node)
+
+
+@check("SMP326")
+def _clipped_over_one_mesh(context: Context) -> Iterator[Hit]:
+    wraps = _fsdp2(context)
+    divided = [call for call in context.trace.calls if call.reached and call.called == "parallelize_module"]
+    for call in context.trace.named("torch.nn.utils.clip_grad_norm_") if wraps and divided else ():
+        for maker in makers(call.argument("parameters", 0)):
+            if call.reached and maker.method == "parameters" and wrapped_by(maker.receiver, wraps) is not None:
+                yield Hit(call.module, call.node)

@@ -119,12 +119,19 @@ def _each_its_own_part(context: Context) -> Iterator[Hit]:
         if not call.reached or not trains or not together or dataset is None or is_sharded(dataset):
             continue
         sources = [maker for origin in origins(dataset) for maker in makers(whole_of(origin))]
-        if not all(maker.name.startswith(_DATA) and not _divides(maker) for maker in sources):
+        other = [maker.name for maker in sources if not maker.name.startswith(_DATA)]
+        if other or any(map(_divides, sources)):
+            for name in (name for name in other if name.partition(".")[0] in _STREAMS):
+                context.leave_open(call.module, call.node, f"how {name} divides its rows over the ranks (DDP603)")
             continue  # another package may divide its data sets by itself
         streams = any(constant(loading.argument("streaming")) is True for loading in sources)
         streams = streams or any("Iterable" in loading.name for loading in sources)
         shuffles = any(bool(constant(option)) for option in options(call.argument("shuffle", 2)))
         yield Hit(call.module, call.node, variant="stream" if streams else "shuffled" if shuffles else "same")
+
+
+_STREAMS = frozenset(["webdataset", "streaming", "energon", "litdata", "torchdata", "mosaicml"])
+"""Packages whose data sets divide themselves by variables of the launcher, and not always evenly."""
 
 
 def _divides(call: Call) -> bool:

@@ -184,6 +184,8 @@ def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
         *((leaving.guard, leaving) for leaving in _leavings(context, met)),
     ]
     for guard, place in places:
+        if guard.or_ends:
+            continue  # a rank that ends with an error ends the job
         local = "clock" if of_clock(guard.value) else "batches" if _of_batches(context, guard.value) else ""
         if local and guard.test not in seen:
             seen.add(guard.test)
