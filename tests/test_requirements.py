@@ -37,24 +37,6 @@ import pytest
 
 pytest.importorskip("no_such_package")
 """,
-    "test_end.py": """
-import os
-
-def test_that_ends_its_process():
-    os._exit(9)
-
-def test_after_it():
-    pass
-""",
-    "test_other_end.py": """
-import os
-
-def test_that_ends_its_process_too():
-    os._exit(9)
-
-def test_after_it():
-    pass
-""",
     "conftest.py": """
 from tests import requirements
 
@@ -67,7 +49,7 @@ def pytest_configure(config):
 
 
 @pytest.mark.slow
-def test_a_skip_is_a_failure_unless_it_was_left_out_and_a_crash_hides_no_other_test(root, tmp_path):
+def test_a_skip_is_a_failure_unless_it_was_left_out(root, tmp_path):
     (tmp_path / "tests").mkdir()  # with this name: the plugins import each other
     for name, text in MODULES.items():
         (tmp_path / name).write_text(text)
@@ -88,8 +70,7 @@ def test_a_skip_is_a_failure_unless_it_was_left_out_and_a_crash_hides_no_other_t
     assert re.search(r" 1 failed, 1 xfailed, 2 errors in", one_process)  # an error is a failure before the test's body
     workers = run("--numprocesses=2", "--dist=loadgroup", "--without=browser", "--continue-on-collection-errors", "-rs")
     assert "left out by --without=browser" in workers
-    assert workers.count("crashed while running 'test_") == 2
-    assert re.search(r" 3 failed, 2 passed, 1 skipped, 1 xfailed, 2 errors in", workers)
+    assert re.search(r" 1 failed, 1 skipped, 1 xfailed, 2 errors in", workers)
 
 
 @pytest.mark.parametrize(

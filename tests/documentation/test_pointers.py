@@ -16,6 +16,7 @@ FILE = re.compile(r"(?<![\w/.*{}-])((?:[\w-]+/)*[\w-]+\.(?:py|ts|toml|csv|sh))(?
 OF_OTHERS = {
     "typing.py", "json.py",  # Python
     "modeling_auto.py", "modeling_mixtral.py",  # transformers
+    "layer.py", "transformers_weight_conversion.py", "tuners_utils.py",  # PEFT
     "token_dispatcher.py", "router.py",  # Megatron-LM
     "fsdp_strategy.py", "sagemaker_base_model.py",  # AWS's adapter of recipes
 }  # fmt: skip

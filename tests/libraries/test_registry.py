@@ -131,7 +131,7 @@ def test_a_setting_can_be_fixed(record: Library, advice: Advice) -> None:
 def test_the_widget_shows_its_controls_with_figures_of_every_move(record: Library, advice: Advice) -> None:
     advisor = Advisor(advice)
     controls = advisor._controls
-    ahead = look_ahead(advisor.advice, advisor.state["settings"])
+    ahead = look_ahead(advisor.advice.recommended, advisor.state["settings"])
     shown = [control["name"] for control in controls]
     of_job = job_labels(record.name)
     assert sorted(shown) == sorted([*(name for name in record.controls if name in shown), *of_job])
