@@ -120,7 +120,7 @@ def _not_counted(usual: Typical, restarts: int) -> Iterator[Cause]:
             f"mean is {seconds(usual.wall_seconds)}."
         )
         change = (
-            "Checkpoints, evaluations, recompilations or stalls: the step numbers and the log around them tell which; "
+            "Checkpoints, evaluations, recompilations or stalls: the step numbers and the log around them show which; "
             "save less often, or asynchronously, if they recur with checkpoints."
         )
         yield Cause(name="stalls", evidence=text, change=change)

@@ -148,7 +148,7 @@ def waits_in(line: str) -> float | None:
 
 
 def loss_in(line: str, *, has_step: bool) -> float | None:
-    """The training loss of a line; nan, too, if it prints 0 beside a gradient that is not a number."""
+    """The training loss of a line; nan, too, if it prints 0 next to a gradient that is not a number."""
     for match in _LOSS.finditer(line):
         if not (match["sign"] or has_step) or _OTHER_LOSS.search(line, max(match.start() - 16, 0), match.start()):
             continue

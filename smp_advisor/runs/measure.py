@@ -155,7 +155,7 @@ def measured_run(
     faults = [entry["sentence"] for entry in explained(log, cluster) if entry.get("fault")]
     if faults and not accept:
         raise CalibrationError(
-            f"The run has a known fault, so its time is not that of the plan: {'; '.join(faults)}. Mend it and measure "
+            f"The run has a known fault, so its time is not that of the plan: {'; '.join(faults)}. Fix it and measure "
             "again, or pass accept=True (--accept) if it stays."
         )
     _require_work(log, batch, model, cluster, job, accept=accept)

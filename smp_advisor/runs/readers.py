@@ -61,7 +61,7 @@ class Log:
     global_batch_size: int | None = None
     """Samples per step, if the log states them."""
     work: Mapping[str, float] = field(default_factory=dict)
-    """Samples, tokens, tokens per GPU and model TFLOP per GPU of a step, which follow from figures beside the step
+    """Samples, tokens, tokens per GPU and model TFLOP per GPU of a step, which follow from figures next to the step
     times, and the length of a sequence."""
     error: float = 0.0
     """One standard deviation of the logarithm of the values by their printed digits."""
@@ -494,7 +494,7 @@ def read_records(records: Iterable[Mapping[str, Any]], title: str) -> Log:
 def read_trainer_state(state: Mapping[str, Any]) -> Log:
     """Seconds per step of Hugging Face's Trainer (`TrainerState`): its runtime less evaluations, over its own steps.
 
-    A resumed run has the runtime of its last call beside the steps of all: ``train_steps_per_second`` tells them apart.
+    A resumed run has the runtime of its last call and the steps of all: ``train_steps_per_second`` separates them.
     """
     history = [entry for entry in state.get("log_history", ()) if isinstance(entry, dict)]
     ends = [place for place, entry in enumerate(history) if number(entry.get("train_runtime"))]
