@@ -20,11 +20,13 @@ from smp_advisor.arguments import LIMITS, brief
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import JobError, NoPlanFitsError
 from smp_advisor.guidance.choice import (
+    batch_neighbor,
     batch_note,
     defaults,
     levers_used,
     low_utilisation,
     pretraining_or_fine_tuning,
+    price_of_certainty,
     requested,
     why_this_plan,
 )
@@ -36,10 +38,11 @@ from smp_advisor.guidance.variants import PlannedRun
 from smp_advisor.libraries import require_supported_instance
 from smp_advisor.libraries.validation import check_against, loaded_entirely, unscripted_adapter
 from smp_advisor.search.candidates import job_for, library_policy, pins_for, search_in_bf16_if_possible
-from smp_advisor.search.clusters import Limits, Question, places_of
-from smp_advisor.search.decision import decide
+from smp_advisor.search.clusters import ClusterSize, Limits, Question, places_of
+from smp_advisor.search.decision import better_neighbor, cost_of_certainty, decide
 from smp_advisor.search.library import LibraryChoice, choose_library, framework_of
 from smp_advisor.search.search import representatives
+from smp_advisor.search.sizes import fewer_nodes
 from smp_advisor.search.ways_out import decided, nothing_fits
 
 if TYPE_CHECKING:
@@ -212,8 +215,17 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
     )
     generated = request.script is None
     decision = decide(workload, *compared, min_fit_probability=least, pins=pins)
+    decision = replace(decision, mfu=plan_estimate.mfu)
+    size = ClusterSize(cluster=place, library=library, job=job, estimate=plan_estimate)
+    open_ = replace(question, request=replace(terms, cluster=place), library=library)
+    advices = (
+        fewer_nodes(open_, size) if place.nodes > 1 and sizes is None else "",
+        batch_neighbor(workload, better_neighbor(workload, job, best, least, pins)),
+        price_of_certainty(least, cost_of_certainty(workload, job, best, least, pins)),
+    )
     warnings = (
         *workload.verdicts,
+        *advices,
         low_utilisation(plan_estimate),
         script_note,
         unscripted_adapter(library, job, workload, best.cluster.instance, only=request.library == "auto")

@@ -58,6 +58,11 @@ def certainty(decision: Decision) -> str:
 
 def certainty_in_short(decision: Decision) -> str:
     """How certain the choice is and what follows, as the start of `certainty`'s text."""
+    if decision.mfu < _LOW_MFU:
+        return (
+            f"the best of the plans compared, at {percent(decision.mfu)} of the GPUs' peak: smaller or fewer instances"
+            " may be the better choice."
+        )
     if decision.near_best_probability >= _CLEAR:
         return "a clear choice, no other plan of this library with this batch is likely to be noticeably faster."
     if decision.close > 1:
@@ -101,6 +106,24 @@ def why_this_plan(best: SearchResult, probability: float) -> str:
     cost = 1 - best.scores.tokens_per_second[0] / best.scores.tokens_per_second.max()
     price = f" It costs {percent(cost)} of speed against the fastest." if cost >= 0.005 else ""
     return f"{fit} Of the plans with at least {percent(least)} of the best speed, this one {merit}.{price}"
+
+
+def batch_neighbor(model: Model, neighbor: tuple[int, float] | None) -> str:
+    """Sentence on a slightly larger batch that trains faster; empty without one."""
+    if neighbor is None:
+        return ""
+    samples = plural(neighbor[0], sample_unit(model).removesuffix("s"))
+    return f"A global batch of {samples} would train {percent(neighbor[1])} faster."
+
+
+def price_of_certainty(least: float, cost: tuple[float, float] | None) -> str:
+    """Sentence on the speed that the required probability costs; empty if it costs little."""
+    if cost is None:
+        return ""
+    return (
+        f"The required probability of {percent(least)} costs speed: a plan that fits with {probability(cost[1])} would"
+        f" be {percent(cost[0])} faster (min_fit_probability)."
+    )
 
 
 def low_utilisation(estimate: Estimate) -> str:

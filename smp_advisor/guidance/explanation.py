@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs.wording import compared, duration, first_sentence, fit, fits, listed, percent, plural, step_time
+from smp_advisor.costs.world import World
 from smp_advisor.guidance import memory, statements
 from smp_advisor.guidance.choice import accumulation, microbatches
 from smp_advisor.guidance.conclusion import (
@@ -21,6 +22,7 @@ from smp_advisor.guidance.conclusion import (
 from smp_advisor.guidance.ladder import technique_fields
 from smp_advisor.guidance.practices import Step, order, practice, subset_tip
 from smp_advisor.guidance.variants import PlannedRun, WhatIf, evaluate_best, vary, without
+from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import supported_families, supports_tensor_parallelism
 
 if TYPE_CHECKING:
@@ -207,7 +209,10 @@ def _on_degree(key: str, technique: str, run: PlannedRun, comparisons: Plans, es
     ((value, variant),) = comparisons.items()
     estimate = estimates.get(value)
     if degree > 1:
-        inside = degree <= node and node % degree == 0
+        world = World.of(run.model, run.cluster, run.job, layout_of_plan(run.plan, run.job, run.cluster))
+        strides = {"tensor_parallel_degree": world.tensor_stride, "pipeline_parallel_degree": world.pipeline_stride}
+        span = int(degree * strides.get(key, world.data_stride))  # GPUs over which one group extends
+        inside = span <= node and node % span == 0
         place = f"inside a node of {node} GPUs" if inside else f"across nodes of {node} GPUs, over the network"
         return against(
             run, "used", variant, estimate, f"{key}={degree} runs {place}. {why_used(run, variant, estimate)}"

@@ -185,6 +185,16 @@ def model_named(text: str, namespace: Mapping[str, Any]) -> Any:
     return word
 
 
+class RefusalError(UsageError):
+    """A refused line: an error output of one sentence, which papermill, nbconvert and voila show, too.
+
+    IPython prints a plain `UsageError` to standard error only.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"UsageError: {self}"]
+
+
 def with_help(magic: Any) -> Any:
     """The same magic, with an option ``--help`` that only prints its options, and errors without a trace."""
 
@@ -194,7 +204,7 @@ def with_help(magic: Any) -> Any:
             try:
                 return magic(self, line, *cell)
             except (AdvisorError, UsageError) as error:
-                raise UsageError(str(AdvisorError(str(error)))) from None  # shortened, if a word is long
+                raise RefusalError(str(AdvisorError(str(error)))) from None  # shortened, if a word is long
         print(magic.parser.format_help())  # noqa: T201 (the purpose of --help)
         return None
 
@@ -213,8 +223,16 @@ def table_options(*names: str) -> Callable[[Any], Any]:
     return decorate
 
 
+_BRACES = re.compile(r"\{[A-Za-z_]\w*\}")
+
+
 def parsed(magic: Any, line: str) -> Namespace:
     """The options of a magic's line."""
+    if unfilled := _BRACES.search(line):
+        raise UsageError(
+            f"IPython did not fill {unfilled[0]}: a name in braces of this line is no variable of the notebook, and it"
+            " fills all names of a line or none."
+        )
     try:
         # argparse takes a word with a space for a value: the reader of "-5B" then reports the error.
         words = [f" {word}" if re.match(r"-\d", word) else word for word in arg_split(line)]

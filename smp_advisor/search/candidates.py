@@ -178,6 +178,8 @@ def free_search(
     """The search of a cluster, with those free settings of the job that make a model fit or train faster."""
     result, library = search(model, cluster, job, objective=objective, **terms), terms["library"]
     for name, value in _levers(model, cluster, job, library, user_settings).items():
+        if name == "optimizer_step" and len(result.ranked):
+            continue  # it saves memory, and no speed that the cost model resolves
         changed, pins = replace(job, **{name: value}), dict(terms["pins"] or {})
         own = {degree: 1 for degree in _REPLACED_LAYERS if degree in plan_fields(library)}
         for narrowed in [{**own, **pins}, pins] if name == "loss" and own and not len(result.ranked) else [own | pins]:

@@ -95,6 +95,8 @@ class Places:
     goal: Goal
     requested: Cluster | None = None
     """The cluster that the user named, if more are tried."""
+    any_number: bool = False
+    """Whether the numbers of nodes are open: between those of `COUNTS`, too."""
 
     @property
     def fixed(self) -> Cluster | None:
@@ -128,6 +130,7 @@ def places_of(
     return Places(
         clusters=tuple(Cluster(machine, nodes) for machine in types for nodes in sizes),
         goal=_goal(limits, cost=cost, count=count, types=len(types)),
+        any_number=counts is None and nodes is None,
     )
 
 
@@ -255,17 +258,31 @@ def best_on(question: Question, cluster: Cluster) -> ClusterSize:
             chosen = preferred_library(here)
         except AdvisorError:
             chosen = Candidate(library=library_policy().archived)
-    return _searched(here, chosen, question.objective)
+    size = _searched(here, chosen, question.objective, is_named=question.library != AUTO)
+    obstacles = (obstacle(name, here) for name in library_policy().order)
+    if (
+        size.fits
+        or here.unlisted
+        or question.library != AUTO
+        or not any(of and of[0] == "instance" for of in obstacles)
+    ):
+        return size
+    # As where the library of one cluster is chosen: if nothing fits, libraries count that may run on the instance.
+    other = best_on(question.having(unlisted=True), cluster)
+    return other if other.fits else size
 
 
-def _searched(request: Request, chosen: Candidate, objective: Objective) -> ClusterSize:
+def _searched(request: Request, chosen: Candidate, objective: Objective, *, is_named: bool) -> ClusterSize:
     library, searched = chosen.library, None
     if objective == "throughput" and chosen.result is not None and chosen.job is not None:
         searched = chosen.job, chosen.result
     cluster = request.cluster
     job = job_for(library, request)
     nothing = ClusterSize(cluster=cluster, library=library, job=job, estimate=None)
-    if obstacle(library, request) is not None or (job.precision == "bf16" and not cluster.instance.bf16):
+    excluded = obstacle(library, request)
+    if is_named and excluded is not None and excluded[0] == "framework":
+        excluded = None  # the user named the library, and with it the framework
+    if excluded is not None or (job.precision == "bf16" and not cluster.instance.bf16):
         return nothing
     pins = pins_for(library, request)
     terms = {"library": library, "min_fit_probability": request.min_fit_probability, "pins": pins}

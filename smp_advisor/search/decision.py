@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,9 +83,49 @@ class Decision:
     """Number of compared plans, the chosen one among them, whose expected regrets are within 5 % of its own."""
     close_within: float = 0.0
     """The largest of these differences."""
+    mfu: float = field(default=1.0, compare=False)
+    """Model FLOPs utilization of the chosen plan."""
     compared: int
     """Number of plans that were drawn: the chosen one, the fastest of each family and of each number of techniques."""
     batch: BatchChoice
+
+
+_NEIGHBORS = 1.5
+"""Most samples of a neighbor of the user's batch, over those of the batch."""
+_VISIBLE_GAIN = 0.1
+
+
+def better_neighbor(
+    model: Model, job: Job, result: SearchResult, min_fit_probability: float, pins: Mapping[str, Any] | None = None
+) -> tuple[int, float] | None:
+    """A slightly larger batch than the user's that trains visibly faster, and its gain in speed; None without one."""
+    own = job.global_batch_size
+    if own is None or {"batch_size", "microbatches"} & set(pins or {}):
+        return None
+    multiples = (result.cluster.gpus, result.cluster.nodes, 2 ** (own - 1).bit_length())
+    sizes = {-(-own // multiple) * multiple for multiple in multiples} - {own}
+    best: tuple[int, float] | None = None
+    for samples in sorted(size for size in sizes if size <= _NEIGHBORS * own):
+        tokens = samples * model.sequence_length(job.sequence_length)
+        ratio = _speed_with(model, job, result, tokens, min_fit_probability, pins) or 0.0
+        if ratio >= 1 + _VISIBLE_GAIN and (best is None or ratio > 1 + best[1] + _VISIBLE_GAIN):
+            best = samples, ratio - 1
+    return best
+
+
+def cost_of_certainty(
+    model: Model, job: Job, result: SearchResult, min_fit_probability: float, pins: Mapping[str, Any] | None = None
+) -> tuple[float, float] | None:
+    """Speed that the required probability costs, and the probability of the faster plan; None below a tenth."""
+    if result.objective not in ("throughput", "cost") or min_fit_probability <= 0.5:
+        return None
+    likely = search(
+        model, result.cluster, job,
+        objective=result.objective, min_fit_probability=0.5, pins=pins, library=result.space.library,
+    )  # fmt: skip
+    gain = float(likely.scores.tokens_per_second[0] / result.scores.tokens_per_second[0]) - 1
+    chance = NormalDist().cdf(float(likely.margin[likely.ranked[0]]))
+    return (gain, chance) if gain > _VISIBLE_GAIN and chance < min_fit_probability else None
 
 
 def decide(

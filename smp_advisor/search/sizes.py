@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.uncertainty import TWO_SIDED, kind_correlation, spreads
 from smp_advisor.costs.wording import (
     cost_per_million,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.search.clusters import Places, Question
     from smp_advisor.workload.model import Model
@@ -260,7 +260,7 @@ class ClusterSizes:
         if count > 1 or self.limits:
             stays = chosen is self.own and chosen is not choose(self.sizes, "cheapest", self.limits)
             verdict = f" {_GOALS[self.goal]}" if count > 1 else " is"
-            if stays and self.goal == "cheapest" and count > 1:
+            if stays and self.own is not None and self.goal == "cheapest" and count > 1:
                 verdict = " stays, because no cluster is surely cheaper"
             if self.limits:
                 surely = within(chosen, self.limits, surely=True)
@@ -359,6 +359,60 @@ class ClusterSizes:
         return f'<div class="smp-sizes"><ul>{lines}</ul>{self.table().html()}</div>'
 
 
+_FEWER = (8, 4, 2)
+"""Divisors of the number of nodes that are tried beside a single node."""
+_CHEAPER = 1.5
+"""Ratio of the costs per token from which fewer nodes are named although they are slower."""
+
+
+def fewer_nodes(question: Question, chosen: ClusterSize) -> str:
+    """One sentence where fewer nodes of the same type are as fast, or much cheaper; empty elsewhere."""
+    cluster, speed = chosen.cluster, chosen.tokens_per_second
+    counts = sorted({1, *(cluster.nodes // part for part in _FEWER)} - {0, cluster.nodes})
+    for nodes in counts:
+        size = best_on(question, Cluster(cluster.instance, nodes))
+        now = size.estimate
+        if now is None:
+            continue
+        figures = f"{rate(question.request.model, now)}, {cost_per_million(question.request.model, now)}"
+        own = "" if chosen.estimate is None else rate(question.request.model, chosen.estimate)
+        name = plural(nodes, "node")
+        are, it = ("is", "it trains") if nodes == 1 else ("are", "they train")
+        if size.tokens_per_second >= speed * (1 - NEAR_BEST):
+            return f"{name} {are} as fast as {cluster.nodes}: {figures} instead of {own}."
+        if size.tokens_per_second / nodes >= _CHEAPER * speed / cluster.nodes:
+            return (
+                f"This cluster is large for the model: {name} {are} cheaper by"
+                f" {percent(1 - speed / cluster.nodes * nodes / size.tokens_per_second)} per token; {it} at {figures}."
+            )
+    return ""
+
+
+def _between(question: Question, goal: Goal, limits: Limits, sizes: list[ClusterSize]) -> None:
+    """Add the numbers of nodes between those that were searched, until the answer is that of every number.
+
+    The smallest number is searched upwards from the last one that does not fit, because whether a number fits depends
+    on its divisors, too. Days and costs are halved towards the answer.
+    """
+    while (chosen := choose(sizes, goal, limits)) is not None:
+        machine, nodes = chosen.cluster.instance, chosen.cluster.nodes
+        searched = sorted(size.cluster.nodes for size in sizes if size.cluster.instance == machine)
+        below = max((number for number in searched if number < nodes), default=0)
+        above = min((number for number in searched if number > nodes), default=nodes)
+        if goal == "smallest" and not limits:
+            trials = list(range(below + 1, nodes))
+        else:
+            trials = [middle for middle in ((below + nodes) // 2, (nodes + above) // 2) if middle not in (below, nodes)]
+        for number in trials:
+            sizes.append(best_on(question, Cluster(machine, number)))
+            if goal == "smallest" and not limits and sizes[-1].fits:
+                break
+        if not trials or (goal == "smallest" and not limits and not sizes[-1].fits):
+            break
+    types = list(dict.fromkeys(size.cluster.instance.name for size in sizes))
+    sizes.sort(key=lambda size: (types.index(size.cluster.instance.name), size.cluster.nodes))
+
+
 def compare(question: Question, places: Places, limits: Limits, progress: Progress | None = None) -> ClusterSizes:
     """Search the clusters of a question. An interrupt ends the search with the clusters searched by then."""
     sizes: list[ClusterSize] = []
@@ -368,6 +422,8 @@ def compare(question: Question, places: Places, limits: Limits, progress: Progre
             if progress is not None:
                 progress(done, len(clusters), f"{cluster.nodes} x {cluster.instance.name}")
             sizes.append(best_on(question, cluster))
+        if places.any_number:
+            _between(question, places.goal, limits, sizes)
         if progress is not None:
             progress(len(clusters), len(clusters), "done")
         complete = True

@@ -172,15 +172,34 @@ def _ways(question: Question) -> Iterator[WayOut]:
                 yield replace(way, words=f"library={way.size.library!r}")
     if library == AUTO or get_library(library).divides_model:
         yield from _nodes(question)
-    # The instance type with the lowest cost per token on which as many nodes are enough.
+    # As many nodes of another type: the lowest price per hour first, then a lower cost of the run.
     memory = here.instance.usable_gpu_memory_gib * here.instance.gpus
     larger = [machine for machine in suitable(library) if machine.usable_gpu_memory_gib * machine.gpus > memory]
     listed = question.having(unlisted=False)
     sizes = [size for machine in larger if (size := _best_on(listed, Cluster(machine, here.nodes))).fits]
-    if sizes:
-        size = min(sizes, key=lambda size: size.usd or math.inf)
-        yield WayOut(change="instance", words=size.name, size=size)
+    yield from (WayOut(change="instance", words=_priced(size), size=size) for size in _offers(sizes))
     yield from _smaller(question)
+
+
+def _offers(sizes: list[ClusterSize]) -> list[ClusterSize]:
+    """The cluster with the lowest price per hour, those with a lower cost of the run, and the fastest of them."""
+    offers = [min(sizes, key=_usd_per_hour)] if sizes else []
+    for measure in (lambda size: size.usd or math.inf, lambda size: -size.tokens_per_second):
+        best = min(sizes, key=measure, default=None)
+        if best is not None and best not in offers and (best.usd or math.inf) < (offers[0].usd or math.inf):
+            offers.append(best)
+    return offers
+
+
+def _usd_per_hour(size: ClusterSize) -> float:
+    price = size.cluster.usd_per_hour
+    return math.inf if price is None else price
+
+
+def _priced(size: ClusterSize) -> str:
+    """A cluster with its price, and with the days of the run if they are known: ``1 x ml.g6e.xlarge, 2.61 USD/h``."""
+    price = "" if size.cluster.usd_per_hour is None else f", {size.cluster.usd_per_hour:,.2f} USD/h"
+    return f"{size.name}{price}{'' if size.days is None else f', {size.days:,.3g} days'}"
 
 
 def _smaller(question: Question) -> Iterator[WayOut]:
@@ -239,9 +258,7 @@ def _anywhere(question: Question) -> Iterator[WayOut]:
         if machine.usable_gpu_memory_gib * machine.gpus >= _LEAST_NODE_GIB
     )
     sizes = [size for size in smallest if size is not None]
-    if sizes:
-        size = min(sizes, key=lambda size: size.cluster.usd_per_hour or math.inf)
-        yield WayOut(change="instance", words=size.name, size=size)
+    yield from (WayOut(change="instance", words=_priced(size), size=size) for size in _offers(sizes))
 
 
 def decided(question: Question, places: Places, limits: Limits, progress: Progress | None = None) -> ClusterSizes:
@@ -257,7 +274,9 @@ def decided(question: Question, places: Places, limits: Limits, progress: Progre
     machine, most = places.clusters[-1].instance, max(cluster.nodes for cluster in places.clusters)
     if any(cluster.instance != machine for cluster in places.clusters):
         raise NoPlanFitsError(f"{sizes.refusal()}.")
-    larger = Places(clusters=tuple(Cluster(machine, nodes) for nodes in COUNTS if nodes > most), goal="smallest")
+    larger = Places(
+        clusters=tuple(Cluster(machine, nodes) for nodes in COUNTS if nodes > most), goal="smallest", any_number=True
+    )
     raise NoPlanFitsError(f"{sizes.refusal(compare(question, larger, limits).chosen)}.")
 
 

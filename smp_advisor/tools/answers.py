@@ -147,7 +147,7 @@ def _units(counted: str) -> tuple[str, str]:
     return f"{counted}_per_second", f"usd_per_million_{counted}"
 
 
-def figures(model: Model, estimate: Estimate, least: float) -> dict[str, Any]:
+def figures(model: Model, estimate: Estimate, least: float, gpus: int = 0) -> dict[str, Any]:
     """Figures of a plan with their 95 % intervals, units in the names."""
     per_second, per_million = _units(unit(model))
     price, ends = estimate.usd_per_million_tokens, estimate.usd_per_million_tokens_range
@@ -165,6 +165,8 @@ def figures(model: Model, estimate: Estimate, least: float) -> dict[str, Any]:
         "usd_per_hour": None if estimate.usd_per_hour is None else _rounded(estimate.usd_per_hour),
         per_million: _ranged(price, ends, 1 / amount(model, 1)),
         "days": _ranged(estimate.days, estimate.days_range),
+        "gpu_hours": _ranged(estimate.days, estimate.days_range, 24 * gpus) if gpus else None,
+        "checkpoint_gib": _rounded(estimate.effective.checkpoint_gib),
         "usd_total": _ranged(estimate.usd_total, estimate.usd_total_range),
     }
     return {name: value for name, value in values.items() if value is not None}
@@ -270,9 +272,8 @@ def advised(advice: Advice) -> Answer:
         "instance": advice.cluster.instance.name,
         "count": advice.cluster.nodes,
         "gpus": advice.cluster.gpus,
-        **figures(model, value, least),
-        "plan": settings_of(advice.plan),
-        "job_settings": job_settings,
+        **figures(model, value, least, advice.cluster.gpus),
+        "plan": settings_of(advice.plan) | job_settings,  # as `estimate` takes it
         "parameters": advice.plan.parameters,
         "hyperparameters": advice.plan.hyperparameters,
         "library_because": library,

@@ -80,6 +80,8 @@ class Tool:
     required: tuple[str, ...] = ()
     details: tuple[str, ...] = ()
     """Parts that its answer has on request."""
+    open_world: bool = False
+    """Whether it may read more than this machine: a job of the user's account."""
 
     @property
     def options(self) -> dict[str, Option]:
@@ -92,9 +94,12 @@ class Tool:
     @property
     def schema(self) -> dict[str, Any]:
         """JSON schema of the arguments: types, units, ranges, defaults; the first tool explains the options."""
-        first = self.name == next(iter(TOOLS))
+        return self.schema_with(explained=self.name == next(iter(TOOLS)))
+
+    def schema_with(self, *, explained: bool) -> dict[str, Any]:
+        """JSON schema of the arguments, with or without explanations of the options."""
         properties: dict[str, Any] = {**self.own}
-        properties |= {name: _schema(option, explained=first) for name, option in self.options.items()}
+        properties |= {name: _schema(option, explained=explained) for name, option in self.options.items()}
         if self.details:
             kinds = {"type": "string", "enum": list(self.details)}
             properties["details"] = {"type": "array", "items": kinds, "description": "Further parts of the answer."}
@@ -243,6 +248,7 @@ TOOLS: Mapping[str, Tool] = {
         own={name: _TABLE["arguments"][name] for name in entry["own"]} | entry.get("arguments", {}),
         required=tuple(entry.get("required", ())),
         details=tuple(entry.get("details", ())),
+        open_world=entry.get("open_world", False),
     )
     for entry in _TABLE["tool"]
 }

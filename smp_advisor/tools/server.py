@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor._version import __version__
 from smp_advisor.errors import AdvisorError
 from smp_advisor.stopping import Stopped, stop_if_nobody_waits, until
-from smp_advisor.tools.interface import TOOLS, Caller, call
+from smp_advisor.tools.interface import TOOLS, Caller, Tool, call
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,9 +28,10 @@ _AT_ONCE = 4
 _PAGES = 32
 """Answers whose pages can be read."""
 _INSTRUCTIONS = (
-    "Figures for training models on SageMaker GPU instances, computed on this machine: no job is started, no account"
-    " and no network is used. Request the model, the instance and the number of instances before you call advise, and"
-    " for the tokens if days or cost matter. Report the interval with each speed and cost, and what was assumed."
+    "Figures for training models on SageMaker GPU instances, computed on this machine: no job is started. Only watch"
+    " reads your account, and only a training job that you name. Request the model, the instance and the number of"
+    " instances before you call advise, and for the tokens if days or cost matter. Report the interval with each speed"
+    " and cost, and what was assumed."
 )
 
 
@@ -45,7 +46,11 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
     limiter = anyio.CapacityLimiter(_AT_ONCE)
 
     async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
-        hints = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+        def hints(tool: Tool) -> types.ToolAnnotations:
+            return types.ToolAnnotations(
+                read_only_hint=True, idempotent_hint=not tool.open_world, open_world_hint=tool.open_world
+            )
+
         return types.ListToolsResult(
             tools=[
                 types.Tool(
@@ -53,7 +58,7 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
                     title=tool.title,
                     description=tool.description,
                     input_schema=tool.schema,
-                    annotations=hints,
+                    annotations=hints(tool),
                 )
                 for tool in TOOLS.values()
             ]
@@ -78,7 +83,7 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
         while len(pages) > _PAGES:
             pages.popitem(last=False)
         link = types.ResourceLink(uri=uri, name="the complete answer", mime_type="text/markdown")
-        return types.CallToolResult(content=[types.TextContent(text=text), link])
+        return types.CallToolResult(content=[types.TextContent(text=text), link], structured_content=json.loads(text))
 
     async def list_resources(_context: Any, _params: Any) -> types.ListResourcesResult:
         resources = [

@@ -298,7 +298,7 @@ def test_far_from_fitting():
 
     with pytest.raises(NoPlanFitsError) as error:
         smpa.advise("405B", "ml.g5.xlarge")
-    (way,) = error.value.ways_out.ways
+    way, *_ = error.value.ways_out.ways
     assert way.change == "instance"
     assert way.words in str(error.value)
     assert way.size.estimate.fits
@@ -306,3 +306,26 @@ def test_far_from_fitting():
     pins = {"batch_size": 4, "activation_checkpointing": False, "sharding_strategy": "full_shard"}
     with pytest.raises(NoPlanFitsError, match=r"leaves \d+\.\d GiB free and fits with a probability of 89\.\d %"):
         smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", min_fit_probability=0.99, loss="plain", **pins)
+
+
+@pytest.mark.slow
+def test_the_smallest_cluster_is_that_of_every_number():
+    for model, instance in (("30B", "ml.g5.48xlarge"), ("llama-3-70b", P4D)):
+        smallest = smpa.advise(model, instance, instance_count="smallest", sequence_length=2048).cluster.nodes
+        for fewer in range(max(1, smallest - 3), smallest):
+            with pytest.raises(NoPlanFitsError):
+                smpa.advise(model, instance, instance_count=fewer, sequence_length=2048)
+
+
+def test_fewer_nodes_neighbors_and_prices_are_named():
+    wide = smpa.advise("350M", "ml.g4dn.xlarge", instance_count=8, global_batch_size=32, sequence_length=512)
+    assert "1 node is as fast as 8" in wide.because
+    odd = smpa.advise("llama-3.1-8b", P4D, instance_count=4, sequence_length=8192, global_batch_size=7)
+    assert "A global batch of 8 samples would train" in odd.because
+    compiled = smpa.advise("bert-large", "ml.p3.8xlarge", instance_count=2, library="training-compiler")
+    assert "1 node is as fast as 2" in compiled.because
+    assert any(size.fits and size.cluster == compiled.cluster for size in compiled.compare_clusters().sizes)
+    with pytest.raises(NoPlanFitsError, match=r"1 x ml\.g6e\.xlarge, 2\.6\d USD/h") as error:
+        smpa.advise("gemma-3-1b", "ml.g5.xlarge", sequence_length=1024, training="pretraining")
+    offers = [way for way in error.value.ways_out.ways if way.change == "instance"]
+    assert [way.size.cluster.usd_per_hour for way in offers] == sorted(way.size.cluster.usd_per_hour for way in offers)
