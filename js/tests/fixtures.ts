@@ -75,6 +75,7 @@ export function recommendation(): Recommendation {
     defaults: ['precision fp16'],
     has_modules: false,
     decisive: ['Sharding.', 'It is the fastest.'],
+    measured: '',
     required: '95 %',
     usable_gib: 30,
     per_sample: 1,

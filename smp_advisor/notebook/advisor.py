@@ -269,6 +269,10 @@ class Advisor(anywidget.AnyWidget):
                 handshake.arrived()
             with self._turn:
                 self._send_ahead(whole=True)
+        elif kind == "again":  # the answer was lost: a busy server drops messages
+            with self._turn:
+                state = self._as_state(str(content.get("id", ""))[:_LONGEST_IDENTITY])
+                self._state = {**state, "again": self._state.get("again", 0) + 1}
         elif kind == "ahead":  # a view has missed a message
             with self._turn:
                 self._send_ahead(whole=True)

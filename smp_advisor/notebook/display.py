@@ -163,8 +163,8 @@ def static_bundle(advisor: Advisor) -> dict[str, Any]:
 class NothingFits:
     """The page of a request for which no plan fits: the shortfall, and changes after which one fits, one click each."""
 
-    def __init__(self, ways: WaysOut, advise: Callable[[dict[str, Any]], Advisor]) -> None:
-        self._ways, self._advise = ways, advise
+    def __init__(self, ways: WaysOut, advise: Callable[[dict[str, Any]], Advisor], variable: str = "") -> None:
+        self._ways, self._advise, self._variable = ways, advise, variable
         self._note = w.HTML('<p role="status"></p>')
         usable, nearest = ways.request.cluster.instance.usable_gpu_memory_gib, ways.nearest_gib
         needed = "" if nearest is None else f"The nearest plan needs {nearest:,.1f} of {usable:.1f} GiB per GPU."
@@ -172,7 +172,7 @@ class NothingFits:
             '<div style="border-left:4px solid #b3261e;padding:4px 14px;line-height:1.5">'
             '<div style="font-size:22px;font-weight:700">✗ Does not fit</div>'
             f"<div><strong>{needed}</strong></div></div>"
-            '<div style="margin:10px 0 4px;font-weight:600">Make it fit: by price per hour, then by what changes</div>'
+            '<div style="margin:10px 0 4px;font-weight:600">Changes that fit, cheapest first</div>'
         )
         buttons = []
         for way in by_cost(ways):
@@ -195,8 +195,12 @@ class NothingFits:
         except AdvisorError as error:
             self._say(str(error))
             return
-        self._say(f"With {title_of(way)}:")
-        set_displayed_last(get_ipython(), advisor)
+        shell, kept = get_ipython(), ""
+        if self._variable and shell is not None:
+            shell.user_ns[self._variable] = advisor
+            kept = f" The variable {self._variable} has this advice."
+        self._say(f"With {title_of(way)}:{kept}")
+        set_displayed_last(shell, advisor)
         self.widget.children = (self._note, advisor)
 
     def _say(self, text: str) -> None:

@@ -162,7 +162,8 @@ def decisive(advice: Recommendation) -> tuple[str, str]:
     """Adapter, library, techniques and batch of the recommended plan, and the certainty of the choice."""
     titles = [rung.title for rung in ladder_of(advice).rungs]
     techniques = ", ".join(titles[1:]) or titles[0]
-    certain = certainty_in_short(advice.decision)
+    certain = certainty_in_short(advice.decision).replace("a clear choice, ", "")
+    certain = certain.replace(": any of them is fine;", ", less than the error of the estimate;")
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} with "
     carried = f"{trained}{schema(advice.plan.library).name}: {techniques}, batch size {advice.plan.batch_size}"
     return f"{carried}.", f"{certain[:1].upper()}{certain[1:]}"
@@ -181,8 +182,8 @@ def preferred(advice: Recommendation, estimate: Estimate) -> str:
         doublings = math.log2(estimate.tokens_per_step / max(batch.target_tokens, best.tokens_per_step))
         if doublings > 0 and (1 + gain) * (1 - least) ** doublings <= 1 + NEAR_BEST:
             size = f"{format_count(batch.target_tokens)} tokens" if advice.model.reads_tokens else "the usual one"
-            rule = f"a batch beyond {size} must gain {percent(least)} per doubling"
-            return f"Not recommended: {rule}, and a gain of {percent(NEAR_BEST)} counts as none."
+            kept = f"Kept at {size} per step: larger batches need more for the same loss."
+            return f"{kept} It is {percent(gain)} faster; at least {percent(least)} per doubling is required."
     if gain <= NEAR_BEST:
         return f"Within {percent(NEAR_BEST)}, the search prefers fewer techniques, then smaller batches."
     return ""

@@ -17,6 +17,7 @@ from smp_advisor.notebook.cells import KINDS
 from smp_advisor.notebook.run_magics import ProfileMagics, RunMagics
 from smp_advisor.notebook.shown import (
     ProgressDisplay,
+    assigned,
     comparing,
     model_named,
     parsed,
@@ -88,7 +89,7 @@ class AdvisorMagics(Magics):
             if error.ways_out is not None and error.ways_out.ways:
                 request = Request.of(model, cluster, **keywords)
                 again = lambda changes: advisor_of(Advice.of(request.changed(**changes)))  # noqa: E731
-                NothingFits(error.ways_out, again).display()
+                NothingFits(error.ways_out, again, assigned(self.shell, "smp_advise")).display()
             raise
         advisor.show_now()
         return advisor

@@ -369,11 +369,14 @@ class RunMagics(Magics):
         reads.
         """
         from smp_advisor.estimators import watch
+        from smp_advisor.runs.watching import Run
 
         arguments = parsed(self.smp_watch, line)
         lack, instead = "no plan to compare with yet", ", or leave out --plan"
         advice = required(self.shell, lack, instead).advice if arguments.plan else None
-        run = watch(arguments.run.strip("'\""), advice)
+        word = arguments.run.strip("'\"")
+        held = self.shell.user_ns.get(word)  # a run of the notebook, before a name in the account
+        run = held if isinstance(held, Run) else watch(word, advice)
         show_result(self.shell, "smp_watch", run)
         return run
 
@@ -423,6 +426,7 @@ class RunMagics(Magics):
         if arguments.log is not None:  # the notebook's variable of that name, else the path
             word = arguments.log.strip("'\"")
             log = self.shell.user_ns[word] if word in self.shell.user_ns else Path(word)
+            log = watch(word) if isinstance(log, Path) and log.is_dir() else log
         has_run = log is not None or any(value for name, value in figures.items() if name != "peak_kind")
         if has_run or not (arguments.load or arguments.job):
             advice = advice.calibrate(log, plan=advisor.plan, probe=arguments.probe, accept=arguments.accept, **figures)

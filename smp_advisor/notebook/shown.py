@@ -156,6 +156,13 @@ def show_result(shell: InteractiveShell, magic: str, result: object) -> None:
         display(result)
 
 
+def assigned(shell: InteractiveShell, magic: str) -> str:
+    """The variable to which the cell assigns the result of a magic; empty without one."""
+    inputs = getattr(shell.history_manager, "input_hist_raw", [""])
+    found = re.search(rf"^\s*([A-Za-z_]\w*)\s*=\s*%{magic}\b", inputs[-1], re.MULTILINE)
+    return found[1] if found else ""
+
+
 def _is_value(cell: str, magic: str) -> bool:
     """Whether the last expression of a cell is the magic."""
     try:

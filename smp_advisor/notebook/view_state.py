@@ -75,7 +75,7 @@ def glances(advice: Recommendation, plans: Sequence[tuple[Job, Plan, Estimate]])
     The edge is the memory below which a plan stays with the required probability: beyond the usable memory if and only
     if the verdict is not *Fits*.
     """
-    required, model = advice.min_fit_probability, advice.model
+    required, model, library = advice.min_fit_probability, advice.model, schema(advice.plan.library).name
     reach = NormalDist().inv_cdf(min(max(required, 1e-9), 1 - 1e-9))
     rungs = stairs([planned(advice, *of) for of in plans])
     result = []
@@ -99,14 +99,16 @@ def glances(advice: Recommendation, plans: Sequence[tuple[Job, Plan, Estimate]])
                 "time": f"{time.value} {time.unit}",
                 "money": money.value,
                 "memory": memory(estimate) if estimate.headroom_gib >= 0 and state == "over" else "",
-                "rungs": [[rung_text(title), None if gib is None else round(gib, 1)] for title, gib in steps],
+                "rungs": [[rung_text(title, library), None if gib is None else round(gib, 1)] for title, gib in steps],
             }
         )
     return result
 
 
-def rung_text(title: str) -> str:
-    """A technique in the words of the picture: ``Sharding over 4 GPUs``."""
+def rung_text(title: str, library: str) -> str:
+    """A technique in the words of the picture: ``Sharding over 4 GPUs``, or ``FSDP over 4 GPUs`` if it is required."""
+    if ", which the library requires" in title:
+        title = title.replace("sharding", library, 1)
     text = title.replace("sharded data parallelism", "sharding").removeprefix("the ")
     text = re.sub(r"^([\d,]+) pipeline stages", r"pipeline over \1 stages", text)
     text = text.replace("optimizer-state sharding", "sharding of the optimizer state")
@@ -244,6 +246,7 @@ def recommendation(advice: Recommendation) -> Data:
         "defaults": list(advice.defaults),
         "has_modules": profile_of(advice) is not None,
         "decisive": decisive(advice),
+        "measured": "" if advice.learned is None else advice.learned.headline,
         "required": percent(advice.min_fit_probability),
         "per_sample": advice.model.sequence_length(advice.job.sequence_length) if advice.model.reads_tokens else 1,
         "usable_gib": instance.usable_gpu_memory_gib,

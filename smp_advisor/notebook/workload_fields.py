@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from contextlib import suppress
 from threading import Event, Lock, Thread
@@ -14,11 +13,11 @@ from smp_advisor.advice.live.control_state import ControlState, changed
 from smp_advisor.advice.live.settings import dollars, require_name, require_settings, with_labels
 from smp_advisor.arguments import LIMITS, amount_of, options
 from smp_advisor.cluster import Cluster, Instance, instances
+from smp_advisor.costs.wording import probability
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.libraries.library import Settings, get_library, libraries
 from smp_advisor.notebook.figures import headlines, memory
 from smp_advisor.search.clusters import ANY, AUTO
-from smp_advisor.search.sizes import time_and_cost
 from smp_advisor.workload import format_count
 from smp_advisor.workload.from_config import model_names
 
@@ -103,11 +102,19 @@ _BURDENS = ("setting", "library", "optimizer", "batch", "adapter", "sequence", "
 """Kinds of changes by what they change of the training; more or other machines also cost more per hour."""
 
 
+_LONGEST_DAYS = 365
+"""A run that lasts longer is no offer, unless there is no other."""
+
+
 def by_cost(ways: WaysOut) -> list[WayOut]:
-    """The ways out by their cost to the user: price per hour, then what they change of the training."""
-    return sorted(
-        ways.ways, key=lambda way: (way.size.cluster.usd_per_hour or math.inf, _BURDENS.index(way.change), way.words)
-    )
+    """The ways out by their cost: in total, or per hour without a number of tokens, then by what they change."""
+
+    def cost(way: WayOut) -> tuple[float, int, str]:
+        total = way.size.estimate.usd_total if way.size.estimate is not None else None
+        return (total or way.size.cluster.usd_per_hour or math.inf, _BURDENS.index(way.change), way.words)
+
+    short = [way for way in ways.ways if way.size.estimate is None or (way.size.estimate.days or 0) <= _LONGEST_DAYS]
+    return sorted(short or ways.ways, key=cost)
 
 
 def keywords_of(way: WayOut, pins: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,15 +140,25 @@ def title_of(way: WayOut) -> str:
 
 
 def effect_of(ways: WaysOut, way: WayOut) -> str:
-    """Memory, speed and cost of the best plan after a way out."""
+    """Memory, price, time, cost and probability of the best plan after a way out."""
     now = way.size.estimate
     if now is None:
         return ""
-    cost = re.sub(r" \([^)]*\)", "", time_and_cost(ways.request.model, now)[1])
-    speed = headlines(ways.request.model, now)[0]
-    price = way.size.cluster.usd_per_hour
-    hourly = "" if price is None else f", {dollars(price)} per hour"
-    return f"{memory(now)}, {speed.value} {speed.unit}, {cost}{hourly}"
+    speed, time, money = headlines(ways.request.model, now)
+    price, before = way.size.cluster.usd_per_hour, ways.request.cluster.usd_per_hour
+    parts = [memory(now), "" if price is None else f"{dollars(price)} per hour"]
+    if now.days is None:
+        parts += [f"{speed.value} {speed.unit}", f"{money.value} {money.unit}"]
+    else:
+        parts += [f"{time.value} {time.unit} ({time.range})", f"{money.value} {money.unit}"]
+    parts.append(f"fits with {probability(now.fit_probability)} probability")
+    if price is not None and before and price >= _DEAR * before:
+        parts.append(f"{price / before:.0f} times the price per hour of the request")
+    return ", ".join(filter(None, parts))
+
+
+_DEAR = 10
+"""Multiple of the request's price per hour from which an offer states it."""
 
 
 def ways_of(advice: Recommendation, ways: WaysOut) -> list[dict[str, Any]]:

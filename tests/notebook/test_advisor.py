@@ -62,6 +62,16 @@ def test_moves_are_sent_whole_to_a_new_view_and_then_as_differences(advisor, sen
     assert sent.pop()["after"] == 0
 
 
+def test_an_answer_that_was_lost_is_sent_again_and_nothing_is_done_twice(advisor):
+    advisor.move(batch_size=24)
+    advisor.move(batch_size=16)
+    advisor._on_message(advisor, {"kind": "act", "id": "view:7", "action": "undo"}, [])
+    seen = []
+    advisor.observe(lambda change: seen.append(change["new"]["answers"]), "_state")
+    advisor._on_message(advisor, {"kind": "again", "id": "view:7"}, [])
+    assert (seen, advisor.plan.batch_size) == (["view:7"], 24)
+
+
 def test_settings_that_cannot_be_combined_keep_plan_and_figures(advisor, advice):
     settings = {**settings_of(advice.plan), "offload_activations": True, "activation_checkpointing": "none"}
     ask(advisor, settings=settings, moved="offload_activations")

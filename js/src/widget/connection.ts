@@ -7,8 +7,12 @@ import type { Request, Traits } from './wire';
 export const QUEUED_MS = 700;
 /** Then it is given up: the page can be used again, and a late answer is still accepted. */
 export const TIMEOUT_MS = 20_000;
-/** A kernel that has handled a message and did not answer for this long does not know this advisor. */
+/** A kernel that has handled a message and did not answer for this long is sent it again: a busy server drops messages. */
 export const UNANSWERED_MS = 1_500;
+/** A kernel that was sent a message this often does not know this advisor, unless it is busy. */
+const ATTEMPTS = 3;
+/** What the kernel can do twice; of the rest, only the answer is requested again. */
+const REPEATED = new Set(['panel', 'export', 'check', 'paste']);
 
 type Status = 'live' | 'working' | 'busy' | 'silent' | 'gone';
 
@@ -31,6 +35,9 @@ interface Waiting {
   /** When the kernel had handled the message; 0 before. */
   handled: number;
   fail: Fail;
+  /** Sends it again. */
+  repeat?: () => void;
+  attempts: number;
 }
 
 /**
@@ -71,7 +78,7 @@ export class Connection {
 
   /** Send a message. `fail` gets a sentence if no answer comes in time. */
   request(message: ToKernel, fail: Fail): void {
-    this.expect(message.id, fail);
+    this.expect(message.id, fail, () => this.send(REPEATED.has(message.kind) ? message : { kind: 'again', id: message.id }, message.id));
     this.send(message, message.id);
   }
 
@@ -79,7 +86,7 @@ export class Connection {
   submit(request: Request, fail: Fail): void {
     this.waiting.delete(this.submitted);
     this.submitted = request.id;
-    this.expect(request.id, fail);
+    this.expect(request.id, fail, () => this.send({ kind: 'again', id: request.id }, request.id));
     this.attempt(() => {
       this.model.set('_request', request);
       this.model.save_changes();
@@ -108,8 +115,8 @@ export class Connection {
     this.model.off('comm_live_update' as never, this.onGone as never);
   }
 
-  private expect(id: string, fail: Fail): void {
-    this.waiting.set(id, { since: Date.now(), handled: 0, fail });
+  private expect(id: string, fail: Fail, repeat: () => void): void {
+    this.waiting.set(id, { since: Date.now(), handled: 0, fail, repeat, attempts: 1 });
     this.refresh();
   }
 
@@ -134,7 +141,12 @@ export class Connection {
     clearTimeout(this.timer);
     const now = Date.now();
     const entries = [...this.waiting.values()];
-    if (entries.some(({ handled }) => handled > 0 && now - handled >= UNANSWERED_MS)) this.isGone = true;
+    for (const entry of entries.filter(({ handled }) => handled > 0 && now - handled >= UNANSWERED_MS)) {
+      if (entry.attempts >= ATTEMPTS && this.kernel?.status !== 'busy') this.isGone = true;
+      entry.attempts += 1;
+      entry.handled = 0;
+      if (!this.isGone) setTimeout(() => entry.repeat?.());
+    }
     if (this.isGone || DEAD.has(this.kernel?.status ?? '')) {
       this.show('gone');
       this.giveUp(0, GONE);

@@ -35,7 +35,8 @@ export class Strip {
     this.gauge.setAttribute('aria-hidden', 'true');
     this.words.tabIndex = -1;
     this.words.setAttribute('name', 'verdict'); // another recommendation is drawn with the focus here
-    this.tag.hidden = true;
+    this.tag.hidden = !shown.measured;
+    this.tag.title = shown.measured;
     const parts = this.figures.map(({ value, unit, more }, index) =>
       element('div', `smp-figure-${index + 1} smp-fact${index ? '' : ' smp-memory'}`, value, ' ', unit, more, index === 1 && this.tag)
     );

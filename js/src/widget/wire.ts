@@ -213,6 +213,8 @@ export interface Recommendation {
   has_modules: boolean;
   /** Techniques of the recommended plan, and how certain the choice is. */
   decisive: [lead: string, reason: string];
+  /** What a measured run changed; empty without one. */
+  measured: string;
   /** Required probability of the fit, as text. */
   required: string;
   usable_gib: number;

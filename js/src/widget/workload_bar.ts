@@ -161,7 +161,7 @@ export class WorkloadBar {
     this.inputs.set(field.name, input);
     this.applied.set(field.name, input.value);
     const label = element('label', `smp-field smp-field-${field.name.replaceAll('_', '-')}`, element('span', 'smp-field-label', field.label), input);
-    if (UNITS[field.name]) label.append(Object.assign(element('span', 'smp-note', ` ${UNITS[field.name]}`), { ariaHidden: 'true' }));
+    label.dataset['unit'] = UNITS[field.name] ?? '';
     label.title = field.hint || field.shown;
     return label;
   }
