@@ -37,7 +37,7 @@ help:
 	@echo 'make notebooks run the notebooks and save their outputs'
 	@echo 'make pins     write constraints.txt from the test environment'
 	@echo 'make images   print the images that AWS no longer patches   (DAY=2027-01-31)'
-	@echo 'make image    take docs/images/advisor.png in Chromium'
+	@echo 'make image    take the pictures of docs/images in Chromium'
 	@echo 'make clean    remove environments, built files and caches'
 
 lab: lab-environment

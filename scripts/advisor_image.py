@@ -1,4 +1,4 @@
-"""Take docs/images/advisor.png: the advisor in JupyterLab after a move of one slider.
+"""Take the pictures of the page: docs/images/advisor.png and advisor-dark.png, and the three frames of the tutorial.
 
 Run it with ``make image`` after a change of the view or its figures. It requires the tools of the browser tests.
 """
@@ -6,9 +6,9 @@ Run it with ``make image`` after a change of the view or its figures. It require
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect, sync_playwright
 
@@ -17,33 +17,47 @@ ROOT = Path(__file__).parents[1]
 sys.modules["tests"] = ModuleType("tests")
 sys.modules["tests"].__path__ = [str(ROOT / "tests")]
 
-from tests.browser.application import Application  # noqa: E402
 from tests.browser.conftest import launch  # noqa: E402
-from tests.browser.page import REFERENCE  # noqa: E402
-from tests.browser.server import serve, write_notebook  # noqa: E402
+from tests.browser.host import Site, open_host  # noqa: E402
 
-IMAGE = ROOT / "docs" / "images" / "advisor.png"
-SIZE = {"width": 1200, "height": 1200}
+import smp_advisor as smpa  # noqa: E402
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from smp_advisor.advice import Advice
+
+IMAGES = ROOT / "docs" / "images"
+FRAMES = (("advisor", 64), ("advisor-step-1", 64), ("advisor-step-2", 256), ("advisor-step-3", 124))
+"""Name of each picture, and the batch that it shows: recommended, beyond the memory, the largest that fits."""
 
 
-def take(image: Path) -> None:
-    """Advise on the README's model, move the batch size one step down, and save a screenshot."""
-    with tempfile.TemporaryDirectory() as folder, serve("lab", ROOT, Path(folder)) as server, sync_playwright() as play:
-        browser = launch(play)
-        write_notebook(server.work / "quickstart.ipynb", REFERENCE)
-        notebook = Application(browser.new_context(viewport=SIZE), server).open("quickstart.ipynb")
-        notebook.page.keyboard.press("Control+b")  # closes the file browser
-        advisor = notebook.advise()
-        slider = advisor.get_by_label("Batch size")
-        slider.focus()
-        notebook.page.keyboard.press("ArrowLeft")
-        expect(advisor).to_have_attribute("aria-busy", "false")
-        expect(advisor.locator(".smp-change")).to_contain_text("Batch size")
-        expect(advisor.locator("[aria-busy='true'], .smp-older")).to_have_count(0)
-        notebook.page.evaluate("document.fonts.ready")
-        notebook.page.screenshot(path=str(image))
-        browser.close()
+def take(site: Site, page: Page, advice: Advice, image: Path, batch: int, *, dark: bool = False) -> None:
+    """Save the page of an advice at a batch, 1200 x 630 pixels."""
+    host = open_host(site, page, width=1216, height=646, dark=dark)
+    host.show(advice)
+    host.settle()
+    if batch != advice.plan.batch_size:
+        host.advisor.move(batch_size=batch)
+        expect(host.view.get_by_label("Batch size")).to_have_attribute("data-value", str(batch))
+        host.settle()
+    page.evaluate("document.fonts.ready")
+    clip = {"x": 8, "y": 8, "width": 1200, "height": 630}
+    page.screenshot(path=str(image), clip=clip, animations="disabled")
+    host.close()
+
+
+def main(folder: Path) -> None:
+    """Take all pictures of AWS's 10 billion parameters on 16 instances."""
+    advice = smpa.advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1").recommended
+    site = Site()
+    with sync_playwright() as play:
+        page = launch(play).new_page()
+        for name, batch in FRAMES:
+            take(site, page, advice, folder / f"{name}.png", batch)
+        take(site, page, advice, folder / "advisor-dark.png", FRAMES[0][1], dark=True)
+    site.close()
 
 
 if __name__ == "__main__":
-    take(Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGE)
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES)

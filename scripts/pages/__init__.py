@@ -1,7 +1,7 @@
 """Pages that are generated: `make pages` writes all of them, and a test compares each with its generator.
 
 Pages that need measured runs or hours of profiling have commands of their own: ``docs/accuracy.md``
-(``benchmarks/accuracy.py``), the logs of measurements in ``benchmarks/results``, and ``docs/images/advisor.png``
+(``benchmarks/accuracy.py``), the logs of measurements in ``benchmarks/results``, and the pictures of ``docs/images``
 (`make image`).
 """
 
