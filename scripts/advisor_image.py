@@ -17,10 +17,9 @@ ROOT = Path(__file__).parents[1]
 sys.modules["tests"] = ModuleType("tests")
 sys.modules["tests"].__path__ = [str(ROOT / "tests")]
 
+import smp_advisor as smpa  # noqa: E402
 from tests.browser.conftest import launch  # noqa: E402
 from tests.browser.host import Site, open_host  # noqa: E402
-
-import smp_advisor as smpa  # noqa: E402
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
