@@ -222,24 +222,30 @@ def _change_root(shown: Mapping[str, Path], size_bytes: int) -> None:
     """Make a file system of bounded size with the interpreter, its packages and what is shown the only one."""
     root = Path(tempfile.gettempdir(), "root")
     _mount("none", "/", None, _RECURSIVE | _PRIVATE)
-    # A file system over the folder of temporary files: nothing is left on the disk.
-    inner = [(target, os.open(path, os.O_PATH)) for target, path in shown.items()]
-    _mount("tmpfs", root.parent, "tmpfs", _NO_SETUID, f"size={size_bytes},mode=700")
-    root.mkdir()
-    _mount("tmpfs", root, "tmpfs", _NO_SETUID, f"size={size_bytes},mode=755")
-    done: list[str] = []
+    # A file system over the folder of temporary files, so that nothing is left on the disk: what is shown is opened
+    # before, since it can be in that folder.
+    opened: list[tuple[str, int]] = []
+    links: list[Path] = []
     for path in _folders():
         real = os.path.realpath(path)
         if not Path(real).exists():
             continue
-        if not any(real == parent or real.startswith(f"{parent}/") for parent in done):
-            _show(real, root / real.lstrip("/"))
-            done.append(real)
-        if path != real:
-            _link(Path(path), root)
-    for target, descriptor in inner:
+        if not any(real == parent or real.startswith(f"{parent}/") for parent, _ in opened):
+            opened.append((real, os.open(real, os.O_PATH)))
+        links += [Path(path)] if path != real else []
+    opened += [(target, os.open(path, os.O_PATH)) for target, path in shown.items()]
+    found = [_first_link(link) for link in links]
+    _mount("tmpfs", root.parent, "tmpfs", _NO_SETUID, f"size={size_bytes},mode=700")
+    root.mkdir()
+    _mount("tmpfs", root, "tmpfs", _NO_SETUID, f"size={size_bytes},mode=755")
+    for target, descriptor in opened:
         _show(f"/proc/self/fd/{descriptor}", root / target.lstrip("/"))
         os.close(descriptor)
+    for part, real in found:
+        with suppress(FileExistsError):
+            place = root / part.relative_to("/")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(real)
     for name in _DEVICES:
         _show(f"/dev/{name}", root / "dev" / name, writable=True)
     (root / "dev/shm").mkdir()
@@ -298,15 +304,10 @@ def _show(source: str, target: Path, *, writable: bool = False) -> None:
         _mount("none", target, None, _BIND | _REMOUNT | _READ_ONLY | mount_flags)
 
 
-def _link(path: Path, root: Path) -> None:
-    """Make the first symbolic link of a path in the new file system."""
-    for part in (*reversed(path.parents), path):
-        if part.is_symlink():
-            target = root / part.relative_to("/")
-            with suppress(FileExistsError):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.symlink_to(os.path.realpath(part))
-            return
+def _first_link(path: Path) -> tuple[Path, str]:
+    """The first symbolic link of a path, and where it leads."""
+    part = next(part for part in (*reversed(path.parents), path) if part.is_symlink())
+    return part, os.path.realpath(part)
 
 
 def _start_loopback() -> None:

@@ -14,6 +14,7 @@ from smp_advisor.sandbox import confinement
 from smp_advisor.sandbox.confinement import can_confine, confined, release
 
 SIZE = 32 * 2**20
+HOST = "192.0.2.1".encode("idna").decode()  # its codec is imported here: the interpreter can be out of reach inside
 
 
 def attempts(root: Path) -> dict[str, object]:
@@ -44,7 +45,7 @@ def attempts(root: Path) -> dict[str, object]:
             except OSError:
                 done["size"] = "bounded"
             try:
-                socket.create_connection(("192.0.2.1", 80), timeout=5)
+                socket.create_connection((HOST, 80), timeout=5)
                 done["network"] = "reached"
             except OSError:
                 done["network"] = "refused"
