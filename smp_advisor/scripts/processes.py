@@ -281,6 +281,8 @@ def owner_kind(value: Value | None) -> str:
             source = source.owner if isinstance(source, Member) else source
         names = [maker.name for maker in makers(option)]
         names += list(option.cls.ancestors()) if isinstance(option, Instance) else []
+        if any(maker.name == "deepspeed.initialize" for maker in elements_of(option)):
+            return "deepspeed"
         kind = next(filter(None, map(_kind_of_class, names)), "")
         if kind:
             return kind

@@ -122,3 +122,16 @@ def test_an_option_of_the_job_is_received_as_it_is_spelled() -> None:
     assert any("ignores the hyperparameter batch_size" in message and "--batch-size" in message for message in messages)
     assert any('packed=False, and type=bool reads the text "False" as True' in message for message in messages)
     assert not check_script(text, hyperparameters={"batch-size": 4, "packed": True})
+
+
+def test_arguments_are_read_wherever_they_are_written() -> None:
+    for text, said in (
+        ("import transformers\n\ntransformers.TrainingArguments('o', no_cuda=True)\n", "Write use_cpu"),
+        ("from transformers import TrainingArguments as T\n\nk = dict(evaluation_strategy='no')\nT(**k)\n",
+         "Write eval_strategy"),
+        ("import pytorch_lightning as pl\n\npl.Trainer(gpus=8)\n", "Write devices"),
+        ("from peft import LoraConfig\n\nLoraConfig(lora_aplha=16)\n", "Write lora_alpha"),
+        ("from trl import DPOTrainer\n\nDPOTrainer(model=m, beta=0.1)\n", "Write it as beta of DPOConfig"),
+    ):  # fmt: skip
+        remedies = [finding.remedy for finding in check_script(text) if finding.id == "TRN720"]
+        assert [said in remedy for remedy in remedies] == [True], (text, remedies)

@@ -55,6 +55,9 @@ def _averaged_once(context: Context) -> Iterator[Hit]:
     steps = any(step.reached and step.loops for step, _ in updates(context.trace))
     if backwards and steps and all(_without_average(call, wraps) for call in backwards):
         yield Hit(backwards[0].module, backwards[0].node)
+    switches = [store for store in context.trace.stores if store.node.attr == "require_backward_grad_sync"]
+    if switches and steps and all(constant(store.value) is False for store in switches):
+        yield Hit(switches[0].module, switches[0].node)
 
 
 @check("DDP615")
@@ -69,16 +72,28 @@ def _frozen_before_wrapping(context: Context) -> Iterator[Hit]:
                 yield Hit(store.module, store.node, {"wrapper": "DistributedDataParallel"})
                 break
 
+    for call in context.trace.methods("requires_grad_") if wraps and trains and not finds else ():
+        off = constant(call.argument("requires_grad", 0)) is False
+        for wrap in wraps if off and call.reached else ():
+            if call.order > wrap.order and _is_part_of(call.receiver, [wrap]):
+                yield Hit(call.module, call.node, {"wrapper": "DistributedDataParallel"})
+
+
+def _is_part_of(owner: Value | None, wraps: list[Call]) -> bool:
+    """Whether an object is a wrapped model or a module inside of it."""
+    for _ in range(6):
+        if owner is not None and wrapped_by(owner, wraps) is not None:
+            return True
+        owner = owner.owner if isinstance(owner, (Item, Member)) else None
+    return False
+
 
 def _is_parameter_of(value: Value, wraps: list[Call]) -> bool:
     """Whether the value is an element of ``model.parameters()`` or of a part of the model."""
     for part in derivation(value):
-        if isinstance(part, Result) and part.call.method in ("parameters", "named_parameters"):
-            owner = part.call.receiver
-            for _ in range(6):
-                if owner is not None and wrapped_by(owner, wraps) is not None:
-                    return True
-                owner = owner.owner if isinstance(owner, (Item, Member)) else None
+        listed = isinstance(part, Result) and part.call.method in ("parameters", "named_parameters")
+        if listed and isinstance(part, Result) and _is_part_of(part.call.receiver, wraps):
+            return True
     return False
 
 

@@ -6,7 +6,16 @@ import ast
 from typing import TYPE_CHECKING
 
 from smp_advisor.files import table
-from smp_advisor.reading.values import Result, same, something
+from smp_advisor.reading.values import (
+    Argument,
+    Collection,
+    Constant,
+    Mapping,
+    Result,
+    options,
+    same,
+    something,
+)
 from smp_advisor.scripts.checks.data import loaders
 from smp_advisor.scripts.checks.parallel import (
     REPLICATING,
@@ -55,10 +64,7 @@ def is_sharded_model(context: Context) -> bool:
     switches = [
         call.argument(name) for call in trainer_arguments(context) for name in ("fsdp", "deepspeed", "fsdp_config")
     ]
-    by_arguments = any(
-        (value is not None and constant(value) not in ("", False, None)) or isinstance(value, Result)
-        for value in switches
-    )
+    by_arguments = any(_is_set(option) for value in switches for option in options(value))
     strategies = any(call.name.endswith(_STRATEGIES) for call in context.trace.calls)
     named = any(
         constant(call.argument("strategy")) in ("fsdp", "deepspeed")
@@ -66,6 +72,12 @@ def is_sharded_model(context: Context) -> bool:
         if call.name.endswith((".Fabric", ".Trainer"))
     )
     return wraps or by_arguments or strategies or named or shards(context, *reached_accelerators(context))
+
+
+def _is_set(value: Value) -> bool:
+    """Whether a switch is on, by its value or by the default of its option."""
+    source = value.default if isinstance(value, Argument) else value
+    return bool(source.value) if isinstance(source, Constant) else isinstance(source, (Mapping, Result, Collection))
 
 
 def _meetings(context: Context) -> Iterator[tuple[Call, str, str]]:
