@@ -103,5 +103,5 @@ def test_the_keywords_are_the_fields() -> None:
     plans = {name for record in libraries() for name in plan_fields(record.name)} - {"library"}
     job = {field.name for field in fields(smpa.Job)}
     shape = {"family", "layers", "hidden", "heads", "vocab", "activation"}
-    assert set(AdviseSettings.__annotations__) == plans | job | shape
+    assert set(AdviseSettings.__annotations__) == plans | job | shape | {"usd_per_hour"}
     assert set(JobOptionSettings.__annotations__) == {field.name for field in fields(JobOptions)}

@@ -96,3 +96,23 @@ def test_each_option_of_a_verb_changes_its_answer_or_is_refused(capsys, tmp_path
     assert "smp_advisor.toml" in captured.err
     monkeypatch.setattr("sys.stdin", io.StringIO("torch.OutOfMemoryError: CUDA out of memory.\n"))
     assert main(["why", "-"]) == 0
+
+
+def test_an_own_price_is_that_of_the_answer(capsys, tmp_path):
+    usual, own = (smpa.advise("7B", P5, tokens="1B", **price) for price in ({}, {"usd_per_hour": "$31.46"}))
+    ratio = usual.cluster.usd_per_hour / 31.46
+    assert own.estimate.usd_total == pytest.approx(usual.estimate.usd_total / ratio)
+    own.save(tmp_path / "own.json")
+    assert smpa.load(tmp_path / "own.json").estimate.usd_per_hour == 31.46
+    _, answer = call("advise", {"model": "7B", "instance": P5, "tokens": "1B", "usd_per_hour": 31.46}, Caller())
+    assert answer["usd_per_hour"] == 31.46
+    assert answer["gpu_hours"]["value"] == pytest.approx(24 * 8 * answer["days"]["value"], rel=1e-3)
+    assert answer["checkpoint_gib"] > 10
+    with pytest.raises(AdvisorError, match="one instance type"):
+        smpa.advise("7B", "any", usd_per_hour=3)
+
+
+def test_notes_on_positions_and_on_kernels_that_are_missing():
+    long = smpa.advise("llama-3-8b", P5, instance_count=4, sequence_length=131_072)
+    assert "trained on sequences of up to 8,192 tokens" in str(long)
+    assert "up to 8,192" not in str(smpa.advise("llama-3-8b", P5, sequence_length=8_192))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 class AdviseSettings(PlanSettings, total=False):
     """Fields of `Job`, of an inferred shape, and of plans (fixed values)."""
 
+    usd_per_hour: float | str
     # of the job, which shares precision and fp8 with plans
     sequence_length: int
     decoder_length: int | None

@@ -22,9 +22,11 @@ from smp_advisor.errors import JobError, NoPlanFitsError
 from smp_advisor.guidance.choice import (
     batch_neighbor,
     batch_note,
+    beyond_positions,
     defaults,
     levers_used,
     low_utilisation,
+    missing_kernels,
     pretraining_or_fine_tuning,
     price_of_certainty,
     requested,
@@ -226,6 +228,9 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
     warnings = (
         *workload.verdicts,
         *advices,
+        *levers_used(workload, best.cluster, before, job, plan_estimate),
+        missing_kernels(workload),
+        beyond_positions(workload, job),
         low_utilisation(plan_estimate),
         script_note,
         unscripted_adapter(library, job, workload, best.cluster.instance, only=request.library == "auto")
@@ -235,7 +240,6 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
     because = (
         *(() if sizes is None else sizes.lines()),
         why_this_plan(best, least),
-        *levers_used(workload, best.cluster, before, job, plan_estimate),
         batch_note(workload, job, plan_estimate, decision.batch),
         pretraining_or_fine_tuning(workload, job) if is_named(request.model) else "",
         *warnings,

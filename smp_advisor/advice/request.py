@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.description import is_named, is_profile, listed, read_model
-from smp_advisor.arguments import LIMITS, check, hint, options_of, require_types, shown
+from smp_advisor.arguments import LIMITS, check, hint, options, options_of, require_types, shown
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.cluster.table import meant_instance
+from smp_advisor.cluster.table import completed_instance, meant_instance
 from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries.library import get_library, libraries, meant_library, plan_fields
 from smp_advisor.libraries.plan import Plan
@@ -82,15 +82,18 @@ class Request:
     @classmethod
     def of(cls, model: Any, cluster: Any, job: Job | None = None, **keywords: Any) -> Request:
         """Sort and check the keywords of `advise`."""
+        price = keywords.pop("usd_per_hour", None)
         own = {name: value for name, value in keywords.items() if name in _OPTIONS}
         settings = {name: value for name, value in keywords.items() if name not in _OPTIONS}
         own |= check({name: own[name] for name in _CHECKED if name in own})
         library = own["library"] = meant_library(own.get("library", "auto"))
         require_library(library, own.get("framework"))
-        of_job, shape, pins = sort_settings(settings, {"model", "cluster", "job", *_OPTIONS})
+        of_job, shape, pins = sort_settings(settings, {"model", "cluster", "job", "usd_per_hour", *_OPTIONS})
         require_values(library, pins)
         user_settings = set_by_user(job, of_job, library)
         places, counted, read_as = _places(cluster)
+        if price is not None:
+            places = _at_price(places, options()["usd_per_hour"].checked(price))
         if counted is not None:
             if own.get("instance_count") not in (None, counted):
                 raise AdvisorError(f"{cluster!r:.40} is {counted} nodes, and instance_count={own['instance_count']}.")
@@ -170,8 +173,14 @@ _OPTIONS = frozenset(
 _DEFAULTS: Mapping[str, Any] = {entry.name: entry.default for entry in fields(Request)}
 
 
-SETTINGS = JOB_FIELDS | _SHAPE_FIELDS | _OPTIONS | frozenset[str]().union(*(plan_fields(r.name) for r in libraries()))
-"""Keywords of `advise` beside the model, the cluster and the job."""
+SETTINGS = (
+    JOB_FIELDS
+    | _SHAPE_FIELDS
+    | _OPTIONS
+    | {"usd_per_hour"}
+    | frozenset[str]().union(*(plan_fields(r.name) for r in libraries()))
+)
+"""Keywords of `advise` next to the model, the cluster and the job."""
 
 
 def sort_settings(
@@ -208,6 +217,17 @@ def _places(cluster: Any) -> tuple[Any, int | None, tuple[str, ...]]:
     if several and counts:
         raise AdvisorError("A list of instances has no numbers of nodes: pass instance_count.")
     return tuple(entries) if several else entries[0], counts[0] if counts else None, tuple(notes)
+
+
+def _at_price(place: Any, usd_per_hour: float) -> Any:
+    """An instance, or a cluster of it, at a price of the user's: of a capacity block, a savings plan, a region."""
+    if isinstance(place, Cluster):
+        return Cluster(_at_price(place.instance, usd_per_hour), place.nodes)
+    if isinstance(place, tuple) or place == ANY:
+        raise AdvisorError("usd_per_hour is the price of one instance type: name one instead of several.")
+    machine = completed_instance(place) if isinstance(place, str) else place
+    known = tuple(name for name in machine.assumed if name != "usd_per_hour")
+    return replace(machine, usd_per_hour=usd_per_hour, price_note="your price", assumed=known)
 
 
 def require_library(library: str, framework: str | None) -> None:

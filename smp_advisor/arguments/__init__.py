@@ -262,7 +262,7 @@ def meant(name: str, keywords: Collection[str]) -> str:
 
 
 def hint(name: str, keywords: Collection[str], value: Any = None, spelled: Callable[[str], str] = str) -> str:
-    """What an unknown keyword means, with its unit: ``did you mean max_days=2 (days)?``; empty if nothing is near."""
+    """Return the meaning of an unknown keyword with its unit: ``did you mean max_days=2 (days)?``; empty if nothing is near."""
     plain = name.lower().replace("-", "_")
     if plain in DAYS_OF and "max_days" in keywords:
         number = number_in(value) if isinstance(value, str) else value
@@ -284,7 +284,7 @@ def hint(name: str, keywords: Collection[str], value: Any = None, spelled: Calla
 _ASSIGNED = re.compile(r"(?<![\w.-])([a-z][a-z_0-9]*)=(?:'([^']*)'|([\w.-]+))")
 _PHRASES = {
     "Cluster.custom(...)": "[hardware] of smp_advisor.toml",
-    "advice.quota_cell()": "export of what=quota",
+    "advice.quota_cell()": "the export of quota",
     "advice.after(failure)": "why with the saved advice",
     "the fields of Job and Plan": "the settings of jobs and plans",
 }
@@ -293,7 +293,7 @@ _PHRASES = {
 def worded(text: str, *, command: bool) -> str:
     """A sentence in the words of the command line (``--batch-size 4``), or in those of the tools of assistants."""
     for words, instead in _PHRASES.items():
-        text = text.replace(words, instead.replace("what=", "--what " if command else "what "))
+        text = text.replace(words, instead)
     if not command:
         return re.sub(r"(?<![\w-])--([a-z][\w-]*)", lambda match: match[1].replace("-", "_"), text)
 

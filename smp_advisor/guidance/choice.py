@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from smp_advisor.costs.wording import (
     sample_unit,
     utilization,
 )
+from smp_advisor.files import data_file
 from smp_advisor.guidance.conclusion import Argument, Conclusion, speed_of, used
 from smp_advisor.guidance.variants import PlannedRun, WhatIf, vary
 from smp_advisor.libraries.library import get_library, plan_fields
@@ -106,6 +108,32 @@ def why_this_plan(best: SearchResult, probability: float) -> str:
     cost = 1 - best.scores.tokens_per_second[0] / best.scores.tokens_per_second.max()
     price = f" It costs {percent(cost)} of speed against the fastest." if cost >= 0.005 else ""
     return f"{fit} Of the plans with at least {percent(least)} of the best speed, this one {merit}.{price}"
+
+
+def missing_kernels(model: Model) -> str:
+    """Sentence on a recurrence whose kernels are packages of their own, so that its traced time is no fact."""
+    if model.origin != "measured":
+        return ""
+    table = data_file("guidance", "kernels")["kernel"]
+    entry = next((of for of in table if model.family.lower().startswith(tuple(of["families"]))), None)
+    if entry is None:
+        return ""
+    return (
+        f"The times are those of the reference path of {entry['title']} in transformers, an upper limit: the kernels of"
+        f" {entry['packages']} run it many times as fast. Install them in the container, and measure 20 steps."
+    )
+
+
+def beyond_positions(model: Model, job: Job) -> str:
+    """Note on sequences longer than a model with relative positions was trained on; empty for others."""
+    positions = json.loads(model.config_json or "{}").get("max_position_embeddings")
+    length = model.sequence_length(job.sequence_length)
+    if not isinstance(positions, int) or model.shape.max_positions or length <= positions:
+        return ""
+    return (
+        f"{model.name} was trained on sequences of up to {positions:,} tokens, and these have {length:,}: scale its"
+        " rotary embeddings (rope_scaling), and expect a loss in quality at first."
+    )
 
 
 def batch_neighbor(model: Model, neighbor: tuple[int, float] | None) -> str:

@@ -360,7 +360,7 @@ class ClusterSizes:
 
 
 _FEWER = (8, 4, 2)
-"""Divisors of the number of nodes that are tried beside a single node."""
+"""Divisors of the number of nodes that are tried next to a single node."""
 _CHEAPER = 1.5
 """Ratio of the costs per token from which fewer nodes are named although they are slower."""
 
@@ -392,7 +392,7 @@ def _between(question: Question, goal: Goal, limits: Limits, sizes: list[Cluster
     """Add the numbers of nodes between those that were searched, until the answer is that of every number.
 
     The smallest number is searched upwards from the last one that does not fit, because whether a number fits depends
-    on its divisors, too. Days and costs are halved towards the answer.
+    on its divisors, too. Days and costs are halved toward the answer.
     """
     while (chosen := choose(sizes, goal, limits)) is not None:
         machine, nodes = chosen.cluster.instance, chosen.cluster.nodes
