@@ -262,7 +262,7 @@ def meant(name: str, keywords: Collection[str]) -> str:
 
 
 def hint(name: str, keywords: Collection[str], value: Any = None, spelled: Callable[[str], str] = str) -> str:
-    """Return the meaning of an unknown keyword with its unit: ``did you mean max_days=2 (days)?``; empty if nothing is near."""
+    """Return the meaning of an unknown keyword: ``did you mean max_days=2 (days)?``; empty if nothing is near."""
     plain = name.lower().replace("-", "_")
     if plain in DAYS_OF and "max_days" in keywords:
         number = number_in(value) if isinstance(value, str) else value
