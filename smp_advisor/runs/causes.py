@@ -24,8 +24,6 @@ _SCATTERED = 0.1
 """Spread of the logarithms of the step times above which something irregular, such as data, decides them (judgment)."""
 _APART = 0.2
 """Distance of one host's utilization from the median of the others (judgment)."""
-_LEAST_SHARE = 0.1
-"""Share of a predicted step from which a part of it is named."""
 _WAITING = 0.2
 """Share of a step from which a printed wait for data explains it (judgment)."""
 _STEADY = 0.05
@@ -43,7 +41,7 @@ class Cause:
 
     name: str
     """``warm-up``, ``restart``, ``change of the step time``, ``trend``, ``stalls``, ``data loading``, ``host or data
-    loading``, ``communication``, ``recomputation``, ``slow node``, ``less work``, ``assumed speed``, ``unknown cause``,
+    loading``, ``communication or compute``, ``compute, recomputation or links``, ``slow node``, ``less work``, ``assumed speed``, ``unknown cause``,
     or one of ``evidence.toml``: ``network``, ``throttling``, ``memory``, ..."""
     evidence: str
     """The figure that it is based on, as a sentence."""
@@ -182,26 +180,23 @@ def _of_parts(advice: Advice, usual: Typical, busy: Mapping[str, float], against
 
 
 def _of_busy_gpus(advice: Advice, figure: str) -> Cause:
-    """Communication, whose kernels count as work, or compute."""
+    """Communication, whose kernels count as work, or compute: busy GPUs do not separate them."""
     time = advice.estimate.time
     exchange = time.tensor_parallel_seconds + time.data_parallel_seconds
     share, again = exchange / time.total_seconds, time.recomputation_seconds / time.total_seconds
     nodes = advice.cluster.nodes
-    separates = (
-        "NCCL_DEBUG=INFO shows the network in use; torch.profiler separates NCCL's kernels from those of compute."
+    text = f"{figure}. Predicted: {percent(share)} communication, {percent(again)} recomputation."
+    if nodes > 1:
+        text = f"{text} Waiting in collectives counts as work, and {plural(nodes, 'node')} exchange data."
+        change = (
+            "The network comes first: NCCL_DEBUG=INFO shows whether EFA is in use (Selected Provider is efa). Then "
+            "torch.profiler separates NCCL's kernels from those of compute, and a probe with one node "
+            "(advice.probe_cell()) has no network."
+        )
+        return Cause(name="communication or compute", evidence=text, change=change)
+    change = (
+        "Profile ten steps (torch.profiler): slow products are those of the precision, the kernel of attention or a "
+        "throttled clock; NCCL's kernels are communication inside the node. Recomputation falls with fewer "
+        "checkpointed blocks: %smp_advise shows the memory of each choice."
     )
-    if nodes > 1 and again < _LEAST_SHARE:
-        text = f"{figure}: waiting in collectives counts as work, and {plural(nodes, 'node')} exchange data."
-        change = (
-            f"EFA must be in use (FI_PROVIDER efa in the log), and sharding within a node exchanges less. {separates}"
-        )
-        return Cause(name="communication", evidence=text, change=change)
-    if nodes == 1 and again >= _LEAST_SHARE and share < _LEAST_SHARE:
-        text = f"{figure}; {percent(again)} of the predicted step is recomputation, {percent(share)} communication."
-        change = (
-            "Checkpoint fewer blocks, or none, if the memory suffices: %smp_advise shows the memory of each choice."
-        )
-        return Cause(name="recomputation", evidence=text, change=change)
-    text = f"{figure}. Predicted: {percent(share)} communication, {percent(again)} recomputation; the figures fit both."
-    change = f"A probe with one node (advice.probe_cell()) has no network. {separates}"
-    return Cause(name="unknown cause", evidence=text, change=change)
+    return Cause(name="compute, recomputation or links", evidence=text, change=change)

@@ -242,7 +242,7 @@ def test_a_run_of_several_jobs_is_followed_to_the_next(monkeypatch):
         (4.0, 0.5, {"algo-1": {"GPUUtilization": 300.0}}, "data loading"),
         (4.0, 0.0, {"algo-1": {"GPUUtilization": 300.0}}, "host or data loading"),
         (4.0, 0.0, {"algo-1": {"GPUUtilization": 776.0}, "algo-2": {"GPUUtilization": 440.0}}, "slow node"),
-        (4.0, 0.0, BUSY, "communication"),
+        (4.0, 0.0, BUSY, "communication or compute"),
         (4.0, 0.0, {**BUSY, "algo-2": {"GPUUtilization": 320.0}}, "slow node"),
         (0.1, 0.0, BUSY, "less work"),
     ],
