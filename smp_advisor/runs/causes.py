@@ -41,8 +41,8 @@ class Cause:
 
     name: str
     """``warm-up``, ``restart``, ``change of the step time``, ``trend``, ``stalls``, ``data loading``, ``host or data
-    loading``, ``communication or compute``, ``compute, recomputation or links``, ``slow node``, ``less work``, ``assumed speed``, ``unknown cause``,
-    or one of ``evidence.toml``: ``network``, ``throttling``, ``memory``, ..."""
+    loading``, ``communication or compute``, ``compute, recomputation or links``, ``slow node``, ``less work``,
+    ``assumed speed``, ``unknown cause``, or one of ``evidence.toml``: ``network``, ``throttling``, ``memory``, ..."""
     evidence: str
     """The figure that it is based on, as a sentence."""
     change: str
