@@ -37,7 +37,7 @@ export class Exporter {
   ) {
     this.drawn = session.screen.settings;
     this.status.setAttribute('role', 'status');
-    this.insert = button('smp-button smp-primary', 'Insert estimator cell', () => {
+    this.insert = button('smp-button smp-primary', '', () => {
       if (this.isUnfit) onMakeItFit();
       else this.insertKind(chosen(this.what));
     });

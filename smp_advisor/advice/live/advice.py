@@ -745,6 +745,14 @@ class Advice:
     worth_measuring = jobs.worth_measuring
     compare_clusters = clusters.compare_clusters
 
+    def _mime_(self) -> tuple[str, str]:
+        """The plan on screen for marimo, which has no formatters of IPython."""
+        from html import escape
+
+        from smp_advisor.advice.written import html_report
+
+        return "text/html", f"<pre>{escape(str(self))}</pre>{html_report(self)}"
+
     def __str__(self) -> str:
         return self.report()
 
