@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.layout import Layout
@@ -55,7 +55,8 @@ def _adapter(row: Row) -> Adapter | None:
     peft = row.text("peft")
     if not peft:
         return None
-    return Adapter(rank=16, targets="query-value", base_bits=4 if "4bit" in peft else 8 if "8bit" in peft else 16)
+    bits: Literal[16, 8, 4] = 4 if "4bit" in peft else 8 if "8bit" in peft else 16
+    return Adapter(rank=16, targets="query-value", base_bits=bits, before_transformers_5=True)
 
 
 def _state_bytes(row: Row, job: Job, *, first: bool) -> StateBytes:

@@ -146,7 +146,7 @@ def _adapter(row: Row) -> Adapter | None:
     if named:
         rank, targets = int(named.group(1)), "attention" if named.group(2) else "all-linear"
     if not quantized:
-        return Adapter(rank=rank, targets=targets)
+        return Adapter(rank=rank, targets=targets, before_transformers_5=True)
     precision = row.text("precision")
     bits: Literal[4, 8] = 8 if "int8" in precision or "8bit" in precision else 4
     doubly = "dq" in precision or recipe.double_quantization
@@ -156,6 +156,7 @@ def _adapter(row: Row) -> Adapter | None:
         base_bits=bits,
         double_quantization=bits == 4 and doubly,
         upcast=recipe.upcast and not shard_level(row),
+        before_transformers_5=True,  # as all rows of these tables
     )
 
 

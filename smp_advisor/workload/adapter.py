@@ -57,6 +57,10 @@ class Adapter:
     are not quantized to fp32. The values between the blocks are then fp32, too, and checkpointed inputs twice as
     large."""
 
+    before_transformers_5: bool = False
+    """Whether the code is older than transformers 5: experts of a mixture are linear modules, which are quantized; a
+    quantized product saves its input, once in its own type and once cast (published QLoRA runs of 2023 and 2024)."""
+
     def __post_init__(self) -> None:
         require_whole("The adapter's rank", self.rank, JobError)
         if self.alpha is not None:
@@ -65,7 +69,7 @@ class Adapter:
             if getattr(self, name) not in allowed:
                 choices = ", ".join(str(value) for value in allowed)
                 raise JobError(f"The adapter's {name} must be one of {choices}, not {getattr(self, name)!r}.")
-        for name in ("double_quantization", "dropout", "upcast"):
+        for name in ("double_quantization", "dropout", "upcast", "before_transformers_5"):
             if not isinstance(getattr(self, name), bool):
                 raise JobError(f"The adapter's {name} must be True or False, not {getattr(self, name)!r}.")
         if self.double_quantization and self.base_bits != 4:
@@ -237,7 +241,9 @@ def _unpacked_parameters(adapter: Adapter, block: Block, family: str) -> int:
     if not adapter.quantized or family in rules["unpacked"]:
         return block.parameters
     others = {*rules["not_linear"], *_routers(block)}
-    linear = sum(m.inputs * m.outputs for m in block.matmuls if m.experts == 1 and m.name not in others)
+    stacked = not adapter.before_transformers_5
+    products = [m for m in block.matmuls if m.name not in others and not (stacked and m.experts > 1)]
+    linear = sum(m.inputs * m.outputs * m.experts for m in products)
     routers = sum(m.inputs * m.outputs for m in block.matmuls if m.name in _routers(block))
     gates = block.hidden * bool(routers and family in rules["shared_gate"])
     return max(0, block.parameters - linear - gates - routers * (family in rules["linear_router"]))
@@ -250,7 +256,7 @@ def _adapted(adapter: Adapter, block: Block, family: str) -> Block:
     dropout = adapter.dropout and not stacked
     # A quantized product saves no input either (bitsandbytes, MatMul4Bit), but published runs that cast the other
     # parameters to fp32 save every input twice.
-    inputs = 1.0 if adapter.upcast else -1.0
+    inputs = 1.0 if adapter.upcast or (adapter.quantized and adapter.before_transformers_5) else -1.0
     replicated = saved.replicated_elements + inputs * saved.weight_replicated_elements
     split = saved.split_elements + inputs * saved.weight_split_elements + adapter.rank * len(modules)
     # With dropout, every pair saves its own tensor. Without it, pairs share their input, and a tensor that the fused

@@ -188,3 +188,13 @@ def test_stacks_have_sources_attention_and_libraries() -> None:
 
     assert {record.stack for record in libraries()} <= set(stacks())
     assert get_library("smp-v1").stack == "smp-v1"
+
+
+def test_code_before_transformers_5_packs_experts_and_saves_the_inputs_of_its_base():
+    mixtral = Model.from_name("mixtral-8x7b")
+    now, then = (Adapter(base_bits=4, before_transformers_5=old) for old in (False, True))
+    assert then.base_bytes(mixtral) < 0.35 * now.base_bytes(mixtral)
+    dense = Model.from_name("llama-2-7b")
+    saved = [of.applied_to(dense).groups[0].block.saved for of in (now, then)]
+    assert saved[1].split_elements > saved[0].split_elements
+    assert saved[1].replicated_elements > saved[0].replicated_elements
