@@ -81,27 +81,46 @@ def groups_of(blocks: list[Block]) -> tuple[BlockGroup, ...]:
     return tuple(BlockGroup(block=block, count=count) for block, count in runs)
 
 
+def windowed_layers(settings: Settings) -> list[int]:
+    """Return the indices of the layers with a window or chunks."""
+    traits = _Traits(**settings.family.traits)
+    return [index for index in range(shape_of(settings).layers) if _windowed(settings, traits, index)]
+
+
 def _layer(settings: Settings, traits: _Traits, index: int) -> _Layer:
     rotated = not settings.is_set("no_rope_layer_interval") or _rotated(settings, index)
     return _Layer(
-        windowed=_windowed(settings, traits, index) and rotated,
+        windowed=_windowed(settings, traits, index),
         sparse="experts" in settings.family.shape_keys and _sparse(settings, index),
         rotated=rotated,
     )
 
 
+_TYPES_ARE_IGNORED = frozenset({"mistral", "mixtral", "phi3", "qwen3_moe"})
+"""Families whose models take no notice of `layer_types` in training: their caches alone follow it."""
+_PATTERN_IS_READ = frozenset({"gemma3_text"})
+_LAYERS_BEFORE_WINDOWS = 28
+"""Default of `max_window_layers` in the configurations of Qwen."""
+
+
 def _windowed(settings: Settings, traits: _Traits, index: int) -> bool:
+    """Whether a layer has a window or chunks, as the model that transformers builds (measured with 5.24, 2026-11)."""
+    family = settings.family.model_type
+    kinds = settings.value("layer_types")
+    if isinstance(kinds, list) and index < len(kinds) and family not in _TYPES_ARE_IGNORED:
+        has_size = settings.is_set("attention_chunk_size") or settings.value("sliding_window")
+        return bool(has_size and kinds[index] in ("sliding_attention", "chunked_attention"))
     if settings.is_set("attention_chunk_size"):
-        return True
+        return not settings.is_set("no_rope_layer_interval") or _rotated(settings, index)
     if not settings.is_set("sliding_window") or settings.value("sliding_window") == 0:
         return False
-    kinds = settings.value("layer_types")
-    if isinstance(kinds, list) and index < len(kinds):
-        return bool(kinds[index] == "sliding_attention")
     if traits.full_every:
-        return (index + 1) % settings.size("sliding_window_pattern", default=traits.full_every) != 0
+        own = settings.size("sliding_window_pattern", default=traits.full_every)
+        return (index + 1) % (own if family in _PATTERN_IS_READ else traits.full_every) != 0
     if traits.window_flag == "use_sliding_window":
-        return settings.flag("use_sliding_window") and index >= settings.size("max_window_layers", default=0, least=0)
+        last = settings.size("max_window_layers", default=_LAYERS_BEFORE_WINDOWS, least=0)
+        at = {"qwen3_moe": True, "qwen2_moe": index < last and index % 2 == 0}.get(family, index >= last)
+        return settings.flag("use_sliding_window") and at
     return True
 
 

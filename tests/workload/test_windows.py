@@ -1,0 +1,48 @@
+"""Windows of a configuration are those of the model that transformers builds, which differ by family.
+
+Measured with transformers 5.24 by the influence of one token in each layer, in training mode.
+"""
+
+from __future__ import annotations
+
+from smp_advisor.workload.families.decoders import windowed_layers
+from smp_advisor.workload.settings import Settings, family
+
+_SHAPE = {
+    "num_hidden_layers": 6,
+    "hidden_size": 64,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+}
+_TYPES = ["sliding_attention", "full_attention", "full_attention", "sliding_attention", "full_attention"]
+_TYPES += ["sliding_attention"]
+_WITH_FLAG = {"use_sliding_window": True, "sliding_window": 64}
+_CHUNKS = {"attention_chunk_size": 64}
+_EVERY = [0, 1, 2, 3, 4, 5]
+
+TABLE = (
+    ("mistral", {"sliding_window": 64, "layer_types": _TYPES}, _EVERY),
+    ("mixtral", {"sliding_window": 64, "layer_types": _TYPES}, _EVERY),
+    ("phi3", {"sliding_window": 64, "layer_types": _TYPES}, _EVERY),
+    ("qwen2", {"sliding_window": 64}, []),
+    ("qwen2", _WITH_FLAG, []),
+    ("qwen3", {**_WITH_FLAG, "max_window_layers": 2}, [2, 3, 4, 5]),
+    ("qwen2_moe", {**_WITH_FLAG, "max_window_layers": 2}, [0]),
+    ("qwen2_moe", _WITH_FLAG, [0, 2, 4]),
+    ("qwen3_moe", {**_WITH_FLAG, "max_window_layers": 2}, _EVERY),
+    ("qwen3_moe", {**_WITH_FLAG, "layer_types": _TYPES}, _EVERY),
+    ("gemma2", {"sliding_window": 64, "layer_types": _TYPES}, [0, 3, 5]),
+    ("gemma2", {"sliding_window": 64, "sliding_window_pattern": 3}, [0, 2, 4]),
+    ("gemma3_text", {"sliding_window": 64, "sliding_window_pattern": 3}, [0, 1, 3, 4]),
+    ("gpt_oss", {"sliding_window": 64, "sliding_window_pattern": 3}, [0, 2, 4]),
+    ("olmo3", {"sliding_window": 64, "sliding_window_pattern": 3}, [0, 1, 2, 4, 5]),
+    ("llama4_text", _CHUNKS, [0, 1, 2, 4, 5]),
+    ("llama4_text", {**_CHUNKS, "layer_types": [t.replace("sliding", "chunked") for t in _TYPES]}, [0, 3, 5]),
+)
+
+
+def test_windows_are_those_of_the_built_model():
+    for model_type, keys, layers in TABLE:
+        settings = Settings({"model_type": model_type, **_SHAPE, **keys}, family(model_type), "a test")
+        assert windowed_layers(settings) == layers, (model_type, keys)
