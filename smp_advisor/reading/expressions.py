@@ -58,8 +58,6 @@ def evaluate(run: Run, frame: Frame, node: ast.expr | None) -> Value:
                 evaluate(run, frame, child)
         return Unknown()
     value = handler(run, frame, node)
-    if run.values is not None and type(node) in _REFERRING:
-        run.values.setdefault(node, []).append(value)
     if type(value) is Constant and value.span is None and type(node) in _MAKING:
         value.span = run.span(frame, node)
     return within(value) if type(node) in _FILLING else value
@@ -291,6 +289,5 @@ _HANDLERS: dict[type[ast.AST], Callable[[Run, Frame, Any], Value]] = {
 }
 _MAKING = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.JoinedStr, ast.Call)
 """Expressions that make a value of their own."""
-_REFERRING = (ast.Name, ast.Attribute, ast.Call)
 _FILLING = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 """Expressions that make a container of other values."""

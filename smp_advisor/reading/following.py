@@ -267,7 +267,6 @@ def follow(
     *,
     computes: bool = False,
     assumes: bool = False,
-    records: bool = False,
     variables: MappingABC[str, Any] | None = None,
     texts: MappingABC[Path, Source] | None = None,
     concerns: Callable[[Run, Function], bool] = lambda _run, _function: True,
@@ -278,9 +277,7 @@ def follow(
     directory = source.file.resolve().parent if source.file is not None else None
     module = parse(source, directory=directory)
     module.scope.names |= {name: from_plain(value) for name, value in (variables or {}).items()}
-    run = Run(
-        values={} if records else None, computes=computes, assumes=assumes, texts=dict(texts or {}), can_wait=can_wait
-    )
+    run = Run(computes=computes, assumes=assumes, texts=dict(texts or {}), can_wait=can_wait)
     run.evaluate, run.execute = partial(evaluate, run), partial(execute, run)
     run.call, run.enter, run.defaults = partial(call, run), partial(enter, run), partial(defaults, run)
     run.trace.modules.append(module)

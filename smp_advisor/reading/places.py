@@ -196,8 +196,6 @@ def element(value: Value) -> Value:
 
 def bind_target(run: Run, frame: Frame, target: ast.expr, value: Value, node: ast.expr | None = None) -> None:
     """Assign `value`, which `node` makes, to a name, attribute, subscript or a tuple of them."""
-    if run.values is not None:
-        run.values.setdefault(target, []).append(value)
     if isinstance(target, ast.Name):
         run.bind(frame, target.id, value)
     elif isinstance(target, (ast.Tuple, ast.List)):

@@ -215,8 +215,6 @@ class Run:
     """Result of a function with its parameters bound."""
     defaults: Callable[[Function], dict[str, Value]] = field(init=False)
     """Defaults of the parameters of a function."""
-    values: dict[ast.expr, list[Value]] | None = None
-    """Values of each name, attribute and call, if they are recorded, as for changes of the text."""
     computes: bool = False
     """Whether loops and functions are followed as often as they run, for cells that configure a job.
 

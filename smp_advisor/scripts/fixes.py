@@ -24,7 +24,7 @@ from smp_advisor.scripts.following import follow
 from smp_advisor.scripts.settings import from_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from smp_advisor.libraries.plan import Plan
@@ -108,17 +108,6 @@ def plan_fixes(
         for file, after in ((script, entry), *sorted(texts.items()))
         if file in fixes
     ]
-
-
-def fixed_states(
-    text: str, ids: Iterable[str], *, plan: Plan | Mapping[str, Any] | None = None, library: str | None = None
-) -> Iterator[tuple[str, str]]:
-    """The text of a script after the fixes of each of some checks, with the id of the check."""
-    source, settings = read(f"{text}\n"), from_plan(plan, library)
-    for identifier in sorted(ids):
-        for module, fixed, _ in _round(follow(source, settings), {identifier}):
-            source = with_text(module.source, fixed)
-            yield identifier, fixed.removesuffix("\n")
 
 
 def apply_fixes(
