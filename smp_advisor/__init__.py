@@ -4,27 +4,14 @@ In a notebook: ``%load_ext smp_advisor``, then ``%smp_advise 10B --instance ml.p
 """
 
 import sys
-
-if sys.argv[:1] == ["-m"] and any(
-    argument.endswith(("smp_advisor.command", "smp_advisor.scripts")) for argument in sys.orig_argv
-):
-    # The commands run in somebody else's folder, where Python would find a typing.py or json.py first. Nothing is
-    # imported before this, not even `__future__`: modules of the package are found by its own path.
-    import os
-
-    try:
-        here = os.path.realpath(".")
-    except FileNotFoundError:  # the folder was deleted, which the command reports
-        here = ""
-    sys.path[:] = [place for place in sys.path if place and os.path.realpath(place) != here]
-
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from smp_advisor._version import __version__
-from smp_advisor.uninterrupted import uninterrupted
 
+TYPE_CHECKING = False  # that of typing, which a command must not import before it leaves the folder of its user
 if TYPE_CHECKING:
+    from typing import Any
+
     from IPython.core.interactiveshell import InteractiveShell
 
     from smp_advisor import errors
@@ -126,13 +113,15 @@ _GONE = {
 """Names of earlier releases, and where their users go."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name == "errors":
         return import_module("smp_advisor.errors")
     if name in _GONE:
         raise AttributeError(f"smp_advisor has no {name}() any more: {_GONE[name]}.")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from smp_advisor.uninterrupted import uninterrupted
+
     with uninterrupted():
         value = getattr(import_module(f"smp_advisor.{_HOMES[name]}"), name)
     globals()[name] = value
@@ -145,6 +134,8 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(ipython: "InteractiveShell") -> None:
     """``%load_ext smp_advisor``: register the magics."""
+    from smp_advisor.uninterrupted import uninterrupted
+
     with uninterrupted():
         from smp_advisor.notebook.magics import load
 
@@ -164,6 +155,8 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
 
 
 def _show_advice(advice: "Advice | Recommendation") -> None:
+    from smp_advisor.uninterrupted import uninterrupted
+
     with uninterrupted():
         from smp_advisor.notebook.advisor import advisor_of
 
@@ -171,6 +164,8 @@ def _show_advice(advice: "Advice | Recommendation") -> None:
 
 
 def _show_run(run: "Run") -> None:
+    from smp_advisor.uninterrupted import uninterrupted
+
     with uninterrupted():
         from smp_advisor.notebook.run_magics import show_run
     show_run(run)

@@ -45,7 +45,7 @@ class Figure:
     """Ends of the 95 % prediction interval, in the figure's unit; None for an exact figure."""
     unit: str = ""
     note: str = ""
-    """What the figure refers to, in a few words."""
+    """Reference of the figure in a few words: per million tokens, of peak."""
     term: str = ""
     """Its entry of the glossary: the name of the field of `Estimate`."""
 

@@ -92,7 +92,7 @@ def script_cell(
 
 
 def script_files(advice: Advice, plan: Plan | None = None) -> dict[str, str]:
-    """Return the texts of the files that the generated script reads, by name; the job's cell writes them beside it."""
+    """Return the texts of the files that the generated script reads, by name, which the job's cell writes, too."""
     from smp_advisor.export.script import builds, companions, writable
 
     return {} if advice.script or not builds(advice.model) else companions(writable(*run_of(advice, plan)))

@@ -1,4 +1,4 @@
-"""The request: what a user asks of `advise`, in one form that is checked, changed and stored as itself."""
+"""The request: the keywords of `advise` in one form, which is checked, changed and stored as itself."""
 
 from __future__ import annotations
 

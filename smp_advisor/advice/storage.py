@@ -126,7 +126,7 @@ _HOMES = (
 
 
 def _resolve(form: Any, forms: Mapping[str, Any], done: set[Any]) -> None:
-    """Put the types of a dataclass's fields in the place of their names, which pydantic would not find."""
+    """Replace the names of the types of a dataclass's fields, which pydantic would not find, by the types."""
     if not (isinstance(form, type) and is_dataclass(form)):
         for part in typing.get_args(form):
             _resolve(part, forms, done)

@@ -1,5 +1,6 @@
 """Check a training script for defects before you pay for a cluster."""
 
+import smp_advisor.own_path  # noqa: F401 - before all others
 from smp_advisor.findings.finding import Finding, Fix, Severity
 from smp_advisor.findings.report import Report
 from smp_advisor.reading.source import Unresolved
