@@ -215,6 +215,8 @@ def _add_others(verb: Callable[..., argparse.ArgumentParser]) -> None:
     mcp = verb("mcp", "Serve the verbs to assistants by the Model Context Protocol, on standard input and output.")
     root = "folder whose files may be read; several times for several; default: the working folder"
     mcp.add_argument("--root", metavar="FOLDER", action="append", default=[], help=root)
+    about = "add the tool that runs training scripts of these folders, confined"
+    mcp.add_argument("--allow-rehearsals", action="store_true", help=about)
 
     skill = verb("skill", "Print the skill with which assistants use the verbs.")
     skill.add_argument("--install", metavar="PATH", help="folder of skills to write it into")
@@ -295,6 +297,10 @@ def _completion(options: Namespace) -> str:
 def _serve(options: Namespace) -> str:
     from smp_advisor.tools.server import serve
 
+    if options.allow_rehearsals:
+        from smp_advisor.tools.interface import allow_rehearsals
+
+        allow_rehearsals()
     serve(tuple(Path(folder).resolve() for folder in options.root) or (Path.cwd(),))
     return ""
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.files import read_text
 from smp_advisor.rehearsal.contract import Job
 
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "hyperpodrun")
 _CELLS = ("ModelTrainer", "PyTorch", "HuggingFace", "Estimator", "TensorFlow", "Framework")
 _UNKNOWN = object()
+_MOST_CELL = 4 * 2**20
 
 
 def job_of(job: Any) -> tuple[Job, dict[str, Any]]:
@@ -75,7 +77,7 @@ def _of_command(words: list[str]) -> tuple[list[str], bool]:
 
 def _of_text(text: str) -> tuple[Job, dict[str, Any]]:
     if "\n" not in text and len(text) < 4096 and text.endswith((".py", ".ipynb")) and Path(text).expanduser().is_file():
-        source, folder = Path(text).expanduser().read_text("utf-8"), Path(text).expanduser().parent
+        source, folder = read_text(Path(text).expanduser(), _MOST_CELL, AdvisorError), Path(text).expanduser().parent
     else:
         source, folder = text, Path()
     try:

@@ -6,14 +6,15 @@ import ast
 import builtins
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.files import read_bytes
 from smp_advisor.reading.source import read
 from smp_advisor.rehearsal import findings as judge
 from smp_advisor.rehearsal.contract import require_linux, unexportable
@@ -186,7 +187,8 @@ def _copied(script: Any, extra: dict[str, Any], folder: Path) -> _Code:
                 break
             target = folder / path.relative_to(home)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target)
+            with suppress(OSError):  # of another account, or outside of the folders of a tool
+                target.write_bytes(read_bytes(path, _MOST_FILE_BYTES))
     relative = entry.relative_to(home)
     target = folder / relative
     target.parent.mkdir(parents=True, exist_ok=True)

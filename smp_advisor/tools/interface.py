@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MOST_DETAILS, MOST_CODE = 24_000, 1_000_000
 """Bytes of an answer with details, and of one with complete code."""
-_FILES = ("path", "calibration", "script", "advice", "config")
+_FILES = ("path", "calibration", "script", "advice", "config", "job", "compare")
 """Arguments that name a file."""
 
 
@@ -171,6 +171,10 @@ def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
             if len({"path", "text"} & values.keys()) != 1:
                 raise AdvisorError("why requires either the path of a log or its text.")
             return {"log": values.get("path"), "text": values.get("text", ""), "advice": values.get("advice")}
+        case "rehearse":
+            given = {"job": None, "compare": None, "processes": 2, **values, "data": [], "start": None}
+            pairs = [f"{name}={value}" for name, value in values.get("hyperparameters", {}).items()]
+            return {**given, "hyperparameter": pairs, "allow_unconfined": False}
         case "export":
             source = values.get("advice") or values.get("model")
             if source is None:
@@ -251,8 +255,19 @@ TOOLS: Mapping[str, Tool] = {
         open_world=entry.get("open_world", False),
     )
     for entry in _TABLE["tool"]
+    if not entry.get("runs_code")
 }
 """The tools by their names. A tool is a verb of the command with a description for assistants."""
+
+
+def allow_rehearsals() -> None:
+    """Add the tool that runs scripts, which the person who starts the server asks for."""
+    entry = next(entry for entry in _TABLE["tool"] if entry.get("runs_code"))
+    dict.__setitem__(
+        TOOLS, entry["name"],
+        Tool(name=entry["name"], title=entry["title"], description=entry["description"], own=entry["arguments"],
+             required=tuple(entry["required"])),
+    )  # type: ignore[arg-type]  # fmt: skip
 
 
 def call(name: str, arguments: Mapping[str, Any], caller: Caller) -> tuple[Answer, dict[str, Any]]:

@@ -83,3 +83,18 @@ def test_the_command_and_the_magic_rehearse(tmp_path, monkeypatch):
     for name in ("prove", "adapt_script"):
         with pytest.raises(AttributeError, match="rehearse"):
             getattr(smp_advisor, name)
+
+
+def test_an_assistant_rehearses_only_where_the_person_allowed_it(tmp_path, monkeypatch):
+    from smp_advisor.tools import interface
+
+    assert "rehearse" not in interface.TOOLS
+    monkeypatch.setattr(interface, "TOOLS", dict(interface.TOOLS))
+    interface.allow_rehearsals()
+    (tmp_path / "train.py").write_text(PLANTED["place"])
+    caller = interface.Caller(roots=(tmp_path,))
+    _, answer = interface.call("rehearse", {"script": "train.py", "hyperparameters": {"epochs": 2}}, caller)
+    assert "is lost when the job ends" in str(answer["findings"])
+    for argument in ("script", "job", "compare"):
+        with pytest.raises(AdvisorError, match="only files of this folder"):
+            interface.call("rehearse", {"script": "train.py", argument: "/etc/hostname"}, caller)
