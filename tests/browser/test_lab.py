@@ -162,3 +162,19 @@ def test_an_edit_that_is_not_applied_is_never_exported(advised):
     view.locator(".smp-primary").click()
     expect(advised.cells).to_have_count(4)
     assert f"instance_count={nodes * 2}" in advised.source(2).replace(" ", "")
+
+
+@pytest.mark.lab_only
+def test_the_strip_stays_on_top_while_the_notebook_scrolls(advised):
+    """JupyterLab's outputs clip what they contain, and a strip in them would scroll away."""
+    page, strip = advised.page, advised.advisor.locator(".smp-verdict")
+    for width, height in ((1440, 900), (760, 700), (960, 400)):
+        page.set_viewport_size({"width": width, "height": height})
+        slider = advised.advisor.get_by_role("slider", name="Batch size")
+        slider.evaluate("slider => slider.scrollIntoView({block: 'end'})")
+        expect(slider).to_be_in_viewport()
+        expect(strip).to_be_in_viewport(ratio=0.95)
+        assert strip.evaluate(
+            "strip => { const { left, top } = strip.getBoundingClientRect();"
+            " return strip.contains(document.elementFromPoint(left + 20, top + 20)); }"
+        )
