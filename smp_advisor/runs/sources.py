@@ -85,7 +85,8 @@ class TrainingJob:
     def stop(self) -> None:
         """Stop the job, which is billed until it has stopped."""
         if error := child(self.name, "stop").get("error"):
-            raise RunError(f"{self.name} was not stopped. {' '.join(str(error).split()):.300}")
+            words = " ".join(re.sub(r"<[^<>]{0,300}>", " ", str(error)).split())  # a proxy answers with a page
+            raise RunError(f"{self.name} was not stopped. {words:.300}")
 
 
 class LogFile:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from smp_advisor.runs.watching import Run
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from smp_advisor.advice import Advice
     from smp_advisor.libraries.plan import Plan
@@ -100,6 +101,15 @@ def _new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
     return place.resolve()
 
 
+@contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    """Say in a sentence that the folder of a run cannot be written, as on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"The run's folder {str(folder)!r:.200} cannot be written: {error.strerror or error}.") from None
+
+
 def start_local(
     advice: Advice,
     place: str | os.PathLike[str] | None,
@@ -119,28 +129,29 @@ def start_local(
     if small is None and not advice.script:
         raise RunError(f"No script can be generated for {advice.model.name!r}: pass script= to advise().")
     folder = _new_folder(place, "local")
-    source = folder / "source"
-    source.mkdir(exist_ok=True)
-    settings: dict[str, Any] = {"processes": processes, "seconds": _SECONDS, "hyperparameters": {}}
-    prediction: Advice | None = None
-    notes: tuple[str, ...] = LOCAL_NOTES
-    if small is not None:
-        settings |= {"script": SCRIPT_NAME, "source_dir": str(source)}
-        settings["hyperparameters"] = {"max_steps": steps, "log_every": 1}
-        write_text(source / SCRIPT_NAME, small.script)
-        prediction, reason = _prediction(advise, small, processes, steps)
-        notes = (*notes, *reason)
-        if prediction is not None:
-            write_text(folder / ADVICE, prediction.as_json())
-    else:
-        settings |= {"script": advice.script, "steps": steps}
-        notes = (*notes, "A script of yours has its own model, so there is no prediction for it on this machine.")
-    write_text(folder / SETTINGS, json.dumps(settings))
-    write_text(folder / STATUS, json.dumps({"status": "InProgress", "transitions": []}))
-    process = _child(
-        [sys.executable, "-P", "-m", "smp_advisor.runs.local", str(folder)], Path.cwd(), folder / "process.log"
-    )
-    write_text(folder / PROCESS, str(process.pid))
+    with _written(folder):
+        source = folder / "source"
+        source.mkdir(exist_ok=True)
+        settings: dict[str, Any] = {"processes": processes, "seconds": _SECONDS, "hyperparameters": {}}
+        prediction: Advice | None = None
+        notes: tuple[str, ...] = LOCAL_NOTES
+        if small is not None:
+            settings |= {"script": SCRIPT_NAME, "source_dir": str(source)}
+            settings["hyperparameters"] = {"max_steps": steps, "log_every": 1}
+            write_text(source / SCRIPT_NAME, small.script)
+            prediction, reason = _prediction(advise, small, processes, steps)
+            notes = (*notes, *reason)
+            if prediction is not None:
+                write_text(folder / ADVICE, prediction.as_json())
+        else:
+            settings |= {"script": advice.script, "steps": steps}
+            notes = (*notes, "A script of yours has its own model, so there is no prediction for it on this machine.")
+        write_text(folder / SETTINGS, json.dumps(settings))
+        write_text(folder / STATUS, json.dumps({"status": "InProgress", "transitions": []}))
+        process = _child(
+            [sys.executable, "-P", "-m", "smp_advisor.runs.local", str(folder)], Path.cwd(), folder / "process.log"
+        )
+        write_text(folder / PROCESS, str(process.pid))
     return Run(LocalFolder(folder, process), prediction, notes=notes).poll()
 
 
@@ -181,10 +192,11 @@ def _prediction(
 def start_job(advice: Advice, cell: str, place: str | os.PathLike[str] | None, *, generated: bool) -> Run:
     """Run the cell in a child process with the user's environment, until it names its job."""
     folder = _new_folder(place, "job")
-    write_text(folder / ADVICE, advice.as_json())
-    write_text(folder / _JOB, cell)
-    if generated:
-        write_text(folder / SCRIPT_NAME, advice.script_cell(advice.plan).partition("\n")[2])
+    with _written(folder):
+        write_text(folder / ADVICE, advice.as_json())
+        write_text(folder / _JOB, cell)
+        if generated:
+            write_text(folder / SCRIPT_NAME, advice.script_cell(advice.plan).partition("\n")[2])
     log = folder / _JOB_LOG
     # A script of the user is named from the folder of the notebook.
     process = _child([sys.executable, str(folder / _JOB)], folder if generated else Path.cwd(), log)

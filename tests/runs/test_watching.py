@@ -336,6 +336,15 @@ def test_a_status_of_another_program_is_refused_in_a_sentence(tmp_path, state):
         smpa.watch(tmp_path)
 
 
+def test_a_full_disk_is_a_sentence_at_the_start(advice, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("smp_advisor.runs.start.write_text", full)
+    with pytest.raises(RunError, match="cannot be written: No space left on device"):
+        advice.start(local=True, folder=tmp_path / "run")
+
+
 def test_an_assumed_speed_is_no_alarm_until_the_run_calibrates_it():
     figures = {"usable_gpu_memory_gib": 64.0, "peak_tflops": 0.1, "intra_node_gb_per_s": 2.0, "inter_node_gbps": 1.0}
     place = smpa.Cluster.custom(gpu=PROCESSOR, gpus_per_node=2, nodes=1, **figures)
