@@ -424,7 +424,8 @@ def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
     code = f"transformers {installed}, which the generated script installs," if installed else "its code"
     values = {"model": model, "plan": plan, "title": stack(library.stack).title, "code": code}
     sentences = [sentence("costs", key, **values) for key, applies in holds.items() if applies]
-    runs = "" if job.calibration is None else sentence("costs", "own_runs", count=len(job.calibration.runs))
+    own = job.calibration
+    runs = sentence("costs", "no_run") if own is None else sentence("costs", "own_runs", count=len(own.runs))
     return (*sentences, *schema(plan.library).assumptions_of(plan), sentence("costs", "calibrated", runs=runs))
 
 

@@ -1,13 +1,15 @@
 """Joint draws of the constants, and spreads of the step time."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from smp_advisor import Cluster, Job, Model, Plan
+from smp_advisor import Calibration, Cluster, Job, Model, Plan
 from smp_advisor.costs.constants import constant, constants, overriding
 from smp_advisor.costs.evaluate import estimate, seconds_columns
+from smp_advisor.costs.observation import observed
 from smp_advisor.costs.predictive import step_time_draws
 from smp_advisor.costs.uncertainty import (
     Doubt,
@@ -126,3 +128,16 @@ def test_comparisons_of_one_kind_of_plan_are_certain_and_those_of_two_less_doubt
     assert doubt == pytest.approx(comparison_spread("hf-sdpa", *reversed(kinds)))
     first, second = (spreads("hf-sdpa", kind)[0] for kind in kinds)
     assert abs(first - second) < doubt < first + second
+
+
+def test_a_measured_run_of_the_same_plan_halves_the_interval_and_the_assumptions_name_it() -> None:
+    model, cluster, job = Model.from_parameters(1e9), Cluster("ml.p4d.24xlarge", 1), Job(precision="bf16")
+    plan = Plan(library="fsdp", batch_size=4)
+    before = estimate(model, cluster, job, plan)
+    assert any("about half as wide" in text for text in before.assumptions)
+    run = observed(model, cluster, job, layout_of([plan], job, cluster), step_seconds=before.step_seconds)
+    after = estimate(model, cluster, replace(job, calibration=Calibration(runs=(run,))), plan)
+    widths = [float(np.log(of.step_factors[1] / of.step_factors[0])) for of in (before, after)]
+    assert widths[1] <= 0.5 < widths[0]
+    # Symmetric in logarithms.
+    assert before.step_factors[0] * before.step_factors[1] == pytest.approx(1)
