@@ -30,6 +30,7 @@ _OTHER = (
     "Other settings of the job, the model's shape and the plan are options of their names, for example"
     " `--sequence-length 4096 --tokens 300B --tensor-parallel-degree 2`."
 )
+_EXAMPLE = "Example: smp-advisor {name} llama-3-8b --instance p5 --count 2 --sequence-length 4k."
 _STATUS = (
     "Exit status: 0 if the answer is yes, 1 if it is no, 2 if the input is wrong or could not be read, 130 after an"
     " interrupt."
@@ -130,7 +131,8 @@ def parser() -> argparse.ArgumentParser:
     verbs = command.add_subparsers(dest="verb", required=True, metavar="VERB")
 
     def verb(name: str, text: str, *, takes_settings: bool = False) -> argparse.ArgumentParser:
-        epilog = f"{_OTHER} {_STATUS}" if takes_settings else _STATUS
+        example = "" if name == "profile" else _EXAMPLE.format(name=name)
+        epilog = f"{example} {_OTHER} {_STATUS}".strip() if takes_settings else _STATUS
         added = verbs.add_parser(name, help=text, description=text, epilog=epilog, allow_abbrev=False)
         added.add_argument("--json", action="store_const", const="compact", help="print JSON of at most 4 kB")
         added.add_argument(
@@ -241,11 +243,23 @@ class _Several(argparse.Action):
         setattr(namespace, self.dest, f"{before},{values}" if before else values)
 
 
+_GROUPS = {
+    "request": "cluster and choice", "job": "training job", "adapter": "fine-tuning", "shape": "shape of a count",
+    "plan": "fixed fields of the plan", "": "training code",
+}  # fmt: skip
+
+
 def _add_request(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a request, in groups."""
+    groups = {part: parser.add_argument_group(title) for part, title in _GROUPS.items()}
+    table = options_table()
     for switches, settings in request_options(cluster_required=False):
         if "--instance" in switches:
             settings["action"] = _Several
-        parser.add_argument(*switches, **settings)
+        option = table.get(settings.get("dest", ""))
+        if not {"choices", "action", "nargs"} & settings.keys() or "--instance" in switches:
+            settings["metavar"] = switches[0].lstrip("-").upper().replace("-", "_")
+        groups["" if option is None else option.of].add_argument(*switches, **settings)
     parser.set_defaults(takes_settings="request")
 
 
