@@ -14,7 +14,7 @@ LINT := style types prose front-end
 TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
 empty :=
 LIGHT := browser moto packaging sagemaker tools torch transformers # what the tests of `make check` do without
-BENCHMARKS ?= cost_speed checker_speed degree_ranking profile_trace same_under_load
+BENCHMARKS ?= cost_speed checker_speed profile_trace same_under_load
 
 .PHONY: accuracy help lab demo check test release-test loaded tests unit-tests lint $(LINT) all-tests matrix explore dist bench results format clean docs notebooks pages pins images image lab-environment test-environment check-environment extra
 

@@ -1,1 +1,0 @@
-"""Published comparisons of sharding groups, and their predictions."""
