@@ -10,7 +10,7 @@ import time
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.errors import RunError
+from smp_advisor.errors import AdvisorError, RunError
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -30,7 +30,7 @@ def test_a_local_run_is_watched_and_stopped(advice, tmp_path):
     with pytest.raises(RunError, match="not an empty folder"):
         advice.start(local=True, folder=folder)
     for wrong in ({"steps": 0}, {"steps": True}, {"spot": True}):
-        with pytest.raises(RunError):
+        with pytest.raises(AdvisorError):
             advice.start(local=True, folder=tmp_path / "other", **wrong)
     assert not (tmp_path / "other").exists()
 
