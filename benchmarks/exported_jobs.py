@@ -141,7 +141,7 @@ def _loaded(folder: Path, base: Path, source: Path) -> str:
         if answer.past_key_values is None:
             return "no cache of keys and values"
     if source.exists() and (folder / "tokenizer.json").exists():
-        old, new = (transformers.AutoTokenizer.from_pretrained(place) for place in (source, folder))
+        old, new = (transformers.PreTrainedTokenizerFast.from_pretrained(place) for place in (source, folder))
         if old.get_vocab() != new.get_vocab() or old.chat_template != new.chat_template:
             return "another tokenizer or template"
     return ""

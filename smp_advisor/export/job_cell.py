@@ -13,6 +13,7 @@ from smp_advisor.costs.wording import parameters_text, plural, probability
 from smp_advisor.errors import ExportError
 from smp_advisor.export.launch import Launch, ScriptCheck, launch
 from smp_advisor.export.options import JobOptions
+from smp_advisor.export.script import export_line
 from smp_advisor.export.script_parts import (
     architecture_note,
     architecture_of,
@@ -144,6 +145,7 @@ def estimator_cell(
         "region": job_options.region,
         "role": job_options.role,
         "script": content.script,
+        "export_line": export_line(content.training) if content.training is not None else "",
         "requirements": content.requirements,
         "companions": Expression("\n".join(writes)),
         "train": content.inputs.get("train"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -172,8 +173,14 @@ def training_script(
 
 
 def written(training: Training) -> str:
-    """The script of a training run."""
-    return _KINDS[_kind(training)][2](training)
+    """The script of a training run; its second line has the digest by which the cell of the job knows it."""
+    title, lines = _KINDS[_kind(training)][2](training).split("\n", 1)
+    return f"{title}\n# Export: {sha256(f'{title}{lines}'.encode()).hexdigest()[:12]}\n{lines}"
+
+
+def export_line(training: Training) -> str:
+    """The line of a script that no other model and plan have."""
+    return written(training).split("\n", 2)[1]
 
 
 def companions(training: Training) -> dict[str, str]:

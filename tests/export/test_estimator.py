@@ -157,8 +157,13 @@ def test_a_script_that_was_not_written_is_named(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "us-west-2")
+    cell = estimator_cell(*CASES["10 B"].parts, sdk="v2")
     with pytest.raises(RuntimeError, match=r"train_smp\.py is missing: first run the cell that writes it"):
-        exec(estimator_cell(*CASES["10 B"].parts, sdk="v2"), {})
+        exec(cell, {})
+    # Another advice of the notebook wrote its script since.
+    (tmp_path / "train_smp.py").write_text(training_script(*CASES["60 B"].parts))
+    with pytest.raises(RuntimeError, match=r"train_smp\.py is of another model or plan: first run the cell"):
+        exec(cell, {})
 
 
 def test_script_of_a_model_that_is_code_is_left_to_the_user():

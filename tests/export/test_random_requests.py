@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from hypothesis import settings
@@ -40,7 +41,8 @@ def notebook(drawn):
             return None
     name = "train_smp.py" if generated else "mine.py"
     cell = cell.replace("START_ANYWAY = False", "START_ANYWAY = True")
-    return [BUCKET, f"%%writefile {name}\nprint()\n", cell], generated
+    (line,) = re.findall(r"# Export: \w+", cell) or ["# of the user"]
+    return [BUCKET, f"%%writefile {name}\n{line}\nprint()\n", cell], generated
 
 
 def test_every_request_is_the_expected_one():

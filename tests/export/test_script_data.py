@@ -217,6 +217,59 @@ def turns_of(template, first=0):
     return [part for part in "".join(marked).split("\0") if part]
 
 
+def encoded_by(tokenizer):
+    """Labels of a prompt and its completion, by a tokenizer of words with the blanks before them."""
+
+    def encode(text, return_offsets_mapping):
+        found = [(part[0], part.span()) for part in re.finditer(r" ?[A-Za-z]+| ", text)]
+        added = {"none": ([], []), "bos": ([("<s>", (0, 0))], []), "eos": ([], [("</s>", (0, 0))])}[tokenizer]
+        parts = [*added[0], *found, *added[1]]
+        names.setdefault("ids", ["</s>"]).extend(part for part, _ in parts if part not in names["ids"])
+        ids = [names["ids"].index(part) for part, _ in parts]
+        return {"input_ids": ids, "offset_mapping": [span for _, span in parts]}
+
+    names = {"np": np, "functools": functools}
+    exec(render("data/rows.py.in", chats=True, pairs=False), names)
+    encode.eos_token_id = 0
+    rows = names["Rows"]([{"prompt": "The capital is ", "completion": "Paris"}], encode, 32)
+    tokens, labels = rows[0]
+    return [names["ids"][token] for token, label in zip(tokens, labels, strict=True) if label != -100]
+
+
+@pytest.mark.parametrize("tokenizer", ["none", "bos", "eos"])
+def test_a_token_over_the_end_of_the_prompt_and_one_end_token_are_trained(tokenizer):
+    assert encoded_by(tokenizer) == [" Paris", "</s>"]
+
+
+def test_token_ids_of_another_type_are_refused(tmp_path):
+    names = {"np": np, "Path": Path}
+    exec(render("data/token_ids.py.in"), names)
+    np.arange(2000, dtype=np.uint32).tofile(tmp_path / "a.bin")
+    with pytest.raises(SystemExit, match="ids of 4 bytes, not of uint16: pass --token_dtype uint32"):
+        names["token_files"](tmp_path, "uint16")
+    assert len(names["token_files"](tmp_path, "uint32")["a.bin"]) == 2000
+
+
+@pytest.mark.torch
+def test_files_that_cannot_be_read_are_named_with_the_line_and_the_remedy(tmp_path, capsys):
+    names = {"os": os, "Path": Path, "json": json}
+    exec(render("data/files.py.in"), names)
+    good, broken = tmp_path / "train.jsonl", tmp_path / "more.jsonl"
+    with pytest.raises(SystemExit, match="has rows in no files: use one of json, parquet"):
+        names["read_rows"](tmp_path)
+    good.write_text('{"text": "one"}\n')
+    (tmp_path / "empty.jsonl").touch()
+    options = {"cache_dir": str(tmp_path.with_name("cache of rows"))}
+    assert len(names["read_rows"](tmp_path, **options)) == 1
+    assert capsys.readouterr().out == f"Rows of {good}\n"
+    broken.write_text('{"text": "two"}\n{"text": \n')
+    with pytest.raises(SystemExit, match=r"more.jsonl, line 2: .*Write one object in UTF-8 per line"):
+        names["read_rows"](tmp_path, **options)
+    broken.rename(tmp_path / "rows.csv")
+    with pytest.raises(SystemExit, match="has rows in json and csv files"):
+        names["read_rows"](tmp_path, **options)
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_loss_of_a_conversation_is_that_of_the_assistant_or_it_is_refused(name):

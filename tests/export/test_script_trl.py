@@ -150,6 +150,7 @@ def make_specs(folder):
     specs["sharded preferences"]["answered"] = [str(folder / name) for name in ("trial", *ADAPTERS)]
     add("small copy", FULL, {}, {"train": "chats", "max_steps": 2})
     (folder / "source" / "small copy" / "train_smp.py").write_text(small_training(*SHARDED_LORA, trainer="trl").script)
+    add("marked", FULL, {}, ONE | {"train": "chats"})
     add("unmarked", FULL, {}, ONE | {"train": "chats", "tokenizer": "tokenizer"})
     add("other columns", FULL, {}, ONE | {"train": "answers"})
     add("other model", FULL, {"model": TASKS["mistral"]}, ONE | {"train": "chats"})
@@ -246,8 +247,12 @@ class TestJobs:
         """The cell that runs it on this machine; the channel `model` has the tokenizer, and weights of other sizes."""
         assert list(losses_of(jobs["small copy"])) == [1, 2]
 
+    def test_a_template_without_marks_trains_the_same_turns(self, jobs):
+        """A turn of the assistant is what the template adds for it."""
+        assert losses_of(jobs["unmarked"]) == losses_of(jobs["marked"])
+        assert "/chats.parquet" in jobs["unmarked"]["printed"].splitlines()[0]
+
     def test_what_a_job_lacks_is_reported_in_a_sentence(self, jobs):
-        assert "ValueError" in jobs["unmarked"]["error"]
         assert "The data has columns ['prompt', 'chosen', 'rejected']" in jobs["other columns"]["error"]
         assert "The model is not the plan's: {'model_type': 'llama'," in jobs["other model"]["error"]
         assert "The columns are not chosen and rejected, but []" in jobs["no preferences"]["error"]
