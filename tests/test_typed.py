@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from smp_advisor.arguments.amounts import number_in
 from smp_advisor.cluster.table import meant_instance
 from smp_advisor.command.__main__ import main
 from smp_advisor.errors import AdvisorError
+from smp_advisor.guidance.choice import missing_kernels
 from smp_advisor.tools.interface import Caller, call
 
 P5 = "ml.p5.48xlarge"
@@ -116,3 +118,6 @@ def test_notes_on_positions_and_on_kernels_that_are_missing():
     long = smpa.advise("llama-3-8b", P5, instance_count=4, sequence_length=131_072)
     assert "trained on sequences of up to 8,192 tokens" in str(long)
     assert "up to 8,192" not in str(smpa.advise("llama-3-8b", P5, sequence_length=8_192))
+    traced = replace(smpa.Model.from_parameters("1B"), origin="measured", family="mamba")
+    assert "mamba-ssm" in missing_kernels(traced)
+    assert missing_kernels(long.model) == ""

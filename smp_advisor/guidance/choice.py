@@ -119,8 +119,9 @@ def missing_kernels(model: Model) -> str:
     if entry is None:
         return ""
     return (
-        f"The times are those of the reference path of {entry['title']} in transformers, an upper limit: the kernels of"
-        f" {entry['packages']} run it many times as fast. Install them in the container, and measure 20 steps."
+        f"The times are those of the reference path of {entry['title']} in transformers, not of the kernels of"
+        f" {entry['packages']}, which are not modeled: install them in the container, and measure 20 steps before you"
+        " rely on a time or a cost."
     )
 
 
