@@ -36,8 +36,8 @@ export const DEGREES = [1, 2, 4];
 export const REFUSED = 'A degree of 4 cannot be.';
 
 export const CONTROLS: Control[] = [
-  { name: 'batch_size', label: 'Batch size', kind: 'slider', values: BATCHES, texts: BATCHES.map(String), help: 'Samples.', group: 0, fixed_because: '' },
-  { name: 'tensor_parallel_degree', label: 'Degree', kind: 'slider', values: DEGREES, texts: DEGREES.map(String), help: '', group: 1, fixed_because: '' }
+  { name: 'batch_size', label: 'Batch size', kind: 'slider', values: BATCHES, texts: BATCHES.map(String), group: 0, fixed_because: '' },
+  { name: 'tensor_parallel_degree', label: 'Degree', kind: 'slider', values: DEGREES, texts: DEGREES.map(String), group: 1, fixed_because: '' }
 ];
 
 const WORKLOAD: Field[] = [
@@ -75,6 +75,7 @@ export function recommendation(): Recommendation {
     defaults: ['precision fp16'],
     has_modules: false,
     decisive: ['Sharding.', 'It is the fastest.'],
+    help: { batch_size: 'Samples.' },
     measured: '',
     required: '95 %',
     usable_gib: 30,

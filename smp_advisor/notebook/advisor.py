@@ -180,7 +180,9 @@ class Advisor(anywidget.AnyWidget):
         self.send(self._ahead.message(moves, self._now.valid_settings, whole=whole))
 
     def _as_controls(self) -> list[dict[str, Any]]:
-        return control_dicts(self._now.advice, self._now.valid_settings)
+        controls = control_dicts(self._now.advice, self._now.valid_settings)
+        # Their help is a part of the recommendation: it is long, and no move changes it.
+        return [{name: of for name, of in control.items() if name != "help"} for control in controls]
 
     def _as_state(self, answers: str = "") -> dict[str, Any]:
         state = self._now

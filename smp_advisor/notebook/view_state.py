@@ -246,6 +246,7 @@ def recommendation(advice: Recommendation) -> Data:
         "defaults": list(advice.defaults),
         "has_modules": profile_of(advice) is not None,
         "decisive": decisive(advice),
+        "help": {c["name"]: c["help"] for c in control_dicts(advice, settings_of(advice.plan, advice.job))},
         "measured": "" if advice.learned is None else advice.learned.headline,
         "required": percent(advice.min_fit_probability),
         "per_sample": advice.model.sequence_length(advice.job.sequence_length) if advice.model.reads_tokens else 1,

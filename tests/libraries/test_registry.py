@@ -146,7 +146,9 @@ def test_the_widget_shows_its_controls_with_figures_of_every_move(record: Librar
     assert [name for name in shown if name in practices] == [name for name in practices if name in shown]
     for control in controls:
         assert control["label"]
-        assert ("Setting of the job: " if control["name"] in of_job else "Parameter") in control["help"]
+        assert ("Setting of the job: " if control["name"] in of_job else "Parameter") in advisor._recommendation[
+            "help"
+        ][control["name"]]
     for control in controls:
         entries = ahead.get(control["name"], [])
         assert len(entries) in (0, len(control["values"]))

@@ -71,7 +71,6 @@ class Row {
     this.input.setAttribute('aria-describedby', this.note.id);
     for (const tool of [this.pin, this.reset]) tool.setAttribute('aria-describedby', name.id);
     const label = element('label', 'smp-control', name, this.place(control));
-    label.title = control.help;
     const line = element('div', 'smp-line', label, this.fixed, element('div', 'smp-values', this.output, this.reset), this.pin, this.note);
     this.node = element('div', 'smp-row', line, this.repairs.node);
     this.node.dataset['setting'] = control.name;
@@ -85,6 +84,7 @@ class Row {
 
   draw(control: Control, screen: Screen, shown: Recommendation, recommendedText: string): void {
     const { recommended } = shown;
+    this.node.title = shown.help[control.name] ?? '';
     if (control.values.join() !== this.control.values.join()) this.fill(control);
     this.control = control;
     const current = screen.settings[control.name];

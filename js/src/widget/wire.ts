@@ -77,7 +77,6 @@ export interface Control {
   kind: 'slider' | 'select' | 'checkbox';
   values: Setting[];
   texts: string[];
-  help: string;
   /** Position in `Recommendation.groups`. */
   group: number;
   /** Reason for a single value; empty if there are several. */
@@ -213,6 +212,8 @@ export interface Recommendation {
   has_modules: boolean;
   /** Techniques of the recommended plan, and how certain the choice is. */
   decisive: [lead: string, reason: string];
+  /** Meaning of each control, by its name. */
+  help: Readonly<Record<string, string>>;
   /** What a measured run changed; empty without one. */
   measured: string;
   /** Required probability of the fit, as text. */
