@@ -25,6 +25,12 @@ _FAMILIES = (
     ("bert", "Bert"), ("mpnet", "MPNet"), ("bart", "Bart"), ("t5", "T5"), ("vit", "ViT"), ("whisper", "Whisper"),
 )  # fmt: skip
 """Part of a model's name, and the beginning of the name of its classes."""
+_HEADS = {
+    "GPT2": "LMHeadModel", "T5": "ForConditionalGeneration", "Bart": "ForConditionalGeneration",
+    "Whisper": "ForConditionalGeneration", "ViT": "ForImageClassification",
+    **dict.fromkeys(("Bert", "DistilBert", "Roberta", "DebertaV2", "Electra", "MPNet"), "ForMaskedLM"),
+}  # fmt: skip
+"""End of the name of the class of a family, where it is not that of a causal language model."""
 SMALL = {
     "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 32,
     "intermediate_size": 64, "head_dim": 16, "n_inner": None, "d_kv": 16, "d_ff": 64, "num_layers": 2,
@@ -97,6 +103,7 @@ def config_for(observer: Observer, name: Any, options: dict[str, Any]) -> Any:
         observer.stand_in(f"{name}: random weights of a small {family}")
         extra = {"attention_types": [[["global", "local"], 1]], "num_layers": 2} if family == "GPTNeo" else {}
         config = getattr(transformers, f"{family}Config")(vocab_size=_VOCABULARY, **extra)
+        config.architectures = [family + _HEADS.get(family, "ForCausalLM")]
         for token in ("pad_token_id", "bos_token_id", "eos_token_id"):
             setattr(config, token, 0)
     for key, value in options.items():
