@@ -55,7 +55,7 @@ def release_of(wheel: Path) -> tuple[str, tuple[int, ...], str]:
 
 
 def signatures(wheel: Path, package: str) -> dict[str, Signature]:
-    """What each callable of the package accepts in one release."""
+    """Arguments that each callable of the package accepts in one release."""
     classes: dict[str, ast.ClassDef | ast.FunctionDef] = {}
     wanted = set(CALLABLES[package])
     with zipfile.ZipFile(wheel) as archive:

@@ -6,7 +6,7 @@ import re
 from itertools import groupby
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""What a terminal obeys instead of showing: controls without tab and line feed, and directions of writing."""
+"""Characters that a terminal obeys: controls without tab and line feed, and directions of writing."""
 _READ_BY_MARKDOWN = re.compile(r"[\\`*_\[\]<>#|&~]|:(?=//)|(?<=www)\.|@", re.IGNORECASE)
 
 

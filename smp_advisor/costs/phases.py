@@ -1,7 +1,7 @@
 """Peaks of the phases of a run: loading the model, the first update, the other steps, saving a checkpoint.
 
 A plan fits if every phase does. Of loading, what the exported scripts for FSDP and DDP do is counted: bitsandbytes
-quantizes the whole model on every GPU before it is sharded; the first process of a sharded job, and every process of a
+quantizes the full model on every GPU before it is sharded; the first process of a sharded job, and every process of a
 replicated one, has the model in host memory before it is on the GPU.
 """
 
@@ -26,7 +26,7 @@ HOST_SHARE = 0.8
 
 
 def load_gpu_bytes(model: Model, layout: Layout) -> float:
-    """Bytes of a GPU with the whole quantized model, before it is sharded; 0 where a step needs more in any case."""
+    """Bytes of a GPU with the full quantized model, before it is sharded; 0 where a step needs more in any case."""
     state = layout.state_bytes
     if not state.loaded_entirely or state.frozen_bytes is None:
         return 0.0
@@ -85,5 +85,5 @@ def worst_phase(every: tuple[Phase, ...], usable_gib: float, host_gib: float) ->
 
 
 def phase_words(phase: Phase, usable_gib: float) -> str:
-    """What a phase needs: "loading the quantized model on every GPU needs 40.1 of 39.4 GiB"."""
+    """The need of a phase: "loading the quantized model on every GPU needs 40.1 of 39.4 GiB"."""
     return sentence("costs", f"phase_{phase.name.replace(' ', '_')}", needed=phase.gpu_gib, usable=usable_gib)

@@ -74,7 +74,7 @@ class Case:
     back: ReadBack
     min_fit_probability: float = 0.95
     received: Received | None = None
-    """What the script gets of the job; None if it was not followed."""
+    """The part of the job that its script gets; None if it was not followed."""
 
     @property
     def library(self) -> str:

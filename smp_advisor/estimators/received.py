@@ -33,7 +33,7 @@ _TRAINERS = ("Trainer", "Fabric")
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What a script gets of its job."""
+    """The part of a job that its script gets."""
 
     path: Path
     context: Context

@@ -91,7 +91,7 @@ _SMP_SETTINGS = (
 
 
 def _what_it_is(recipe: Mapping) -> str:
-    """What a YAML file of HyperPod is, if it is no recipe, and what to paste instead."""
+    """The kind of a YAML file of HyperPod that is no recipe, and what to paste instead."""
     keys = recipe.entries.keys()
     listed = recipe.get("defaults")
     bases = (

@@ -156,7 +156,7 @@ def statement(report: Report) -> list[str]:
 
 
 def nothing_found(report: Report) -> str:
-    """What "no findings" stands for: the rules that ran, and what they could not follow."""
+    """The meaning of "no findings": the rules that ran, and what they could not follow."""
     coverage, places = report.coverage, len(report.unresolved)
     left = f"; {places} place{'s were' if places > 1 else ' was'} not followed" if places else ""
     if coverage is None:

@@ -73,7 +73,7 @@ class StateBytes:
     doubled_inputs: bool = False
     """Whether a run holds about twice the checkpointed inputs."""
     loaded_entirely: bool = False
-    """Whether every GPU has the whole quantized model before it is sharded."""
+    """Whether every GPU has the full quantized model before it is sharded."""
     loaded_copies: Literal["", "first", "each"] = ""
     """Processes of a node that load the model into host memory: none, the first of the job, or each."""
     unpacked: bool = False

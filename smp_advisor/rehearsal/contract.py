@@ -26,7 +26,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What a job states about its start."""
+    """Statements of a job about its start."""
 
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     sdk: int = 2

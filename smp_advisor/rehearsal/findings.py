@@ -1,4 +1,4 @@
-"""What the records of a rehearsal show: one function a kind, each from counts, states and figures, never from time."""
+"""Findings in the records of a rehearsal: a function per kind, from counts, states and figures, never from time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def first_error(stage: Stage) -> tuple[int, Event] | None:
 
 
 def not_rehearsed(stage: Stage) -> str:
-    """Why an error says nothing about the script; empty if it does."""
+    """Why an error shows nothing about the script; empty if it does."""
     found = first_error(stage)
     if found is None:
         return "" if not stage["verdict"] or stage["verdict"]["code"] != "heavy" else stage["verdict"]["text"]
@@ -366,7 +366,7 @@ def _is_kept(path: str) -> bool:
 
 
 def loaded(stage: Stage) -> Iterator[Observed]:
-    """Files at the end: whether they load and are whole."""
+    """Files at the end: whether they load and are complete."""
     models = events(stage, 0, "model")
     whole = max((event["elements"] for event in models), default=0)
     for entry in stage.get("loaded", ()):

@@ -1,4 +1,4 @@
-"""What a job states about its start: a plan, an advice, a cell of either SDK, a command, or settings."""
+"""Statements of a job about its start: a plan, an advice, a cell of either SDK, a command, or settings."""
 
 from __future__ import annotations
 

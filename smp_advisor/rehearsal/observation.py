@@ -1,4 +1,4 @@
-"""What a training does, recorded where PyTorch does it: passes, updates, batches, saves and arguments.
+"""Records of a training, made where PyTorch does it: passes, updates, batches, saves and arguments.
 
 The seed of each rank's backward pass is 1 + rank / 1000: gradients that are averaged are equal all the same, and those
 that are not differ even where the data are equal.
@@ -228,7 +228,7 @@ class _Training:
                 observer.put("schedule", per_update=steps / observer.updates, zero_step=_zero_step(schedule))
 
     def finish(self) -> None:
-        """Record what the whole run did to the parameters."""
+        """Record what the entire run did to the parameters."""
         self._note_schedules()
         names = {id(p): name for model in self.models.values() for name, p in model.named_parameters()}
         unchanged = [

@@ -1,4 +1,4 @@
-"""What a process of a rehearsal records, one event a line, and whose code it is that asks."""
+"""Records of a process of a rehearsal, one event per line, and the owner of the code that calls."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ POINT_TO_POINT = ("send", "recv", "recv_anysource")
 
 
 class ObservedGroup(dist.ProcessGroup):
-    """A process group that records what it hands to gloo."""
+    """A process group that records what it passes to gloo."""
 
     observer: Observer
     groups = 0
@@ -121,7 +121,7 @@ def _tensors(arguments: Any) -> list[torch.Tensor]:
 
 
 def _summed(arguments: tuple[Any, ...]) -> bool:
-    """Whether a reduction asks for an average, which then is a sum."""
+    """Whether a reduction requests an average, which then is a sum."""
     for options in arguments:
         operation = getattr(options, "reduceOp", None)
         if operation is not None and operation == dist.ReduceOp.AVG:

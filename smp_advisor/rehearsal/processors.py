@@ -1,4 +1,4 @@
-"""GPUs as processors, without the script knowing: who asks decides what is answered.
+"""GPUs as processors, without the script knowing: the owner of the calling code decides what is answered.
 
 The user's code sees GPUs. Libraries see none, and take their paths for processors. Types of 16 bits compute in fp32
 unless the rehearsal keeps them. What runs only on a GPU is named as a stand-in.

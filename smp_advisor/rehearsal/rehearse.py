@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 STEPS, BATCHES, MOST = 6, 4, 40
 _MOST_PROCESSES = 4
 _SECONDS = 3600.0
-"""Last guard of a whole rehearsal. Counts of updates and batches end it before."""
+"""Last guard of a rehearsal. Counts of updates and batches end it before."""
 _MOST_FILES, _MOST_FILE_BYTES = 2000, 5 * 2**20
 _LEFT_OUT = ("__pycache__", ".git", ".ipynb_checkpoints", "node_modules", "wandb", "mlruns")
 _SIZE_BYTES = 4 * 2**30
@@ -49,7 +49,7 @@ _NO_COLUMNS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """What is copied, and what its text shows."""
+    """The copied code, and what its text shows."""
 
     folder: Path
     script: str
@@ -93,7 +93,7 @@ def rehearse(
     keep_half_precision
         Compute in the script's types of 16 bits instead of fp32: errors of types then show, and sums are less exact.
     allow_unconfined
-        Run the script although this system refuses namespaces; the result says what it could reach.
+        Run the script although this system refuses namespaces; the result states what it could reach.
     on_line
         Called with each line that the script writes.
     on_progress
@@ -257,7 +257,9 @@ def _undefined(tree: ast.Module) -> dict[str, str]:
     if "exec(" in ast.unparse(tree) or "globals()" in ast.unparse(tree):
         return {}
     return {
-        name: how for name, how in used.items() if re.search("row|data|train|test|eval|valid|held|example|sample", name)
+        name: how
+        for name, how in used.items()
+        if re.search("row|data|train|test|eval|valid|held_?|example|sample", name)
     }
 
 
@@ -323,7 +325,7 @@ def _judged(code: _Code, job: Job, processes: int, recorded: dict[str, Any]) -> 
 
 
 def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> list[Observed]:
-    """What stages after the first one show."""
+    """Findings of the stages after the first one."""
     found: list[Observed] = []
     first, one = stages["several processes"], stages.get("one process")
     if one is not None:

@@ -19,7 +19,7 @@ class Observed:
     kind: str
     """Kind of defect, a key of `KINDS`."""
     text: str
-    """What was seen, with ranks and figures."""
+    """The observation, with ranks and figures."""
     level: str = "error"
     """``error`` ends or falsifies a training, ``warning`` costs, ``note`` is a fact."""
     site: str = ""
@@ -62,7 +62,7 @@ KINDS: Mapping[str, str] = {
     "late": "a file that is read before the first rank has written it",
     "bad batch": "a bad batch on one rank",
 }
-"""What a rehearsal looks at."""
+"""Kinds of findings that a rehearsal looks for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +86,7 @@ class Rehearsal:
     stages: tuple[tuple[str, str], ...] = ()
     """Each stage with how it ended."""
     stand_ins: tuple[str, ...] = ()
-    """What the job will have and this run had not: data, weights, kernels, precision."""
+    """Parts that the job will have and this run had not: data, weights, kernels, precision."""
     observed: tuple[str, ...] = ()
     """Kinds that this run could have seen, keys of `KINDS`."""
     not_observed: tuple[tuple[str, str], ...] = ()
@@ -94,7 +94,7 @@ class Rehearsal:
     peaks: tuple[tuple[str, float], ...] = ()
     """Peak memory of phases above that before the model, as multiples of the model's bytes."""
     reachable: tuple[str, ...] = ()
-    """What the script could reach; empty if it saw only copies, and no network."""
+    """Places that the script could reach; empty if it saw only copies, and no network."""
     compared: tuple[str, ...] = ()
     """Behavior that was compared with another script."""
     processor_seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""What a training left in ``/opt/ml/model``: whether it loads, is whole, and generates."""
+"""Files of a training in ``/opt/ml/model``: whether they load, are complete, and generate."""
 
 from __future__ import annotations
 

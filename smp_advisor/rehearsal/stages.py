@@ -268,7 +268,7 @@ class _Rehearsed:
         return verdict, used
 
     def _saved_files(self, first: dict[str, Any]) -> list[dict[str, Any]]:
-        """What is in ``/opt/ml/model``, loaded by a fork in which nothing is replaced."""
+        """Files in ``/opt/ml/model``, loaded by a fork in which nothing is replaced."""
         if not first["model"]:
             return []
         from smp_advisor.rehearsal.saved import look

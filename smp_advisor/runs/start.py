@@ -103,7 +103,7 @@ def _new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
 
 @contextmanager
 def _written(folder: Path) -> Iterator[None]:
-    """Say in a sentence that the folder of a run cannot be written, as on a full disk."""
+    """State in a sentence that the folder of a run cannot be written, as on a full disk."""
     try:
         yield
     except OSError as error:

@@ -49,7 +49,7 @@ _VARIABLES = ("PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH",
 _PREFIXES = ("LC_", "OMP_", "MKL_", "OPENBLAS_", "PYTHONHASH", "TOKENIZERS_PARALLELISM")
 UNCONFINED = "the folders, processes, sockets and network of this account"
 RECORDS = "the records of its own run"
-"""Where the kernel lets a process look into another one of its user that asked to be unreadable."""
+"""Where the kernel lets a process look into another one of its user that made itself unreadable."""
 
 
 @dataclass(frozen=True, slots=True)

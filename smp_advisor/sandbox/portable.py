@@ -116,7 +116,7 @@ def _packed(target: Callable[..., Any] | str, arguments: tuple[Any, ...]) -> byt
         ) from None
     try:
         return bytes(cloudpickle.dumps((f"{target.__module__}:{target.__qualname__}", arguments)))
-    except Exception as error:  # noqa: BLE001 - objects of others say in many ways that they cannot be copied
+    except Exception as error:  # noqa: BLE001 - objects of others raise many errors if they cannot be copied
         raise ProfileError(
             f"The model cannot be copied to another process ({type(error).__name__}: {error!s:.200}): pass its"
             " configuration, or define it in a module."

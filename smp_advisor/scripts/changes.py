@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change: `code` belongs after the line, or in its place if the reason says so."""
+    """One change: `code` belongs after the line, or in its place if the reason states it."""
 
     number: int
     file: str
@@ -54,7 +54,7 @@ class ScriptChanges(Sequence[Change]):
 
     changes: tuple[Change, ...]
     open: tuple[str, ...] = field(default=())
-    """What was not followed, and what the list therefore may lack, one sentence each."""
+    """Code that was not followed, and what the list therefore may lack, one sentence each."""
 
     @overload
     def __getitem__(self, index: int) -> Change: ...
@@ -289,7 +289,7 @@ class _Loop:
                 + f"{name}.cuda(local_rank)\nfor block in {name}.layers:  # its repeated blocks\n"
                 f"    fully_shard(block{given})\nfully_shard({name}{given})"
             )
-            reason = "Before this line: the model is sharded by its blocks, then as a whole; the optimizer gets shards."
+            reason = "Before this line: the model is sharded by its blocks, then itself; the optimizer gets shards."
         else:
             code = (
                 "from torch.nn.parallel import DistributedDataParallel\n\n"

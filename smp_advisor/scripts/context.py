@@ -69,7 +69,7 @@ class Context:
     followed: AbstractSet[ast.AST] = frozenset()
     """Functions whose body was followed."""
     memo: dict[str, Any] = field(default_factory=dict)
-    """What several checks derive, by name."""
+    """Values that several checks derive, by name."""
 
     @property
     def splits(self) -> bool:

@@ -118,7 +118,7 @@ class Process:
         return self.truth(value, depth + 1) if named is None and isinstance(value, Operation) else named
 
     def _named(self, value: Value, depth: int) -> Any:
-        """What a name or call of a launcher, framework or PyTorch is here; None without a meaning."""
+        """The value of a name or call of a launcher, framework or PyTorch here; None without a meaning."""
         if depth > _DEEPEST or isinstance(value, (Operation, Choice, Collection)):
             return None
         if found := ranks(value):
@@ -197,7 +197,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What two ranks call together, in the order of the program."""
+    """Calls of two ranks together, in the order of the program."""
 
     processes: tuple[Process, ...]
     meetings: tuple[Meeting, ...]

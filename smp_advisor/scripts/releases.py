@@ -45,7 +45,7 @@ class Span:
     first: Release
     last: Release
     where: str
-    """What says so: a file, or the image; empty if nothing does."""
+    """The source of the bounds: a file, or the image; empty if there is none."""
 
     @property
     def known(self) -> bool:

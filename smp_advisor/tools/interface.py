@@ -261,7 +261,7 @@ TOOLS: Mapping[str, Tool] = {
 
 
 def allow_rehearsals() -> None:
-    """Add the tool that runs scripts, which the person who starts the server asks for."""
+    """Add the tool that runs scripts, which the person who starts the server requests."""
     entry = next(entry for entry in _TABLE["tool"] if entry.get("runs_code"))
     dict.__setitem__(
         TOOLS, entry["name"],

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 4
-"""Calls that work at the same time: others wait, and end at once when they are cancelled."""
+"""Calls that work at the same time: others wait, and end at once when they are canceled."""
 _PAGES = 32
 """Answers whose pages can be read."""
 _INSTRUCTIONS = (

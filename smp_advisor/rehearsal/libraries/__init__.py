@@ -1,4 +1,4 @@
-"""What each library gets instead of downloads, GPUs and long loops: a module a family, applied after its import."""
+"""Stand-ins for downloads, GPUs and long loops: a module per family of libraries, applied after its import."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _unknown(context: Context, call: Call, name: str, argument: str, last: Relea
 
 
 def _instead(call: Call, name: str, argument: str, last: Release) -> str:
-    """What to write in place of an argument."""
+    """The text to write instead of an argument."""
     newer = instead_of(name, argument)
     config = name.replace("Trainer", "Config")
     for candidate in filter(None, (newer, argument)):

@@ -1,4 +1,4 @@
-"""What must hold on the second process and the second instance: devices, groups, and the division of data."""
+"""Checks of the second process and the second instance: devices, groups, and the division of data."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _saved_without_the_wrapper(context: Context) -> Iterator[Hit]:
             prepares.remove(prepare)  # FSDP2 and tensor parallelism keep the class of the model
     text = "".join(module.source.text.lower() for module in context.trace.modules)
     if "deepspeed" in text or "fsdp" in text:
-        return  # their wrappers hand the methods of the model on
+        return  # their wrappers forward the methods of the model
     for call in context.trace.methods("save_pretrained", "push_to_hub"):
         owners = [option.owner if isinstance(option, Item) else option for option in origins(call.receiver)]
         wrapped = owners and all(isinstance(owner, Result) and owner.call in prepares for owner in owners)

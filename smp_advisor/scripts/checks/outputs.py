@@ -1,4 +1,4 @@
-"""What a script receives of its job, what it leaves behind, and what a resumed run finds."""
+"""Inputs that a script receives of its job, outputs that it leaves, and those that a resumed run finds."""
 
 from __future__ import annotations
 

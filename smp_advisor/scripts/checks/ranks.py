@@ -101,7 +101,7 @@ def _meetings(context: Context) -> Iterator[tuple[Call, str, str]]:
 
 
 def _implied(call: Call, wraps: list[Call], framework: list[Call], *, sharded: bool) -> tuple[str, str] | None:
-    """What a call of a wrapped model, or of its parameters or loss, waits for."""
+    """The collective that a call of a wrapped model, or of its parameters or loss, waits for."""
     if call.name in _CLIPS and call.arguments:
         for maker in makers(call.arguments[0]):
             wrap = wrapped_by(maker.receiver, wraps) if maker.method == "parameters" else None
