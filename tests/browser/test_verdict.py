@@ -97,11 +97,14 @@ def test_nothing_moves_and_nothing_is_cut_off(host, width):
     assert verdict["height"] == 44
     assert page.view.evaluate(POSITIONS) == []
     page.settle()
-    kernel = page.view.locator(".smp-kernel")
+    kernel, slider = page.view.locator(".smp-kernel"), page.view.get_by_label("Batch size")
+    slider.focus()
+    place = slider.bounding_box()
     with page.busy():
-        page.view.get_by_label("Batch size").press("ArrowLeft")
+        slider.press("ArrowLeft")
         expect(kernel).to_have_text(re.compile(r"Kernel busy: \d queued"))
         assert page.view.locator(".smp-verdict").bounding_box()["height"] == verdict["height"]
+        assert slider.bounding_box() == place
     page.settle()
     expect(kernel).to_have_attribute("data-status", "live")
     assert page.view.locator(".smp-verdict").bounding_box()["height"] == verdict["height"]
