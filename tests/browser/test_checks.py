@@ -7,6 +7,7 @@ import re
 from playwright.sync_api import Locator, expect
 
 import smp_advisor as smpa
+from smp_advisor.advice import Advice
 from smp_advisor.runs.sources import LogFile
 from smp_advisor.runs.watching import Run
 from tests.notebook.advice import make_advice
@@ -106,7 +107,7 @@ def test_the_button_is_off_until_the_options_and_the_price_are_there(host, root,
     (tmp_path / "job.log").write_text(9 * slow)
     monkeypatch.setattr(
         "smp_advisor.runs.start.start_job",
-        lambda *of, **_: started.append(of) or Run(LogFile(tmp_path / "job.log"), advice),
+        lambda *of, **_: started.append(of) or Run(LogFile(tmp_path / "job.log"), Advice(advice)),
     )
     page = host(advice)
     panel = open_tab(page.view, "Start and watch")
@@ -130,7 +131,7 @@ def test_the_button_is_off_until_the_options_and_the_price_are_there(host, root,
 
 
 def test_inserted_probes_end_in_the_cell_that_learns_from_them(host):
-    page = host(smpa.advise("13B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", tokens="100B"))
+    page = host(smpa.advise("13B", "ml.p5.48xlarge", instance_count=2, library="smp-v2", tokens="1T"))
     panel = open_tab(page.view, "Start and watch")
     panel.get_by_role("textbox").fill("role=arn:aws:iam::111122223333:role/Training")
     panel.get_by_role("button", name="Show request and price").click()
