@@ -113,7 +113,7 @@ def test_a_measurement_without_error_of_two_equal_plans_saves_what_is_known_of_n
 
 
 def request(tokens):
-    return smpa.advise("7B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", tokens=tokens)
+    return smpa.advise("6B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", tokens=tokens)
 
 
 @pytest.fixture(scope="module")
