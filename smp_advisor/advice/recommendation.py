@@ -162,8 +162,8 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         request.cluster, request.instance_count, limits=limits, library=request.library, cost=objective == "cost"
     )
     place = places.fixed or places.clusters[0]
-    asked, script_note = with_code(request)
-    full = resolved(asked, on_progress)
+    request_of_script, script_note = with_code(request)
+    full = resolved(request_of_script, on_progress)
     terms, workload = terms_of(full, place), full.model
     question = Question(request=terms, library=request.library, objective=objective)
 
@@ -261,7 +261,13 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         because=" ".join(filter(None, because)),
         warnings=tuple(filter(None, warnings)),
         requested=requested(
-            library, job, asked.named_settings, pins, request.shape, objective=objective, min_fit_probability=least
+            library,
+            job,
+            request_of_script.named_settings,
+            pins,
+            request.shape,
+            objective=objective,
+            min_fit_probability=least,
         ),
         defaults=(
             *request.read_as,
@@ -270,9 +276,9 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
                 workload,
                 place,
                 job,
-                set(asked.job.defaulted())
+                set(request_of_script.job.defaulted())
                 - set(job.training_settings())
-                - (frozenset() if asked.is_of_job else asked.user_settings),
+                - (frozenset() if request_of_script.is_of_job else request_of_script.user_settings),
                 vocab_given="vocab" in request.shape,
                 profiled_length=request.model.sequence if is_profile(request.model) else None,
             ),

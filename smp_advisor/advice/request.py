@@ -117,8 +117,8 @@ class Request:
     @property
     def named_settings(self) -> frozenset[str]:
         """Fields of the job that the user named or that differ from their defaults."""
-        named = frozenset[str]() if self.is_of_job else self.user_settings
-        return named | (JOB_FIELDS - frozenset(self.job.defaulted()))
+        chosen_fields = frozenset[str]() if self.is_of_job else self.user_settings
+        return chosen_fields | (JOB_FIELDS - frozenset(self.job.defaulted()))
 
     def changed(self, **changes: Any) -> Request:
         """Return the request with other keywords of `advise`; None removes a setting."""
@@ -140,8 +140,8 @@ class Request:
         if "model" in changes:
             values |= {"model": changes["model"], "shape": {}}
         if names := {name for name in changes if name in _SHAPE_FIELDS}:
-            kept = {name: value for name, value in self.shape.items() if name not in names}
-            values["shape"] = kept | shape
+            shape_values = {name: value for name, value in self.shape.items() if name not in names}
+            values["shape"] = shape_values | shape
         if pins:
             fixed = {name: value for name, value in pins.items() if value is not None}
             require_values(library, fixed)
@@ -154,11 +154,11 @@ class Request:
 
     def job_with(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return `job` and `user_settings` with changed fields of the job."""
-        kept = (self.user_settings | (JOB_FIELDS - frozenset(self.job.defaulted()))) - changes.keys()
+        carried_fields = (self.user_settings | (JOB_FIELDS - frozenset(self.job.defaulted()))) - changes.keys()
         if "stack" in changes and (self.is_of_job or "attention" not in self.user_settings):
-            kept -= {"attention"}  # that of the kind of code
+            carried_fields -= {"attention"}  # that of the kind of code
         chosen = {name: value for name, value in changes.items() if value is not None}
-        job = job_of(None, {**{name: getattr(self.job, name) for name in kept}, **chosen})
+        job = job_of(None, {**{name: getattr(self.job, name) for name in carried_fields}, **chosen})
         return {"job": job, "user_settings": (self.user_settings - frozenset(changes)) | frozenset(chosen)}
 
 
@@ -226,8 +226,8 @@ def _at_price(place: Any, usd_per_hour: float) -> Any:
     if isinstance(place, tuple) or place == ANY:
         raise AdvisorError("usd_per_hour is the price of one instance type: name one instead of several.")
     machine = completed_instance(place) if isinstance(place, str) else place
-    known = tuple(name for name in machine.assumed if name != "usd_per_hour")
-    return replace(machine, usd_per_hour=usd_per_hour, price_note="your price", assumed=known)
+    assumed_fields = tuple(name for name in machine.assumed if name != "usd_per_hour")
+    return replace(machine, usd_per_hour=usd_per_hour, price_note="your price", assumed=assumed_fields)
 
 
 def require_library(library: str, framework: str | None) -> None:
@@ -357,11 +357,11 @@ def with_code(request: Request) -> tuple[Request, str]:
     code = None if request.is_of_job else _code_of(request.script)
     if code is None:
         return request, ""
-    given = request.user_settings
+    user_settings = request.user_settings
     settings = {
         name: value
         for name, value in code.settings.items()
-        if name not in given and (name != "stack" or "attention" not in given)
+        if name not in user_settings and (name != "stack" or "attention" not in user_settings)
     }
     return replace(request, **request.job_with(settings)) if settings else request, code.summary
 

@@ -73,8 +73,8 @@ def from_plain(data: Any, kind: str) -> Any:
     except ValidationError as error:
         first, more = error.errors(include_url=False, include_input=False)[0], error.error_count() - 1
         place = ".".join(map(str, first["loc"][1:])) or kind
-        others = f" (and {more} more)" if more else ""
-        raise StorageError(f"The stored {kind} is not valid at {place:.80}: {first['msg']:.300}{others}.") from None
+        count_note = f" (and {more} more)" if more else ""
+        raise StorageError(f"The stored {kind} is not valid at {place:.80}: {first['msg']:.300}{count_note}.") from None
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
         raise StorageError(f"The stored {kind} is not valid: {error!s:.300}") from None
     if isinstance(value, Recommendation):
@@ -135,8 +135,8 @@ def _resolve(form: Any, forms: Mapping[str, Any], done: set[Any]) -> None:
         names = {**_names(), **vars(import_module(form.__module__)), **forms}
         hints = typing.get_type_hints(form, localns=names, include_extras=True)
         for entry in fields(form):
-            named = issubclass(form, Plan) and entry.name == "library"
-            entry.type = Literal[entry.default] if named else hints[entry.name]
+            is_library_tag = issubclass(form, Plan) and entry.name == "library"
+            entry.type = Literal[entry.default] if is_library_tag else hints[entry.name]
             _resolve(entry.type, forms, done)
 
 

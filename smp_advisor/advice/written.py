@@ -166,8 +166,8 @@ def _described(model: Model) -> dict[str, Any]:
 
 def _changed(value: Any, usual: Any) -> dict[str, Any]:
     """The fields of a value that differ from those of another one."""
-    own, others = plain(value), plain(usual)
-    return {name: part for name, part in own.items() if part != others.get(name)}
+    own, defaults = plain(value), plain(usual)
+    return {name: part for name, part in own.items() if part != defaults.get(name)}
 
 
 def carried_from(variables: Mapping[str, str]) -> tuple[Model, Job, Plan, dict[str, Any]]:

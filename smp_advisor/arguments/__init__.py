@@ -266,8 +266,8 @@ def hint(name: str, keywords: Collection[str], value: Any = None, spelled: Calla
     plain = name.lower().replace("-", "_")
     if plain in DAYS_OF and "max_days" in keywords:
         number = number_in(value) if isinstance(value, str) else value
-        known = isinstance(number, int | float) and not isinstance(number, bool)
-        days = f"={float(number or 0) * DAYS_OF[plain]:g}" if known else ""
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        days = f"={float(number or 0) * DAYS_OF[plain]:g}" if is_number else ""
         return f"did you mean {spelled('max_days')}{days} (days)?"
     if plain in ("batch", "bs"):
         return (

@@ -41,11 +41,11 @@ _PAGES = (".json", ".html", ".md")
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The verb with its options. `settings` holds the options that the verb does not have."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] in (["help"], ["-V"], ["version"]):
-        given[0] = "--help" if given[0] == "help" else "--version"
-        given = [*given[1:2], "--help"] if given[0] == "--help" else given
-    options, words = parser().parse_known_args(given)
+    command_words = list(sys.argv[1:] if arguments is None else arguments)
+    if command_words[:1] in (["help"], ["-V"], ["version"]):
+        command_words[0] = "--help" if command_words[0] == "help" else "--version"
+        command_words = [*command_words[1:2], "--help"] if command_words[0] == "--help" else command_words
+    options, words = parser().parse_known_args(command_words)
     settings = settings_of(words)
     for name, value in settings.items():
         _require_option(options, name, value)
@@ -69,10 +69,10 @@ _SWITCHES = {entry.name: entry.switches[0] for entry in options_table().values()
 
 def _require_option(options: Namespace, name: str, value: Any) -> None:
     """Refuse an option that the verb does not have, with the one that is meant."""
-    known = SETTINGS if options.takes_settings else frozenset[str]()
-    if name in known or options.verb == "profile":
+    setting_names = SETTINGS if options.takes_settings else frozenset[str]()
+    if name in setting_names or options.verb == "profile":
         return
-    keywords = {*known, *(key for key in vars(options) if key not in ("verb", "takes_settings"))}
+    keywords = {*setting_names, *(key for key in vars(options) if key not in ("verb", "takes_settings"))}
 
     def spelled(key: str) -> str:
         return _SWITCHES.get(key, f"--{key.replace('_', '-')}")
@@ -265,7 +265,7 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. Exit status: 0 for yes, 1 for no, 2 for an input that is wrong."""
-    given = sys.argv[1:] if arguments is None else arguments
+    command_words = sys.argv[1:] if arguments is None else arguments
     try:
         options = parse(arguments)
         if options.verb in _OTHERS:
@@ -277,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             text = _json(answer.compact()) if options.json else answer.text
     except AdvisorError as error:
         problem = worded(str(error), command=True)
-        if "--json" in given or "--json=full" in given:
+        if "--json" in command_words or "--json=full" in command_words:
             _say(_json({"schema": SCHEMA, "error": problem}))
         print(f"smp-advisor: {problem}", file=sys.stderr)  # noqa: T201 - a command line program
         return WRONG

@@ -388,9 +388,9 @@ def _accumulation(cluster: Cluster, job: Job, layout: Layout, world: World, loca
     state = layout.state_bytes
     trained = trained_parameters(local, layout).total
     accumulated = where(layout.shard_level >= 2, owned_parameters(local, layout, world), trained)
-    kept = max(state.gradient_bytes, state.extra_gradient_bytes)
-    moved = constant("time.gradient_accumulation") * (state.compute_bytes + 2 * kept) * accumulated
-    if stack_of(job, layout).accumulation == "fused" and kept > state.compute_bytes:
-        moved = 2 * kept * accumulated
+    gradient_bytes = max(state.gradient_bytes, state.extra_gradient_bytes)
+    moved = constant("time.gradient_accumulation") * (state.compute_bytes + 2 * gradient_bytes) * accumulated
+    if stack_of(job, layout).accumulation == "fused" and gradient_bytes > state.compute_bytes:
+        moved = 2 * gradient_bytes * accumulated
     seconds: Floats = moved / memory_bandwidth(cluster.instance)
     return seconds * (1 - 1 / layout.microbatches) if world.gpus == 1 else seconds

@@ -383,12 +383,12 @@ def _phases(
     model: Model, cluster: Cluster, job: Job, layout: Layout, memory: Memory, needed_bytes_: float, host: float
 ) -> tuple[Phase, ...]:
     peak, state = memory.peak, layout.state_bytes
-    kept = peak.parameters_gib + peak.context_gib
-    updated = kept + peak.gradients_gib + peak.optimizer_state_gib + peak.fp32_copies_gib
+    state_gib = peak.parameters_gib + peak.context_gib
+    updated = state_gib + peak.gradients_gib + peak.optimizer_state_gib + peak.fp32_copies_gib
     owned = peak.optimizer_state_gib / state.moment_bytes if state.moment_bytes else 0.0
     steps = Phase(name="steps", gpu_gib=needed_bytes_ / GIB, host_gib_per_node=host / GIB)
     update = updated + state.step_bytes * owned
-    return phases(model, cluster, job, layout, steps=steps, state_gib=kept, update_gib=update)
+    return phases(model, cluster, job, layout, steps=steps, state_gib=state_gib, update_gib=update)
 
 
 def _named_phase(every: tuple[Phase, ...], instance: Instance) -> Iterator[str]:

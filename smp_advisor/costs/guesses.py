@@ -45,9 +45,9 @@ class Guess:
         return math.log(self.step_seconds / self.guessed_seconds)
 
     def __str__(self) -> str:
-        other, now = duration(self.step_seconds), duration(self.guessed_seconds)
+        changed_time, now = duration(self.step_seconds), duration(self.guessed_seconds)
         parts = {"what": self.what, "phrase": self.phrase, "setting": self.setting}
-        return sentence("costs", "guess", other=other, now=now, **parts)
+        return sentence("costs", "guess", other=changed_time, now=now, **parts)
 
 
 def guesses(model: Model, cluster: Cluster, job: Job, plan: Plan) -> tuple[Guess, ...]:
@@ -56,14 +56,14 @@ def guesses(model: Model, cluster: Cluster, job: Job, plan: Plan) -> tuple[Guess
     Of each setting, the value with the largest effect counts.
     """
     now = _seconds(model, cluster, job, plan)
-    found: dict[str, Guess] = {}
+    largest: dict[str, Guess] = {}
     for what, phrase, changes in _others(model, cluster, job, plan):
-        other = _seconds(model, cluster, replace(job, **changes), plan)
+        changed_seconds = _seconds(model, cluster, replace(job, **changes), plan)
         setting = ", ".join(f"{name}={value!r}" for name, value in changes.items())
-        guess = Guess(setting=setting, what=what, phrase=phrase, step_seconds=other, guessed_seconds=now)
-        if abs(guess.effect) > max(_LEAST_EFFECT, abs(found[what].effect) if what in found else 0.0):
-            found[what] = guess
-    return tuple(sorted(found.values(), key=lambda guess: -abs(guess.effect))[:_MOST])
+        guess = Guess(setting=setting, what=what, phrase=phrase, step_seconds=changed_seconds, guessed_seconds=now)
+        if abs(guess.effect) > max(_LEAST_EFFECT, abs(largest[what].effect) if what in largest else 0.0):
+            largest[what] = guess
+    return tuple(sorted(largest.values(), key=lambda guess: -abs(guess.effect))[:_MOST])
 
 
 def _seconds(model: Model, cluster: Cluster, job: Job, plan: Plan) -> float:

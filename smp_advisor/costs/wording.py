@@ -123,8 +123,8 @@ def parameters_text(model: Model, adapter: Adapter | None) -> str:
     elif any(product.experts > 1 for group in model.groups for product in group.block.matmuls):
         where += ", not on experts"
     wide = sum(group.count * group.block.unpacked_parameters for group in adapter.applied_to(model).groups)
-    kept = f", and {format_count(wide)} of experts stay in 16 bits" if adapter.quantized and wide > 1e7 else ""
-    return f"{text}, frozen; {adapter_text(adapter)} on {where} trains {trained}{kept}"
+    experts_note = f", and {format_count(wide)} of experts stay in 16 bits" if adapter.quantized and wide > 1e7 else ""
+    return f"{text}, frozen; {adapter_text(adapter)} on {where} trains {trained}{experts_note}"
 
 
 def gives_back(estimate: Estimate) -> bool:

@@ -183,12 +183,12 @@ def _findings(document: Document, hits: list[tuple[Case, Hit]]) -> tuple[Finding
 
 def _of_scripts(cases: list[Case]) -> tuple[Finding, ...]:
     """Findings in the scripts that the jobs start, read with what they receive of the job."""
-    found: dict[tuple[str, str, int, str], Finding] = {}
+    findings_by_place: dict[tuple[str, str, int, str], Finding] = {}
     for case in cases:
         for finding in case.received.report if case.received is not None else ():
             if finding.severity != "info":
-                found.setdefault((finding.id, finding.path, finding.line, finding.message), finding)
-    return tuple(found.values())
+                findings_by_place.setdefault((finding.id, finding.path, finding.line, finding.message), finding)
+    return tuple(findings_by_place.values())
 
 
 def _of_the_compiler(document: Document, cases: list[Case], terms: Terms) -> tuple[Finding, ...]:

@@ -104,8 +104,8 @@ def read_back(
             "The estimate has no reference model, which training on preferences (dpo) keeps in memory, too."
         )
     kind = configuration.get("instance_type")
-    other = not_covered(kind) if isinstance(kind, str) and cluster is None else ""
-    plan = None if other else _plan(configuration, version, settings, left_open)
+    limitation = not_covered(kind) if isinstance(kind, str) and cluster is None else ""
+    plan = None if limitation else _plan(configuration, version, settings, left_open)
     place = _cluster(configuration, cluster, inferred, left_open)
     shared = configuration.get("shares_gpus")
     exported = _exported(configuration)
@@ -310,10 +310,10 @@ def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
             model = model_from_name(setting.value)
             inferred.append(f"The model is {model.summary.rstrip('.')}, by its name {setting.value!r}.")
             return model
-    named = configuration.get("script_model")
-    if isinstance(named, str):
-        model = model_from_name(named)
-        inferred.append(f"The model is {model.summary.rstrip('.')}, by the name {named!r} in the script.")
+    script_model = configuration.get("script_model")
+    if isinstance(script_model, str):
+        model = model_from_name(script_model)
+        inferred.append(f"The model is {model.summary.rstrip('.')}, by the name {script_model!r} in the script.")
         return model
     shape: dict[str, Any] = {
         field: next((value for name in names if (value := _number(configuration, name))), None)

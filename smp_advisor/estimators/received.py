@@ -125,9 +125,9 @@ def _written(configuration: Configuration) -> dict[str, Any]:
 
 def _script_of(configuration: Configuration, siblings: Siblings) -> Path | None:
     entry, folder = configuration.get("entry_point"), configuration.get("source_dir")
-    named = configuration.hyperparameters.get("training_script")
-    if named is not None and isinstance(named.value, str):
-        entry = named.value
+    script_setting = configuration.hyperparameters.get("training_script")
+    if script_setting is not None and isinstance(script_setting.value, str):
+        entry = script_setting.value
     command = configuration.get("command")
     if not isinstance(entry, str) and isinstance(command, str):
         entry = next((word for word in command.split() if word.endswith(".py")), None)
@@ -151,9 +151,9 @@ def _ignored(context: Context, passed: dict[str, Any]) -> tuple[str, ...]:
     flags = flags_of(context, parses) if parses else None
     if flags is None:
         return ()
-    known = all(call.method == "parse_known_args" for call in parses)
+    skips_unknown = all(call.method == "parse_known_args" for call in parses)
     names = [name for name in passed if f"--{name}" not in flags]
-    return tuple(name for name in names if known or not any(flag.startswith(f"--{name}") for flag in flags))
+    return tuple(name for name in names if skips_unknown or not any(flag.startswith(f"--{name}") for flag in flags))
 
 
 def _is_distributed(context: Context) -> bool:

@@ -42,9 +42,9 @@ def _lines(reading: Reading) -> list[str]:
     if reading.estimate is not None:
         now = reading.estimate
         sentences.append(f"  By the memory model, it needs {gib(now.needed_gib)} per GPU: it {fit(now, 0.95)}.")
-        if (other := reading.checkpointed) is not None:
+        if (checkpointed := reading.checkpointed) is not None:
             written = "With activation checkpointing, which the text does not set"
-            sentences.append(f"  {written}, it needs {gib(other.needed_gib)}: it {fit(other, 0.95)}.")
+            sentences.append(f"  {written}, it needs {gib(checkpointed.needed_gib)}: it {fit(checkpointed, 0.95)}.")
     return sentences
 
 

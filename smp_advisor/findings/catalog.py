@@ -166,16 +166,16 @@ def _check(table: dict[str, Any], pages: dict[str, tuple[str, str]]) -> Check:
 
 def _example(table: dict[str, Any]) -> Example:
     """An example written in full, or as two forms of one place (``at``, else the end) of a script in bases.toml."""
-    kept: dict[str, Any] = {key: table[key] for key in ("variant", "plan") if key in table}
+    terms: dict[str, Any] = {key: table[key] for key in ("variant", "plan") if key in table}
     if "base" not in table:
-        return Example(**{"plan": {}, **kept, "bad": table["bad"], "good": table["good"]})
+        return Example(**{"plan": {}, **terms, "bad": table["bad"], "good": table["good"]})
     base: str = data_file("findings", "bases")[table["base"]].lstrip("\n")
     place = table.get("at", "")
     if place and base.count(place) != 1:
         raise ValueError(f"The base {table['base']} does not have {place!r} once.")
     forms = {form: table.get(form, place) for form in ("bad", "good")}
     texts = {form: base.replace(place, text) if place else base + text.lstrip("\n") for form, text in forms.items()}
-    return Example(**{"plan": {}, **kept, **texts})
+    return Example(**{"plan": {}, **terms, **texts})
 
 
 def _wording(table: dict[str, Any], variant: dict[str, Any]) -> Wording:

@@ -161,8 +161,8 @@ def nothing_found(report: Report) -> str:
     left = f"; {places} place{'s were' if places > 1 else ' was'} not followed" if places else ""
     if coverage is None:
         return f"no findings{left}"
-    seen = any(part.places for part in coverage.parts)
-    if not coverage.libraries and not seen:
+    has_places = any(part.places for part in coverage.parts)
+    if not coverage.libraries and not has_places:
         return f"nothing was checked: it has no model, optimizer, training loop or save that a rule knows{left}"
     if not coverage.libraries:
         return f"no findings of the general rules; no rules of a library apply{left}"

@@ -204,8 +204,8 @@ def levers_used(model: Model, cluster: Cluster, before: Job, job: Job, value: Es
     for name, setting in training_settings().items():
         if getattr(job, name) == getattr(before, name):
             continue
-        other = replace(job, **{name: getattr(before, name)})
-        needed = estimate(model, cluster, other, value.plan).needed_gib
+        earlier_job = replace(job, **{name: getattr(before, name)})
+        needed = estimate(model, cluster, earlier_job, value.plan).needed_gib
         sentences.append(
             f"{setting.title}: {name}={getattr(job, name)!r} is part of this plan, which needs {gib(value.needed_gib)}"
             f" with it and {gib(needed)} without; set {name}={getattr(before, name)!r} to keep the usual form."

@@ -244,16 +244,16 @@ def _same_microbatches(run: PlannedRun, comparison: WhatIf) -> WhatIf:
         return comparison
     batch = -(-plan.batch_size // number) * number
     try:
-        held = replace(plan, batch_size=batch, microbatches=number)
+        same_plan = replace(plan, batch_size=batch, microbatches=number)
     except PlanError:
         return comparison
     job = replace(comparison.job, global_batch_size=None)
-    if any(mismatches(held, comparison.cluster, run.model, job)):
+    if any(mismatches(same_plan, comparison.cluster, run.model, job)):
         return comparison
     moved = tuple(text for text in comparison.moved if "microbatch" not in text)
-    samples, before = global_batch_size(held, comparison.cluster), run.estimate.global_batch_size
+    samples, before = global_batch_size(same_plan, comparison.cluster), run.estimate.global_batch_size
     aside = () if samples == before else (f"a global batch of {samples:,} samples instead of {before:,}",)
-    return replace(comparison, plan=held, job=job, moved=(*moved, *aside))
+    return replace(comparison, plan=same_plan, job=job, moved=(*moved, *aside))
 
 
 def stairs(runs: Sequence[PlannedRun]) -> list[list[tuple[str, float | None]]]:
@@ -267,8 +267,8 @@ def stairs(runs: Sequence[PlannedRun]) -> list[list[tuple[str, float | None]]]:
     needed: dict[tuple[int, str], float] = {}
     for (cluster, job), plans in groups.items():
         layout = layout_of(list(plans.values()), job, cluster)
-        found = memory_columns(runs[0].model, cluster, job, layout).needed_bytes / 2**30
-        needed.update(zip(plans, found.tolist(), strict=True))
+        column_gib = memory_columns(runs[0].model, cluster, job, layout).needed_bytes / 2**30
+        needed.update(zip(plans, column_gib.tolist(), strict=True))
     return [
         [
             (
@@ -475,10 +475,10 @@ def ladder_html(ladder: Ladder, reasons: Mapping[str, str] = MappingProxyType({}
     titles = ("Technique, decision and reason", "Memory per GPU", "Step time")
     head = "".join(f'<th scope="col">{title}</th>' for title in titles)
     divider = f'<tr class="smp-rung-other"><th colspan="{len(titles)}" scope="colgroup">With one change</th></tr>'
-    rest = f"<tbody>{divider}{''.join(groups[1])}</tbody>" if groups[1] else ""
+    second_body = f"<tbody>{divider}{''.join(groups[1])}</tbody>" if groups[1] else ""
     return (
         '<table class="smp-ladder"><caption style="text-align:left">Techniques in AWS\'s order, each added to those'
         f' above <span class="smp-note">(line: {ladder.usable_gib:.1f} GiB)</span></caption>'
         f"<thead><tr>{head}</tr></thead>"
-        f"<tbody>{''.join(groups[0])}</tbody>{rest}</table>"
+        f"<tbody>{''.join(groups[0])}</tbody>{second_body}</table>"
     )

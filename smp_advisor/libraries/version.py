@@ -180,7 +180,7 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
 
 def is_supported(library: str, machine: Instance) -> bool:
     """Return whether a library runs on an instance, whatever its price and measured figures."""
-    return any(machine.name == other.name for other in supported_instances(library))
+    return any(machine.name == entry.name for entry in supported_instances(library))
 
 
 def unlisted_because(library: str, machine: Instance) -> str:

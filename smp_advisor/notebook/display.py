@@ -195,11 +195,11 @@ class NothingFits:
         except AdvisorError as error:
             self._say(str(error))
             return
-        shell, kept = get_ipython(), ""
+        shell, variable_note = get_ipython(), ""
         if self._variable and shell is not None:
             shell.user_ns[self._variable] = advisor
-            kept = f" The variable {self._variable} has this advice."
-        self._say(f"With {title_of(way)}:{kept}")
+            variable_note = f" The variable {self._variable} has this advice."
+        self._say(f"With {title_of(way)}:{variable_note}")
         set_displayed_last(shell, advisor)
         self.widget.children = (self._note, advisor)
 

@@ -182,8 +182,8 @@ def preferred(advice: Recommendation, estimate: Estimate) -> str:
         doublings = math.log2(estimate.tokens_per_step / max(batch.target_tokens, best.tokens_per_step))
         if doublings > 0 and (1 + gain) * (1 - least) ** doublings <= 1 + NEAR_BEST:
             size = f"{format_count(batch.target_tokens)} tokens" if advice.model.reads_tokens else "the usual one"
-            kept = f"Kept at {size} per step: larger batches need more for the same loss."
-            return f"{kept} It is {percent(gain)} faster; at least {percent(least)} per doubling is required."
+            batch_note = f"Kept at {size} per step: larger batches need more for the same loss."
+            return f"{batch_note} It is {percent(gain)} faster; at least {percent(least)} per doubling is required."
     if gain <= NEAR_BEST:
         return f"Within {percent(NEAR_BEST)}, the search prefers fewer techniques, then smaller batches."
     return ""

@@ -375,8 +375,8 @@ class RunMagics(Magics):
         lack, instead = "no plan to compare with yet", ", or leave out --plan"
         advice = required(self.shell, lack, instead).advice if arguments.plan else None
         word = arguments.run.strip("'\"")
-        held = self.shell.user_ns.get(word)  # a run of the notebook, before a name in the account
-        run = held if isinstance(held, Run) else watch(word, advice)
+        notebook_value = self.shell.user_ns.get(word)  # a run of the notebook, before a name in the account
+        run = notebook_value if isinstance(notebook_value, Run) else watch(word, advice)
         show_result(self.shell, "smp_watch", run)
         return run
 

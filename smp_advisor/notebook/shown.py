@@ -159,8 +159,8 @@ def show_result(shell: InteractiveShell, magic: str, result: object) -> None:
 def assigned(shell: InteractiveShell, magic: str) -> str:
     """The variable to which the cell assigns the result of a magic; empty without one."""
     inputs = getattr(shell.history_manager, "input_hist_raw", [""])
-    found = re.search(rf"^\s*([A-Za-z_]\w*)\s*=\s*%{magic}\b", inputs[-1], re.MULTILINE)
-    return found[1] if found else ""
+    assignment = re.search(rf"^\s*([A-Za-z_]\w*)\s*=\s*%{magic}\b", inputs[-1], re.MULTILINE)
+    return assignment[1] if assignment else ""
 
 
 def _is_value(cell: str, magic: str) -> bool:

@@ -311,12 +311,12 @@ def look_ahead(advice: Recommendation, base: Settings) -> Moves:
         for candidate, result in zip(candidates, results, strict=True)
         if not isinstance(result, AdvisorError)
     ]
-    seen = iter(glances(advice, [(moved.job, plan, result) for *_, moved, plan, result in fine]))
+    glance_values = iter(glances(advice, [(moved.job, plan, result) for *_, moved, plan, result in fine]))
     for (name, position, settings, _, _), result in zip(candidates, results, strict=True):
         if isinstance(result, AdvisorError):
             entry: Data | str = with_labels(advice.plan.library, str(result))
         else:
-            entry = next(seen)
+            entry = next(glance_values)
         table[name][position] = (_changes(base, settings, name), entry)
     return table
 

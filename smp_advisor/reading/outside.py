@@ -149,17 +149,17 @@ def _deferred(run: Run, frame: Frame, base: str, node: ast.ImportFrom) -> Callab
     names = {alias.asname or alias.name: alias.name for alias in node.names}
     path = _path(run, frame.module, base)
     text = run.waiting[path].text if path is not None else ""
-    asked: set[str] = set()
+    visited: set[str] = set()
 
     def value_of(name: str) -> Value | None:
-        if name in asked:
+        if name in visited:
             return None
         if "*" in names:
             if name.startswith("_") or not ("import *" in text or name in text):
                 return None
         elif name not in names:
             return None
-        asked.add(name)  # modules can import each other
+        visited.add(name)  # modules can import each other
         local = _load(run, frame, base, node)
         if "*" in names:
             return local.module.scope.find(name) if local is not None else None

@@ -30,11 +30,11 @@ def compared(result: Rehearsal, new: dict[str, Any], old: dict[str, Any]) -> Reh
     if first["failed"]:
         return result
     done: list[str] = []
-    found = [
+    differences = [
         *_updates(first, second, done), *_parameters(first, second, done), *_saved(first, second, done),
         *_collectives(first, second, done),
     ]  # fmt: skip
-    return replace(result, findings=(*result.findings, *found), compared=tuple(done))
+    return replace(result, findings=(*result.findings, *differences), compared=tuple(done))
 
 
 def _site(stage: dict[str, Any]) -> str:
@@ -74,8 +74,8 @@ def _parameters(first: dict[str, Any], second: dict[str, Any], done: list[str]) 
             return
         number = min(map(len, events)) - 1
         totals.append((events[0][number]["parameters"][1] + sum(e[number]["parts"][1] for e in events), number))
-    (mine, count), (theirs, other) = totals
-    if count == other:
+    (mine, count), (theirs, second_count) = totals
+    if count == second_count:
         if abs(mine - theirs) > _TOLERANCE * max(mine, theirs):
             text = f"the squares of the parameters sum to {mine:.6g} after the last update, and to {theirs:.6g} before"
             yield Observed(kind="parameters", text=text, site=_site(first))

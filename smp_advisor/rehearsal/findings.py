@@ -32,26 +32,26 @@ def ranks_of(stage: Stage) -> range:
 
 def first_error(stage: Stage) -> tuple[int, Event] | None:
     """The error of the script that others follow from."""
-    found = [(rank, error) for rank in ranks_of(stage) for error in events(stage, rank, "error")]
+    errors = [(rank, error) for rank in ranks_of(stage) for error in events(stage, rank, "error")]
     own = [
         pair
-        for pair in found
+        for pair in errors
         if not _LOST_PEER.search(pair[1]["text"]) or pair[1]["name"] in ("ValueError", "KeyError")
     ]
-    return next(iter(own or found), None)
+    return next(iter(own or errors), None)
 
 
 def not_rehearsed(stage: Stage) -> str:
     """Why an error shows nothing about the script; empty if it does."""
-    found = first_error(stage)
-    if found is None:
+    failure = first_error(stage)
+    if failure is None:
         return "" if not stage["verdict"] or stage["verdict"]["code"] != "heavy" else stage["verdict"]["text"]
-    error = found[1]
+    error = failure[1]
     if error["module"] and error["name"] == "ModuleNotFoundError":
         return f"the module {error['module']!r} is not installed here"
     if error["own"]:
         return f"a stand-in failed ({error['name']}: {error['text'][:120]})"
-    rows = [e["what"] for e in events(stage, found[0], "stand-in") if e["what"].startswith("data set ")]
+    rows = [e["what"] for e in events(stage, failure[0], "stand-in") if e["what"].startswith("data set ")]
     names_column = re.search(r"column|features|KeyError|^'\w+'$", error["text"] + error["name"])
     if rows and names_column and error["update"] == 0 and error["name"] in ("KeyError", "ValueError"):
         return f"the stand-in of the {rows[0]} has other columns than the real data: pass data= ({error['text'][:80]})"
@@ -60,34 +60,34 @@ def not_rehearsed(stage: Stage) -> str:
 
 def failures(stage: Stage) -> Iterator[Observed]:
     """Errors and waits of a stage."""
-    found, verdict = first_error(stage), stage["verdict"]
+    failure, verdict = first_error(stage), stage["verdict"]
     lost = (
-        found is not None
-        and bool(_LOST_PEER.search(found[1]["text"]))
-        and found[1]["name"] not in ("ValueError", "KeyError")
+        failure is not None
+        and bool(_LOST_PEER.search(failure[1]["text"]))
+        and failure[1]["name"] not in ("ValueError", "KeyError")
     )
     refused = events(stage, 0, "refused arguments")
     if refused:
         words = " ".join(refused[0]["given"])
         yield Observed(kind="arguments", text=f"the script's parser refuses {words!r}", stage=stage["name"])
-    elif found is not None and not lost:
-        rank, error = found
+    elif failure is not None and not lost:
+        rank, error = failure
         failing = {r for r in ranks_of(stage) for e in events(stage, r, "error") if e["name"] == error["name"]}
         who = "every rank" if len(failing) == len(stage["ranks"]) and len(failing) > 1 else f"rank {rank}"
         kind = _kind_of(stage, error, failing)
         yield Observed(
             kind=kind, text=f"{who}: {error['name']}: {error['text'][:200]}", site=error["site"], stage=stage["name"]
         )
-    if verdict and verdict["code"] in ("order", "ended", "asleep") and (found is None or lost):
+    if verdict and verdict["code"] in ("order", "ended", "asleep") and (failure is None or lost):
         parted = f"; apart since {verdict['parted']}" if verdict.get("parted") else ""
         yield Observed(kind="order", text=verdict["text"] + parted, site=verdict["site"], stage=stage["name"])
-    elif lost and found is not None and not verdict:
-        rank, error = found
+    elif lost and failure is not None and not verdict:
+        rank, error = failure
         yield Observed(
             kind="order", text=f"rank {rank} loses its peer, which has ended or is elsewhere: {error['text'][:120]}",
             site=error["site"], stage=stage["name"],
         )  # fmt: skip
-    elif found is None and not verdict and not refused:
+    elif failure is None and not verdict and not refused:
         for rank in ranks_of(stage):
             end = stage["ranks"][rank]["end"]
             if end not in (0, None) and not events(stage, rank, "killed"):
@@ -124,7 +124,9 @@ def arguments(stage: Stage, hyperparameters: dict[str, Any], *, reads_otherwise:
         last = parsed[-1]
         option, key = f"--{name}", name.replace("-", "_")
         if option in last["rest"] or (option not in last["options"] and option in last["given"]):
-            close = [known for known in last["options"] if known.strip("-").replace("-", "_") == key]
+            close = [
+                parser_option for parser_option in last["options"] if parser_option.strip("-").replace("-", "_") == key
+            ]
             hint = f"; {close[0]} is" if close else ""
             yield Observed(
                 kind="arguments", text=f"{option} is no option of the script{hint}: {value!r} does not arrive"
@@ -140,16 +142,16 @@ def arguments(stage: Stage, hyperparameters: dict[str, Any], *, reads_otherwise:
             yield Observed(kind="arguments", text=f"{name}={value!r} arrives as {last['values'][key]!r}{why}")
 
 
-def _is_same(got: Any, given: Any) -> bool:
-    if str(got) == str(given):
+def _is_same(got: Any, expected: Any) -> bool:
+    if str(got) == str(expected):
         return True
-    if isinstance(got, bool) != isinstance(given, bool):
-        return isinstance(got, bool) and str(given).strip().lower() in (str(got).lower(), str(int(got)))
+    if isinstance(got, bool) != isinstance(expected, bool):
+        return isinstance(got, bool) and str(expected).strip().lower() in (str(got).lower(), str(int(got)))
     try:
-        return abs(float(got) - float(given)) <= 1e-9 * abs(float(given))
+        return abs(float(got) - float(expected)) <= 1e-9 * abs(float(expected))
     except (TypeError, ValueError):
         # A list, a dictionary or a path in a form of the script's own.
-        return not isinstance(given, str | int | float) or not isinstance(got, str | int | float)
+        return not isinstance(expected, str | int | float) or not isinstance(got, str | int | float)
 
 
 def apart(stage: Stage) -> Iterator[Observed]:
@@ -165,25 +167,25 @@ def apart(stage: Stage) -> Iterator[Observed]:
     if not events(stage, 0, "tensor parallel") and not any(events(stage, rank, "message") for rank in ranks_of(stage)):
         yield from _not_averaged(steps)
         yield from _same_batches(stage)
-    for mine, other in zip(events(stage, 0, "loader"), events(stage, 1, "loader"), strict=False):
+    for mine, theirs in zip(events(stage, 0, "loader"), events(stage, 1, "loader"), strict=False):
         if (
-            mine["length"] != other["length"]
-            and mine["site"] == other["site"]
-            and None not in (mine["length"], other["length"])
+            mine["length"] != theirs["length"]
+            and mine["site"] == theirs["site"]
+            and None not in (mine["length"], theirs["length"])
         ):
-            text = f"the loader has {mine['length']} batches on rank 0 and {other['length']} on rank 1"
+            text = f"the loader has {mine['length']} batches on rank 0 and {theirs['length']} on rank 1"
             yield Observed(kind="uneven", text=text, site=mine["site"], level="warning")
-    for number, (mine, other) in enumerate(zip(steps[0], steps[1], strict=False), 1):
-        if mine["optimizer"] == other["optimizer"] and mine["rates"] != other["rates"]:
-            first, second = mine["rates"][0], other["rates"][0]
+    for number, (mine, theirs) in enumerate(zip(steps[0], steps[1], strict=False), 1):
+        if mine["optimizer"] == theirs["optimizer"] and mine["rates"] != theirs["rates"]:
+            first, second = mine["rates"][0], theirs["rates"][0]
             text = f"update {number}: the learning rate is {first:.4g} on rank 0 and {second:.4g} on rank 1"
             yield Observed(kind="learning rate", text=text, site=mine["site"])
             break
 
-    for mine, other in zip(events(stage, 0, "metric"), events(stage, 1, "metric"), strict=False):
-        if not _near(mine["value"], other["value"], 1e-6):
+    for mine, theirs in zip(events(stage, 0, "metric"), events(stage, 1, "metric"), strict=False):
+        if not _near(mine["value"], theirs["value"], 1e-6):
             text = (
-                f"ReduceLROnPlateau decides by {mine['value']:.4g} on rank 0 and {other['value']:.4g} on rank 1: the "
+                f"ReduceLROnPlateau decides by {mine['value']:.4g} on rank 0 and {theirs['value']:.4g} on rank 1: the "
                 "learning rates will differ by rank"
             )
             yield Observed(kind="learning rate", text=text, site=mine["site"])
@@ -191,10 +193,10 @@ def apart(stage: Stage) -> Iterator[Observed]:
 
 
 def _not_averaged(steps: list[list[Event]]) -> Iterator[Observed]:
-    for number, (mine, other) in enumerate(zip(steps[0], steps[1], strict=False)):
-        if mine["optimizer"] != other["optimizer"] or mine["elements"] != other["elements"]:
+    for number, (mine, theirs) in enumerate(zip(steps[0], steps[1], strict=False)):
+        if mine["optimizer"] != theirs["optimizer"] or mine["elements"] != theirs["elements"]:
             return
-        first, second = mine["gradients"][1], other["gradients"][1]
+        first, second = mine["gradients"][1], theirs["gradients"][1]
         if abs(first - second) <= _TOLERANCE * max(first, second, 1e-12):
             continue
         later = next(
@@ -263,10 +265,10 @@ def alone(stage: Stage) -> Iterator[Observed]:
         return
     collectives = [{(e["group"], e["number"]): e for e in events(stage, rank, "collective")} for rank in (0, 1)]
     for key, mine in collectives[0].items():
-        other = collectives[1].get(key)
-        if other is None or mine["operation"] != other["operation"]:
+        theirs = collectives[1].get(key)
+        if theirs is None or mine["operation"] != theirs["operation"]:
             continue
-        for rank, more, less in ((0, mine, other), (1, other, mine)):
+        for rank, more, less in ((0, mine, theirs), (1, theirs, mine)):
             passes, rows = more["passes"] - less["passes"], more["rows"] - less["rows"]
             if passes >= _ALONE_PASSES or rows > _ALONE_ROWS:
                 what = f"{more['passes']} passes" if passes >= _ALONE_PASSES else f"{more['rows']} rows"
@@ -368,7 +370,7 @@ def _is_kept(path: str) -> bool:
 def loaded(stage: Stage) -> Iterator[Observed]:
     """Files at the end: whether they load and are complete."""
     models = events(stage, 0, "model")
-    whole = max((event["elements"] for event in models), default=0)
+    model_elements = max((event["elements"] for event in models), default=0)
     for entry in stage.get("loaded", ()):
         name = entry["path"]
         if entry["error"]:
@@ -382,28 +384,28 @@ def loaded(stage: Stage) -> Iterator[Observed]:
         elif (
             entry["names"]
             and name.endswith(".safetensors")
-            and whole
-            and entry["elements"] < 0.45 * whole
+            and model_elements
+            and entry["elements"] < 0.45 * model_elements
             and "adapter" not in name
         ):
-            text = f"{name} has {entry['elements']:,} of {whole:,} elements"
+            text = f"{name} has {entry['elements']:,} of {model_elements:,} elements"
             yield Observed(kind="saved in part", text=text)
 
 
 def updates_of_all(stage: Stage) -> list[tuple[float, float, int, int]]:
     """Of each update of the first optimizer on all ranks: mean loss, gradient norm, sum and number of samples."""
-    found = []
+    updates = []
     per_rank = [_updates_of(stage, rank) for rank in ranks_of(stage)]
     for together in zip(*per_rank, strict=False):
         loss = sum(entry[0] for entry in together) / len(together)
-        whole, parts = together[0][1], sum(entry[2] for entry in together)
+        square, parts = together[0][1], sum(entry[2] for entry in together)
         samples = sum(entry[3] for entry in together) % 2**56
-        found.append((loss, (whole + parts) ** 0.5, samples, sum(entry[4] for entry in together)))
-    return found
+        updates.append((loss, (square + parts) ** 0.5, samples, sum(entry[4] for entry in together)))
+    return updates
 
 
 def _updates_of(stage: Stage, rank: int) -> list[tuple[float, float, float, int, int]]:
-    found: list[tuple[float, float, float, int, int]] = []
+    updates: list[tuple[float, float, float, int, int]] = []
     losses, samples, count, norm = [], 0, 0, None
     for event in stage["ranks"][rank]["events"]:
         if event["kind"] == "backward":
@@ -416,16 +418,16 @@ def _updates_of(stage: Stage, rank: int) -> list[tuple[float, float, float, int,
             squares = (norm**2, 0.0) if norm is not None else (event["gradients"][1], event["part_gradients"][1])
             if norm is not None and rank:
                 squares = (0.0, 0.0)
-            found.append((sum(losses), *squares, samples, count))
+            updates.append((sum(losses), *squares, samples, count))
             losses, samples, count, norm = [], 0, 0, None
-    return found
+    return updates
 
 
-def scale(several: Stage, one: Stage) -> tuple[list[Observed], str]:
+def scale(several: Stage, single: Stage) -> tuple[list[Observed], str]:
     """Loss and gradient against one process with the same samples; or why they were not compared."""
     world = len(several["ranks"])
     return _compared_scale(
-        several, one, world, "scale", f"with {world} processes", "of one process with the same samples"
+        several, single, world, "scale", f"with {world} processes", "of one process with the same samples"
     )
 
 
@@ -436,11 +438,11 @@ def folded(several: Stage, fold: Stage) -> tuple[list[Observed], str]:
 
 
 def _compared_scale(
-    several: Stage, other: Stage, factor: int, kind: str, before: str, after: str
+    several: Stage, reference: Stage, factor: int, kind: str, before: str, after: str
 ) -> tuple[list[Observed], str]:
-    if other["failed"]:
-        return [], f"the stage {other['name']!r} stopped"
-    mine, theirs = updates_of_all(several), updates_of_all(other)
+    if reference["failed"]:
+        return [], f"the stage {reference['name']!r} stopped"
+    mine, theirs = updates_of_all(several), updates_of_all(reference)
     if not mine or not theirs or factor < 2:
         return [], "no update"
     if mine[0][2] != theirs[0][2] or mine[0][3] != theirs[0][3]:
@@ -458,19 +460,19 @@ def _compared_scale(
     return [], ""
 
 
-def planned_rate(several: Stage, one: Stage | None) -> Iterator[Observed]:
+def planned_rate(several: Stage, single: Stage | None) -> Iterator[Observed]:
     """A schedule that ends before the training does, with several processes only."""
-    ends = [(_schedule_end(stage), stage) for stage in (several, one) if stage is not None]
-    (mine, _), *rest = ends
+    ends = [(_schedule_end(stage), stage) for stage in (several, single) if stage is not None]
+    (mine, _), *further_ends = ends
     if mine is None:
         return
     planned, ended = mine
-    other = rest[0][0] if rest else None
-    if ended < 0.8 * planned and (other is None or other[1] >= 0.95 * other[0]):
+    single_end = further_ends[0][0] if further_ends else None
+    if ended < 0.8 * planned and (single_end is None or single_end[1] >= 0.95 * single_end[0]):
         world = len(several["ranks"])
         text = f"with {world} processes the learning rate is zero after {ended:.0f} of {planned:.0f} updates"
-        if other is not None:
-            text += f", and with one process after {other[1]:.0f} of {other[0]:.0f}"
+        if single_end is not None:
+            text += f", and with one process after {single_end[1]:.0f} of {single_end[0]:.0f}"
         yield Observed(kind="learning rate", text=text, site=events(several, 0, "step")[0]["site"])
 
 
@@ -577,12 +579,12 @@ def peaks(stage: Stage) -> list[tuple[str, float]]:
     size = max((event["bytes"] for event in events(stage, 0, "model")), default=0)
     if size < 50 * 2**20:  # less than what the interpreter moves
         return []
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for rank in ranks_of(stage):
         base: float | None = None
         for event in events(stage, rank, "phase"):
             base = event["peak_bytes"] if base is None else base
             if event["name"] in ("load", "save"):
                 start = events(stage, rank, "start")[0]["bytes"] if events(stage, rank, "start") else base
-                found[event["name"]] = max(found.get(event["name"], 0.0), (event["peak_bytes"] - start) / size)
-    return list(found.items())
+                shares[event["name"]] = max(shares.get(event["name"], 0.0), (event["peak_bytes"] - start) / size)
+    return list(shares.items())

@@ -124,12 +124,12 @@ def _of_cell(tree: Any, call: ast.Call, folder: Path) -> tuple[Job, dict[str, An
         return {word.arg: word.value for word in node.keywords if word.arg} if isinstance(node, ast.Call) else {}
 
     def known(node: ast.AST | None, default: Any = None) -> Any:
-        found = value(node)
-        return default if found is _UNKNOWN or found is None else found
+        constant = value(node)
+        return default if constant is _UNKNOWN or constant is None else constant
 
     options = options_of(call)
-    given = known(options.get("hyperparameters"), {})
-    hyperparameters = {k: v for k, v in given.items() if v is not _UNKNOWN} if isinstance(given, dict) else {}
+    entries = known(options.get("hyperparameters"), {})
+    hyperparameters = {k: v for k, v in entries.items() if v is not _UNKNOWN} if isinstance(entries, dict) else {}
     environment = known(options.get("environment"), {})
     settings: dict[str, Any] = {
         "hyperparameters": hyperparameters, "is_given": True,

@@ -98,10 +98,10 @@ class _Counts:
     def _is_evaluation(self, key: str) -> bool:
         if torch.is_grad_enabled() or self._observer.options["steps"] >= 1 << 20:
             return False
-        before, seen = self._passes[key]
-        seen += self.total_passes > before
-        self._passes[key] = (self.total_passes, seen)
-        return seen >= _EVALUATIONS
+        before, evaluations = self._passes[key]
+        evaluations += self.total_passes > before
+        self._passes[key] = (self.total_passes, evaluations)
+        return evaluations >= _EVALUATIONS
 
 
 def install(observer: Observer) -> Callable[[str, str], CodeType]:

@@ -164,7 +164,7 @@ class _Training:
         if self.quiet or self.stepping > 1:
             return
         observer = self.observer
-        every, whole, parts = self._parts(optimizer)
+        every, replicated, parts = self._parts(optimizer)
         for parameter in every:
             self.first.setdefault(id(parameter), (parameter, figures_of([parameter])))
             if parameter.grad is not None:
@@ -176,9 +176,9 @@ class _Training:
         observer.put(
             "step", optimizer=number, name=type(optimizer).__name__, site=observer.site(),
             rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group][:4],
-            gradients=figures_of(p.grad for p in whole), part_gradients=figures_of(p.grad for p in parts),
-            without=sum(p.grad is None for p in every), count=len(every), elements=sum(p.numel() for p in whole),
-            parameters=figures_of(whole), parts=figures_of(parts), state=figures_of(states), states=len(states),
+            gradients=figures_of(p.grad for p in replicated), part_gradients=figures_of(p.grad for p in parts),
+            without=sum(p.grad is None for p in every), count=len(every), elements=sum(p.numel() for p in replicated),
+            parameters=figures_of(replicated), parts=figures_of(parts), state=figures_of(states), states=len(states),
             backwards=observer.backwards,
             groups=[[len(group["params"]), float(group.get("weight_decay") or 0)] for group in optimizer.param_groups],
         )  # fmt: skip
@@ -191,8 +191,8 @@ class _Training:
             return
         observer.updates += 1
         observer.enter("steps")
-        _, whole, parts = self._parts(optimizer)
-        observer.put("updated", parameters=figures_of(whole), parts=figures_of(parts))
+        _, replicated, parts = self._parts(optimizer)
+        observer.put("updated", parameters=figures_of(replicated), parts=figures_of(parts))
         kill_after = observer.options.get("kill_after")
         if kill_after and observer.updates >= kill_after and observer.saved:
             observer.put("killed")
@@ -204,7 +204,7 @@ class _Training:
         """Have schedules remembered, so that their end can be computed."""
         from torch.optim import lr_scheduler
 
-        kept, observer = self.schedules, self.observer
+        schedules, observer = self.schedules, self.observer
         decide = lr_scheduler.ReduceLROnPlateau.step
 
         def decided(schedule: Any, metrics: Any, *arguments: Any, **options: Any) -> None:
@@ -215,7 +215,7 @@ class _Training:
         for kind in (lr_scheduler.LambdaLR, lr_scheduler.OneCycleLR):
 
             def create(schedule: Any, *arguments: Any, _create: Any = kind.__init__, **options: Any) -> None:
-                kept.append(schedule)
+                schedules.append(schedule)
                 _create(schedule, *arguments, **options)
 
             kind.__init__ = create  # type: ignore[method-assign, assignment]
@@ -257,12 +257,12 @@ def _zero_step(schedule: Any) -> int | None:
     if function is None:
         return None
     high = 1
-    seen = 0.0
+    peak = 0.0
     try:
         while high < _LONGEST_SCHEDULE:
             value = float(function(high))
-            seen = max(seen, value)
-            if value <= _ZERO and seen > 0:
+            peak = max(peak, value)
+            if value <= _ZERO and peak > 0:
                 break
             high += max(1, high // 64)
         else:
@@ -415,18 +415,18 @@ def _arguments(observer: Observer) -> None:
     def parsed(self: Any, args: Any = None, namespace: Any = None) -> Any:
         if inside[0]:
             return parse(self, args, namespace)
-        given = list(sys.argv[1:] if args is None else args)
+        command_words = list(sys.argv[1:] if args is None else args)
         options = [name for action in self._actions for name in action.option_strings]
         inside[0] = 1
         try:
-            values, rest = parse(self, args, namespace)
+            values, unread = parse(self, args, namespace)
         except SystemExit as stop:
-            observer.put("refused arguments", given=given, options=options, status=stop.code)
+            observer.put("refused arguments", given=command_words, options=options, status=stop.code)
             raise
         finally:
             inside[0] = 0
         observer.put(
-            "arguments", given=given, values=dict(vars(values)), rest=rest, options=options,
+            "arguments", given=command_words, values=dict(vars(values)), rest=unread, options=options,
             flags=[action.dest for action in self._actions if action.type is bool],
         )  # fmt: skip
         for name, value in vars(values).items():
@@ -435,7 +435,7 @@ def _arguments(observer: Observer) -> None:
                 if observer.options.get("fold"):
                     setattr(values, name, 1)
                     observer.options["batch_times"] = value
-        return values, rest
+        return values, unread
 
     argparse.ArgumentParser.parse_known_args = parsed  # type: ignore[method-assign, assignment]
     kind: Any = type(os.environ)
@@ -478,8 +478,8 @@ def clipping(observer: Observer) -> None:
     @functools.wraps(clip)
     def clipped(parameters: Any, max_norm: Any, *arguments: Any, **options: Any) -> Any:
         norm = clip(parameters, max_norm, *arguments, **options)
-        whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        observer.put("clip", norm=float(whole), scaled=bool(observer.options.get("scaled")), site=observer.site())
+        full_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        observer.put("clip", norm=float(full_norm), scaled=bool(observer.options.get("scaled")), site=observer.site())
         return norm
 
     torch.nn.utils.clip_grad_norm_ = clipped

@@ -98,9 +98,9 @@ class Observer:
         """Be late: wait until every other rank waits for this one or has ended; a guard ends it."""
         import time
 
-        others = [rank for rank in range(self.world) if rank != self.rank]
+        peers = [rank for rank in range(self.world) if rank != self.rank]
         for _ in range(100):
-            if all(self.shared[rank] for rank in others):
+            if all(self.shared[rank] for rank in peers):
                 return
             time.sleep(0.03)
 
@@ -112,10 +112,10 @@ def local(value: Any) -> Any:
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Tensors of nested containers, in a stable order."""
-    stack, seen = [value], 0
-    while stack and seen < 10 * _HASHED:
+    stack, count = [value], 0
+    while stack and count < 10 * _HASHED:
         entry = stack.pop()
-        seen += 1
+        count += 1
         if isinstance(entry, torch.Tensor):
             yield entry
         elif isinstance(entry, dict) or (hasattr(entry, "items") and hasattr(entry, "keys")):
@@ -126,25 +126,25 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
     """Content of a tensor."""
-    whole = local(tensor).detach().cpu().contiguous().reshape(-1)
-    return whole.view(torch.uint8).numpy().tobytes() if whole.numel() else b""
+    flat = local(tensor).detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
 def digest_of(batch: Any) -> tuple[str, int, int]:
     """Hash of a batch; the sum of the hashes of its samples, which no order changes; their number."""
-    whole, total, count = hashlib.sha1(usedforsecurity=False), 0, 0
-    found = [tensor for _, tensor in zip(range(_HASHED), tensors_in(batch), strict=False)]
-    for tensor in found:
-        whole.update(bytes_of(tensor))
-    if found and found[0].dim():
-        count = found[0].shape[0]
-        columns = [local(tensor).detach() for tensor in found if tensor.dim() and tensor.shape[0] == count][:8]
+    digest, total, count = hashlib.sha1(usedforsecurity=False), 0, 0
+    tensors = [tensor for _, tensor in zip(range(_HASHED), tensors_in(batch), strict=False)]
+    for tensor in tensors:
+        digest.update(bytes_of(tensor))
+    if tensors and tensors[0].dim():
+        count = tensors[0].shape[0]
+        columns = [local(tensor).detach() for tensor in tensors if tensor.dim() and tensor.shape[0] == count][:8]
         for row in range(min(count, 4096)):
             content = hashlib.sha1(
                 b"".join(bytes_of(column[row]) for column in columns), usedforsecurity=False
             ).digest()
             total = (total + int.from_bytes(content[:7], "big")) % 2**56
-    return whole.hexdigest()[:16], total, count
+    return digest.hexdigest()[:16], total, count
 
 
 def figures_of(tensors: Iterable[Any]) -> list[float]:

@@ -83,9 +83,9 @@ class ObservedGroup(dist.ProcessGroup):
         inner = getattr(self._inner, name, None) or getattr(self._inner, _OLDER.get(name, name), None)
         observer.shared[observer.rank] = WAITS
         if inner is None:
-            one = self._inner._allgather_base if "gather" in name else self._inner._reduce_scatter_base
+            collective = self._inner._allgather_base if "gather" in name else self._inner._reduce_scatter_base
             for pair in zip(arguments[0], arguments[1], strict=True):
-                work = one(*pair)
+                work = collective(*pair)
                 work.wait()
         else:
             work = inner(*arguments, **options)
@@ -110,14 +110,14 @@ def _finished(result: Any) -> Any:
 
 
 def _tensors(arguments: Any) -> list[torch.Tensor]:
-    stack, found = [arguments], []
+    stack, tensors = [arguments], []
     while stack:
         entry = stack.pop()
         if isinstance(entry, torch.Tensor):
-            found.append(entry)
+            tensors.append(entry)
         elif isinstance(entry, list | tuple):
             stack.extend(entry)
-    return found
+    return tensors
 
 
 def _summed(arguments: tuple[Any, ...]) -> bool:
@@ -171,8 +171,8 @@ def install(observer: Observer) -> None:
 
     def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, **options: Any) -> Any:
         del timeout, backend
-        kept = ("use_local_synchronization", "group_desc")
-        return own_group(ranks, **{name: value for name, value in options.items() if name in kept})
+        group_options = ("use_local_synchronization", "group_desc")
+        return own_group(ranks, **{name: value for name, value in options.items() if name in group_options})
 
     own_barrier = dist.barrier
 

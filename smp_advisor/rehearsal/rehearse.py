@@ -113,19 +113,19 @@ def rehearse(
     require_linux()
     if type(processes) is not int or not 1 <= processes <= _MOST_PROCESSES:
         raise AdvisorError(f"rehearse() takes 1 to {_MOST_PROCESSES} processes, not {processes!r}.")
-    stated, extra = job_of(job)
-    if stated.is_given and not stated.launches:
+    start, extra = job_of(job)
+    if start.is_given and not start.launches:
         processes = 1
     with tempfile.TemporaryDirectory(prefix="smp-rehearsal-") as name:
         code = _copied(script, extra, Path(name) / "code")
-        request = _request(code, stated, processes, _channels(data), allow_unconfined, keep_half_precision)
+        request = _request(code, start, processes, _channels(data), allow_unconfined, keep_half_precision)
         recorded = _recorded(request, on_line, on_progress)
-        result = _judged(code, stated, processes, recorded)
+        result = _judged(code, start, processes, recorded)
         if compare is None:
             return result
-        other = _copied(compare, extra, Path(name) / "compared")
+        compared_code = _copied(compare, extra, Path(name) / "compared")
         first = {
-            **_request(other, stated, processes, _channels(data), allow_unconfined, keep_half_precision),
+            **_request(compared_code, start, processes, _channels(data), allow_unconfined, keep_half_precision),
             "stages": "first",
         }
         from smp_advisor.rehearsal.compare import compared
@@ -147,13 +147,13 @@ def _channels(data: Any) -> dict[str, str]:
     if data is None:
         return {}
     places = data if isinstance(data, Mapping) else {"train": data}
-    found = {}
+    paths = {}
     for name, place in places.items():
         path = Path(os.fspath(place)).expanduser()
         if not path.exists():
             raise AdvisorError(f"The data of the channel {name!r} do not exist at {str(path)!r}.")
-        found[str(name)] = str(path.resolve())
-    return found
+        paths[str(name)] = str(path.resolve())
+    return paths
 
 
 def _copied(script: Any, extra: dict[str, Any], folder: Path) -> _Code:
@@ -205,10 +205,10 @@ def _request(
     keep_half: bool,
 ) -> dict[str, Any]:
     texts = [code.text, *(path.read_text("utf-8", "replace") for path in code.folder.rglob("*.py"))]
-    whole = "\n".join(texts)
+    code_text = "\n".join(texts)
     tree = _tree(code)
     names = _undefined(tree)
-    roots = set(re.findall(r"^\s*(?:import|from)\s+(\w+)", whole, re.MULTILINE))
+    roots = set(re.findall(r"^\s*(?:import|from)\s+(\w+)", code_text, re.MULTILINE))
     roots |= {"transformers"} & ({"transformers"} if roots & {"trl", "peft"} else set())
     needs_table = bool(names) and (
         "trl" in roots or bool(re.search(r"\.(?:map|rename_column|select|train_test_split)\(", code.text))
@@ -217,11 +217,11 @@ def _request(
         "source": str(code.folder), "script": code.script, "job": asdict(job), "channels": channels,
         "processes": processes, "steps": STEPS, "batches": BATCHES, "most": MOST, "stages": "all",
         "size_bytes": min(_SIZE_BYTES, max(2**28, available_memory_bytes() // 3)), "allow_unconfined": allow_unconfined,
-        "imports": sorted(roots), "words": sorted({"Trainer"} if re.search(r"Trainer\b", whole) else set()),
+        "imports": sorted(roots), "words": sorted({"Trainer"} if re.search(r"Trainer\b", code_text) else set()),
         "names": names, "one_label": "SequenceClassification" in code.text,
         "needs_table": needs_table, "texts_needed": '"text"' in code.text and needs_table,
         "columns": _columns(tree), "keep_half": keep_half,
-        "provokes_bad_batch": bool(_BAD_BATCHES.search(whole)),
+        "provokes_bad_batch": bool(_BAD_BATCHES.search(code_text)),
     }  # fmt: skip
 
 
@@ -265,46 +265,48 @@ def _undefined(tree: ast.Module) -> dict[str, str]:
 
 def _columns(tree: ast.Module) -> list[str]:
     """Columns that the script reads of its rows."""
-    found = set()
+    columns = set()
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in _ROW_NAMES
             and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
         ):  # fmt: skip
-            found.add(node.slice.value)
+            columns.add(node.slice.value)
         elif (
             isinstance(node, ast.keyword)
             and node.arg in ("dataset_text_field", "text_column")
             and isinstance(node.value, ast.Constant)
         ):
-            found.add(str(node.value.value))
+            columns.add(str(node.value.value))
         elif isinstance(node, ast.keyword) and node.arg == "remove_columns" and isinstance(node.value, ast.List):
-            found |= {str(entry.value) for entry in node.value.elts if isinstance(entry, ast.Constant)}
-    return sorted(found - _NO_COLUMNS)
+            columns |= {str(entry.value) for entry in node.value.elts if isinstance(entry, ast.Constant)}
+    return sorted(columns - _NO_COLUMNS)
 
 
 def _judged(code: _Code, job: Job, processes: int, recorded: dict[str, Any]) -> Rehearsal:
     stages = {stage["name"]: stage for stage in recorded["stages"]}
     first = stages["several processes"]
-    found: list[Observed] = []
+    findings: list[Observed] = []
     skipped: dict[str, str] = {}
     for name in unexportable(job.hyperparameters, job.sdk):
         text = f"the container of version 3 ends before the script: {name!r} cannot be a variable of the shell"
-        found.append(Observed(kind="arguments", text=text))
-    found += judge.arguments(first, dict(job.hyperparameters), reads_otherwise=bool(_READS_OTHERWISE.search(code.text)))
+        findings.append(Observed(kind="arguments", text=text))
+    findings += judge.arguments(
+        first, dict(job.hyperparameters), reads_otherwise=bool(_READS_OTHERWISE.search(code.text))
+    )
     why = judge.not_rehearsed(first)
     if why:
         skipped["failure"] = why
     else:
-        found += judge.failures(first)
-    found += [*judge.apart(first), *judge.alone(first), *judge.training(first)]
-    found += [*judge.saves(first, keeps_checkpoints=job.keeps_checkpoints), *judge.loaded(first)]
-    found += _of_further(stages, job, skipped)
-    if any(entry.kind in ("same batches", "no group") for entry in found):
-        found = [entry for entry in found if entry.kind != "scale"]
-    if any(entry.kind == "no group" for entry in found):
-        found = [entry for entry in found if entry.kind not in ("not averaged", "written twice")]
-    problems = _once(entry for entry in found if entry.level != "note")
+        findings += judge.failures(first)
+    findings += [*judge.apart(first), *judge.alone(first), *judge.training(first)]
+    findings += [*judge.saves(first, keeps_checkpoints=job.keeps_checkpoints), *judge.loaded(first)]
+    findings += _of_further(stages, job, skipped)
+    if any(entry.kind in ("same batches", "no group") for entry in findings):
+        findings = [entry for entry in findings if entry.kind != "scale"]
+    if any(entry.kind == "no group" for entry in findings):
+        findings = [entry for entry in findings if entry.kind not in ("not averaged", "written twice")]
+    problems = _once(entry for entry in findings if entry.level != "note")
     ran = {stage["name"] for stage in recorded["stages"]}
     observed, missed = _looked_at(ran, first, processes, skipped)
     failed = next((rank for rank in judge.ranks_of(first) if first["ranks"][rank]["end"]), 0)
@@ -315,7 +317,7 @@ def _judged(code: _Code, job: Job, processes: int, recorded: dict[str, Any]) -> 
     return Rehearsal(
         script=code.name, processes=processes, outcome=_outcome(first, why),
         updates=max((event["update"] for event in first["ranks"][0]["events"]), default=0),
-        findings=problems, notes=_once(entry for entry in found if entry.level == "note"),
+        findings=problems, notes=_once(entry for entry in findings if entry.level == "note"),
         stages=tuple((stage["name"], _how(stage)) for stage in recorded["stages"]),
         stand_ins=tuple(stand_ins), observed=observed, not_observed=missed, peaks=tuple(judge.peaks(first)),
         reachable=tuple(recorded["reachable"]),
@@ -326,38 +328,38 @@ def _judged(code: _Code, job: Job, processes: int, recorded: dict[str, Any]) -> 
 
 def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> list[Observed]:
     """Findings of the stages after the first one."""
-    found: list[Observed] = []
-    first, one = stages["several processes"], stages.get("one process")
-    if one is not None:
-        compared, why = judge.scale(first, one)
-        found += compared
+    findings: list[Observed] = []
+    first, single = stages["several processes"], stages.get("one process")
+    if single is not None:
+        compared, why = judge.scale(first, single)
+        findings += compared
         if why:
             skipped["scale"] = why
-    found += judge.planned_rate(first, one if one is not None and not one["failed"] else None)
+    findings += judge.planned_rate(first, single if single is not None and not single["failed"] else None)
     if (fold := stages.get("accumulation folded")) is not None:
         compared, why = judge.folded(first, fold)
-        found += compared
+        findings += compared
         if why:
             skipped["accumulation"] = why
     if (nodes := stages.get("nodes of one GPU")) is not None:
         of_nodes = [*judge.nodes(nodes)]
-        found += of_nodes or ([] if judge.not_rehearsed(nodes) else [*judge.failures(nodes)])
+        findings += of_nodes or ([] if judge.not_rehearsed(nodes) else [*judge.failures(nodes)])
     if (bad := stages.get("a bad batch on the last rank")) is not None and not judge.not_rehearsed(bad):
-        found += [replace(entry, kind="bad batch") for entry in judge.failures(bad)]
+        findings += [replace(entry, kind="bad batch") for entry in judge.failures(bad)]
     killed, again = stages.get("killed after a save"), stages.get("resumed")
     if killed is not None:
         if again is not None and not judge.not_rehearsed(again):
-            found += [replace(entry, kind="resume") for entry in judge.failures(again)]
-        found += judge.resumed(killed, again, keeps_checkpoints=job.keeps_checkpoints)
-    return found
+            findings += [replace(entry, kind="resume") for entry in judge.failures(again)]
+        findings += judge.resumed(killed, again, keeps_checkpoints=job.keeps_checkpoints)
+    return findings
 
 
-def _once(found: Any) -> tuple[Observed, ...]:
+def _once(findings: Any) -> tuple[Observed, ...]:
     """Each finding once, by its kind, text and line."""
-    kept: dict[tuple[str, str, str], Observed] = {}
-    for entry in found:
-        kept.setdefault((entry.kind, entry.text, entry.site), entry)
-    return tuple(kept.values())
+    first_of_kind: dict[tuple[str, str, str], Observed] = {}
+    for entry in findings:
+        first_of_kind.setdefault((entry.kind, entry.text, entry.site), entry)
+    return tuple(first_of_kind.values())
 
 
 def _outcome(first: dict[str, Any], why: str) -> str:

@@ -110,8 +110,8 @@ class Rehearsal:
     def summary(self) -> str:
         """The result in one line."""
         count = len(self.findings)
-        found = "nothing found" if not count else f"{count} finding{'s' if count > 1 else ''}"
-        return f"{self.script}: {self.outcome}; {found}"
+        findings_text = "nothing found" if not count else f"{count} finding{'s' if count > 1 else ''}"
+        return f"{self.script}: {self.outcome}; {findings_text}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for files and assistants."""
@@ -144,7 +144,7 @@ class Rehearsal:
     def _repr_html_(self) -> str:
         color = "var(--jp-success-color1, #1b7f3b)" if self.ok else "var(--jp-error-color1, #b3261e)"
         reach = f"<p>The script could reach {escape(', '.join(self.reachable))}.</p>" if self.reachable else ""
-        found = "".join(f"<li>{escape(str(entry))}</li>" for entry in (*self.findings, *self.notes))
+        items = "".join(f"<li>{escape(str(entry))}</li>" for entry in (*self.findings, *self.notes))
         parts = "".join(
             f"<details><summary>{escape(title)}</summary><ul>{''.join(f'<li>{escape(e)}</li>' for e in entries)}</ul>"
             "</details>"
@@ -156,5 +156,5 @@ class Rehearsal:
         )
         return (
             f'<div class="smp-advisor-result" style="border-left:3px solid {color};padding-left:10px;margin:4px 0">'
-            f"<p><strong>{escape(self.summary)}</strong></p>{reach}<ul>{found}</ul>{parts}{log}</div>"
+            f"<p><strong>{escape(self.summary)}</strong></p>{reach}<ul>{items}</ul>{parts}{log}</div>"
         )

@@ -14,15 +14,15 @@ _MOST_FILES = 20
 
 def look(folder: Path) -> list[dict[str, Any]]:
     """One entry for each file of tensors, and each folder with a configuration; called in a process of its own."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for path in sorted(folder.rglob("*"))[:500]:
-        if len(found) >= _MOST_FILES or "checkpoint-" in str(path) or path.is_symlink():
+        if len(entries) >= _MOST_FILES or "checkpoint-" in str(path) or path.is_symlink():
             continue
         if path.name == "config.json":
-            found.append(_pretrained(path.parent))
+            entries.append(_pretrained(path.parent))
         elif path.suffix in _TENSORS or path.suffix == ".safetensors":
-            found.append(_file(path))
-    return [entry for entry in found if entry]
+            entries.append(_file(path))
+    return [entry for entry in entries if entry]
 
 
 def _file(path: Path) -> dict[str, Any]:

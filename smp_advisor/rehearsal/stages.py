@@ -184,8 +184,8 @@ class _Rehearsed:
         self._fresh(nodes, keeps=keeps)
         per_node = world // nodes
         limits = {"steps": self.request["steps"], "batches": self.request["batches"], "most": self.request["most"]}
-        given = {key: self.request[key] for key in ("columns", "keep_half", "texts_needed")}
-        settings = {**limits, **given, "local_world": per_node, "nodes": nodes, **options}
+        request_settings = {key: self.request[key] for key in ("columns", "keep_half", "texts_needed")}
+        settings = {**limits, **request_settings, "local_world": per_node, "nodes": nodes, **options}
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -217,10 +217,10 @@ class _Rehearsed:
         return stage
 
     def _fresh(self, hosts: int, *, keeps: bool) -> None:
-        kept = self.base.with_name("kept")
-        shutil.rmtree(kept, ignore_errors=True)
+        backup = self.base.with_name("kept")
+        shutil.rmtree(backup, ignore_errors=True)
         if keeps:
-            (self.base / "checkpoints").rename(kept)
+            (self.base / "checkpoints").rename(backup)
         shutil.rmtree(self.base, ignore_errors=True)
         contract.make_folders(self.base, self.job, self.channels, hosts)
         shutil.copytree(self._shown(SOURCE), self.code, symlinks=False, dirs_exist_ok=True)
@@ -229,7 +229,7 @@ class _Rehearsed:
                 folder.chmod(folder.stat().st_mode | 0o600)
         if keeps:
             shutil.rmtree(self.base / "checkpoints")
-            kept.rename(self.base / "checkpoints")
+            backup.rename(self.base / "checkpoints")
 
     def _follow(self, ranks: list[_Rank]) -> tuple[dict[str, Any] | None, float]:
         begun, used, verdict = time.monotonic(), 0.0, None
@@ -324,8 +324,8 @@ def _tail(file: int) -> list[str]:
 
 def _files(folder: Path) -> list[list[Any]]:
     """Paths below a folder with their sizes, without links."""
-    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
-    return [[str(path.relative_to(folder)), path.stat().st_size] for path in found[:500]]
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+    return [[str(path.relative_to(folder)), path.stat().st_size] for path in paths[:500]]
 
 
 def _end(ranks: list[_Rank]) -> float:
@@ -358,9 +358,9 @@ def _pairs(ranks: list[_Rank]) -> Any:
     """Collectives of all processes with the same number, for the first rank and each other one."""
     for key, event in ranks[0].collectives.items():
         for number, rank in enumerate(ranks[1:], 1):
-            other = rank.collectives.get(key)
-            if other is not None and event["ranks"] == other["ranks"] == len(ranks):
-                yield event, number, other
+            partner = rank.collectives.get(key)
+            if partner is not None and event["ranks"] == partner["ranks"] == len(ranks):
+                yield event, number, partner
 
 
 def _shown(rank: int, event: dict[str, Any]) -> str:
@@ -368,12 +368,12 @@ def _shown(rank: int, event: dict[str, Any]) -> str:
 
 
 def _mismatch(ranks: list[_Rank]) -> dict[str, Any] | None:
-    for event, number, other in _pairs(ranks):
-        same = event["operation"] == other["operation"]
-        if same and (event["elements"] == other["elements"] or event["operation"] in _ANY_SIZE):
+    for event, number, partner in _pairs(ranks):
+        same = event["operation"] == partner["operation"]
+        if same and (event["elements"] == partner["elements"] or event["operation"] in _ANY_SIZE):
             continue
-        text = f"{_shown(0, event)}, while {_shown(number, other)}"
-        return {"code": "order", "text": text, "site": event["site"], "sites": [event["site"], other["site"]]}
+        text = f"{_shown(0, event)}, while {_shown(number, partner)}"
+        return {"code": "order", "text": text, "site": event["site"], "sites": [event["site"], partner["site"]]}
     return None
 
 
@@ -383,12 +383,12 @@ def _waits_for_ended(ranks: list[_Rank]) -> dict[str, Any] | None:
         if event is None or event["ranks"] != len(ranks):
             continue
         key = (event["group"], event["number"])
-        for other, ended in enumerate(ranks):
+        for peer, ended in enumerate(ranks):
             while ended.end is not None and ended.read():
                 pass
             if ended.end is not None and key not in ended.collectives:
                 text = (
-                    f"rank {number} waits in {event['operation']} at {event['site']} for rank {other}, which has ended"
+                    f"rank {number} waits in {event['operation']} at {event['site']} for rank {peer}, which has ended"
                 )
                 error = next((entry for entry in ended.events if entry["kind"] == "error"), None)
                 text += f" by {error['name']}: {error['text'][:160]}" if error else ""
@@ -417,7 +417,7 @@ def _asleep(ranks: list[_Rank]) -> dict[str, Any]:
 
 def _parted(ranks: list[_Rank]) -> tuple[str, str]:
     """The first collective at which ranks were at different lines, and the line of the first rank."""
-    for event, number, other in _pairs(ranks):
-        if event["site"] != other["site"]:
-            return f"rank 0 at {event['site']}, rank {number} at {other['site']}", event["site"]
+    for event, number, partner in _pairs(ranks):
+        if event["site"] != partner["site"]:
+            return f"rank 0 at {event['site']}, rank {number} at {partner['site']}", event["site"]
     return "", ""

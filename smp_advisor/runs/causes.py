@@ -138,8 +138,8 @@ def _of_hosts(busy: Mapping[str, float]) -> Iterator[Cause]:
     slow = min(busy, key=lambda host: busy[host])
     usual = median(value for host, value in busy.items() if host != slow)
     if usual - busy[slow] >= _APART:
-        others = "of the other hosts" if len(busy) > 2 else "of the other host"
-        text = f"The GPUs of {slow} are at {percent(busy[slow])}, those {others} at {percent(usual)}."
+        hosts_text = "of the other hosts" if len(busy) > 2 else "of the other host"
+        text = f"The GPUs of {slow} are at {percent(busy[slow])}, those {hosts_text} at {percent(usual)}."
         change = "All wait for it: replace the node (a new job gets others), and look at its data and processors first."
         yield Cause(name="slow node", evidence=text, change=change)
 

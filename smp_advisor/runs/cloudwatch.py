@@ -59,26 +59,26 @@ def _queries(name: str, groups: list[dict[str, Any]], statistics: dict[str, str]
     ]
 
 
-def _other_hosts(name: str, logs: Any, others: list[str] | None, most: int) -> tuple[int, list[str], str]:
+def _other_hosts(name: str, logs: Any, pending: list[str] | None, most: int) -> tuple[int, list[str], str]:
     """Requests, at most so many, streams that are left, and the last lines of other hosts of a job that failed."""
     requests, text = 0, ""
-    if others is None:
+    if pending is None:
         requests += 1
-        found = logs.describe_log_streams(logGroupName=_GROUP, logStreamNamePrefix=f"{name}/")["logStreams"]
-        streams = {entry["logStreamName"].rsplit("-", 1)[0]: entry["logStreamName"] for entry in found}
-        others = [stream for host, stream in streams.items() if not host.endswith("/algo-1")][:_MOST_HOSTS]
-    while others and requests < most:
+        descriptions = logs.describe_log_streams(logGroupName=_GROUP, logStreamNamePrefix=f"{name}/")["logStreams"]
+        streams = {entry["logStreamName"].rsplit("-", 1)[0]: entry["logStreamName"] for entry in descriptions}
+        pending = [stream for host, stream in streams.items() if not host.endswith("/algo-1")][:_MOST_HOSTS]
+    while pending and requests < most:
         requests += 1
-        page = logs.get_log_events(logGroupName=_GROUP, logStreamName=others[0], startFromHead=False)
+        page = logs.get_log_events(logGroupName=_GROUP, logStreamName=pending[0], startFromHead=False)
         body = "\n".join(event["message"] for event in page["events"])
-        text += f"==> {others[0].removeprefix(f'{name}/')} <==\n{body}\n"
-        others = others[1:]
-    return requests, others, text
+        text += f"==> {pending[0].removeprefix(f'{name}/')} <==\n{body}\n"
+        pending = pending[1:]
+    return requests, pending, text
 
 
 def _lines(name: str, state: dict[str, Any], logs: Any, *, failed: bool) -> dict[str, Any]:
     """New lines of the first host, and of the others once the job has failed, with at most two requests."""
-    stream, token, others = state.get("stream"), state.get("token"), state.get("others")
+    stream, token, pending = state.get("stream"), state.get("token"), state.get("others")
     requests, full, other_text, lines = 0, False, "", list[str]()
     try:
         if stream is None or state.get("quiet", 0) >= _QUIET:
@@ -96,10 +96,10 @@ def _lines(name: str, state: dict[str, Any], logs: Any, *, failed: bool) -> dict
             if not full:
                 break
         if failed and not full and requests < _LOG_REQUESTS:
-            used, others, other_text = _other_hosts(name, logs, others, _LOG_REQUESTS - requests)
+            used, pending, other_text = _other_hosts(name, logs, pending, _LOG_REQUESTS - requests)
             requests += used
     except logs.exceptions.ResourceNotFoundException:
-        stream, token, others = None, None, []
+        stream, token, pending = None, None, []
     return {
         "requests": requests,
         "lines": lines,
@@ -107,7 +107,7 @@ def _lines(name: str, state: dict[str, Any], logs: Any, *, failed: bool) -> dict
         "other_text": other_text,
         "stream": stream,
         "token": token,
-        "others": others,
+        "others": pending,
     }
 
 

@@ -276,27 +276,27 @@ def _benign() -> tuple[Pattern, ...]:
 
 def _hits(lines: Sequence[Line]) -> Iterator[_Hit]:
     """Signs of a failure: exceptions by their position, and lines that a pattern matches."""
-    whole = " ".join(line.text for line in lines).translate(ASCII_LOWER)
-    known = [
+    log_text = " ".join(line.text for line in lines).translate(ASCII_LOWER)
+    patterns = [
         (kind, pattern)
         for kind in (*_facts(), *_kinds().values())
         for pattern in kind.patterns
-        if pattern.literal in whole
+        if pattern.literal in log_text
     ]
-    benign = [pattern for pattern in _benign() if pattern.literal in whole]
+    benign = [pattern for pattern in _benign() if pattern.literal in log_text]
     read: set[int] = set()
     for raised in raised_in(lines):
         read.add(raised.row)
         text = f"{raised.name}: {raised.message}"
-        found = _first_match(known, text, lines, raised.row, raised)
-        kind, groups = found or (_UNKNOWN, {})
+        match = _first_match(patterns, text, lines, raised.row, raised)
+        kind, groups = match or (_UNKNOWN, {})
         depth = kind.depth if kind.is_fact or kind.depth >= _SYMPTOM else kind.depth and _LOOSE
         yield _Hit(kind, raised.row, depth, groups, raised)
     matched: set[int] = set()
     for row, line in enumerate(lines):
         if row in read or line.quiet or any(p.search.search(line.text.translate(ASCII_LOWER)) for p in benign):
             continue
-        for kind, groups in _matches(known, line.text, lines, row):
+        for kind, groups in _matches(patterns, line.text, lines, row):
             matched.add(row)
             yield _Hit(kind, row, _depth_outside(kind), groups)
     for row in range(len(lines) - 1):  # a message that a line break divides
@@ -305,7 +305,7 @@ def _hits(lines: Sequence[Line]) -> Iterator[_Hit]:
         joined = f"{lines[row].text[-_JOINED:].rstrip()} {lines[row + 1].body[:_JOINED].lstrip()}"
         if any(pattern.search.search(joined.translate(ASCII_LOWER)) for pattern in benign):
             continue
-        for kind, groups in _matches(known, joined, lines, row):
+        for kind, groups in _matches(patterns, joined, lines, row):
             yield _Hit(kind, row, _depth_outside(kind), groups)
 
 
@@ -317,20 +317,20 @@ def _depth_outside(kind: _Kind) -> int:
 
 
 def _first_match(
-    known: list[tuple[_Kind, Pattern]], text: str, lines: Sequence[Line], row: int, raised: Raised
+    patterns: list[tuple[_Kind, Pattern]], text: str, lines: Sequence[Line], row: int, raised: Raised
 ) -> tuple[_Kind, dict[str, str]] | None:
     """The fact of an exception, or else its kind of the least depth."""
-    found = list(_matches(known, text, lines, row, raised))
-    full = [entry for entry in found if entry[0].name.startswith("gpu_memory")]  # in whatever called for the memory
-    return min(full or found, key=lambda entry: (not entry[0].is_fact, entry[0].depth), default=None)
+    matches = list(_matches(patterns, text, lines, row, raised))
+    full = [entry for entry in matches if entry[0].name.startswith("gpu_memory")]  # in whatever called for the memory
+    return min(full or matches, key=lambda entry: (not entry[0].is_fact, entry[0].depth), default=None)
 
 
 def _matches(
-    known: list[tuple[_Kind, Pattern]], text: str, lines: Sequence[Line], row: int, raised: Raised | None = None
+    patterns: list[tuple[_Kind, Pattern]], text: str, lines: Sequence[Line], row: int, raised: Raised | None = None
 ) -> Iterator[tuple[_Kind, dict[str, str]]]:
     """Facts and kinds that a text shows, with the named groups in its own case."""
     lowered, last = text.translate(ASCII_LOWER), None
-    for kind, pattern in known:
+    for kind, pattern in patterns:
         if kind is last or pattern.literal not in lowered or not (match := pattern.search.search(lowered)):
             continue
         frames = "" if raised is None else raised.frames
@@ -381,7 +381,7 @@ def _handled(hits: Iterable[_Hit], lines: Sequence[Line]) -> set[int]:
         if before is None:
             last[process] = hit
         elif hit.raised.chain:
-            keep = min(before, hit, key=lambda one: (one.kind is _UNKNOWN, one.depth))
+            keep = min(before, hit, key=lambda candidate: (candidate.kind is _UNKNOWN, candidate.depth))
             if before.kind is _UNKNOWN and hit.kind is _UNKNOWN and hit.raised.chain == "handled":
                 keep = hit
             handled.add((hit if keep is before else before).row)

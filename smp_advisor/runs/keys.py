@@ -89,10 +89,10 @@ def number(value: object) -> float | None:
     if isinstance(value, str):
         value = value.replace(",", "")
     try:
-        found = float(value)  # type: ignore[arg-type]
+        amount = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
-    return found if 0 <= found < 1e15 else None
+    return amount if 0 <= amount < 1e15 else None
 
 
 def seconds_of(clock: str) -> float:
@@ -113,8 +113,8 @@ def step_in(line: str) -> float | None:
 
 def proofs_in(line: str) -> dict[str, float]:
     """Figures from which the work of a step follows."""
-    found = ((name, pattern.search(line)) for name, pattern in _PROOFS.items())
-    return {name: value for name, match in found if match and (value := number(match[1])) is not None}
+    matches = ((name, pattern.search(line)) for name, pattern in _PROOFS.items())
+    return {name: value for name, match in matches if match and (value := number(match[1])) is not None}
 
 
 def measures_in(line: str) -> dict[str, float]:
@@ -123,9 +123,9 @@ def measures_in(line: str) -> dict[str, float]:
     for pattern in _TIMES:
         match = pattern.search(line)
         if match and (value := number(match["value"])):
-            given = "ms" if match["key"].lower().startswith("ms") else (match["given"] or "").lower()
+            written_unit = "ms" if match["key"].lower().startswith("ms") else (match["given"] or "").lower()
             unit, factor = (match["unit"] or "").lower(), 1.0
-            factor *= _FACTORS["ms"] if "ms" in (given, unit) else 1.0
+            factor *= _FACTORS["ms"] if "ms" in (written_unit, unit) else 1.0
             row["seconds"] = value * factor * (1e3 if unit == "k" else 1.0)
             break
     if match := _ELAPSED.search(line):

@@ -257,12 +257,12 @@ def _require_work(log: Log, batch: int, model: Model, cluster: Cluster, job: Job
         "TFLOP per GPU": flops / 1e12,
     }
     for unit, value in log.work.items():
-        wanted = expected[unit]
+        planned = expected[unit]
         near = _COUNTED if unit.startswith("TFLOP") else _ROUNDED
-        if not 1 / near < value / wanted < near and not (entire and accept):
+        if not 1 / near < value / planned < near and not (entire and accept):
             raise CalibrationError(
                 f"The log has {round(value):,} {unit} per step, its rate times its step time, and the plan "
-                f"{wanted:,.0f} ({batch:,} samples on {cluster.gpus} GPUs): pass the run's plan, cluster and job, for "
+                f"{planned:,.0f} ({batch:,} samples on {cluster.gpus} GPUs): pass the run's plan, cluster and job, for "
                 f"example calibrate(..., plan=Plan(...)){', or accept=True (--accept) if it is' if entire else ''}."
             )
 

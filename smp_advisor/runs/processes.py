@@ -114,8 +114,8 @@ def _line(number: int, text: str, file: str) -> Line:
             match = mark.match(text, place)
             if match is None or match.end() == place:
                 continue
-            found = match.groupdict()
-            host, rank, place = found.get("host") or host, found.get("rank") or rank, match.end()
+            groups = match.groupdict()
+            host, rank, place = groups.get("host") or host, groups.get("rank") or rank, match.end()
             break
         else:
             break
@@ -158,7 +158,7 @@ def raised_in(lines: Sequence[Line]) -> Iterator[Raised]:
             inside.append(line.body)
             continue
         pattern = (_RAISED, _NAMED) if inside is None else (_RAISED, _NAMED, _AFTER_TRACEBACK)
-        match = next((found for each in pattern if (found := each.match(line.body.strip(" |"))) is not None), None)
+        match = next((hit for form in pattern if (hit := form.match(line.body.strip(" |"))) is not None), None)
         if match is None or line.quiet:
             if inside is not None and line.body.strip():
                 frames.pop(line.process)

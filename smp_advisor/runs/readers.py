@@ -299,9 +299,9 @@ class Reader:
         """The log with the work of a step that further figures show."""
         work = dict(log.work)
         for name, key in (("samples", "consumed"), ("tokens", "tokens")):
-            found = [(row["step"], row[key]) for row in self._proofs if key in row]
-            if name not in work and len(found) > 1 and found[-1][0] > found[0][0] and found[-1][1] > found[0][1]:
-                work[name] = (found[-1][1] - found[0][1]) / (found[-1][0] - found[0][0])
+            points = [(row["step"], row[key]) for row in self._proofs if key in row]
+            if name not in work and len(points) > 1 and points[-1][0] > points[0][0] and points[-1][1] > points[0][1]:
+                work[name] = (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
         rates = [row["tflops"] for row in self._proofs if row.get("tflops")]
         times = [sample.value for sample in log.samples if sample.value > 0]
         if rates and log.unit == "seconds" and times and not {"tokens", "tokens per GPU"} & work.keys():

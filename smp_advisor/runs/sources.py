@@ -133,11 +133,11 @@ class LogFolder(LogFile):
         if not self._with_steps:
             for name, text in new.items():
                 self._unsorted[name] = (self._unsorted.get(name, "") + text)[-_MOST_BYTES:]
-            found = (name for name in self._logs if read_text(self._unsorted.get(name, "")).samples)
-            self._with_steps = next(found, "")
+            names = (name for name in self._logs if read_text(self._unsorted.get(name, "")).samples)
+            self._with_steps = next(names, "")
             mine = self._unsorted.get(self._with_steps, "")
-        others = (f"==> {name} <==\n{text}" for name, text in new.items() if name != self._with_steps)
-        return Poll(text=mine or new.get(self._with_steps, ""), other_text="".join(others))
+        further = (f"==> {name} <==\n{text}" for name, text in new.items() if name != self._with_steps)
+        return Poll(text=mine or new.get(self._with_steps, ""), other_text="".join(further))
 
 
 class LocalFolder(LogFile):

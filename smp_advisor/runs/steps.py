@@ -162,20 +162,20 @@ def _change(logs: Sequence[float]) -> int:
     if len(logs) < 2 * _LEAST_PART:
         return 0
     smooth = [median(logs[max(place - 2, 0) : place + 3]) for place in range(len(logs))]  # without single stalls
-    total, before, best, found = math.fsum(smooth), 0.0, 0.0, 0
+    total, before, best, change = math.fsum(smooth), 0.0, 0.0, 0
     for place in range(1, len(smooth)):
         before += smooth[place - 1]
         apart = before / place - (total - before) / (len(smooth) - place)
         weight = apart * apart * place * (len(smooth) - place)
         if _LEAST_PART <= place <= len(smooth) - _LEAST_PART and weight > best:
-            best, found = weight, place
-    if not found:
+            best, change = weight, place
+    if not change:
         return 0
-    sides = smooth[:found], smooth[found:]
+    sides = smooth[:change], smooth[change:]
     middles = [median(side) for side in sides]
     noise = max(_TO_DEVIATION * median([abs(v - m) for v in side]) for side, m in zip(sides, middles, strict=True))
     apart = abs(middles[1] - middles[0])
-    return found if apart > max(_LEAST_CHANGE, _CERTAIN * noise) else 0
+    return change if apart > max(_LEAST_CHANGE, _CERTAIN * noise) else 0
 
 
 def _trend(logs: Sequence[float], spread: float) -> float:

@@ -123,10 +123,10 @@ class Run(Shown):
         if self.last.status == "Completed":
             return None
         plan = None if self.advice is None else self.advice.plan
-        found = read_failure(f"{self._tail}{self._other_tail}{self.last.failure}", plan=plan)
-        if found is None or self.last.failure or self.last.status == "Failed":
-            return found
-        return found if found.of_plan or (found.ended and self.is_log) else None
+        cause = read_failure(f"{self._tail}{self._other_tail}{self.last.failure}", plan=plan)
+        if cause is None or self.last.failure or self.last.status == "Failed":
+            return cause
+        return cause if cause.of_plan or (cause.ended and self.is_log) else None
 
     @property
     def is_log(self) -> bool:

@@ -234,14 +234,14 @@ def _change_root(shown: Mapping[str, Path], size_bytes: int) -> None:
             opened.append((real, os.open(real, os.O_PATH)))
         links += [Path(path)] if path != real else []
     opened += [(target, os.open(path, os.O_PATH)) for target, path in shown.items()]
-    found = [_first_link(link) for link in links]
+    targets = [_first_link(link) for link in links]
     _mount("tmpfs", root.parent, "tmpfs", _NO_SETUID, f"size={size_bytes},mode=700")
     root.mkdir()
     _mount("tmpfs", root, "tmpfs", _NO_SETUID, f"size={size_bytes},mode=755")
     for target, descriptor in opened:
         _show(f"/proc/self/fd/{descriptor}", root / target.lstrip("/"))
         os.close(descriptor)
-    for part, real in found:
+    for part, real in targets:
         with suppress(FileExistsError):
             place = root / part.relative_to("/")
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -112,28 +112,32 @@ def script_changes(script: str | Path, plan: Plan) -> ScriptChanges:
         raise AdvisorError(f"plan must be a Plan, not {type(plan).__name__}.")
     context = follow(read(script), from_plan(plan, None))
     record = get_library(plan.library)
-    found: list[tuple[str, int, str, str]] = []
+    entries: list[tuple[str, int, str, str]] = []
     open_: list[str] = [f"line {note.line}: {note.what}" for note in context.unresolved]
     if context.trainer:
-        found += _of_trainer(context, plan)
+        entries += _of_trainer(context, plan)
     elif reached_accelerators(context):
-        found += _of_accelerate(context, plan)
+        entries += _of_accelerate(context, plan)
     elif record.smdistributed or record.compiles:
         open_.append(f"{record.title if hasattr(record, 'title') else plan.library}: the checks name what is missing.")
     else:
         loop = _Loop(context, plan, sharded=record.divides_model)
-        found += loop.changes()
+        entries += loop.changes()
         open_ += loop.open
-    known = {(line, file) for file, line, _, _ in found}
+    changed_lines = {(line, file) for file, line, _, _ in entries}
     for finding in report_of(context).findings:
         file = Path(finding.path).name
-        if finding.severity == "error" and (finding.line, file) not in known and finding.id not in ("SMP001", "TRN709"):
-            found.append((file, finding.line, f"# {finding.remedy}", f"{finding.id}: {finding.message}"))
+        if (
+            finding.severity == "error"
+            and (finding.line, file) not in changed_lines
+            and finding.id not in ("SMP001", "TRN709")
+        ):
+            entries.append((file, finding.line, f"# {finding.remedy}", f"{finding.id}: {finding.message}"))
         elif finding.id == "SMP001" and (record.smdistributed or record.compiles):
-            found.append((file, finding.line, f"# {finding.remedy}", finding.message))
+            entries.append((file, finding.line, f"# {finding.remedy}", finding.message))
     order = {Path(module.source.path).name: number for number, module in enumerate(context.trace.modules)}
-    found.sort(key=lambda row: (order.get(row[0], 99), row[1]))
-    return ScriptChanges(tuple(Change(n, *row) for n, row in enumerate(found, 1)), tuple(dict.fromkeys(open_)))
+    entries.sort(key=lambda row: (order.get(row[0], 99), row[1]))
+    return ScriptChanges(tuple(Change(n, *row) for n, row in enumerate(entries, 1)), tuple(dict.fromkeys(open_)))
 
 
 _Row = tuple[str, int, str, str]
@@ -153,7 +157,7 @@ def _settings(plan: Plan) -> dict[str, Any]:
 def _of_trainer(context: Context, plan: Plan) -> Iterator[_Row]:
     """Arguments of Trainer: each of the plan that the script does not have."""
     settings, record = _settings(plan), get_library(plan.library)
-    wanted: dict[str, Any] = {
+    planned_settings: dict[str, Any] = {
         "per_device_train_batch_size": settings.get("batch_size"),
         "gradient_accumulation_steps": settings.get("gradient_accumulation_steps", 1),
         **({"bf16": True} if settings.get("precision") == "bf16" else {}),
@@ -161,16 +165,16 @@ def _of_trainer(context: Context, plan: Plan) -> Iterator[_Row]:
     }
     checkpoints = settings.get("activation_checkpointing") not in (None, False, "none")
     if record.divides_model:
-        wanted["fsdp"] = "full_shard auto_wrap"
-        wanted |= (
+        planned_settings["fsdp"] = "full_shard auto_wrap"
+        planned_settings |= (
             {"fsdp_config": {"activation_checkpointing": True}, "gradient_checkpointing": False} if checkpoints else {}
         )
     elif checkpoints:
-        wanted |= {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
+        planned_settings |= {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
     for call in trainer_arguments(context):
         different = {
             name: value
-            for name, value in wanted.items()
+            for name, value in planned_settings.items()
             if value is not None and getattr(call.argument(name), "value", ...) != value
         }
         if different:
@@ -189,12 +193,14 @@ def _of_trainer(context: Context, plan: Plan) -> Iterator[_Row]:
 def _of_accelerate(context: Context, plan: Plan) -> Iterator[_Row]:
     settings, record = _settings(plan), get_library(plan.library)
     precision = settings.get("precision")
-    wanted = {"mixed_precision": repr("no" if precision == "fp32" else precision)}
+    planned_settings = {"mixed_precision": repr("no" if precision == "fp32" else precision)}
     steps = settings.get("gradient_accumulation_steps", 1)
-    wanted |= {"gradient_accumulation_steps": repr(steps)} if isinstance(steps, int) and steps > 1 else {}
-    wanted |= {"fsdp_plugin": "FullyShardedDataParallelPlugin(fsdp_version=2)"} if record.divides_model else {}
+    planned_settings |= {"gradient_accumulation_steps": repr(steps)} if isinstance(steps, int) and steps > 1 else {}
+    planned_settings |= (
+        {"fsdp_plugin": "FullyShardedDataParallelPlugin(fsdp_version=2)"} if record.divides_model else {}
+    )
     for call in reached_accelerators(context):
-        code = ",\n".join(f"{name}={value}" for name, value in wanted.items() if not call.gives(name))
+        code = ",\n".join(f"{name}={value}" for name, value in planned_settings.items() if not call.gives(name))
         if code:
             yield _at(call, code, "Arguments of Accelerator() that the plan has and the script does not.")
     if not context.trace.methods("save_state"):
@@ -259,11 +265,11 @@ class _Loop:
     def _wrapping(self) -> Iterator[_Row]:
         if any(call.reached for call in self.context.trace.named(*REPLICATING, *FSDP)):
             return
-        found = self._model()
-        if found is None:
+        model = self._model()
+        if model is None:
             self.open.append("The model of the optimizer was not followed: wrap it before the optimizer is made.")
             return
-        optimizer, name, value = found
+        optimizer, name, value = model
         inner = self._inner_calls(value)
         if inner:
             self.open.append(
@@ -282,12 +288,12 @@ class _Loop:
             yield _at(optimizer, code, reason, last=False)
         if self.sharded:
             policy = f"MixedPrecisionPolicy(param_dtype=torch.{half}, reduce_dtype=torch.float32)" if half else ""
-            given = ", mp_policy=policy" if policy else ""
+            policy_argument = ", mp_policy=policy" if policy else ""
             code = (
                 f"from torch.distributed.fsdp import {'MixedPrecisionPolicy, ' if policy else ''}fully_shard\n\n"
                 + (f"policy = {policy}\n" if policy else "")
                 + f"{name}.cuda(local_rank)\nfor block in {name}.layers:  # its repeated blocks\n"
-                f"    fully_shard(block{given})\nfully_shard({name}{given})"
+                f"    fully_shard(block{policy_argument})\nfully_shard({name}{policy_argument})"
             )
             reason = "Before this line: the model is sharded by its blocks, then itself; the optimizer gets shards."
         else:
@@ -316,13 +322,13 @@ class _Loop:
 
     def _data(self) -> Iterator[_Row]:
         trained = {loop for call in self.backwards for loop in call.loops}
-        seen = False
+        has_loader = False
         for loader in loaders(self.context):
             fed = [iteration for iteration in iterations_over(self.context, loader) if iteration.node in trained]
-            seen = seen or bool(fed)
-            given = any((value := loader.argument(name, at)) is not None and not is_none(value)
+            has_loader = has_loader or bool(fed)
+            has_sampler = any((value := loader.argument(name, at)) is not None and not is_none(value)
                         for name, at in (("sampler", 3), ("batch_sampler", 4)))  # fmt: skip
-            if not fed or given or not loader.reached or loader.unpacks:
+            if not fed or has_sampler or not loader.reached or loader.unpacks:
                 continue
             node = loader.node.args[0] if loader.node.args else None
             data = loader.module.text(node) if node is not None else "dataset"
@@ -349,7 +355,7 @@ class _Loop:
                 path, line = loader.module.source.locate(getattr(outer[0], "lineno", loader.node.lineno))
                 code = "sampler.set_epoch(epoch)"
                 yield Path(path).name, line, code, "In the loop over epochs: another order in each epoch."
-        if not seen:
+        if not has_loader:
             self.open.append("The data of the loop come from no DataLoader that was followed: divide them by rank.")
         batch = _settings(self.plan).get("batch_size")
         self.open.append(f"The plan has batch_size={batch} per GPU: compare it with that of the loader.")

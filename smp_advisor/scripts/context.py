@@ -99,8 +99,8 @@ class Context:
             return False
         used = [call.name for call in self.trace.calls]
         used += [path for cls in self.trace.classes for path in cls.ancestors()]
-        others = ("lightning.", "pytorch_lightning.", "torch.", "composer.", "tensorflow.", "keras.")
-        return any(name.endswith(("Trainer", "TrainingArguments")) and not name.startswith(others) for name in used)
+        frameworks = ("lightning.", "pytorch_lightning.", "torch.", "composer.", "tensorflow.", "keras.")
+        return any(name.endswith(("Trainer", "TrainingArguments")) and not name.startswith(frameworks) for name in used)
 
     def models(self) -> Iterator[Call]:
         """Calls of the wrapped model: its forward passes."""

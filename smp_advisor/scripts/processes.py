@@ -114,15 +114,15 @@ class Process:
             if isinstance(left, int) and isinstance(right, int) and right > 0:
                 return left % right if value.operator == "Mod" else left // right
             return None
-        named = self._named(value, depth + 1)
-        return self.truth(value, depth + 1) if named is None and isinstance(value, Operation) else named
+        meaning = self._named(value, depth + 1)
+        return self.truth(value, depth + 1) if meaning is None and isinstance(value, Operation) else meaning
 
     def _named(self, value: Value, depth: int) -> Any:
         """The value of a name or call of a launcher, framework or PyTorch here; None without a meaning."""
         if depth > _DEEPEST or isinstance(value, (Operation, Choice, Collection)):
             return None
-        if found := ranks(value):
-            return self.local_rank if all("local" in name.lower() for name in found) else self.rank
+        if variables := ranks(value):
+            return self.local_rank if all("local" in name.lower() for name in variables) else self.rank
         if isinstance(value, Result):
             call = value.call
             if call.name in ("int", "bool", "str") and call.arguments:
@@ -156,16 +156,16 @@ def _as_truth(value: Any) -> bool | None:
 
 def depends_on_rank(value: Value, depth: int = 0) -> bool:
     """Whether a value certainly differs between two processes of a job."""
-    first, other = PROCESSES[0], PROCESSES[-1]
+    first, last = PROCESSES[0], PROCESSES[-1]
     if isinstance(value, Choice):
         return depth < _DEEPEST and any(depends_on_rank(option, depth + 1) for option in value.alternatives)
     if isinstance(value, Constant):
         return False
     if isinstance(value, Operation):
-        return first.truth(value) is not other.truth(value) or any(
+        return first.truth(value) is not last.truth(value) or any(
             depth < _DEEPEST and depends_on_rank(operand, depth + 1) for operand in value.operands
         )
-    return bool(first._named(value, 0) != other._named(value, 0))  # noqa: SLF001 - its own class
+    return bool(first._named(value, 0) != last._named(value, 0))  # noqa: SLF001 - its own class
 
 
 def _for_one_rank(node: ast.AST) -> bool:
@@ -207,11 +207,11 @@ class Comparison:
     """Calls that one rank makes and no other."""
 
 
-def compare(found: list[tuple[Call, str, str]]) -> Comparison:
-    """Compare the order of the calls in `found` (call, kind, variant) on the first ranks and the last one."""
+def compare(calls: list[tuple[Call, str, str]]) -> Comparison:
+    """Compare the order of the calls in `calls` (call, kind, variant) on the first ranks and the last one."""
     meetings = [
         Meeting(call, kind, why, on)
-        for call, kind, why in found
+        for call, kind, why in calls
         if any(on := tuple(process.runs(call) for process in PROCESSES))
     ]
     orders = [[meeting.kind for meeting in meetings if meeting.on[side]] for side in range(len(PROCESSES))]

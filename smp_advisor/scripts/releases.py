@@ -71,7 +71,7 @@ def span_of(context: Context, package: str) -> Span:
 
 
 def _pins(script: Path | None) -> dict[str, Span]:
-    found: dict[str, Span] = {}
+    spans: dict[str, Span] = {}
     for folder in list(script.resolve().parents)[:_MOST_FOLDERS] if script is not None else ():
         for pattern in _FILES:
             for path in sorted(folder.glob(pattern))[:4]:
@@ -80,8 +80,8 @@ def _pins(script: Path | None) -> dict[str, Span]:
                 except (OSError, AdvisorError):
                     continue
                 for name, span in _in_text(text, path.name).items():
-                    found.setdefault(name, span)
-    return found
+                    spans.setdefault(name, span)
+    return spans
 
 
 def _in_text(text: str, where: str) -> dict[str, Span]:
@@ -114,14 +114,14 @@ class Row:
 
 @cache
 def _table() -> dict[str, dict[str, tuple[Row, ...]]]:
-    found: dict[str, dict[str, list[Row]]] = {}
+    rows_by_callable: dict[str, dict[str, list[Row]]] = {}
     for line in rows("smp_advisor.scripts", "data/arguments.csv"):
         since = release(line["since"]) if line["since"] else OLDEST
         until = release(line["until"]) if line["until"] else NEWEST
         default = ast.literal_eval(line["default"]) if line["default"] else ...
         row = Row(since, until, default, line["instead"])
-        found.setdefault(line["callable"], {}).setdefault(line["argument"], []).append(row)
-    return {name: {key: tuple(several) for key, several in table.items()} for name, table in found.items()}
+        rows_by_callable.setdefault(line["callable"], {}).setdefault(line["argument"], []).append(row)
+    return {name: {key: tuple(several) for key, several in table.items()} for name, table in rows_by_callable.items()}
 
 
 @cache
@@ -176,8 +176,8 @@ def ever(name: str, argument: str) -> tuple[Release, Release] | None:
 def instead_of(name: str, argument: str) -> str:
     """The argument that replaces one; empty if none is known."""
     several = _table()[name].get(argument, ())
-    named = next((row.instead for row in reversed(several) if row.instead), "")
-    return named or _renamed().get(argument, "")
+    replacement = next((row.instead for row in reversed(several) if row.instead), "")
+    return replacement or _renamed().get(argument, "")
 
 
 def default_of(name: str, argument: str, at: Release) -> Any:
@@ -200,5 +200,5 @@ def oldest(package: str) -> Release:
 @cache
 def _read() -> dict[str, tuple[Release, Release]]:
     text = (files("smp_advisor.scripts") / "data" / "arguments.csv").read_text(encoding="utf-8")
-    found = re.findall(r"^# ([\w-]+) ([\d.]+) to ([\d.]+) ", text, re.MULTILINE)
-    return {name: (release(first), release(last)) for name, first, last in found}
+    headers = re.findall(r"^# ([\w-]+) ([\d.]+) to ([\d.]+) ", text, re.MULTILINE)
+    return {name: (release(first), release(last)) for name, first, last in headers}

@@ -184,19 +184,19 @@ def free_search(
         own = {degree: 1 for degree in _REPLACED_LAYERS if degree in plan_fields(library)}
         for narrowed in [{**own, **pins}, pins] if name == "loss" and own and not len(result.ranked) else [own | pins]:
             with suppress(AdvisorError):
-                other = search(model, cluster, changed, objective=objective, **{**terms, "pins": narrowed})
-                if _gains(other, result):
-                    job, result = changed, other
+                candidate = search(model, cluster, changed, objective=objective, **{**terms, "pins": narrowed})
+                if _gains(candidate, result):
+                    job, result = changed, candidate
                     break
     return job, result
 
 
-def _gains(other: SearchResult, result: SearchResult) -> bool:
+def _gains(candidate: SearchResult, result: SearchResult) -> bool:
     """Whether a search with a lever fits where nothing did, comes nearer, or is faster than the cost model's error."""
-    if not len(other.ranked) or not len(result.ranked):
-        nearer = other.plans_enumerated and other.needed_gib.min() < result.needed_gib.min(initial=np.inf)
-        return bool(len(other.ranked) or (not len(result.ranked) and nearer))
-    value, own = (of.scores.tokens_per_second[0] * of.scores.worth[0] for of in (other, result))
+    if not len(candidate.ranked) or not len(result.ranked):
+        nearer = candidate.plans_enumerated and candidate.needed_gib.min() < result.needed_gib.min(initial=np.inf)
+        return bool(len(candidate.ranked) or (not len(result.ranked) and nearer))
+    value, own = (of.scores.tokens_per_second[0] * of.scores.worth[0] for of in (candidate, result))
     return bool(result.objective in ("throughput", "cost") and value > own * (1 + _WORTH))
 
 

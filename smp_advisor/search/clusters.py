@@ -268,8 +268,8 @@ def best_on(question: Question, cluster: Cluster) -> ClusterSize:
     ):
         return size
     # As where the library of one cluster is chosen: if nothing fits, libraries count that may run on the instance.
-    other = best_on(question.having(unlisted=True), cluster)
-    return other if other.fits else size
+    unlisted = best_on(question.having(unlisted=True), cluster)
+    return unlisted if unlisted.fits else size
 
 
 def _searched(request: Request, chosen: Candidate, objective: Objective, *, is_named: bool) -> ClusterSize:

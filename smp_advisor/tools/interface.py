@@ -172,9 +172,9 @@ def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
                 raise AdvisorError("why requires either the path of a log or its text.")
             return {"log": values.get("path"), "text": values.get("text", ""), "advice": values.get("advice")}
         case "rehearse":
-            given = {"job": None, "compare": None, "processes": 2, **values, "data": [], "start": None}
+            defaults = {"job": None, "compare": None, "processes": 2, **values, "data": [], "start": None}
             pairs = [f"{name}={value}" for name, value in values.get("hyperparameters", {}).items()]
-            return {**given, "hyperparameter": pairs, "allow_unconfined": False}
+            return {**defaults, "hyperparameter": pairs, "allow_unconfined": False}
         case "export":
             source = values.get("advice") or values.get("model")
             if source is None:

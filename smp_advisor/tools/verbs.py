@@ -146,8 +146,8 @@ def advise(options: Namespace) -> Answer:
 def estimate(options: Namespace) -> Answer:
     """The estimate of one plan. The status is 1 if it does not fit."""
     query = _query(options)
-    whole = REQUEST - {"cluster", "instance_count", "library", "min_fit_probability"}
-    _require_used("estimate", options, SETTINGS - whole | {"cluster"}, "of one plan", model=True)
+    of_cluster = REQUEST - {"cluster", "instance_count", "library", "min_fit_probability"}
+    _require_used("estimate", options, SETTINGS - of_cluster | {"cluster"}, "of one plan", model=True)
     model, cluster, value = _estimate(options.model, query.settings)
     query.project.require(cluster)
     where = f"{cluster.nodes} x {cluster.instance.name}"
@@ -224,8 +224,8 @@ def _one_model(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The family of a bare count, so that it is one model in every library; nothing for other models."""
     if not is_count(model):
         return {}
-    asked = {name: value for name, value in settings.items() if name not in REQUEST}
-    job, shape, pins = sort_settings(asked)
+    settings_of_model = {name: value for name, value in settings.items() if name not in REQUEST}
+    job, shape, pins = sort_settings(settings_of_model)
     length = job.get("sequence_length", job_of(None, {}).sequence_length)
     described: dict[str, Any] = {"framework": settings.get("framework"), "pins": pins, "shape": shape}
     return {"family": read_model(model, sequence_length=length, **described).family}

@@ -223,8 +223,8 @@ def _widths_by_module_name(adapter: Adapter, product: Matmul) -> tuple[list[int]
     """Outputs and source of a product with the name of a module, or of latent attention."""
     if product.name in _rules()["not_linear"]:
         return [], product.name
-    named = (role for role, names in _MODULE_NAMES.items() if product.name in names)
-    role = _LATENT.get(product.name) or next(named, "")
+    roles = (role for role, names in _MODULE_NAMES.items() if product.name in names)
+    role = _LATENT.get(product.name) or next(roles, "")
     adapted_roles = {
         "query-value": {"query", "value", "joint"},
         "attention": set(_MODULE_NAMES),
@@ -240,9 +240,9 @@ def _unpacked_parameters(adapter: Adapter, block: Block, family: str) -> int:
     rules = _rules()
     if not adapter.quantized or family in rules["unpacked"]:
         return block.parameters
-    others = {*rules["not_linear"], *_routers(block)}
+    left_out = {*rules["not_linear"], *_routers(block)}
     stacked = not adapter.before_transformers_5
-    products = [m for m in block.matmuls if m.name not in others and not (stacked and m.experts > 1)]
+    products = [m for m in block.matmuls if m.name not in left_out and not (stacked and m.experts > 1)]
     linear = sum(m.inputs * m.outputs * m.experts for m in products)
     routers = sum(m.inputs * m.outputs for m in block.matmuls if m.name in _routers(block))
     gates = block.hidden * bool(routers and family in rules["shared_gate"])

@@ -39,8 +39,8 @@ def versions(case: Case) -> Iterator[Hit]:
     right = same or ([] if launched and framework.count(".") == 1 else short)
     if right and (not isinstance(python, str) or any(python in row.py_versions for row in right)):
         return
-    named = f"transformers {transformers} with PyTorch {framework}" if transformers else f"PyTorch {framework}"
-    written = named + (f" and {python}" if isinstance(python, str) else "")
+    versions_text = f"transformers {transformers} with PyTorch {framework}" if transformers else f"PyTorch {framework}"
+    written = versions_text + (f" and {python}" if isinstance(python, str) else "")
     near = _nearest(same or short or rows or containers_of(home), framework)
     why = "the SDK takes short versions only without a distribution" if short and not same and launched else ""
     values: dict[str, object] = {
@@ -65,8 +65,8 @@ def _nearest(rows: object, framework: str) -> tuple[str, str]:
         return tuple(abs(a - b) for a, b in zip((*target, 0, 0), (*there, 0, 0), strict=False))
 
     best = min(usable, key=distance)
-    named = f"{best.framework_version} (transformers {best.transformers_version})"
-    return named if best.transformers_version else best.framework_version, best.py_versions[-1]
+    pair_text = f"{best.framework_version} (transformers {best.transformers_version})"
+    return pair_text if best.transformers_version else best.framework_version, best.py_versions[-1]
 
 
 _TOOLKIT_SETS = ("btl_vader_single_copy_mechanism",)
@@ -172,9 +172,9 @@ def _terms_of_estimator(case: Case, call: Mapping) -> Iterator[Hit]:
     if isinstance(name, str) and not _JOB_NAME.fullmatch(name[:40]):
         yield replace(case.hit("EST514", "job name", named=name), span=call.entries["base_job_name"].span)
     mpi = case.configuration.tables.get("mpi")
-    given = constant(mpi, "custom_mpi_options")
+    mpi_options = constant(mpi, "custom_mpi_options")
     for option in _TOOLKIT_SETS:
-        if mpi is not None and isinstance(given, str) and option in given:
+        if mpi is not None and isinstance(mpi_options, str) and option in mpi_options:
             hit = case.hit("EST514", "MPI option", named=option)
             yield replace(hit, span=mpi.entries["custom_mpi_options"].span)
 
@@ -224,7 +224,7 @@ def outputs(case: Case) -> Iterator[Hit]:
         yield case.hit("EST515", "elsewhere", "checkpoint_s3_uri", script=received.path.name)
     size = constant(call, "volume_size", "train_volume_size")
     if isinstance(size, int) and model is not None:
-        each = model.parameter_count * _STATE_BYTES / 1e9
-        if each * _CHECKPOINTS > size:
-            hit = case.hit("EST515", "volume", size=size, each=f"{each:,.0f}", script=received.path.name)
+        checkpoint_gb = model.parameter_count * _STATE_BYTES / 1e9
+        if checkpoint_gb * _CHECKPOINTS > size:
+            hit = case.hit("EST515", "volume", size=size, each=f"{checkpoint_gb:,.0f}", script=received.path.name)
             yield replace(hit, span=call.entries["volume_size"].span)

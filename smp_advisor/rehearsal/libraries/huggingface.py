@@ -122,8 +122,10 @@ _NOT_OF_CONFIGURATIONS = (
 def _small_model(observer: Observer, original: Any) -> Any:
     def from_pretrained(cls: Any, name: Any = None, *arguments: Any, **options: Any) -> Any:
         if _is_small(name):
-            kept = {key: value for key, value in options.items() if key in ("config", "num_labels", "state_dict")}
-            return original.__func__(cls, name, *arguments, **kept)
+            model_options = {
+                key: value for key, value in options.items() if key in ("config", "num_labels", "state_dict")
+            }
+            return original.__func__(cls, name, *arguments, **model_options)
         for key in ("quantization_config", "load_in_4bit", "load_in_8bit"):
             if options.get(key):
                 observer.stand_in(f"{key}: weights of 32 bits")
@@ -204,8 +206,8 @@ def _configurations(observer: Observer, module: Any) -> None:
         if Path(str(name), "config.json").is_file():
             return original.__func__(cls, name, **options)
         wants_rest = options.pop("return_unused_kwargs", False)
-        known = {key: value for key, value in options.items() if key not in _NOT_OF_CONFIGURATIONS}
-        config = config_for(observer, name, known)
+        settings = {key: value for key, value in options.items() if key not in _NOT_OF_CONFIGURATIONS}
+        config = config_for(observer, name, settings)
         return (config, {}) if wants_rest else config
 
     module.AutoConfig.from_pretrained = classmethod(from_pretrained)
@@ -222,11 +224,11 @@ def _tokenizer(observer: Observer, name: Any) -> Any:
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "<mask>"))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     ends = dict.fromkeys(("pad_token", "eos_token", "bos_token", "sep_token", "cls_token"), "<e>")
-    made = transformers.PreTrainedTokenizerFast(
+    tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner, model_max_length=128, mask_token="<mask>", unk_token="<mask>", **ends
     )
-    made.chat_template = "{% for m in messages %}{{ m['role'] + ' ' + m['content'] + ' ' }}{% endfor %}"
-    return made
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] + ' ' + m['content'] + ' ' }}{% endfor %}"
+    return tokenizer
 
 
 def _own_tokenizer(observer: Observer, original: Any) -> Any:
@@ -259,9 +261,9 @@ def _generation(observer: Observer, module: Any) -> None:
         observer.stand_in(f"generate: at most {_NEW_TOKENS} new tokens")
         for name in ("max_length", "min_new_tokens", "min_length"):
             options.pop(name, None)
-        given = options.get("generation_config")
-        if given is not None:
-            given.max_new_tokens, given.max_length = _NEW_TOKENS, None
+        generation_config = options.get("generation_config")
+        if generation_config is not None:
+            generation_config.max_new_tokens, generation_config.max_length = _NEW_TOKENS, None
         options["max_new_tokens"] = min(options.get("max_new_tokens") or _NEW_TOKENS, _NEW_TOKENS)
         return generate(self, *arguments, **options)
 

@@ -109,8 +109,8 @@ def _timm(observer: Observer, module: Any) -> None:
     def create_model(name: Any, pretrained: Any = False, **options: Any) -> Any:
         del pretrained
         observer.stand_in(f"{name}: resnet10t with random weights")
-        kept = {key: value for key, value in options.items() if key in ("num_classes", "in_chans")}
-        return create("resnet10t", pretrained=False, **kept)
+        model_options = {key: value for key, value in options.items() if key in ("num_classes", "in_chans")}
+        return create("resnet10t", pretrained=False, **model_options)
 
     module.create_model = create_model
 

@@ -84,18 +84,18 @@ def _unknown(context: Context, call: Call, name: str, argument: str, last: Relea
         if ever(base, argument) is not None:
             package, name, span = "transformers", base, outer
             last = min(outer.last, newest(package))
-    known = ever(name, argument)
+    release_span = ever(name, argument)
     node = argument_node(call, argument) or call.node
     values: dict[str, object] = {"argument": argument, "call": call.called, "why": _why(span, package)}
-    if known is not None and known[0] > last:
+    if release_span is not None and release_span[0] > last:
         if argument_node(call, argument) is None:
             return None  # it comes from a dictionary, which the script may fill by the release
-        values["release"] = f"{package} {_text(known[0])}"
+        values["release"] = f"{package} {_text(release_span[0])}"
         return Hit(call.module, node, values, severity=_severity(span), variant="later")
-    if known is not None and not callable_of(call.name) and not instead_of(name, argument):
+    if release_span is not None and not callable_of(call.name) and not instead_of(name, argument):
         return None  # a subclass of another package may keep it
-    if known is not None:
-        values |= {"release": f"{package} {_text(known[1])}", "instead": _instead(call, name, argument, last)}
+    if release_span is not None:
+        values |= {"release": f"{package} {_text(release_span[1])}", "instead": _instead(call, name, argument, last)}
         return Hit(call.module, node, values, severity=_severity(span), variant="removed")
     if (span.known and span.last < oldest(package)) or not callable_of(call.name):
         return None  # a subclass has arguments of its own
@@ -153,12 +153,18 @@ def _one_checkpointing(context: Context) -> Iterator[Hit]:
     for call in trainer_arguments(context):
         sharded = call.argument("fsdp") is not None
         if config_entry(call, "activation_checkpointing") and sharded:
-            given = next((node for name in CHECKPOINTING if (node := argument_node(call, name)) is not None), None)
-            on = any(passed(context, call, name) is True for name in CHECKPOINTING if given is None or call.gives(name))
+            written_value = next(
+                (node for name in CHECKPOINTING if (node := argument_node(call, name)) is not None), None
+            )
+            on = any(
+                passed(context, call, name) is True
+                for name in CHECKPOINTING
+                if written_value is None or call.gives(name)
+            )
             if on:
-                edits = [replace(call.module, given, "False")] if given is not None else []
-                variant = "" if given is not None else "default"
-                yield Hit(call.module, given or call.node, {"call": call.called}, edits, variant=variant)
+                edits = [replace(call.module, written_value, "False")] if written_value is not None else []
+                variant = "" if written_value is not None else "default"
+                yield Hit(call.module, written_value or call.node, {"call": call.called}, edits, variant=variant)
 
 
 @check("TRN722")
@@ -185,9 +191,9 @@ def _whole_groups(context: Context) -> Iterator[Hit]:
             continue
         group, batch = passed(context, call, "num_generations"), passed(context, call, "per_device_train_batch_size")
         steps = passed(context, call, "gradient_accumulation_steps")
-        given = any(call.gives(name) for name in ("generation_batch_size", "steps_per_generation"))
+        is_set = any(call.gives(name) for name in ("generation_batch_size", "steps_per_generation"))
         numbers = [number for number in (group, batch, steps) if isinstance(number, int) and number > 0]
-        if given or len(numbers) != 3 or not call.gives("num_generations"):
+        if is_set or len(numbers) != 3 or not call.gives("num_generations"):
             continue
         samples = numbers[1] * numbers[2]
         if all(samples * 2**power % numbers[0] for power in range(8)):

@@ -246,8 +246,8 @@ def whole_of(value: Value) -> Value:
         if isinstance(value, Item) and isinstance(value.key, Constant) and isinstance(value.key.value, str):
             value = value.owner
         elif isinstance(value, Result) and value.call.method in _WHOLE and value.call.receiver is not None:
-            given = (*value.call.arguments, *value.call.keywords.values())
-            if any(ranks(part) for argument in given for part in derivation(argument)):
+            values = (*value.call.arguments, *value.call.keywords.values())
+            if any(ranks(part) for argument in values for part in derivation(argument)):
                 return value
             value = options(value.call.receiver)[0]
         else:

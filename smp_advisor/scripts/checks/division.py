@@ -24,7 +24,7 @@ def _one_group_of_all_instances(context: Context) -> Iterator[Hit]:
     for call in context.trace.named("torch.distributed.init_process_group"):
         rank = call.argument("rank", 4)
         size = call.argument("world_size", 3)
-        spawned = any("spawn" in other.called for other in context.trace.calls)
+        spawned = any("spawn" in entry.called for entry in context.trace.calls)
         local = rank is not None and ranks(rank) == {"os.environ.LOCAL_RANK"}
         counted = any(maker.name == "torch.cuda.device_count" for maker in makers(size))
         if call.reached and not spawned and (local or (counted and rank is not None)):
@@ -47,12 +47,12 @@ def _device_of_the_instance(context: Context) -> Iterator[Hit]:
 
 def _is_world_rank(value: Value) -> bool:
     """Whether a device is the rank itself, which counts over all instances: not its remainder."""
-    found = set[str]()
+    variables = set[str]()
     for option in options(value):
         if not isinstance(option, (Result, Item)):
             return False
-        found |= ranks(option)
-    return bool(found) and found <= {"os.environ.RANK"}
+        variables |= ranks(option)
+    return bool(variables) and variables <= {"os.environ.RANK"}
 
 
 @check("DDP619")
@@ -102,8 +102,8 @@ def _files(call: Call) -> int:
     """Number of files that a stream reads; 0 if it is not known."""
     listed = next(iter(options(call.argument("data_files"))), None)
     items = getattr(listed, "items", ())
-    whole = [item for item in items if "*" not in str(constant(item))]
-    return len(whole) if len(whole) == len(items) else 0
+    single_files = [item for item in items if "*" not in str(constant(item))]
+    return len(single_files) if len(single_files) == len(items) else 0
 
 
 def _ends_with_data(context: Context, loader: Call) -> bool:
@@ -140,11 +140,11 @@ def _divided_by_lightning(context: Context) -> Iterator[Hit]:
         and owner_kind(Result(call)) == "lightning"
         and constant(call.argument("use_distributed_sampler")) is False
     ]
-    named = {constant(call.argument("strategy")) for call in trainers}
-    for call in loaders(context) if trainers and named != {None} else ():
-        given = any(call.gives(name, at) for name, at in (("sampler", 3), ("batch_sampler", 4)))
+    strategies = {constant(call.argument("strategy")) for call in trainers}
+    for call in loaders(context) if trainers and strategies != {None} else ():
+        has_sampler = any(call.gives(name, at) for name, at in (("sampler", 3), ("batch_sampler", 4)))
         text = call.module.source.text
-        if call.reached and not given and "rank" not in text:
+        if call.reached and not has_sampler and "rank" not in text:
             yield Hit(call.module, call.node)
 
 

@@ -123,8 +123,8 @@ def _parameters_of_the_optimizer(context: Context) -> Iterator[Hit]:
             continue
         for wrap in wraps:
             inner = any(same(model, owner) for model in sharded_model(wrap) for owner in origins(call.receiver))
-            whole = wrapped_by(call.receiver, [wrap]) is not None
-            if (inner or whole) and whenever(call, wrap):
+            of_wrapped = wrapped_by(call.receiver, [wrap]) is not None
+            if (inner or of_wrapped) and whenever(call, wrap):
                 yield Hit(call.module, call.node, {"call": call.module.text(call.node)})
                 break
 
@@ -133,10 +133,10 @@ def _computes_in(wrap: Call, types: frozenset[str]) -> bool:
     """Whether the wrapper certainly computes in one of the types, from parameters that it keeps as they are."""
     precision = origins(wrap.argument("mp_policy") if in_place(wrap) else wrap.argument("mixed_precision", 6))
     policies = [origin.call for origin in precision if isinstance(origin, Result)]
-    named = all(policy.name.endswith(("MixedPrecision", "MixedPrecisionPolicy")) for policy in policies)
+    are_policies = all(policy.name.endswith(("MixedPrecision", "MixedPrecisionPolicy")) for policy in policies)
     dtypes = [dtype for policy in policies for dtype in options(policy.argument("param_dtype", 0))]
     low = all(isinstance(dtype, External) and dtype.path in types for dtype in dtypes)
-    return bool(dtypes) and named and len(policies) == len(precision) and low
+    return bool(dtypes) and are_policies and len(policies) == len(precision) and low
 
 
 def _casts(call: Call, *methods: str) -> bool:

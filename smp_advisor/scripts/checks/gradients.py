@@ -147,8 +147,11 @@ def _generated_by_the_root(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods(*_GENERATES) if wraps else ():
         gathered = any("summon_full_params" in ast.dump(item) for item in _with_items(call))
         called = any(
-            other.reached and other.order < call.order and not other.method and wrapped_by(other.receiver, wraps)
-            for other in context.trace.calls
+            earlier.reached
+            and earlier.order < call.order
+            and not earlier.method
+            and wrapped_by(earlier.receiver, wraps)
+            for earlier in context.trace.calls
         )
         if call.reached and not gathered and called and wrapped_by(call.receiver, wraps) is not None:
             yield Hit(call.module, call.node, {"call": call.module.text(call.node.func)})
@@ -167,9 +170,9 @@ def _loaded_as_it_is_sharded(context: Context) -> Iterator[Hit]:
     wraps = _fsdp2(context)
     for call in context.trace.methods("load_state_dict") if wraps else ():
         state = call.argument("state_dict", 0)
-        whole = any(maker.name == "torch.load" for maker in makers(state))
+        is_full = any(maker.name == "torch.load" for maker in makers(state))
         model = wrapped_by(call.receiver, wraps)
-        if call.reached and whole and model is not None and model.order < call.order and not model.loops:
+        if call.reached and is_full and model is not None and model.order < call.order and not model.loops:
             yield Hit(call.module, call.node)
 
 
@@ -237,8 +240,10 @@ def _counts_processes(value: Value) -> bool:
 
 def _steps_with_batches(context: Context) -> bool:
     """Whether Accelerate does not step the schedule once for each process."""
-    named = ("split_batches", "step_scheduler_with_optimizer", "dataloader_config")
-    return any(call.gives(name) for call in context.trace.calls if call.name.endswith("Accelerator") for name in named)
+    settings = ("split_batches", "step_scheduler_with_optimizer", "dataloader_config")
+    return any(
+        call.gives(name) for call in context.trace.calls if call.name.endswith("Accelerator") for name in settings
+    )
 
 
 @check("TRN721")

@@ -43,16 +43,16 @@ def _options_that_are_received(context: Context) -> Iterator[Hit]:
     flags = flags_of(context, parses) if passed and parses else None
     if flags is None:
         return
-    known = all(call.method == "parse_known_args" for call in parses)
+    skips_unknown = all(call.method == "parse_known_args" for call in parses)
     for name in passed:
         flag = f"--{name}"
-        if flag in flags or (not known and any(given.startswith(flag) for given in flags)):
+        if flag in flags or (not skips_unknown and any(option.startswith(flag) for option in flags)):
             continue
-        other = flag.replace("_", "-") if "_" in name else flag.replace("-", "_")
-        near = f" The parser has {other}." if f"--{other.lstrip('-')}" in flags else ""
+        spelling = flag.replace("_", "-") if "_" in name else flag.replace("-", "_")
+        near = f" The parser has {spelling}." if f"--{spelling.lstrip('-')}" in flags else ""
         values: dict[str, object] = {"option": name, "near": near}
         call = parses[0]
-        yield Hit(call.module, call.node, values, variant="ignored" if known else "refused")
+        yield Hit(call.module, call.node, values, variant="ignored" if skips_unknown else "refused")
 
 
 def flags_of(context: Context, parses: list[Call]) -> set[str] | None:
@@ -256,8 +256,8 @@ def _modules_of_the_family(context: Context) -> Iterator[Hit]:
     for call in context.trace.calls:
         if not call.reached or not call.name.endswith(".LoraConfig"):
             continue
-        given = [constant(item) for option in options(call.argument("target_modules")) for item in _items(option)]
-        texts = [text for text in given if isinstance(text, str) and text.isidentifier()]
-        if texts and len(texts) == len(given) and not any(text in have for text in texts):
+        targets = [constant(item) for option in options(call.argument("target_modules")) for item in _items(option)]
+        texts = [text for text in targets if isinstance(text, str) and text.isidentifier()]
+        if texts and len(texts) == len(targets) and not any(text in have for text in texts):
             values: dict[str, object] = {"modules": ", ".join(texts), "model": min(names)}
             yield Hit(call.module, argument_node(call, "target_modules") or call.node, values)

@@ -221,13 +221,13 @@ def _class_of_the_model(context: Context) -> Iterator[Hit]:
         if call.reached and "Model" in call.name
     ]
     names: dict[str, str] = table("smp_advisor.scripts", "data/names.toml")["blocks"]
-    known, meant = names.values(), blocks_of(loaded)
+    class_names, meant = names.values(), blocks_of(loaded)
     for call in trainer_arguments(context):
         written = config_entry(call, "transformer_layer_cls_to_wrap")
         for name in written if isinstance(written, list) else [written] if isinstance(written, str) else []:
             if meant and name not in meant:
                 yield Hit(call.module, call.node, {"written": name, "meant": " or ".join(sorted(meant))})
-            elif not meant and name not in known:
+            elif not meant and name not in class_names:
                 context.leave_open(call.module, call.node, f"whether the model has the class {name} (TRN712)")
 
 
@@ -254,8 +254,8 @@ def _quantized_shards(context: Context) -> Iterator[Hit]:
 
 def _deepspeed(context: Context) -> bool:
     """Whether DeepSpeed runs the script, and FSDP does not: they do not shard alike."""
-    named = any(call.name.endswith("DeepSpeedPlugin") for call in context.trace.calls if call.reached)
-    return (named or any(call.gives("deepspeed") for call in trainer_arguments(context))) and not any(
+    has_plugin = any(call.name.endswith("DeepSpeedPlugin") for call in context.trace.calls if call.reached)
+    return (has_plugin or any(call.gives("deepspeed") for call in trainer_arguments(context))) and not any(
         call.reached for call in context.trace.named(*FSDP)
     )
 

@@ -66,12 +66,12 @@ def is_sharded_model(context: Context) -> bool:
     ]
     by_arguments = any(_is_set(option) for value in switches for option in options(value))
     strategies = any(call.name.endswith(_STRATEGIES) for call in context.trace.calls)
-    named = any(
+    by_name = any(
         constant(call.argument("strategy")) in ("fsdp", "deepspeed")
         for call in context.trace.calls
         if call.name.endswith((".Fabric", ".Trainer"))
     )
-    return wraps or by_arguments or strategies or named or shards(context, *reached_accelerators(context))
+    return wraps or by_arguments or strategies or by_name or shards(context, *reached_accelerators(context))
 
 
 def _is_set(value: Value) -> bool:
@@ -91,9 +91,9 @@ def _meetings(context: Context) -> Iterator[tuple[Call, str, str]]:
     for call in context.trace.calls:
         if not call.reached and not framework_runs(call):
             continue
-        named = met_by_name(call, sharded=sharded)
-        if named is not None:
-            yield call, *named
+        meeting = met_by_name(call, sharded=sharded)
+        if meeting is not None:
+            yield call, *meeting
         elif wraps or framework:
             implied = _implied(call, wraps, framework, sharded=sharded)
             if implied is not None:
@@ -134,10 +134,10 @@ def _implied(call: Call, wraps: list[Call], framework: list[Call], *, sharded: b
 def _called_by_every_rank(context: Context) -> Iterator[Hit]:
     if context.libraries.smp_v1:
         return
-    seen: set[ast.AST] = set()
+    visited: set[ast.AST] = set()
     for meeting in comparison(context).alone:
-        if meeting.call.node not in seen:
-            seen.add(meeting.call.node)
+        if meeting.call.node not in visited:
+            visited.add(meeting.call.node)
             text = meeting.call.module.text(meeting.call.node.func)
             yield Hit(meeting.call.module, meeting.call.node, {"call": text}, variant=meeting.why)
 
@@ -152,16 +152,16 @@ def _waiting_within_the_time_limit(context: Context) -> Iterator[Hit]:
     met = comparison(context)
     spans = [(first.call.order, second.call.order, second.call) for first, second in met.pairs]
     shared = [meeting.call for meeting in met.meetings if not meeting.one_sided]
-    seen: set[ast.AST] = set()
+    visited: set[ast.AST] = set()
     for call in context.trace.calls:
-        if call.node in seen or not call.reached or not _is_long(call):
+        if call.node in visited or not call.reached or not _is_long(call):
             continue
         waits = next((end for start, stop, end in spans if start < call.order < stop), None)
         on = [process.runs(call) for process in met.processes]
         if waits is None and any(on) and not all(on):
             waits = next((later for later in shared if later.order > call.order), None)
         if waits is not None:
-            seen.add(call.node)
+            visited.add(call.node)
             values: dict[str, object] = {
                 "work": call.module.text(call.node.func),
                 "call": waits.module.text(waits.node.func),
@@ -171,8 +171,8 @@ def _waiting_within_the_time_limit(context: Context) -> Iterator[Hit]:
 
 def _has_time_limit(context: Context) -> bool:
     """Whether the script sets how long ranks wait."""
-    named = ("timeout", "ddp_timeout")
-    return any(call.argument(name) is not None for call in context.trace.calls if call.reached for name in named)
+    limit_names = ("timeout", "ddp_timeout")
+    return any(call.argument(name) is not None for call in context.trace.calls if call.reached for name in limit_names)
 
 
 def _is_long(call: Call) -> bool:
@@ -190,7 +190,7 @@ def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
     met = comparison(context)
     if context.libraries.smp_v1 or not met.meetings:
         return
-    seen: set[ast.AST] = set()
+    visited: set[ast.AST] = set()
     places: list[tuple[Guard, Call | Departure]] = [
         *((guard, meeting.call) for meeting in met.meetings for guard in meeting.call.guards),
         *((leaving.guard, leaving) for leaving in _leavings(context, met)),
@@ -199,8 +199,8 @@ def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
         if guard.or_ends:
             continue  # a rank that ends with an error ends the job
         local = "clock" if of_clock(guard.value) else "batches" if _of_batches(context, guard.value) else ""
-        if local and guard.test not in seen:
-            seen.add(guard.test)
+        if local and guard.test not in visited:
+            visited.add(guard.test)
             yield Hit(place.module, guard.test, {"test": ast.unparse(guard.test)[:80]}, variant=local)
     for call in context.trace.methods("step"):
         plateau = any(maker.name.endswith(".ReduceLROnPlateau") for maker in makers(call.receiver))
@@ -235,15 +235,15 @@ def _written_before_it_is_read(context: Context) -> Iterator[Hit]:
     met = comparison(context)
     if context.libraries.smp_v1 or not parallel_wraps(context):
         return
-    first, other = PROCESSES[:2]
+    first, second = PROCESSES[:2]
     shared = [meeting.call.order for meeting in met.meetings if not meeting.one_sided]
     for save in context.trace.named("torch.save"):
-        if not save.reached or not first.runs(save) or other.runs(save):
+        if not save.reached or not first.runs(save) or second.runs(save):
             continue
         path = save.argument("f", 1)
         for load in context.trace.named("torch.load"):
             read = load.argument("f", 0)
-            if path is None or read is None or not load.reached or load.order < save.order or not other.runs(load):
+            if path is None or read is None or not load.reached or load.order < save.order or not second.runs(load):
                 continue
             meets = any(save.order < order < load.order for order in shared)
             if not meets and not load.loops and any(same(a, b) for a in something(path) for b in something(read)):

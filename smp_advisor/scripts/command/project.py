@@ -242,8 +242,8 @@ def _without_repeats(reports: list[Report]) -> tuple[tuple[Report, ...], tuple[i
     for number, report in enumerate(reports):
         for finding in report.findings:
             place = (finding.id, finding.path, finding.line, finding.column)
-            known = owner.get(place)
-            if known is None or _RANK[finding.severity] < _RANK[known[1].severity]:
+            earlier = owner.get(place)
+            if earlier is None or _RANK[finding.severity] < _RANK[earlier[1].severity]:
                 owner[place] = (number, finding)
     own = {id(finding) for _, finding in owner.values()}
     trimmed = tuple(
