@@ -3,7 +3,7 @@ import { Undo } from '../src/widget/undo';
 import type { RenderProps } from '@anywidget/types';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import widget from '../src/widget/index';
-import type { Compared, FromKernel, Traits } from '../src/widget/wire';
+import type { Compared, Control, FromKernel, Traits } from '../src/widget/wire';
 import { ahead, CONTROLS, FakeModel, HOSTILE, PITFALLS, REFUSED, WHY, settings, state } from './fixtures';
 
 let model: FakeModel;
@@ -519,6 +519,11 @@ test('another recommendation is drawn in place, with the same tab and focus', ()
   [...el.querySelectorAll<HTMLButtonElement>('[role=tab]')].at(-1)!.click();
   el.querySelector<HTMLElement>('[name=workload-library]')!.focus();
   model.set('_recommendation', { ...model.get('_recommendation'), title: '30B on 8 × p4d' });
+  // They come together, with events in any order, and these controls have a position without a move.
+  const [batch, degree] = CONTROLS as [Control, Control];
+  model.set('_controls', [{ ...batch, values: [...batch.values, 48], texts: [...batch.texts, '48'] }, degree]);
+  model.set('_state', state(16, 1));
+  model.emit('change:_state');
   model.emit('change:_recommendation');
   expect(el.querySelectorAll('.smp')).toHaveLength(1);
   expect(text('.smp-heading')).toBe('30B on 8 × p4d');

@@ -134,10 +134,9 @@ class Row {
   }
 
   /** Show on the rail, or in the list, which positions do not fit or cannot be reached, with the reason. */
-  private mark(control: Control, { fits, costs, recommended }: Sweep): void {
-    const problems = this.session.entries(control.name).map(entry => entry.problem ?? '');
+  private mark(control: Control, { fits, costs, problems, recommended }: Sweep): void {
     const key = JSON.stringify([control.values, fits, problems, recommended]);
-    if (key === this.marked || fits.length !== control.values.length) return;
+    if (key === this.marked) return;
     this.marked = key;
     if (this.input instanceof HTMLSelectElement) {
       [...this.input.options].forEach((option, index) => {

@@ -10,6 +10,8 @@ export type Fit = Costs['fit'] | 'refused';
 export interface Sweep {
   texts: string[];
   costs: (Costs | null)[];
+  /** Why a value cannot be combined with the other settings; empty if it can. */
+  problems: string[];
   fits: Fit[];
   current: number;
   recommended: number;
@@ -17,15 +19,13 @@ export interface Sweep {
 
 /** Every position of a control; undefined while the moves are those of another plan. */
 export function sweepOf(control: Control, session: Session, screen: Screen, shown: Recommendation): Sweep | undefined {
-  const entries = session.entries(control.name);
-  if (entries.length === 0) return undefined;
-  const costs = control.values.map(value => {
-    const entry = entries.find(each => each.settings[control.name] === value);
-    return entry === undefined || entry.problem !== undefined ? null : entry.costs;
-  });
+  const entries = control.values.map(value => session.entries(control.name).find(each => each.settings[control.name] === value));
+  if (entries.length === 0 || !entries.every(entry => entry !== undefined)) return undefined;
+  const costs = entries.map(entry => (entry.problem === undefined ? entry.costs : null));
   return {
     texts: control.texts,
     costs,
+    problems: entries.map(entry => entry.problem ?? ''),
     fits: costs.map((of): Fit => of?.fit ?? 'refused'),
     current: control.values.indexOf(screen.settings[control.name]!),
     recommended: control.values.indexOf(shown.recommended.settings[control.name]!)

@@ -34,15 +34,25 @@ let opened = 0;
 /** One view of the advisor. It is drawn again for another recommendation, with the same parts open. */
 function render({ model, el }: RenderProps<Traits>): () => void {
   const number = ++opened;
+  let drawn = model.get('_recommendation');
   let page = compose(model, el, {}, number);
   const onRecommendation = (): void => {
+    if (drawn === model.get('_recommendation')) return;
+    drawn = model.get('_recommendation');
     const kept = page.leave();
     el.replaceChildren();
     page = compose(model, el, kept, number);
   };
+  // They come together, and their events in any order: no page draws the state of another recommendation.
+  const onState = (): void => {
+    onRecommendation();
+    page.onState();
+  };
   model.on('change:_recommendation', onRecommendation);
+  model.on('change:_state', onState);
   return () => {
     model.off('change:_recommendation', onRecommendation);
+    model.off('change:_state', onState);
     page.leave();
   };
 }
@@ -62,7 +72,7 @@ interface Kept {
  *
  * This function only composes. What belongs to a part is in the part's class.
  */
-function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kept, number: number): { leave: () => Kept } {
+function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kept, number: number): { leave: () => Kept; onState: () => void } {
   // Views of one model in several pages share one kernel, so the name must be unique among all of them.
   const view = `smp${++views}-${Math.random().toString(36).slice(2, 8)}`;
   const connection = new Connection(model, isGone => {
@@ -144,10 +154,6 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   root.setAttribute('aria-label', number === 1 ? 'SMP Advisor' : `SMP Advisor, view ${number}`);
   root.addEventListener('keydown', event => undo.onKey(event));
   const keepShortcuts = passShortcuts(root);
-  const onState = (): void => {
-    connection.answered(model.get('_state').answers);
-    session.onState();
-  };
   const onMessage = (message: FromKernel): void => {
     if (message.kind === 'ahead') return session.onAhead(message);
     connection.answered(message.id);
@@ -158,7 +164,6 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     fit.onMessage(message);
     void exporter.onMessage(message);
   };
-  model.on('change:_state', onState);
   model.on('msg:custom', onMessage);
   workload.open(kept.isBarOpen ?? false);
   details.open = kept.areDetailsOpen ?? false;
@@ -177,9 +182,12 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   report();
 
   return {
+    onState: () => {
+      connection.answered(model.get('_state').answers);
+      session.onState();
+    },
     leave: () => {
       const focused = el.contains(document.activeElement) ? document.activeElement?.getAttribute('name') : null;
-      model.off('change:_state', onState);
       model.off('msg:custom', onMessage);
       keepShortcuts();
       document.removeEventListener(PRESENT_EVENT, report);
