@@ -99,16 +99,17 @@ def _what_it_is(recipe: Mapping) -> str:
         if isinstance(listed, Collection)
         else []
     )
-    below = ", ".join(base for base in bases if base != "_self_")
-    if {"callbacks", "resume"} & keys and below:
+    base_names = ", ".join(base for base in bases if base != "_self_")
+    if {"callbacks", "resume"} & keys and base_names:
         return (
-            f"it is a checkpointless configuration, which only changes {below}: paste {below}.yaml, which has the model"
-            " and the trainer; what checkpointless recovery adds is not checked"
+            f"it is a checkpointless configuration, which only changes {base_names}: paste {base_names}.yaml, which has"
+            " the model and the trainer; what checkpointless recovery adds is not checked"
         )
     if {"cluster", "cluster_type", "recipes"} & keys:
         return "it configures the launcher: paste the recipe that it names"
     if isinstance(listed, Collection):
-        return f"it is a configuration of Hydra{f' on top of {below}' if below else ''}: paste the complete recipe"
+        on_top = f" on top of {base_names}" if base_names else ""
+        return f"it is a configuration of Hydra{on_top}: paste the complete recipe"
     if "model" in keys or {"num_layers", "hidden_size", "num_hidden_layers"} & keys:
         return "it is the configuration of a model alone, and has no trainer: pass it to Model.from_config"
     return "a recipe is a mapping with trainer and model"
