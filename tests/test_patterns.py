@@ -20,8 +20,8 @@ REPEATED = (
     " ", "\n", " \n", "\t", "1", "a", "_", ".", ",", "/", "-", "=", "(", "[", "{", '"', "'", "\\", "#", ":", "%", "*",
     "a ", "a.", "a=", "1 ", "1.", "a_", "- ", "import ", "# ", '"a', "[rank0]: ",
 )  # fmt: skip
-LENGTH = 50_000
-PROCESSOR_SECONDS = 0.6
+LENGTH = 20_000
+PROCESSOR_SECONDS = 0.2
 """Linear patterns take a twentieth, quadratic ones at least the double."""
 
 

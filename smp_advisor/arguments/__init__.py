@@ -165,7 +165,7 @@ class Option:
     def _numbers(self, text: str, title: str) -> list[int]:
         """Numbers of nodes: ``1,2,4``, ``1-4``."""
         numbers: list[int] = []
-        for part in filter(None, re.split(r"[\s,]+", re.sub(r"\s*-\s*", "-", text.strip()))):
+        for part in filter(None, re.split(r"[\s,]+", re.sub(r"(?<!\s)\s*+-\s*", "-", text.strip()))):
             first, *last = (options()["instance_count"].read(end, title) for end in part.split("-", 1))
             numbers += range(first, last[0] + 1)[:_MOST_NUMBERS] if last else [first]
         if not numbers:
