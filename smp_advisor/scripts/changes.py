@@ -106,7 +106,7 @@ def script_changes(script: str | Path, plan: Plan) -> ScriptChanges:
     >>> text += "for x in batches:\n    model(x).mean().backward()\n    optimizer.step()\n"
     >>> changes = script_changes(text, smpa.Plan(library="ddp", batch_size=1))
     >>> [change.line for change in changes][:2]
-    [1, 2]
+    [1, 3]
     """
     if not hasattr(plan, "library") or not hasattr(plan, "hyperparameters"):
         raise AdvisorError(f"plan must be a Plan, not {type(plan).__name__}.")

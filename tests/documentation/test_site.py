@@ -24,7 +24,7 @@ def test_the_site_is_built_without_warnings_and_loads_nothing_from_other_hosts(r
     pages = {path.relative_to(site).as_posix(): path.read_text("utf-8") for path in site.rglob("*.html")}
     expected = {"index.html", "glossary.html", "reference/api/recommendation.html", "checks/smp_v1_pytorch.html"}
     assert expected <= pages.keys()
-    assert "#/$defs/Advice" in (site / "stored_values.json").read_text("utf-8")
+    assert "#/$defs/Recommendation" in (site / "stored_values.json").read_text("utf-8")
     assert "sig-param" in pages["reference/api/recommendation.html"]
     assert not [name for name, text in pages.items() if EXTERNAL.search(text)]
     assert not [path for path in site.rglob("*.css") if IMPORTED.search(path.read_text("utf-8"))]
