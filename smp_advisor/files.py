@@ -68,7 +68,12 @@ _READERS: dict[str, Callable[[str], Any]] = {
 
 def columns(kind: type[Any], row: dict[str, str]) -> dict[str, Any]:
     """Fields of a record that a row of a CSV file has, each read by the annotation of the field."""
-    return {field.name: _READERS[str(field.type)](row[field.name]) for field in fields(kind) if field.name in row}
+    return {field.name: _reader(field.type)(row[field.name]) for field in fields(kind) if field.name in row}
+
+
+def _reader(of: Any) -> Callable[[str], Any]:
+    """The reader of a type or of its name: pydantic replaces the names in the fields of a record that it stores."""
+    return _READERS[of.__name__ if isinstance(of, type) else str(of)]
 
 
 _ROOTS: ContextVar[tuple[str, ...]] = ContextVar("_ROOTS", default=())

@@ -9,10 +9,12 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from smp_advisor.cluster import Cluster, Instance, gpu, gpus, instance, instances
 from smp_advisor.cluster.containers import container, containers, image_at, patched_pytorch, repositories
 from smp_advisor.cluster.table import completed_instance, sagemaker_names, sources, table_date
+from smp_advisor.files import columns, rows
 from smp_advisor.libraries.version import default_of, driving_versions
 
 
@@ -242,3 +244,11 @@ def test_instances_and_addresses_are_of_the_table():
     newest = patched_pytorch(instance("ml.p5.48xlarge"))
     assert image_at(newest.uri("eu-west-1")) is newest
     assert image_at("123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1") is None
+
+
+def test_a_record_that_was_stored_first_is_read_from_its_table():
+    """Pydantic replaces the names of types in the fields of records that it stores."""
+    TypeAdapter(Instance)
+    row = rows("smp_advisor.cluster", "data/instances.csv")[0]
+    read = columns(Instance, row)
+    assert {name: getattr(instance(row["instance_type"]), name) for name in read} == read
