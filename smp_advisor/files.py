@@ -72,7 +72,7 @@ def columns(kind: type[Any], row: dict[str, str]) -> dict[str, Any]:
 
 
 def _reader(of: Any) -> Callable[[str], Any]:
-    """The reader of a type or of its name: pydantic replaces the names in the fields of a record that it stores."""
+    """The reader of a type or of its name: the fields of a record that was stored have the types."""
     return _READERS[of.__name__ if isinstance(of, type) else str(of)]
 
 

@@ -9,8 +9,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
 
+from smp_advisor.advice.storage import adapter
 from smp_advisor.cluster import Cluster, Instance, gpu, gpus, instance, instances
 from smp_advisor.cluster.containers import container, containers, image_at, patched_pytorch, repositories
 from smp_advisor.cluster.table import completed_instance, sagemaker_names, sources, table_date
@@ -247,8 +247,8 @@ def test_instances_and_addresses_are_of_the_table():
 
 
 def test_a_record_that_was_stored_first_is_read_from_its_table():
-    """Pydantic replaces the names of types in the fields of records that it stores."""
-    TypeAdapter(Instance)
+    """The types of the fields replace their names then."""
+    adapter("Cluster")
     row = rows("smp_advisor.cluster", "data/instances.csv")[0]
     read = columns(Instance, row)
     assert {name: getattr(instance(row["instance_type"]), name) for name in read} == read
