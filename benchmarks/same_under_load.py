@@ -1,8 +1,8 @@
 """Compare answers of a quiet machine with those next to four busy processes: ``python benchmarks/same_under_load.py``.
 
 Each answer is made by a process of its own, first as it is and then under ``scripts/loaded.sh``: a profile with its
-scaled copy, the rehearsal of a plan, the proof of an adaptation, and the notebook of an own model with its outputs. The
-bytes have to be equal. The random identifiers of reports are numbered, as in saved notebooks; nothing else is left out.
+scaled copy, the rehearsal of a plan, and the notebook of an own model with its outputs. The bytes have to be equal. The
+random identifiers of reports are numbered, as in saved notebooks; nothing else is left out.
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: M
 
     Examples
     --------
+    >>> from pathlib import Path
     >>> _ = Path("train.log").write_text("step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n")
     >>> watch("train.log").step  # or the name of a training job
     7
