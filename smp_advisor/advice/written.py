@@ -112,6 +112,7 @@ CARRIED = "SMP_ADVISOR_PREDICTION"
 returns it, so that everybody who may watch the job may read it. A longer prediction is in ``advice.json`` alone."""
 _MOST_CHARACTERS = 512
 """Of a variable (CreateTrainingJob, TrainingEnvironmentValue)."""
+_MOST_VARIABLES = 8
 _MOST_UNPACKED = 2**20
 _USUAL = (
     b'"offload_activations":true,"active_microbatches":"shard_optimizer_state":true,"prescaled_batch":true,"ddp":true,'
@@ -130,7 +131,8 @@ _REQUEST = {"objective": "throughput", "min_fit_probability": 0.95}
 def carried(model: Model, job: Job, plan: Plan, request: Mapping[str, Any]) -> dict[str, str]:
     """Return the prediction of a job as a variable: JSON of what differs from defaults, packed if it is long.
 
-    Empty if it is longer than a variable, or would not be read as the same.
+    Measured runs and traced models take further variables. Empty if they take more than eight, or would not be read as
+    the same.
     """
     try:
         terms = {name: value for name, value in request.items() if value != _REQUEST.get(name)}
@@ -144,11 +146,13 @@ def carried(model: Model, job: Job, plan: Plan, request: Mapping[str, Any]) -> d
         if len(text) > _MOST_CHARACTERS:
             packer = zlib.compressobj(9, wbits=-15, zdict=_USUAL)
             text = b64encode(packer.compress(text.encode()) + packer.flush()).decode()
-        variables = {CARRIED: text}
+        starts = range(0, len(text), _MOST_CHARACTERS)
+        names = (CARRIED, *(f"{CARRIED}_{number}" for number in range(2, len(starts) + 1)))
+        variables = {name: text[at : at + _MOST_CHARACTERS] for name, at in zip(names, starts, strict=True)}
         exact = carried_from(variables) == (model, job, plan, terms)
     except (ValueError, TypeError):
         return {}
-    return variables if exact and len(text) <= _MOST_CHARACTERS else {}
+    return variables if exact and len(variables) <= _MOST_VARIABLES else {}
 
 
 def _described(model: Model) -> dict[str, Any]:
@@ -173,7 +177,8 @@ def _changed(value: Any, usual: Any) -> dict[str, Any]:
 def carried_from(variables: Mapping[str, str]) -> tuple[Model, Job, Plan, dict[str, Any]]:
     """Return the model, job, plan and further keywords of `advise` in the variable of a job."""
     try:
-        text = variables[CARRIED]
+        more = (f"{CARRIED}_{number}" for number in range(2, _MOST_VARIABLES + 1))
+        text = variables[CARRIED] + "".join(variables.get(name, "") for name in more)
         if not text.startswith("{"):
             text = zlib.decompressobj(-15, _USUAL).decompress(b64decode(text), _MOST_UNPACKED).decode()
         parts = dict(json.loads(text if not has_too_many_values(text) else "null"))

@@ -243,7 +243,7 @@ def _checked(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 _TABLE = data_file("tools", "tools")
-TOOLS: Mapping[str, Tool] = {
+TOOLS: dict[str, Tool] = {
     entry["name"]: Tool(
         name=entry["name"],
         title=entry["title"],
@@ -263,11 +263,13 @@ TOOLS: Mapping[str, Tool] = {
 def allow_rehearsals() -> None:
     """Add the tool that runs scripts, which the person who starts the server requests."""
     entry = next(entry for entry in _TABLE["tool"] if entry.get("runs_code"))
-    dict.__setitem__(
-        TOOLS, entry["name"],
-        Tool(name=entry["name"], title=entry["title"], description=entry["description"], own=entry["arguments"],
-             required=tuple(entry["required"])),
-    )  # type: ignore[arg-type]  # fmt: skip
+    TOOLS[entry["name"]] = Tool(
+        name=entry["name"],
+        title=entry["title"],
+        description=entry["description"],
+        own=entry["arguments"],
+        required=tuple(entry["required"]),
+    )
 
 
 def call(name: str, arguments: Mapping[str, Any], caller: Caller) -> tuple[Answer, dict[str, Any]]:

@@ -152,14 +152,14 @@ def test_a_new_process_finds_the_prediction_of_any_model_in_its_job(
         started = learned.start(confirm=True, sdk=sdk)
     (tmp_path / "other").mkdir()
     command = [sys.executable, "-c", WATCHED, started.name]
-    shown = subprocess.run(command, cwd=tmp_path / "other", capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(command, cwd=tmp_path / "other", stdout=subprocess.PIPE, text=True, check=True).stdout
     assert float(shown.split()[0]) == learned.estimate.step_seconds
     assert "in the environment of the job" in shown
 
 
 def test_inserted_probes_change_the_choice(account, tmp_path, monkeypatch, capsys, shell):
     monkeypatch.chdir(tmp_path)
-    advice = smpa.advise("13B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", tokens="100B")
+    advice = smpa.advise("30B", "ml.p4d.24xlarge", instance_count=4, library="smp-v2", tokens="100B")
     set_displayed_last(shell, Advisor(advice))
     _, *probes, learn = cells(advice, advice.plan, "worth", "v2")
     for number, probe in enumerate(advice.worth_measuring().probes):
