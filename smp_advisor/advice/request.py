@@ -83,7 +83,12 @@ class Request:
     def of(cls, model: Any, cluster: Any, job: Job | None = None, **keywords: Any) -> Request:
         """Sort and check the keywords of `advise`."""
         price = keywords.pop("usd_per_hour", None)
-        own = {name: value for name, value in keywords.items() if name in _OPTIONS}
+        unset = ("objective", "min_fit_probability")  # None is not set, and these have a default
+        own = {
+            name: _DEFAULTS[name] if value is None and name in unset else value
+            for name, value in keywords.items()
+            if name in _OPTIONS
+        }
         settings = {name: value for name, value in keywords.items() if name not in _OPTIONS}
         own |= check({name: own[name] for name in _CHECKED if name in own})
         library = own["library"] = meant_library(own.get("library", "auto"))

@@ -32,6 +32,8 @@ _PLAIN: dict[str, tuple[type, ...]] = {
     "list": (list,),
     "tuple": (tuple,),
 }
+_INNER = {"ControlState", "Entry", "Probe", "Recommendation"}
+"""Classes of results that methods take, too."""
 _TITLES = {"None": "None", "Path": "a path", "PathLike": "a path", "str": "text", "int": "a whole number"}
 _TITLES |= {"float": "a number", "bool": "True or False", "dict": "a dictionary", "list": "a list", "tuple": "a tuple"}
 
@@ -60,7 +62,7 @@ def _names(annotation: str) -> tuple[str, ...]:
 @cache
 def _class(name: str) -> bool:
     """Return whether a name is that of a public class. Its module may not be loaded, so that only its name is known."""
-    return name[0].isupper() and name in sys.modules["smp_advisor"].__all__
+    return name in _INNER or (name[0].isupper() and name in sys.modules["smp_advisor"].__all__)
 
 
 def _accepts(name: str, value: object) -> bool:
@@ -114,7 +116,7 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 def checked_methods(cls: type[Class]) -> type[Class]:
     """Return the class, whose public methods check their arguments as `checked` does."""
     for name, member in list(vars(cls).items()):
-        if name.startswith("_"):
+        if name.startswith("_") and name != "__init__":
             continue
         if isinstance(member, (classmethod, staticmethod)):
             setattr(cls, name, type(member)(checked(member.__func__)))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments.signatures import checked_methods
 from smp_advisor.costs.uncertainty import TWO_SIDED
 from smp_advisor.costs.wording import plural, seconds
 from smp_advisor.errors import AdvisorError, RunError
@@ -62,6 +63,7 @@ _DRIFT = 0.02
 (`MeasuredRun.step_noise`)."""
 
 
+@checked_methods
 class Run(Shown):
     r"""A training job, local run or log next to its prediction. `poll` reads what is new; `wait` polls until the end.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tokenize
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -24,7 +25,7 @@ from smp_advisor.scripts.following import follow
 from smp_advisor.scripts.settings import from_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
     from smp_advisor.libraries.plan import Plan
@@ -73,7 +74,10 @@ def plan_fixes(
     hyperparameters: Mapping[str, Any] | None = None,
 ) -> list[FileFix]:
     """Every safe fix by file: the script first, then imported modules next to it. Nothing is written."""
-    selected = None if ids is None else {identifier.upper() for identifier in ids}
+    names: object = ids
+    if names is not None and (isinstance(names, str) or not isinstance(names, Iterable)):
+        raise AdvisorError(f"ids of fixes must be a list of their names, such as ['SMP001'], not {names!r:.80}.")
+    selected = None if ids is None else {str(identifier).upper() for identifier in ids}
     settings = from_plan(plan, library, hyperparameters)
     script = Path(path)
     texts: dict[Path, Source] = {}
