@@ -116,7 +116,7 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 def checked_methods(cls: type[Class]) -> type[Class]:
     """Return the class, whose public methods check their arguments as `checked` does."""
     for name, member in list(vars(cls).items()):
-        if name.startswith("_") and name != "__init__":
+        if name.startswith("_"):
             continue
         if isinstance(member, (classmethod, staticmethod)):
             setattr(cls, name, type(member)(checked(member.__func__)))
