@@ -18,12 +18,12 @@ from pathlib import Path
 from yardstick import seconds
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.reading.source import read
-from smp_advisor.scripts import check_script
-from smp_advisor.scripts.__main__ import main as command
-from smp_advisor.scripts.command.project import files_of
-from smp_advisor.scripts.following import follow
-from smp_advisor.scripts.settings import from_plan
+from smp_advisor.review.reading.source import read
+from smp_advisor.review.scripts import check_script
+from smp_advisor.review.scripts.__main__ import main as command
+from smp_advisor.review.scripts.command.project import files_of
+from smp_advisor.review.scripts.following import follow
+from smp_advisor.review.scripts.settings import from_plan
 
 TARGET = 0.1
 """Seconds of one processor per 1,000 lines that are read."""

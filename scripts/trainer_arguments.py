@@ -1,4 +1,4 @@
-"""Write smp_advisor/scripts/data/arguments.csv: arguments of trainers by release, read from wheels, never imported.
+"""Write smp_advisor/review/scripts/data/arguments.csv: arguments of trainers by release, read from wheels only.
 
 Download the releases first, one of each minor version, then name their folder:
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from smp_advisor.notebook import Advisor
     from smp_advisor.profiling import Profile, profile
     from smp_advisor.rehearsal import Rehearsal, rehearse
+    from smp_advisor.review.scripts import Finding, apply_fixes, check_script, read_stack, script_changes
     from smp_advisor.runs import Failure, read_failure
     from smp_advisor.runs.watching import Run
-    from smp_advisor.scripts import Finding, apply_fixes, check_script, read_stack, script_changes
     from smp_advisor.workload import Adapter, Calibration, Job, Model, Overheads, Stack, load_calibration, stacks
 
 __all__ = [
@@ -77,7 +77,7 @@ _HOMES = {
     "Cluster": "cluster",
     "Estimate": "costs",
     "Failure": "runs",
-    "Finding": "scripts",
+    "Finding": "review.scripts",
     "Instance": "cluster",
     "Job": "workload",
     "Model": "workload",
@@ -88,19 +88,19 @@ _HOMES = {
     "Run": "runs.watching",
     "Stack": "workload",
     "advise": "advice.advise",
-    "apply_fixes": "scripts",
+    "apply_fixes": "review.scripts",
     "check_estimator": "estimators",
-    "check_script": "scripts",
+    "check_script": "review.scripts",
     "estimate": "costs",
     "estimate_many": "costs",
     "load": "advice.files",
     "load_calibration": "workload",
     "profile": "profiling",
     "read_failure": "runs",
-    "read_stack": "scripts",
+    "read_stack": "review.scripts",
     "rehearse": "rehearsal",
     "save": "advice.files",
-    "script_changes": "scripts",
+    "script_changes": "review.scripts",
     "stacks": "workload",
     "watch": "estimators",
 }
@@ -120,7 +120,7 @@ def __getattr__(name: str) -> "Any":
         raise AttributeError(f"smp_advisor has no {name}() any more: {_GONE[name]}.")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from smp_advisor.uninterrupted import uninterrupted
+    from smp_advisor.core.uninterrupted import uninterrupted
 
     with uninterrupted():
         value = getattr(import_module(f"smp_advisor.{_HOMES[name]}"), name)
@@ -134,7 +134,7 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(ipython: "InteractiveShell") -> None:
     """``%load_ext smp_advisor``: register the magics."""
-    from smp_advisor.uninterrupted import uninterrupted
+    from smp_advisor.core.uninterrupted import uninterrupted
 
     with uninterrupted():
         from smp_advisor.notebook.magics import load
@@ -155,7 +155,7 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
 
 
 def _show_advice(advice: "Advice | Recommendation") -> None:
-    from smp_advisor.uninterrupted import uninterrupted
+    from smp_advisor.core.uninterrupted import uninterrupted
 
     with uninterrupted():
         from smp_advisor.notebook.advisor import advisor_of
@@ -164,7 +164,7 @@ def _show_advice(advice: "Advice | Recommendation") -> None:
 
 
 def _show_run(run: "Run") -> None:
-    from smp_advisor.uninterrupted import uninterrupted
+    from smp_advisor.core.uninterrupted import uninterrupted
 
     with uninterrupted():
         from smp_advisor.notebook.run_magics import show_run

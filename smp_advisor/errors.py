@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from smp_advisor.words import plain
+from smp_advisor.core.words import plain
 
 _PACKAGE = str(Path(__file__).parent)
 _LONG_WORD = r"\S{300,}"

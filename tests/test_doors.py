@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import smp_advisor
-from smp_advisor import files
+from smp_advisor.core import files
 from smp_advisor.errors import AdvisorError
 from smp_advisor.tools.interface import Caller, call
 
@@ -52,7 +52,7 @@ def _opened_elsewhere(file: Path) -> list[str]:
 
 
 def test_files_of_others_are_opened_in_one_place():
-    modules = [file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "files.py"]
+    modules = [file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "core/files.py"]
     modules = [file for file in modules if not str(file.relative_to(PACKAGE)).startswith(CHILDREN)]
     assert [place for file in modules for place in _opened_elsewhere(file)] == []
 

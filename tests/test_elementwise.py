@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smp_advisor import elementwise
+from smp_advisor.core import elementwise
 
 VALUES, POSITIVE = st.floats(-1e12, 1e12), st.floats(1e-12, 1e12) | st.just(0.0)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[st.SearchStrategy, ...]]] = {

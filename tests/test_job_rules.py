@@ -14,8 +14,8 @@ from smp_advisor.cluster.containers import container
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import AdvisorError, ExportError
 from smp_advisor.export import estimator_cell
-from smp_advisor.job_rules import MAX_RUN_SECONDS, JobTerms, job_faults
 from smp_advisor.libraries import LIBRARIES, Plan, versions
+from smp_advisor.libraries.job_rules import MAX_RUN_SECONDS, JobTerms, job_faults
 from smp_advisor.libraries.schema import schema
 from smp_advisor.workload import Job, Model
 

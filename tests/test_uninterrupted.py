@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from smp_advisor.uninterrupted import uninterrupted
+from smp_advisor.core.uninterrupted import uninterrupted
 
 PACKAGE = Path(__file__).parents[1] / "smp_advisor"
 FRAGILE = {"numpy", "pandas", "torch"}

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import smp_advisor as smpa
+from smp_advisor.core.tables import number
 from smp_advisor.costs.wording import cost_per_million
 from smp_advisor.notebook.advisor import Advisor
 from smp_advisor.notebook.figures import figures
 from smp_advisor.notebook.view_state import explanation, recommendation
-from smp_advisor.tables import number
 
 REQUESTS = {
     "smp-v1": {"model": "13B", "cluster": "ml.p4d.24xlarge", "instance_count": 4},

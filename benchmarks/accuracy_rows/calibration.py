@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.cluster.table import instances
+from smp_advisor.core.files import data_file
 from smp_advisor.costs.constants import constants
-from smp_advisor.files import data_file
 
 from .judge import judge
 from .sites import Linear, fit

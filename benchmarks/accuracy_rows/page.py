@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.files import data_file
+from smp_advisor.core.files import data_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from scripts.pages import gallery, glossary, libraries, options, reference, reference_rows, stacks
 from scripts.pages.api import api_pages
 from scripts.pages.checks import page_of, section_page
-from smp_advisor.findings.catalog import sections
+from smp_advisor.review.findings.catalog import sections
 
 if TYPE_CHECKING:
     from collections.abc import Callable

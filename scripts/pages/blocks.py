@@ -34,7 +34,7 @@ from sybil.parsers.markdown import CodeBlockParser, SkipParser
 from traitlets.config import Config
 
 from smp_advisor.command.__main__ import main as smp_advisor
-from smp_advisor.scripts.__main__ import main as smp_advisor_check
+from smp_advisor.review.scripts.__main__ import main as smp_advisor_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

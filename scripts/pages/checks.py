@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.findings.catalog import Check, Section, check_markdown, sections
+from smp_advisor.review.findings.catalog import Check, Section, check_markdown, sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +35,7 @@ def page_of(section: Section) -> str:
 
 def section_page(section: Section) -> str:
     """The page of a section as Markdown, each check with its texts, examples, source, and why it stays."""
-    marks = "<!-- Written by `make pages` from smp_advisor/findings/data. -->"
+    marks = "<!-- Written by `make pages` from smp_advisor/review/findings/data. -->"
     parts = [f"# {section.name}\n\n{marks}\n\nApplies {section.applies}. [All checks](../checks.md)\n"]
     parts += [
         f"## {check.id}\n\n{check.title}\n\n{check_markdown(check)}\n{_found(check)}\n" for check in section.checks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.command.__main__ import parser as advisor_parser
 from smp_advisor.notebook.magics import MAGICS, AdvisorMagics
 from smp_advisor.notebook.run_magics import ProfileMagics, RunMagics
-from smp_advisor.scripts.command.options import _parser as check_parser
+from smp_advisor.review.scripts.command.options import _parser as check_parser
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.arguments import LIMITS, amount_of, meant, options
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, completed_instance, gpu
+from smp_advisor.core.files import CONFIGURATION, confined, read_text
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import CONFIGURATION, confined, read_text
 from smp_advisor.workload.calibration import load_calibration
 
 if TYPE_CHECKING:

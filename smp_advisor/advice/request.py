@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice.description import Progress
     from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.cluster.table import Instance
-    from smp_advisor.scripts.following import ScriptStack
+    from smp_advisor.review.scripts.following import ScriptStack
     from smp_advisor.search.rank import Objective
 
 
@@ -431,7 +431,7 @@ def _code_of(script: str | None) -> ScriptStack | None:
     """Kind of code of a training script on this machine; None if the file is elsewhere or cannot be read."""
     if script is None or not Path(script).is_file():
         return None
-    from smp_advisor.scripts.following import read_stack  # the checker is not needed otherwise
+    from smp_advisor.review.scripts.following import read_stack  # the checker is not needed otherwise
 
     try:
         return read_stack(Path(script))

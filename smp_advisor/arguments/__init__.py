@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from smp_advisor.arguments.amounts import DAYS_OF, number_in
+from smp_advisor.core.files import data_file
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import data_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

@@ -10,10 +10,10 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from smp_advisor.core.files import user_path, write_text
+from smp_advisor.core.tables import Table
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import user_path, write_text
 from smp_advisor.marks import dot, label, line, number, rect, text_width
-from smp_advisor.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from smp_advisor.charts.chart import Chart
 from smp_advisor.charts.step import plan_text
+from smp_advisor.core.tables import number
 from smp_advisor.costs.uncertainty import DIVISIONS, plan_divisions
 from smp_advisor.errors import AdvisorError
 from smp_advisor.marks import (
@@ -29,7 +30,6 @@ from smp_advisor.marks import (
 from smp_advisor.search.clusters import ClusterSize, Limits, suitable
 from smp_advisor.search.search import SearchResult, listed_plans, representatives
 from smp_advisor.search.sizes import ClusterSizes
-from smp_advisor.tables import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from smp_advisor.files import data_file, rows
+from smp_advisor.core.files import data_file, rows
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.table import Instance

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from smp_advisor.arguments import require_whole, shown
+from smp_advisor.core.files import columns, data_file, rows
+from smp_advisor.core.words import plain
 from smp_advisor.errors import ClusterError, InstanceError
-from smp_advisor.files import columns, data_file, rows
-from smp_advisor.words import plain
 
 MOST_FIGURE = 10**9
 """Largest figure of an instance."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.core.elementwise import anywhere, ceil, maximum, minimum, where
 from smp_advisor.costs.world import in_flight, stack_of, vocabulary_shards
-from smp_advisor.elementwise import anywhere, ceil, maximum, minimum, where
 from smp_advisor.libraries.layout import CONTIGUOUS
 from smp_advisor.libraries.state_bytes import RETURNED_HALF_LOGIT_BYTES
 from smp_advisor.libraries.version import has_plain_head
 
 if TYPE_CHECKING:
+    from smp_advisor.core.elementwise import Floats
     from smp_advisor.costs.world import Stage, World
-    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.block import Attention, Block
     from smp_advisor.workload.job import Job

@@ -11,9 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from smp_advisor.costs.constants import constant, gpu_constant
-from smp_advisor.costs.world import trained_parameters
-from smp_advisor.elementwise import (
+from smp_advisor.core.elementwise import (
     anywhere,
     binary_logarithm,
     ceil,
@@ -24,14 +22,16 @@ from smp_advisor.elementwise import (
     quotient,
     where,
 )
+from smp_advisor.costs.constants import constant, gpu_constant
+from smp_advisor.costs.world import trained_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.core.elementwise import Bools, Floats
     from smp_advisor.costs.compute import Passes
     from smp_advisor.costs.world import LocalParameters, World
-    from smp_advisor.elementwise import Bools, Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.model import Model
 

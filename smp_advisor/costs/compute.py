@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from smp_advisor.core.elementwise import anywhere, inverted, maximum, minimum, where
 from smp_advisor.costs.activations import computes_loss_in_parts, head_rows
 from smp_advisor.costs.communication import Group, all_gather_seconds, all_reduce_seconds, all_to_all_seconds
 from smp_advisor.costs.constants import constant, gpu_constant, memory_bandwidth, peak_flops
 from smp_advisor.costs.kernels import attention_seconds, product_seconds, products_seconds
 from smp_advisor.costs.world import owned_parameters, stack_of, stage_kinds, trained_parameters, vocabulary_shards
-from smp_advisor.elementwise import anywhere, inverted, maximum, minimum, where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.table import Instance
+    from smp_advisor.core.elementwise import Floats
     from smp_advisor.costs.world import LocalParameters, Stage, World
-    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.block import Block, Kernels
     from smp_advisor.workload.job import Job

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from smp_advisor.files import data_file
+from smp_advisor.core.files import data_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from smp_advisor.cluster.table import Instance
-    from smp_advisor.elementwise import Floats
+    from smp_advisor.core.elementwise import Floats
     from smp_advisor.workload.job import Job
 
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import data_file
 from smp_advisor.costs.world import stack_of
-from smp_advisor.files import data_file
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.arguments import brief
-from smp_advisor.uninterrupted import uninterrupted
+from smp_advisor.core.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,6 +13,9 @@ import numpy as np
 
 from smp_advisor.arguments import require_types
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.core.elementwise import largest, root, smallest
+from smp_advisor.core.files import sentence
+from smp_advisor.core.stopping import stop_if_nobody_waits
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.communication import MOST_MEASURED, Group, is_first_generation
 from smp_advisor.costs.compute import model_flops_per_sample
@@ -41,8 +44,6 @@ from smp_advisor.costs.step_time import Step, step_of
 from smp_advisor.costs.transfer import targets
 from smp_advisor.costs.uncertainty import Doubt, has_runs, narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.world import World, in_flight, stack_of, stage_kinds, stages, vocabulary_shards
-from smp_advisor.elementwise import largest, root, smallest
-from smp_advisor.files import sentence
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import get_library, supports_tensor_parallelism
@@ -50,7 +51,6 @@ from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.validation import check_against
 from smp_advisor.libraries.version import installed_by
-from smp_advisor.stopping import stop_if_nobody_waits
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model, with_decoder
 from smp_advisor.workload.stack import AUTO, stack
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.table import Instance
+    from smp_advisor.core.elementwise import Floats
     from smp_advisor.costs.world import Stage
-    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
 
 

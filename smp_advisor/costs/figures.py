@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.core.tables import Figure
 from smp_advisor.costs.uncertainty import TWO_SIDED
-from smp_advisor.tables import Figure
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate

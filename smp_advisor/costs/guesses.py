@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import sentence
 from smp_advisor.costs.evaluate import seconds_columns
 from smp_advisor.costs.wording import seconds as duration
 from smp_advisor.costs.world import stack_of
-from smp_advisor.files import sentence
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.workload.stack import AUTO, stacks
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from smp_advisor.core.elementwise import anywhere, ceil, common_divisor, inverted, maximum, minimum, where
+from smp_advisor.core.files import rows
 from smp_advisor.costs.constants import constant, gpu_constant, has_gpu_constant, memory_bandwidth, peak_flops
-from smp_advisor.elementwise import anywhere, ceil, common_divisor, inverted, maximum, minimum, where
-from smp_advisor.files import rows
 from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.cluster.table import Instance
+    from smp_advisor.core.elementwise import Floats
     from smp_advisor.costs.world import World
-    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.block import Attention, Block, Matmul
     from smp_advisor.workload.stack import Stack

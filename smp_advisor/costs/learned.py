@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.core.elementwise import Floats as Numbers
     from smp_advisor.costs.step_time import Step
-    from smp_advisor.elementwise import Floats as Numbers
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.calibration import Calibration, MeasuredRun
     from smp_advisor.workload.job import Job

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from smp_advisor.core.elementwise import anywhere, inverted, largest, maximum, minimum, where
+from smp_advisor.core.files import sentence
 from smp_advisor.costs.activations import activation_bytes, offloaded_activation_bytes, unit_layers
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.world import (
@@ -15,14 +17,12 @@ from smp_advisor.costs.world import (
     state_bytes,
     trained_parameters,
 )
-from smp_advisor.elementwise import anywhere, inverted, largest, maximum, minimum, where
-from smp_advisor.files import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from smp_advisor.core.elementwise import Bools, Floats
     from smp_advisor.costs.world import Stage, World
-    from smp_advisor.elementwise import Bools, Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.model import Model
 

@@ -17,7 +17,7 @@ from smp_advisor.workload.calibration import MEMORY_QUANTITIES, MeasuredRun
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.elementwise import Floats
+    from smp_advisor.core.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.calibration import MemoryKind
     from smp_advisor.workload.job import Job

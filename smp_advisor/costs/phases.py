@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.core.files import sentence
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.effective_time import checkpoint_bytes, writing_nodes
 from smp_advisor.costs.estimate import Phase
-from smp_advisor.files import sentence
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster

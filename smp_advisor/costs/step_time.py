@@ -5,6 +5,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from smp_advisor.core.elementwise import (
+    anywhere,
+    choose,
+    inverted,
+    largest,
+    largest_index,
+    maximum,
+    minimum,
+    power,
+    root,
+    where,
+)
 from smp_advisor.costs.activations import head_rows, offloaded_activation_bytes
 from smp_advisor.costs.communication import Group, data_parallel_seconds, point_to_point_seconds
 from smp_advisor.costs.compute import Passes, optimizer_form, optimizer_host_seconds, stage_passes
@@ -18,25 +30,13 @@ from smp_advisor.costs.world import (
     stage_runs,
     vocabulary_shards,
 )
-from smp_advisor.elementwise import (
-    anywhere,
-    choose,
-    inverted,
-    largest,
-    largest_index,
-    maximum,
-    minimum,
-    power,
-    root,
-    where,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.core.elementwise import Floats, Ints
     from smp_advisor.costs.world import World
-    from smp_advisor.elementwise import Floats, Ints
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model

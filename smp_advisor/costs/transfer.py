@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from smp_advisor.core.elementwise import where
+from smp_advisor.core.files import data_file
 from smp_advisor.costs.uncertainty import plan_kinds
 from smp_advisor.costs.world import World, stack_of
-from smp_advisor.elementwise import where
-from smp_advisor.files import data_file
 from smp_advisor.workload.calibration import FEATURES, Conditions
 
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smp_advisor.core.elementwise import where
+from smp_advisor.core.files import data_file, rows
 from smp_advisor.costs.constants import constants
-from smp_advisor.elementwise import where
-from smp_advisor.files import data_file, rows
 from smp_advisor.workload.stack import stacks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.elementwise import Floats
+    from smp_advisor.core.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
 
 

@@ -7,12 +7,12 @@ from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from smp_advisor.elementwise import maximum, minimum, where
+from smp_advisor.core.elementwise import maximum, minimum, where
 from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.elementwise import Floats
+    from smp_advisor.core.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model

@@ -11,9 +11,9 @@ from smp_advisor.advice.files import load
 from smp_advisor.advice.written import CARRIED, carried_from
 from smp_advisor.arguments import require_types
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.core.files import user_path
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.estimators.check import check_estimator
-from smp_advisor.files import user_path
 from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, LocalFolder, TrainingJob, child, is_job_name, source_in
 from smp_advisor.runs.watching import Run
 from smp_advisor.workload.model import Model

@@ -24,7 +24,7 @@ from smp_advisor.estimators.strategies import (
 )
 from smp_advisor.estimators.torch_jobs import read_defaults, read_strategy
 from smp_advisor.libraries.library import get_library
-from smp_advisor.reading.values import Mapping
+from smp_advisor.review.reading.values import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping as Dictionary
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.readback import ReadBack
     from smp_advisor.estimators.received import Received
     from smp_advisor.libraries.library import Library
-    from smp_advisor.reading.source import Span, Unresolved
+    from smp_advisor.review.reading.source import Span, Unresolved
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 

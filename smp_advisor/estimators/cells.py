@@ -21,20 +21,20 @@ from smp_advisor.estimators.sagemaker_jobs import (
     configuration_of_trainer,
     looks_like_request,
 )
-from smp_advisor.reading.following import follow
-from smp_advisor.reading.run import Frame, TooLongError, settled
-from smp_advisor.reading.values import Collection, Entry, Mapping
-from smp_advisor.scripts.queries import makers
+from smp_advisor.review.reading.following import follow
+from smp_advisor.review.reading.run import Frame, TooLongError, settled
+from smp_advisor.review.reading.values import Collection, Entry, Mapping
+from smp_advisor.review.scripts.queries import makers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from collections.abc import Mapping as Dictionary
     from typing import Any
 
-    from smp_advisor.reading.run import Run
-    from smp_advisor.reading.source import Source, Unresolved
-    from smp_advisor.reading.trace import Call
-    from smp_advisor.reading.values import Function, Value
+    from smp_advisor.review.reading.run import Run
+    from smp_advisor.review.reading.source import Source, Unresolved
+    from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.reading.values import Function, Value
 
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 _MAKERS = ("PyTorch", "TensorFlow", "HuggingFace", "Estimator", "ModelTrainer", "create_training_job")

@@ -18,11 +18,11 @@ from smp_advisor.estimators.corrections import as_pasted, changed_by, corrected
 from smp_advisor.estimators.documents import Document, open_document
 from smp_advisor.estimators.readback import ReadBack
 from smp_advisor.estimators.report import EstimatorReport, Reading
-from smp_advisor.findings.catalog import catalog
-from smp_advisor.findings.finding import Finding, Fix
 from smp_advisor.libraries.library import library_with, require_library
-from smp_advisor.reading.source import Unresolved
-from smp_advisor.scripts.check import check_source
+from smp_advisor.review.findings.catalog import catalog
+from smp_advisor.review.findings.finding import Finding, Fix
+from smp_advisor.review.reading.source import Unresolved
+from smp_advisor.review.scripts.check import check_source
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from smp_advisor.estimators.checks import Hit
-    from smp_advisor.reading.source import Source
+    from smp_advisor.review.reading.source import Source
 
 __all__ = ["check_estimator", "looks_like_estimator"]
 

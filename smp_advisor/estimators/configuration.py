@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.libraries.library import library_with
 from smp_advisor.libraries.sharding import OF_TOOLS, OF_ZERO
-from smp_advisor.reading.data import plain, reason
-from smp_advisor.reading.values import Constant, Mapping, Value
+from smp_advisor.review.reading.data import plain, reason
+from smp_advisor.review.reading.values import Constant, Mapping, Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping as Dictionary
 
-    from smp_advisor.reading.source import Span
+    from smp_advisor.review.reading.source import Span
 
 _LONGEST_NUMBER = 40
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.checks import CORRECTABLE, Case
 from smp_advisor.estimators.documents import Document, with_text, yaml_table
-from smp_advisor.findings.catalog import catalog
-from smp_advisor.reading.module import complete, parses
-from smp_advisor.reading.source import Edit, applied
-from smp_advisor.reading.values import Constant, Mapping
+from smp_advisor.review.findings.catalog import catalog
+from smp_advisor.review.reading.module import complete, parses
+from smp_advisor.review.reading.source import Edit, applied
+from smp_advisor.review.reading.values import Constant, Mapping
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.cases import Terms
     from smp_advisor.estimators.checks import Change, Hit
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.documents import Dialect
-    from smp_advisor.reading.source import Span
+    from smp_advisor.review.reading.source import Span
 
 _LITERAL = re.compile(r"-?[\w.+-]+|[rbfu]?(\"[^\"\n]*\"|'[^'\n]*')", re.IGNORECASE)
 _SCIENTIFIC = re.compile(r"[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]+")

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
+from smp_advisor.core.files import CONFIGURATION, NOTEBOOK, SCRIPT, Text, read_bytes, user_path
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import CONFIGURATION, NOTEBOOK, SCRIPT, Text, read_bytes, user_path
-from smp_advisor.reading.source import Source, Span, read
-from smp_advisor.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
+from smp_advisor.review.reading.source import Source, Span, read
+from smp_advisor.review.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -247,7 +247,7 @@ def _as_python(text: str) -> tuple[str, list[int]]:
 
 
 def _is_python(text: str) -> bool:
-    from smp_advisor.reading.module import parses
+    from smp_advisor.review.reading.module import parses
 
     return parses(read(f"{text}\n").text)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.estimators.configuration import Gap, constant, inner_table, why_not
 from smp_advisor.libraries.library import library_with
 from smp_advisor.libraries.schema import schema
-from smp_advisor.reading.data import from_plain, reason
-from smp_advisor.reading.values import Mapping, Value
+from smp_advisor.review.reading.data import from_plain, reason
+from smp_advisor.review.reading.values import Mapping, Value
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration, Setting

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import Configuration, Setting, constant, inner_table, plain_of, undescribed
-from smp_advisor.reading.values import Collection, Mapping
+from smp_advisor.review.reading.values import Collection, Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

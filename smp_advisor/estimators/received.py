@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import Setting
-from smp_advisor.reading.source import read
-from smp_advisor.reading.values import Argument, Constant
-from smp_advisor.scripts.check import report_of
-from smp_advisor.scripts.checks.outputs import flags_of, in_model_folder
-from smp_advisor.scripts.checks.planned import trainer_arguments
-from smp_advisor.scripts.following import follow
-from smp_advisor.scripts.queries import constant
-from smp_advisor.scripts.settings import from_plan
+from smp_advisor.review.reading.source import read
+from smp_advisor.review.reading.values import Argument, Constant
+from smp_advisor.review.scripts.check import report_of
+from smp_advisor.review.scripts.checks.outputs import flags_of, in_model_folder
+from smp_advisor.review.scripts.checks.planned import trainer_arguments
+from smp_advisor.review.scripts.following import follow
+from smp_advisor.review.scripts.queries import constant
+from smp_advisor.review.scripts.settings import from_plan
 from smp_advisor.workload.from_config import is_model_name
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.documents import Siblings
-    from smp_advisor.findings.report import Report
-    from smp_advisor.scripts.context import Context
+    from smp_advisor.review.findings.report import Report
+    from smp_advisor.review.scripts.context import Context
 
 _OF_LAUNCHERS = ("sagemaker_", "mp_", "smp_")
 _MOST_CHARACTERS = 400_000

@@ -29,7 +29,7 @@ from smp_advisor.estimators.configuration import (
 from smp_advisor.estimators.documents import resolve, unwrapped
 from smp_advisor.estimators.strategies import strategy_of_deepspeed
 from smp_advisor.libraries.library import library_with
-from smp_advisor.reading.values import Collection, Constant, Mapping
+from smp_advisor.review.reading.values import Collection, Constant, Mapping
 from smp_advisor.workload.adapter import Adapter
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.costs.wording import fit, gib
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.estimators.readback import ReadBack
-from smp_advisor.findings.report import Report
 from smp_advisor.libraries.schema import schema
+from smp_advisor.review.findings.report import Report
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice

@@ -9,10 +9,10 @@ from smp_advisor.estimators.configuration import Configuration, Gap, Setting, co
 from smp_advisor.estimators.launchers import choose_library, decoded, read_distribution, read_toolkit_contract
 from smp_advisor.estimators.terms import image_name
 from smp_advisor.libraries.library import library_with
-from smp_advisor.reading.values import Constant, Mapping, Operation, Result, Value
+from smp_advisor.review.reading.values import Constant, Mapping, Operation, Result, Value
 
 if TYPE_CHECKING:
-    from smp_advisor.reading.trace import Call
+    from smp_advisor.review.reading.trace import Call
 
 _DRIVERS = {"Torchrun": "torch_distributed", "MPI": "mpi"}
 ESTIMATORS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "HuggingFace": "huggingface", "Estimator": "pytorch"}

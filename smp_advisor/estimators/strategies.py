@@ -20,7 +20,7 @@ from smp_advisor.estimators.configuration import (
 if TYPE_CHECKING:
     from collections.abc import Mapping as Dictionary
 
-    from smp_advisor.reading.values import Mapping
+    from smp_advisor.review.reading.values import Mapping
 
 _DEVICES = ("cpu", "nvme")
 _MICRO_BATCH = "train_micro_batch_size_per_gpu"

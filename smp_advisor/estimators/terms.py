@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.containers import Container, containers, containers_of, image_at, repositories
 from smp_advisor.estimators.configuration import constant, count, inner_table
-from smp_advisor.job_rules import LOCAL, JobTerms
+from smp_advisor.libraries.job_rules import LOCAL, JobTerms
 from smp_advisor.libraries.version import facts, images, release
-from smp_advisor.reading.values import Collection, Constant, Mapping, Result
+from smp_advisor.review.reading.values import Collection, Constant, Mapping, Result
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
-    from smp_advisor.reading.source import Span
+    from smp_advisor.review.reading.source import Span
 
 __all__ = ["LOCAL", "container_of", "image_name", "is_version", "known_pairs", "library_version", "span_of_term"]
 __all__ += ["terms_of", "version_of_older_pair"]

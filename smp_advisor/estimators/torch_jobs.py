@@ -34,7 +34,7 @@ from smp_advisor.estimators.strategies import (
 )
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.libraries.library import get_library
-from smp_advisor.scripts.settings import CHECKPOINTING
+from smp_advisor.review.scripts.settings import CHECKPOINTING
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration

@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.table import table_date
+from smp_advisor.core.files import data_file
 from smp_advisor.export.job_cell import chosen_sdk
 from smp_advisor.export.options import JobOptions, base_job_name, bucket_and_prefix, require_sagemaker
 from smp_advisor.export.template import Comment, comment_lines, render
-from smp_advisor.files import data_file
 from smp_advisor.libraries.version import image
 
 if TYPE_CHECKING:

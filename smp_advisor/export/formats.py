@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from smp_advisor.arguments import require_types
+from smp_advisor.core.files import data_file
 from smp_advisor.errors import ExportError
 from smp_advisor.export.job_cell import summary
 from smp_advisor.export.launch import Launch, ScriptCheck, launch
 from smp_advisor.export.options import JobOptions, option_names, require_integer, require_text
 from smp_advisor.export.script import written
 from smp_advisor.export.template import Comment, comments, render
-from smp_advisor.files import data_file
-from smp_advisor.job_rules import SCRIPT_NAME
+from smp_advisor.libraries.job_rules import SCRIPT_NAME
 from smp_advisor.libraries.plan import Plan
 
 if TYPE_CHECKING:

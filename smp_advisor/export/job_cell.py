@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.cluster.containers import image_at, patched_pytorch, table_date
+from smp_advisor.core.tables import number
 from smp_advisor.costs.wording import parameters_text, plural, probability
 from smp_advisor.errors import ExportError
 from smp_advisor.export.launch import Launch, ScriptCheck, launch
@@ -35,7 +36,6 @@ from smp_advisor.export.template import (
     text_literal,
 )
 from smp_advisor.libraries.version import facts, images
-from smp_advisor.tables import number
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster

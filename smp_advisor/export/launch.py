@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from smp_advisor.arguments import require_types
+from smp_advisor.core.files import data_file
 from smp_advisor.errors import ExportError
 from smp_advisor.export.options import (
     CHECKPOINT_CHANNEL,
@@ -24,8 +25,7 @@ from smp_advisor.export.options import (
 from smp_advisor.export.run import Run, Schedule, run_of, schedule_of
 from smp_advisor.export.script import builds, companions, requirements, writable
 from smp_advisor.export.template import Expression
-from smp_advisor.files import data_file
-from smp_advisor.job_rules import MAX_RUN_SECONDS, SCRIPT_NAME, JobTerms
+from smp_advisor.libraries.job_rules import MAX_RUN_SECONDS, SCRIPT_NAME, JobTerms
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.version import image, require_supported_instance, version_on

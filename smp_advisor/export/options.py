@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import data_file
 from smp_advisor.errors import ExportError
-from smp_advisor.files import data_file
-from smp_advisor.job_rules import MAX_RUN_SECONDS, JobTerms, job_faults
+from smp_advisor.libraries.job_rules import MAX_RUN_SECONDS, JobTerms, job_faults
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smp_advisor.core.files import data_file
 from smp_advisor.costs.effective_time import EffectiveTime, effective_time, writing_nodes
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.wording import percent, probability
 from smp_advisor.errors import ExportError, PlanError
 from smp_advisor.export.options import FileSystem
 from smp_advisor.export.script_parts import architecture_of, in_words
-from smp_advisor.files import data_file
-from smp_advisor.job_rules import MAX_RUN_SECONDS
 from smp_advisor.libraries.groups import global_batch_size
+from smp_advisor.libraries.job_rules import MAX_RUN_SECONDS
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.workload.job import OVERHEADS
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import data_file
 from smp_advisor.errors import ExportError, UnknownFamilyError
 from smp_advisor.export import script_torch, script_trl
 from smp_advisor.export.options import JobOptions
@@ -21,8 +22,7 @@ from smp_advisor.export.script_parts import (
     unscripted,
 )
 from smp_advisor.export.template import Comment, text_literal
-from smp_advisor.files import data_file
-from smp_advisor.job_rules import SCRIPT_NAME
+from smp_advisor.libraries.job_rules import SCRIPT_NAME
 from smp_advisor.libraries.library import LOCAL_LIBRARY, supports_tensor_parallelism
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.validation import unscripted_adapter

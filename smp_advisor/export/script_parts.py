@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import data_file
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import peak_flops
 from smp_advisor.costs.wording import parameters_text
 from smp_advisor.errors import ExportError
 from smp_advisor.export.template import Comment, comment, comment_lines, gathered, render, text_literal
-from smp_advisor.files import data_file
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.version import (
     image,

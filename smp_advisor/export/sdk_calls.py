@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import data_file
 from smp_advisor.errors import ExportError
 from smp_advisor.export.options import FileSystem
 from smp_advisor.export.template import Call, Comment, Expression
-from smp_advisor.files import data_file
 from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:

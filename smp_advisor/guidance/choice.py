@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import data_file
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.wording import (
     adapter_text,
@@ -22,7 +23,6 @@ from smp_advisor.costs.wording import (
     sample_unit,
     utilization,
 )
-from smp_advisor.files import data_file
 from smp_advisor.guidance.conclusion import Argument, Conclusion, speed_of, used
 from smp_advisor.guidance.variants import PlannedRun, WhatIf, vary
 from smp_advisor.libraries.library import get_library, plan_fields

@@ -8,6 +8,8 @@ from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.tables import Table
+from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.costs.evaluate import memory_columns
 from smp_advisor.costs.wording import (
     SAME,
@@ -28,8 +30,6 @@ from smp_advisor.libraries.controls import fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, global_batch_size, shard_degree
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.libraries.library import get_library, plan_fields
-from smp_advisor.tables import Table
-from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

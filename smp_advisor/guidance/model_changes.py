@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import data_file
 from smp_advisor.costs.wording import listed, percent, unit
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import data_file
 from smp_advisor.guidance.practices import Step
 from smp_advisor.search.search import search
 from smp_advisor.workload.counts import format_count

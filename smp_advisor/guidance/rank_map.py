@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smp_advisor.core.tables import Table
+from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.costs.wording import plural
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree, shard_degree
 from smp_advisor.libraries.library import plan_fields
-from smp_advisor.tables import Table
-from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     import pandas as pd

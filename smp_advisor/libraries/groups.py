@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from smp_advisor.core.files import sentence
 from smp_advisor.errors import PlanError
-from smp_advisor.files import sentence
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster

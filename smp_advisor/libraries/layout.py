@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smp_advisor.elementwise import where
+from smp_advisor.core.elementwise import where
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_defaults
 from smp_advisor.libraries.schema import SCHEDULES, default_of

@@ -8,8 +8,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from smp_advisor.core.files import table
 from smp_advisor.errors import PlanError
-from smp_advisor.files import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -7,8 +7,8 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypedDict
 
 from smp_advisor.arguments import brief
+from smp_advisor.core.files import sentence
 from smp_advisor.errors import PlanError
-from smp_advisor.files import sentence
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, libraries, plan_defaults, require_library
 from smp_advisor.libraries.schema import nearest, schema
 from smp_advisor.libraries.sharding import RESHARDING

@@ -10,9 +10,9 @@ from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.version import release, require_version
-from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smp_advisor.core.files import sentence
 from smp_advisor.errors import PlanError
-from smp_advisor.files import sentence
 from smp_advisor.libraries.groups import divisors
 from smp_advisor.libraries.layout import PlanColumns, checkpoint_code, decoded, encoded, layout_of_columns
 from smp_advisor.libraries.library import (

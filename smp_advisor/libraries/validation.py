@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import shown
+from smp_advisor.core.files import sentence
 from smp_advisor.errors import PlanError
-from smp_advisor.files import sentence
 from smp_advisor.libraries import groups
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, TRL_SINCE, get_library, libraries, plan_fields
 from smp_advisor.libraries.schema import Parameter, Schema, nearest, schema

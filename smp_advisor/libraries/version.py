@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.cluster.containers import Container, container, containers_of, unlisted
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.cluster.table import instances
+from smp_advisor.core.files import rows, sentence, table
 from smp_advisor.errors import InstanceError, PlanError
-from smp_advisor.files import rows, sentence, table
 from smp_advisor.libraries.library import get_library, libraries
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import user_path
+from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import user_path
-from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.estimators import EstimatorReport
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.scripts import FileFix
+    from smp_advisor.review.scripts import FileFix
 
 
 _CONFIGURATIONS = (".yaml", ".yml", ".json")
@@ -89,7 +89,7 @@ def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str
 
 def checked(path: str, plan: Plan) -> dict[str, Any]:
     """Check a script by its path: a summary (or why it cannot be), findings with their fixes, unresolved parts."""
-    from smp_advisor.scripts import check_script, plan_fixes
+    from smp_advisor.review.scripts import check_script, plan_fixes
 
     if not path.strip():
         return _no_script("Enter the path of a training script, for example train.py.")
@@ -112,7 +112,7 @@ def checked(path: str, plan: Plan) -> dict[str, Any]:
 
 def fixed(content: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
     """Write a fix that the user has reviewed, of one finding or all, if it is still the same, and check again."""
-    from smp_advisor.scripts.fixes import write_fixed
+    from smp_advisor.review.scripts.fixes import write_fixed
 
     path, in_place = str(content.get("path", "")), content.get("in_place") is True
     written: list[str] = []
@@ -130,7 +130,7 @@ def fixed(content: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
 
 def _reviewed(content: Mapping[str, Any], plan: Plan) -> list[tuple[Path, str]]:
     """Files to write with their new texts; empty if the change is not the reviewed one."""
-    from smp_advisor.scripts import check_script, plan_fixes
+    from smp_advisor.review.scripts import check_script, plan_fixes
 
     script, diff = user_path(str(content.get("path", "")).strip(), AdvisorError), content.get("diff")
     if not content.get("check"):

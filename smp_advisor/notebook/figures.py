@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.advice.live.settings import dollars
 from smp_advisor.charts.step import memory_interval
+from smp_advisor.core.tables import between, number
 from smp_advisor.costs.wording import (
     adapter_text,
     cost_per_million,
@@ -26,7 +27,6 @@ from smp_advisor.guidance.choice import certainty_in_short
 from smp_advisor.guidance.report import ladder_of
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search.rank import NEAR_BEST
-from smp_advisor.tables import between, number
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.advice.options import keywords_of, named_values
 from smp_advisor.arguments import LIMITS
+from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.notebook.cells import KINDS
 from smp_advisor.notebook.run_magics import ProfileMagics, RunMagics
@@ -26,7 +27,6 @@ from smp_advisor.notebook.shown import (
     value_of,
     with_help,
 )
-from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
 from smp_advisor.workload.stack import AUTO
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.notebook.advisor import Advisor
-    from smp_advisor.scripts import Report
+    from smp_advisor.review.scripts import Report
     from smp_advisor.search.sizes import ClusterSizes
 
 
@@ -167,7 +167,7 @@ class AdvisorMagics(Magics):
         """
         with uninterrupted():
             from smp_advisor.notebook.checks import check_if_estimator
-            from smp_advisor.scripts import check_script, read_stack
+            from smp_advisor.review.scripts import check_script, read_stack
 
         arguments = parsed(self.smp_check, line)
         lack, instead = "no plan to check against yet", ", or leave out --plan"

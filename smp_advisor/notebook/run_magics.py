@@ -17,6 +17,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from smp_advisor.advice.options import named_texts, named_values
+from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.groups import reduced_data_parallel_degree
 from smp_advisor.notebook.shown import (
@@ -30,7 +31,6 @@ from smp_advisor.notebook.shown import (
     with_help,
 )
 from smp_advisor.profiling.precision import PRECISIONS
-from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from argparse import Namespace

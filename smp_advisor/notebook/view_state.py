@@ -22,10 +22,10 @@ from smp_advisor.advice.live.settings import (
     with_labels,
 )
 from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, profile_of, stage_groups, time_labels
+from smp_advisor.core.files import data_file
 from smp_advisor.costs.estimate import CATEGORIES, Estimate
 from smp_advisor.costs.wording import adapter_text, batch_limit, listed, overhead_notes, percent, probability, sentences
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import data_file
 from smp_advisor.guidance.ladder import stairs
 from smp_advisor.guidance.report import planned
 from smp_advisor.libraries.library import Settings, get_library, libraries, plan_fields

@@ -9,12 +9,12 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from smp_advisor.arguments import require_path, require_types
+from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.profiling.precision import AttentionKernel, kernel_for, precision_of_job
 from smp_advisor.profiling.result import Profile
 from smp_advisor.sandbox import GUARD_SECONDS, Limits, run_isolated
-from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.stack import AUTO
 

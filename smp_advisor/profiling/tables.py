@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.cluster.table import instance
+from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.costs.kernels import operator_seconds
 from smp_advisor.errors import ProfileError
-from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from smp_advisor.core.files import read_text
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import read_text
 from smp_advisor.rehearsal.contract import Job
 
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "hyperpodrun")

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import read_bytes
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import read_bytes
-from smp_advisor.reading.source import read
 from smp_advisor.rehearsal import findings as judge
 from smp_advisor.rehearsal.contract import require_linux, unexportable
 from smp_advisor.rehearsal.jobs import job_of
 from smp_advisor.rehearsal.report import KINDS, Observed, Rehearsal
+from smp_advisor.review.reading.source import read
 from smp_advisor.sandbox import Limits, run_isolated
 from smp_advisor.sandbox.confinement import clean_environment
 from smp_advisor.sandbox.limits import available_memory_bytes

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from smp_advisor.core.tables import between
 from smp_advisor.costs.wording import percent, plural, seconds
 from smp_advisor.runs.measure import PROCESSOR, explained
-from smp_advisor.tables import between
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,6 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.core.tables import Shown, Table
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.learned import paces
 from smp_advisor.costs.observation import observed, predicted_step
@@ -21,7 +22,6 @@ from smp_advisor.errors import AdvisorError, CalibrationError
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import plan_fields
 from smp_advisor.libraries.validation import mismatches
-from smp_advisor.tables import Shown, Table
 from smp_advisor.workload import Calibration, Job, Model
 from smp_advisor.workload.settings import families
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import data_file, rows
+from smp_advisor.core.tables import Shown
+from smp_advisor.core.words import plain
 from smp_advisor.costs.wording import plural
 from smp_advisor.errors import CalibrationError
-from smp_advisor.files import data_file, rows
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.runs.patterns import ASCII_LOWER, Pattern
 from smp_advisor.runs.processes import Line, Raised, lines_of, phase_at, raised_in, step_of
 from smp_advisor.runs.readers import Log
-from smp_advisor.tables import Shown
-from smp_advisor.words import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

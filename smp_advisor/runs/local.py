@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from smp_advisor.core.files import write_text
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import write_text
 from smp_advisor.profiling.local_run import run
 from smp_advisor.runs.sources import LOG, STATUS
 

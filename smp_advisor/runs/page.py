@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from smp_advisor.core.tables import Table, between, number
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.uncertainty import TWO_SIDED
 from smp_advisor.costs.wording import gib, percent, plural, rate, seconds, step_time
 from smp_advisor.marks import label, linear, log_ticks, logarithmic, short
 from smp_advisor.marks import number as pixels
 from smp_advisor.runs.causes import is_assumed
-from smp_advisor.tables import Table, between, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

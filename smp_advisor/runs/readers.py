@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from smp_advisor.files import data_file
+from smp_advisor.core.files import data_file
 from smp_advisor.runs.keys import loss_in, measures_in, number, proofs_in, seconds_of, step_in, waits_in
 from smp_advisor.runs.patterns import literal_of
 

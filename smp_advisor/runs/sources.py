@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.core.files import CONFIGURATION, read_bytes, read_new
 from smp_advisor.errors import RunError
-from smp_advisor.files import CONFIGURATION, read_bytes, read_new
 from smp_advisor.runs.readers import read_text
 
 if TYPE_CHECKING:

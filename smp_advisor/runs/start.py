@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.core.files import read_text, user_path, write_text
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.export import small_training, terms_of
-from smp_advisor.files import read_text, user_path, write_text
-from smp_advisor.job_rules import SCRIPT_NAME
+from smp_advisor.libraries.job_rules import SCRIPT_NAME
 from smp_advisor.runs.local import SETTINGS
 from smp_advisor.runs.measure import PROCESSOR
 from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, PROCESS, STATUS, LocalFolder, TrainingJob, environment

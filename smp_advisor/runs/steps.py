@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
-from smp_advisor.files import has_too_many_values
+from smp_advisor.core.files import has_too_many_values
 from smp_advisor.runs.failures import read_failure
 from smp_advisor.runs.readers import Log, Sample, read_text, read_trainer_state
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments.signatures import checked_methods
+from smp_advisor.core.tables import Shown
 from smp_advisor.costs.uncertainty import TWO_SIDED
 from smp_advisor.costs.wording import plural, seconds
 from smp_advisor.errors import AdvisorError, RunError
@@ -29,7 +30,6 @@ from smp_advisor.runs.readers import Log, Reader, Sample
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, Source, TrainingJob
 from smp_advisor.runs.steps import Typical, typical
 from smp_advisor.runs.worth import Offer, offer_of
-from smp_advisor.tables import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

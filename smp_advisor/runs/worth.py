@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.random  # numpy itself imports it at its first use, where an interrupt can break it
 
+from smp_advisor.core.tables import Shown, between, number
 from smp_advisor.costs import Estimate, estimate
 from smp_advisor.costs.predictive import step_time_draws
 from smp_advisor.costs.wording import fits
@@ -16,7 +17,6 @@ from smp_advisor.errors import CalibrationError
 from smp_advisor.libraries.library import get_library
 from smp_advisor.runs.effect import MEASURED_STEPS, Probe, best_probe, full_probe
 from smp_advisor.search.decision import leading_plans
-from smp_advisor.tables import Shown, between, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

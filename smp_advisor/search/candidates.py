@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from smp_advisor.core.files import data_file
 from smp_advisor.costs.evaluate import estimate, seconds_columns
 from smp_advisor.costs.memory import GIB
 from smp_advisor.costs.wording import percent, plural
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.files import data_file
 from smp_advisor.libraries.layout import of_own_code
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.validation import undocumented_settings, unscripted_adapter

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.arguments import LIMITS, SMALLEST, amount_of, options
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, completed_instance
+from smp_advisor.core.files import sentence
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.uncertainty import plan_kinds
 from smp_advisor.costs.world import stack_of
 from smp_advisor.errors import AdvisorError, ClusterError, JobError
-from smp_advisor.files import sentence
 from smp_advisor.libraries.version import suggested_instances
 from smp_advisor.search.candidates import (
     Candidate,

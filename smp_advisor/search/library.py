@@ -8,14 +8,14 @@ from math import isinf
 from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.core.files import sentence
+from smp_advisor.core.tables import number
 from smp_advisor.costs.wording import listed, percent, sample_unit
 from smp_advisor.errors import InstanceError, PlanError
-from smp_advisor.files import sentence
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.training_compiler import nearest_tested
 from smp_advisor.libraries.version import default_version, images, release, require_supported_instance
 from smp_advisor.search.candidates import Candidate, Request, candidate, library_policy, obstacle, pins_for, titled
-from smp_advisor.tables import number
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from smp_advisor.files import data_file
+from smp_advisor.core.files import data_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.costs.evaluate import (
     estimate,
     fit_probability,
@@ -42,7 +43,6 @@ from smp_advisor.search.rank import (
     techniques,
     undominated_first,
 )
-from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

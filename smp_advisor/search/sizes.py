@@ -9,6 +9,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.core.tables import Table
+from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.costs.uncertainty import TWO_SIDED, kind_correlation, spreads
 from smp_advisor.costs.wording import (
     cost_per_million,
@@ -21,8 +23,6 @@ from smp_advisor.costs.wording import (
 )
 from smp_advisor.search.clusters import ClusterSize, Goal, Limits, best_on
 from smp_advisor.search.rank import NEAR_BEST
-from smp_advisor.tables import Table
-from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

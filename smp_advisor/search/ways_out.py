@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.core.files import sentence
+from smp_advisor.core.tables import Table
+from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.costs.evaluate import fit_probability
 from smp_advisor.costs.memory import GIB
 from smp_advisor.costs.wording import (
@@ -18,12 +21,9 @@ from smp_advisor.costs.wording import (
     rate,
 )
 from smp_advisor.errors import NoPlanFitsError
-from smp_advisor.files import sentence
 from smp_advisor.libraries.library import get_library, libraries
 from smp_advisor.search.clusters import AUTO, COUNTS, ClusterSize, Places, best_on, suitable
 from smp_advisor.search.sizes import compare, time_and_cost
-from smp_advisor.tables import Table
-from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.adapter import Adapter
 
 if TYPE_CHECKING:

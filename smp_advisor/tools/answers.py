@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.tables import Table, between, number
 from smp_advisor.costs.estimate import CATEGORIES, Estimate
 from smp_advisor.costs.wording import (
     amount,
@@ -28,15 +29,14 @@ from smp_advisor.costs.wording import (
 from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance.choice import certainty
 from smp_advisor.libraries.library import get_library, plan_defaults
-from smp_advisor.tables import Table, between, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from smp_advisor.advice import Advice
     from smp_advisor.estimators.report import EstimatorReport
-    from smp_advisor.findings.report import Report
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.review.findings.report import Report
     from smp_advisor.runs.failures import Failure
     from smp_advisor.search.clusters import ClusterSize
     from smp_advisor.search.sizes import ClusterSizes

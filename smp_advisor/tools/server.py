@@ -11,8 +11,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor._version import __version__
+from smp_advisor.core.stopping import Stopped, stop_if_nobody_waits, until
 from smp_advisor.errors import AdvisorError
-from smp_advisor.stopping import Stopped, stop_if_nobody_waits, until
 from smp_advisor.tools.interface import TOOLS, Caller, Tool, call
 
 if TYPE_CHECKING:

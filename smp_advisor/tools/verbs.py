@@ -18,6 +18,7 @@ from smp_advisor.advice.written import write_text
 from smp_advisor.arguments import LIMITS, options_of
 from smp_advisor.cluster import Cluster
 from smp_advisor.cluster.table import meant_instance
+from smp_advisor.core.files import MODEL, NOTEBOOK, has_too_many_values, read_text
 from smp_advisor.costs.evaluate import estimate as evaluate
 from smp_advisor.costs.wording import fits as is_fitting
 from smp_advisor.costs.wording import percent, plural
@@ -28,11 +29,10 @@ from smp_advisor.estimators.check import looks_like_estimator
 from smp_advisor.estimators.readback import MODEL_IS_MISSING
 from smp_advisor.estimators.report import EstimatorReport
 from smp_advisor.export.formats import FORMATS
-from smp_advisor.files import MODEL, NOTEBOOK, has_too_many_values, read_text
 from smp_advisor.libraries.library import get_library, require_library
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.review.scripts import check_script
 from smp_advisor.runs.failures import read_failure
-from smp_advisor.scripts import check_script
 from smp_advisor.search.clusters import best_on
 from smp_advisor.tools.answers import (
     NO,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.findings.report import Report
+    from smp_advisor.review.findings.report import Report
     from smp_advisor.workload.model import Model
 
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.arguments import require_whole
+from smp_advisor.core.files import data_file
 from smp_advisor.errors import JobError
-from smp_advisor.files import data_file
 from smp_advisor.workload.block import Kernels
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments import require_path
+from smp_advisor.core.files import CONFIGURATION, has_too_many_values, read_text, sentence, write_text
 from smp_advisor.errors import CalibrationError
-from smp_advisor.files import CONFIGURATION, has_too_many_values, read_text, sentence, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

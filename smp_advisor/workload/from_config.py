@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import require_types
+from smp_advisor.core.files import MODEL, has_too_many_values, read_bytes, rows, sentence
 from smp_advisor.errors import ModelError
-from smp_advisor.files import MODEL, has_too_many_values, read_bytes, rows, sentence
 from smp_advisor.workload.counts import MIXTURE, format_count
 from smp_advisor.workload.families import model_from_shape, model_from_values
 from smp_advisor.workload.from_count import PublishedShape, published_shapes

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from smp_advisor.core.files import columns, rows, sentence
 from smp_advisor.errors import ModelError
-from smp_advisor.files import columns, rows, sentence
 from smp_advisor.workload.counts import check_sizes, format_count, parse_count
 from smp_advisor.workload.families import model_from_shape
 from smp_advisor.workload.settings import families

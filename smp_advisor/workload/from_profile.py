@@ -10,8 +10,8 @@ from fractions import Fraction
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import sentence
 from smp_advisor.errors import ModelError
-from smp_advisor.files import sentence
 from smp_advisor.workload.block import Attention, Block, Kernels, Matmul, SavedActivations
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.from_config import model_from_config

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.arguments import brief, options_of, shown
+from smp_advisor.core.files import sentence
 from smp_advisor.errors import AdvisorError, JobError
-from smp_advisor.files import sentence
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.calibration import Calibration
 from smp_advisor.workload.stack import AUTO, Stack, stack, stacks, training_settings

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from smp_advisor.core.files import columns, rows
 from smp_advisor.errors import ModelError
-from smp_advisor.files import columns, rows
 from smp_advisor.workload.block import ENCODER_KEYS, Attention, Kernels, Matmul, Part
 
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments import brief
+from smp_advisor.core.words import plain
 from smp_advisor.errors import ModelError
-from smp_advisor.words import plain
 from smp_advisor.workload.block import DECODER, shortened
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.settings import families

@@ -8,8 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.core.files import sentence
 from smp_advisor.errors import ModelError, UnknownFamilyError
-from smp_advisor.files import sentence
 from smp_advisor.workload.layers import activation
 
 if TYPE_CHECKING:

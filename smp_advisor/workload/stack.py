@@ -7,8 +7,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from smp_advisor.core.files import data_file
 from smp_advisor.errors import JobError
-from smp_advisor.files import data_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,7 +20,7 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export import estimator_cell, local_cell, training_script
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.version import image
-from smp_advisor.scripts import check_script
+from smp_advisor.review.scripts import check_script
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS, WORDS

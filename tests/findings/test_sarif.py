@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from smp_advisor.scripts.__main__ import main as command
+from smp_advisor.review.scripts.__main__ import main as command
 from tests.scripts import samples
 
 BROKEN = samples.PIPELINE.replace(", drop_last=True", "")

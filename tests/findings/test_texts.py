@@ -11,10 +11,10 @@ import pytest
 import smp_advisor
 from scripts.pages.checks import checks_page, page_of, section_page
 from smp_advisor import check_estimator, check_script
-from smp_advisor.findings.catalog import Check, Example, Wording, catalog, sections
-from smp_advisor.findings.code_hosts import as_sarif
-from smp_advisor.findings.finding import Finding
-from smp_advisor.findings.report import Report
+from smp_advisor.review.findings.catalog import Check, Example, Wording, catalog, sections
+from smp_advisor.review.findings.code_hosts import as_sarif
+from smp_advisor.review.findings.finding import Finding
+from smp_advisor.review.findings.report import Report
 
 CHECKS = list(catalog().values())
 WORDINGS = [(check, name, wording) for check in CHECKS for name, wording in check.wordings.items()]

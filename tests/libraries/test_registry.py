@@ -172,7 +172,7 @@ def test_the_guide_quotes_the_toy_library() -> None:
     assert all(f"`tests/libraries/toy/{name}`" in GUIDE.read_text("utf-8") for name in files)
 
 
-READERS = {"estimators", "scripts", "findings", "rehearsal"}
+READERS = {"estimators", "review", "rehearsal"}
 """Rooms that find the names of libraries in the texts that they read, or simulate the libraries for them."""
 
 

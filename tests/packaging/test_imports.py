@@ -26,7 +26,7 @@ InteractiveShell.instance().run_line_magic("load_ext", "smp_advisor")
         pytest.param(LOAD, (*HEAVY, "pandas", "ipywidgets", "anywidget"), id="load_ext"),
         pytest.param("import smp_advisor.libraries, smp_advisor.cluster", (*HEAVY, "pandas", "numpy"), id="libraries"),
         # Only a script of the user's has its kind of code read, by the checker.
-        pytest.param("from smp_advisor import advise", ("smp_advisor.reading", "smp_advisor.scripts"), id="advise"),
+        pytest.param("from smp_advisor import advise", ("smp_advisor.review",), id="advise"),
     ],
 )
 def test_heavy_packages_are_not_imported(root, action, absent):

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from smp_advisor.estimators import check_estimator
-from smp_advisor.scripts import check_script
+from smp_advisor.review.scripts import check_script
 from tests.steps import MOST_STEPS
 
 pytestmark = pytest.mark.slow  # all of them together
@@ -20,7 +20,7 @@ _CHILD = """
 import json, pathlib, resource, sys
 import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError
-from smp_advisor.scripts import check_script
+from smp_advisor.review.scripts import check_script
 sys.path.append("tests")
 from steps import Steps
 try:

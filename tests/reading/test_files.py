@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.scripts import Report, apply_fixes, check_script, plan_fixes
+from smp_advisor.review.scripts import Report, apply_fixes, check_script, plan_fixes
 from tests.scripts import samples
 from tests.steps import Steps
 

@@ -6,12 +6,12 @@ import ast
 
 import pytest
 
-from smp_advisor.reading.data import is_plain, plain, reason
-from smp_advisor.reading.following import follow
-from smp_advisor.reading.module import parse
-from smp_advisor.reading.run import TooLongError
-from smp_advisor.reading.source import _with_old_syntax, read
-from smp_advisor.reading.values import Constant
+from smp_advisor.review.reading.data import is_plain, plain, reason
+from smp_advisor.review.reading.following import follow
+from smp_advisor.review.reading.module import parse
+from smp_advisor.review.reading.run import TooLongError
+from smp_advisor.review.reading.source import _with_old_syntax, read
+from smp_advisor.review.reading.values import Constant
 from tests.steps import Steps
 
 UNKNOWN = "import mine\nunknown = mine.value()\n"

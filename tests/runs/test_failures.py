@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import smp_advisor as smpa
 from smp_advisor.command.__main__ import main
+from smp_advisor.core.files import data_file, rows
 from smp_advisor.errors import AdvisorError, CalibrationError
-from smp_advisor.files import data_file, rows
 from smp_advisor.tools.interface import Caller, call
 from tests.runs.logs import LOGS
 

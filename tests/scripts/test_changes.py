@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from smp_advisor import Plan, script_changes
+from smp_advisor.core.files import data_file
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import data_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-BASES = data_file("findings", "bases")
+BASES = data_file("review.findings", "bases")
 PLAIN = """\
 import torch
 from torch.utils.data import DataLoader

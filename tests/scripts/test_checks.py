@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from smp_advisor.export import training_script
-from smp_advisor.findings.catalog import sections
-from smp_advisor.scripts import check_script
-from smp_advisor.scripts.context import CHECKS
+from smp_advisor.review.findings.catalog import sections
+from smp_advisor.review.scripts import check_script
+from smp_advisor.review.scripts.context import CHECKS
 from tests.export import examples
 from tests.scripts import samples
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smp_advisor.scripts.__main__ import main
+from smp_advisor.review.scripts.__main__ import main
 from tests.scripts import samples
 
 BROKEN = samples.PIPELINE.replace(", drop_last=True", "")
@@ -214,7 +214,7 @@ def test_a_module_is_judged_where_the_script_calls_it(project, capsys):
 @pytest.mark.slow
 def test_a_deleted_folder_is_one_sentence(tmp_path):
     (tmp_path / "gone").mkdir()
-    words = ["sh", "-c", 'rmdir "$PWD" && exec "$0" -m smp_advisor.scripts train.py', sys.executable]
+    words = ["sh", "-c", 'rmdir "$PWD" && exec "$0" -m smp_advisor.review.scripts train.py', sys.executable]
     ended = subprocess.run(words, cwd=tmp_path / "gone", capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "The working directory no longer exists" in ended.stderr

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import smp_advisor
-from smp_advisor.reading import module as module_reader
-from smp_advisor.reading.module import shared_trees
-from smp_advisor.reading.source import read
-from smp_advisor.scripts import check_script, following
-from smp_advisor.scripts.following import follow
-from smp_advisor.scripts.settings import from_plan
+from smp_advisor.review.reading import module as module_reader
+from smp_advisor.review.reading.module import shared_trees
+from smp_advisor.review.reading.source import read
+from smp_advisor.review.scripts import check_script, following
+from smp_advisor.review.scripts.following import follow
+from smp_advisor.review.scripts.settings import from_plan
 from tests.scripts import samples
 
 

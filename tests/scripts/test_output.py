@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from smp_advisor.scripts import Finding, Report, apply_fixes, check_script
-from smp_advisor.scripts.__main__ import main
+from smp_advisor.review.scripts import Finding, Report, apply_fixes, check_script
+from smp_advisor.review.scripts.__main__ import main
 from tests.scripts import samples
 
 BROKEN = samples.PIPELINE.replace(", drop_last=True", "")

@@ -6,8 +6,8 @@ from textwrap import indent
 
 import pytest
 
-from smp_advisor.findings.catalog import catalog
-from smp_advisor.scripts import check_script
+from smp_advisor.review.findings.catalog import catalog
+from smp_advisor.review.scripts import check_script
 
 HEAD = """\
 import os

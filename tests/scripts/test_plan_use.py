@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from smp_advisor import Plan, advise
-from smp_advisor.scripts.check import check_script, warnings_of_script
+from smp_advisor.review.scripts.check import check_script, warnings_of_script
 
 PLAN = Plan(library="fsdp", batch_size=2, gradient_accumulation_steps=4)
 LOOP = """

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from smp_advisor.files import data_file
-from smp_advisor.scripts import check_script
+from smp_advisor.core.files import data_file
+from smp_advisor.review.scripts import check_script
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_BASES = data_file("findings", "bases")
+_BASES = data_file("review.findings", "bases")
 DDP, FSDP2, TRAINER, ACCELERATE, FABRIC = (_BASES[name] for name in ("ddp", "fsdp2", "trainer", "accelerate", "fabric"))
 BARRIER = "    dist.barrier()\n"
 MAIN = (

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from smp_advisor.files import data_file
-from smp_advisor.scripts import check_script
-from smp_advisor.scripts.releases import accepts, default_of, release
+from smp_advisor.core.files import data_file
+from smp_advisor.review.scripts import check_script
+from smp_advisor.review.scripts.releases import accepts, default_of, release
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-BASES = data_file("findings", "bases")
+BASES = data_file("review.findings", "bases")
 DDP, TRAINER, ACCELERATE = BASES["ddp"], BASES["trainer"], BASES["accelerate"]
 WHOLE = (
     *("", ".map(f)", ".with_format('torch')", ".shuffle(seed=1).select(range(10))", ".train_test_split(0.1)['train']"),

@@ -14,8 +14,8 @@ import pytest
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.checks import checked, fixed
-from smp_advisor.scripts import apply_fixes
-from smp_advisor.scripts.__main__ import main
+from smp_advisor.review.scripts import apply_fixes
+from smp_advisor.review.scripts.__main__ import main
 from tests.scripts import samples
 
 BROKEN = samples.PIPELINE.replace(", drop_last=True", "")
@@ -57,8 +57,8 @@ def command(folder: Path, root: Path) -> list[str]:
 def test_no_module_of_the_checked_folder_is_imported(script, tmp_path, root, form):
     forms = {
         "console script": command(tmp_path, root),
-        "-m": [sys.executable, "-m", "smp_advisor.scripts"],
-        "-P -m": [sys.executable, "-P", "-m", "smp_advisor.scripts"],
+        "-m": [sys.executable, "-m", "smp_advisor.review.scripts"],
+        "-P -m": [sys.executable, "-P", "-m", "smp_advisor.review.scripts"],
     }
     # With `-m`, Python itself looks for these in the working directory before any code of the package runs.
     marker = plant(script.parent, *PLANTED, *(["smp_advisor", "importlib", "contextlib"] if form != "-m" else []))
@@ -79,7 +79,7 @@ def test_no_module_of_the_checked_folder_is_imported(script, tmp_path, root, for
 def test_the_planted_modules_are_noticed_where_python_imports_them(script, root):
     marker = plant(script.parent, "difflib")
     environment = {**os.environ, "PYTHONPATH": str(root)}
-    code = "import sys; from smp_advisor.scripts.__main__ import main; main(sys.argv[1:])"
+    code = "import sys; from smp_advisor.review.scripts.__main__ import main; main(sys.argv[1:])"
     subprocess.run([sys.executable, "-c", code, "train.py", *NUMBERS], cwd=script.parent, env=environment, check=False)
     assert marker.exists()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from smp_advisor.scripts import check_script
+from smp_advisor.review.scripts import check_script
 from tests.scripts import samples
 from tests.scripts.test_conditions import changed
 

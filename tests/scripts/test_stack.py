@@ -8,7 +8,7 @@ import pytest
 
 from smp_advisor import Job, advise, read_stack, stacks
 from smp_advisor.errors import AdvisorError
-from smp_advisor.scripts.following import _stacks
+from smp_advisor.review.scripts.following import _stacks
 
 if TYPE_CHECKING:
     from pathlib import Path

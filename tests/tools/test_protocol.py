@@ -118,8 +118,8 @@ def test_a_cancelled_call_ends_its_work_and_the_server_answers_the_next(tmp_path
 def test_work_for_a_caller_who_has_gone_ends_at_the_next_estimate(monkeypatch):
     import threading
 
+    from smp_advisor.core.stopping import Stopped, until
     from smp_advisor.costs import evaluate
-    from smp_advisor.stopping import Stopped, until
 
     gone, estimates = threading.Event(), []
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from smp_advisor import advise
 from smp_advisor.arguments import amount_of
+from smp_advisor.core.files import rows
 from smp_advisor.errors import ModelError
-from smp_advisor.files import rows
 from smp_advisor.workload import Model, format_count, parse_count
 from smp_advisor.workload import from_count as inference
 from smp_advisor.workload.from_config import is_model_name, model_names

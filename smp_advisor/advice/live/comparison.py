@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.advice.live.control_state import Entry, summarized
 from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of, sign
+from smp_advisor.core.tables import Shown, Table, number
 from smp_advisor.costs.wording import (
     SAME,
     fit,
@@ -23,7 +24,6 @@ from smp_advisor.costs.wording import (
 from smp_advisor.guidance.reference import shown
 from smp_advisor.libraries import get_library, schema
 from smp_advisor.libraries.controls import fields_of
-from smp_advisor.tables import Shown, Table, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

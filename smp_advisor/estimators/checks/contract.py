@@ -11,12 +11,12 @@ from smp_advisor.estimators.cases import SDK_2, SDK_3, Case, Hit
 from smp_advisor.estimators.configuration import constant, count, inner_table
 from smp_advisor.estimators.terms import LOCAL, is_version, terms_of
 from smp_advisor.libraries.version import release
-from smp_advisor.reading.values import Collection, Constant, Mapping, Result
+from smp_advisor.review.reading.values import Collection, Constant, Mapping, Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from smp_advisor.reading.source import Span
+    from smp_advisor.review.reading.source import Span
 
 _HOMES = {"pytorch": "pytorch-training", "huggingface": "huggingface-pytorch-training"}
 

@@ -20,15 +20,15 @@ from smp_advisor.estimators.terms import (
     terms_of,
     version_of_older_pair,
 )
-from smp_advisor.job_rules import job_faults
+from smp_advisor.libraries.job_rules import job_faults
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.version import nearest_supported, release, require_supported_instance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.job_rules import Fault
-    from smp_advisor.reading.values import Mapping
+    from smp_advisor.libraries.job_rules import Fault
+    from smp_advisor.review.reading.values import Mapping
 
 _DEGREES = ("tensor_parallel_degree", "expert_parallel_degree")
 

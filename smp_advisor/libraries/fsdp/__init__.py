@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.elementwise import anywhere, is_in, where
+from smp_advisor.core.elementwise import anywhere, is_in, where
 from smp_advisor.libraries.layout import EVERYTHING, Layout, checkpoint_columns
 from smp_advisor.libraries.library import FULLY_SHARD_SINCE, SHARDED_SETTINGS, Library
 from smp_advisor.libraries.plan import Checkpointing, Plan
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.elementwise import Floats
+    from smp_advisor.core.elementwise import Floats
     from smp_advisor.libraries.layout import PlanColumns
     from smp_advisor.libraries.space import Space
     from smp_advisor.libraries.state_bytes import StateBytes

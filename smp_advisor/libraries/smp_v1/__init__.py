@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.elementwise import where
-from smp_advisor.files import sentence
+from smp_advisor.core.elementwise import where
+from smp_advisor.core.files import sentence
 from smp_advisor.libraries.groups import nearest_divisor
 from smp_advisor.libraries.layout import Layout, checkpoint_columns
 from smp_advisor.libraries.library import Library
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.elementwise import Floats
+    from smp_advisor.core.elementwise import Floats
     from smp_advisor.libraries.layout import PlanColumns
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job

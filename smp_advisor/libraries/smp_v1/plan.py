@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.core.files import sentence
 from smp_advisor.errors import PlanError
-from smp_advisor.files import sentence
 from smp_advisor.libraries.groups import divisors
 from smp_advisor.libraries.library import ControlCodec, plan_defaults
 from smp_advisor.libraries.plan import Checkpointing, Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.elementwise import where
+from smp_advisor.core.elementwise import where
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.library import Library
 from smp_advisor.libraries.plan import Plan

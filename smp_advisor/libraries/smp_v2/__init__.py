@@ -7,8 +7,8 @@ from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.elementwise import inverted, where
-from smp_advisor.files import sentence, table
+from smp_advisor.core.elementwise import inverted, where
+from smp_advisor.core.files import sentence, table
 from smp_advisor.libraries.fsdp import prefetched_units
 from smp_advisor.libraries.groups import divisors, nearest_divisor, shard_degree
 from smp_advisor.libraries.layout import BACKENDS, EVERYTHING, Layout, checkpoint_columns, encoded

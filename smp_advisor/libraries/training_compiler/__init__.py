@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from smp_advisor.files import columns, rows, table
+from smp_advisor.core.files import columns, rows, table
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.library import Library
 from smp_advisor.libraries.plan import Plan

@@ -1,0 +1,1 @@
+"""What every room shares: doors to files and words, tables, arithmetic, imports."""

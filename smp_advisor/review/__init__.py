@@ -1,0 +1,1 @@
+"""Reading of cells and scripts, which never runs them, and the findings."""

@@ -1,0 +1,310 @@
+"""The report of a check as text with carets, HTML for a notebook, and JSON."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from html import escape
+from importlib.resources import files
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, overload
+
+from smp_advisor.core.words import one_line
+from smp_advisor.review.findings.code_hosts import as_sarif
+
+if TYPE_CHECKING:
+    from smp_advisor.review.findings.finding import Finding, Severity
+    from smp_advisor.review.reading.source import Unresolved
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A role in the script, and the code that has it."""
+
+    role: str
+    """Plural, as in "models"."""
+    places: tuple[str, ...]
+    """Each as "what (file:line)"; empty if the check saw none."""
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.places[:_MOST]) + (
+            f" and {len(self.places) - _MOST} more" if self.places[_MOST:] else ""
+        )
+        return f"{self.role}: {shown or 'none seen'}"
+
+
+_MOST = 4
+"""Places of a role in a text."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coverage:
+    """Parts of a script that a check saw, and its assumptions."""
+
+    libraries: tuple[str, ...]
+    """Libraries whose rules were applied."""
+    parts: tuple[Part, ...]
+    assumed: tuple[str, ...]
+    """Assumptions, one sentence each."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The statement as lines of text."""
+        rules = ", ".join(self.libraries) or "none of a library: the script uses none that has rules"
+        lines = [f"Rules applied: {rules}.", "Seen: " + "; ".join(map(str, self.parts)) + "."]
+        return lines + [f"Assumed: {' '.join(self.assumed)}"] * bool(self.assumed)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Sequence["Finding"]):
+    """Findings in the order of the file, and the code that could not be followed (`unresolved`)."""
+
+    findings: tuple[Finding, ...]
+    unresolved: tuple[Unresolved, ...]
+    path: str
+    coverage: Coverage | None = field(default=None, kw_only=True)
+    """Parts of the script that the check saw, and its assumptions."""
+
+    @overload
+    def __getitem__(self, index: int) -> Finding: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Finding]: ...
+    def __getitem__(self, index: int | slice) -> Finding | Sequence[Finding]:
+        return self.findings[index]
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    @property
+    def introduction(self) -> list[str]:
+        """Lines above the findings: the configuration that was read."""
+        return []
+
+    @property
+    def diff(self) -> str:
+        """Unified diff from the text to the corrected text; empty if nothing changes."""
+        return ""
+
+    @property
+    def outcome(self) -> list[str]:
+        """Lines below the diff: the configuration in the corrected text."""
+        return []
+
+    @property
+    def totals(self) -> str:
+        """The number of findings of each severity: "1 error, 2 warnings"; empty without findings."""
+        words: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
+        numbers = [(len(self.of(severity)), word) for severity, word in words.items()]
+        return ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for count, word in numbers if count)
+
+    def of(self, severity: Severity) -> list[Finding]:
+        """The findings of one severity."""
+        return [finding for finding in self.findings if finding.severity == severity]
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def to_json(self) -> str:
+        """The findings and the unresolved code as JSON."""
+        data: dict[str, Any] = {
+            "path": self.path,
+            "findings": [finding.plain() for finding in self.findings],
+            "unresolved": [asdict(note) for note in self.unresolved],
+        }
+        if self.coverage is not None:
+            data["coverage"] = asdict(self.coverage)
+        return json.dumps(data, indent=2, ensure_ascii=False)
+
+    def to_sarif(self) -> str:
+        """The findings in SARIF 2.1.0, for code hosts and editors."""
+        return json.dumps(as_sarif(self), indent=2, ensure_ascii=False)
+
+
+_WIDTH = 100
+_LONGEST_LINE = 160
+
+
+def as_text(report: Report) -> str:
+    """The report as plain text."""
+    parts = ["\n".join(map(_folded, report.introduction))] if report.introduction else []
+    parts += [_text_of(finding) for finding in report.findings]
+    if report.unresolved:
+        notes = [_folded(f"  {one_line(note.path)}:{note.line}: {one_line(note.what)}") for note in report.unresolved]
+        parts.append("\n".join(["Not checked, because it could not be followed:", *notes]))
+    parts.append("\n".join([counts(report), *(f"  {one_line(line)}" for line in statement(report))]))
+    if report.diff:
+        parts.append("\n".join([f"Corrected:\n{report.diff}", *map(_folded, report.outcome)]))
+    return "\n\n".join(parts)
+
+
+def statement(report: Report) -> list[str]:
+    """Lines on what the check saw, assumed and did not follow."""
+    if report.coverage is None:
+        return []
+    open_places = len(report.unresolved)
+    note = f"Not followed: {open_places} place{'s' if open_places > 1 else ''}, listed above."
+    return [*report.coverage.lines, *([note] if open_places else [])]
+
+
+def nothing_found(report: Report) -> str:
+    """The meaning of "no findings": the rules that ran, and what they could not follow."""
+    coverage, places = report.coverage, len(report.unresolved)
+    left = f"; {places} place{'s were' if places > 1 else ' was'} not followed" if places else ""
+    if coverage is None:
+        return f"no findings{left}"
+    has_places = any(part.places for part in coverage.parts)
+    if not coverage.libraries and not has_places:
+        return f"nothing was checked: it has no model, optimizer, training loop or save that a rule knows{left}"
+    if not coverage.libraries:
+        return f"no findings of the general rules; no rules of a library apply{left}"
+    return f"no findings by the rules of {', '.join(coverage.libraries)}{left}"
+
+
+def counts(report: Report) -> str:
+    """The number of findings of each severity, in one line."""
+    if not report.findings:
+        return f"{one_line(report.path)}: {nothing_found(report)}."
+    fixable = sum(finding.fix is not None for finding in report.findings)
+    tail = f"; {fixable} with an automatic fix" if fixable else ""
+    return f"{one_line(report.path)}: {report.totals}{tail}."
+
+
+def _text_of(finding: Finding) -> str:
+    place = f"{one_line(finding.path)}:{finding.line}:{finding.column}"
+    head = f"{place}: {finding.severity} {finding.id}: {one_line(finding.message)}"
+    code, column = _shown(finding)
+    rows = [head, f"    {code}", "    " + " " * column + "^"]
+    rows += _wrapped("", finding.consequence)
+    rows += _wrapped("Instead: ", finding.remedy)
+    rows += [f"    {finding.source_title}: {finding.source_url}"]
+    if finding.fix is not None:
+        rows.append(f"    Fix: {finding.fix.description}")
+    elif finding.unfixed:
+        rows.append(f"    No automatic fix: {finding.unfixed}.")
+    return "\n".join(rows)
+
+
+def _shown(finding: Finding) -> tuple[str, int]:
+    """The printed line, and the column of its caret."""
+    code = one_line(finding.text)
+    start = 0
+    if len(code) > _LONGEST_LINE:
+        start = max(0, finding.column - 1 - _LONGEST_LINE // 2)
+        code = ("…" if start else "") + code[start : start + _LONGEST_LINE] + "…"
+        start -= bool(start)
+    before = code[: max(0, finding.column - 1 - start)]
+    return code, sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in before)
+
+
+def _folded(text: str) -> str:
+    """A line without breaks, on several lines whose continuations are indented."""
+    indent = " " * (len(text) - len(text.lstrip()) + 4)
+    words = textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(words)
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    return textwrap.wrap(label + one_line(text), _WIDTH, initial_indent="    ", subsequent_indent="    ")
+
+
+_GROUPS: tuple[tuple[Severity, str, str], ...] = (
+    ("error", "Fails, hangs or trains incorrectly", "var(--jp-error-color1, #b3261e)"),
+    ("warning", "Wastes memory, time or money", "var(--jp-warn-color1, #8a5300)"),
+    ("info", "Information", "var(--jp-info-color1, #00618a)"),
+)
+_CODE = "font-family:var(--jp-code-font-family, monospace);font-size:var(--jp-code-font-size, 13px)"
+_CODE_BOX = (
+    f"{_CODE};white-space:pre;overflow-x:auto;margin:4px 0;padding:4px 8px;"
+    "background:var(--jp-layout-color2, rgba(127,127,127,.12))"
+)
+
+
+_HIDDEN = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap"
+
+
+def as_html(report: Report) -> str:
+    """The report as HTML, with inline styles from JupyterLab's variables and fallbacks for them.
+
+    Where the page runs scripts, buttons copy a finding's place, its advice and its diff; elsewhere a click
+    selects each of these texts.
+    """
+    identity = f"smp-{token_hex(6)}"
+    parts = [
+        f'<div class="smp-advisor-findings" id="{identity}" style="position:relative">',
+        *_paragraphs(report.introduction),
+        f"<p><strong>{escape(counts(report))}</strong></p>",
+    ]
+    for severity, title, color in _GROUPS:
+        findings = report.of(severity)
+        if findings:
+            rows = "".join(_html_of(finding, opened=severity == "error") for finding in findings)
+            parts.append(
+                f'<details open><summary style="cursor:pointer;color:{color}"><strong>{title}</strong>'
+                f" ({len(findings)})</summary>{rows}</details>"
+            )
+    if report.unresolved:
+        rows = "".join(
+            f"<li><code>{escape(note.path)}:{note.line}</code> {escape(note.what)}</li>" for note in report.unresolved
+        )
+        parts.append(
+            '<details><summary style="cursor:pointer">Not checked, because it could not be followed'
+            f" ({len(report.unresolved)})</summary><ul>{rows}</ul></details>"
+        )
+    if report.coverage is not None:
+        parts.append(f'<div data-smp-coverage="">{"".join(_paragraphs(report.coverage.lines))}</div>')
+    if report.diff:
+        parts.append(
+            '<details open><summary style="cursor:pointer"><strong>Corrected</strong></summary>'
+            f'<pre style="{_CODE_BOX}">{escape(report.diff)}</pre>{"".join(_paragraphs(report.outcome))}</details>'
+        )
+    if report.findings:
+        parts.append(f'<span role="status" style="{_HIDDEN}"></span>')
+        script = files("smp_advisor.review.findings").joinpath("data/copy.js").read_text("utf-8")
+        parts.append(f'<script type="text/javascript">{script.replace("IDENTITY", identity)}</script>')
+    return "".join([*parts, "</div>"])
+
+
+def _paragraphs(lines: list[str]) -> list[str]:
+    return [f"<p>{escape(line.strip())}</p>" for line in lines]
+
+
+def _slot(what: str, place: str) -> str:
+    """Place for the button that copies the text named `what`."""
+    return f'<span data-smp-copy="{what}" data-smp-of="{place}"></span>'
+
+
+def _html_of(finding: Finding, *, opened: bool) -> str:
+    caret = " " * (finding.column - 1) + "^"
+    place = escape(f"{finding.path}:{finding.line}:{finding.column}", quote=True)
+    code = escape(f"{finding.text.replace(chr(9), ' ')}\n{caret}")
+    return (
+        f'<details{" open" if opened else ""} style="margin:4px 0 4px 16px"><summary style="cursor:pointer">'
+        f"<code>{finding.id}</code> {escape(finding.message)} <small><code>{place}</code></small></summary>"
+        f'<div style="margin-left:16px"><pre style="{_CODE_BOX}">{code}</pre>'
+        f"<p>{escape(finding.consequence)} <strong>Instead:</strong> "
+        f'<span data-smp-text="advice">{escape(finding.remedy)}</span></p>'
+        f'<p><code data-smp-text="place" style="user-select:all">{place}</code> '
+        f'<a href="{escape(finding.source_url, quote=True)}" target="_blank" rel="noopener">'
+        f"{escape(finding.source_title)}</a></p>{_slot('place', place)}{_slot('advice', place)}"
+        f"{_fix(finding, place)}</div></details>"
+    )
+
+
+def _fix(finding: Finding, place: str) -> str:
+    if finding.fix is not None:
+        style = f"{_CODE_BOX};user-select:all"
+        return (
+            f'<details><summary style="cursor:pointer">Fix: {escape(finding.fix.description)}</summary><div>'
+            f'<pre style="{style}" tabindex="0" data-smp-text="diff">{escape(finding.fix.diff)}</pre>'
+            f"{_slot('diff', place)}</div></details>"
+        )
+    return f"<p>No automatic fix: {escape(finding.unfixed)}.</p>" if finding.unfixed else ""

@@ -1,0 +1,348 @@
+"""Code outside of the file: names of libraries, imports, and functions that other code calls."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.review.reading.module import parse
+from smp_advisor.review.reading.run import Frame, Journal
+from smp_advisor.review.reading.source import read
+from smp_advisor.review.reading.values import (
+    Argument,
+    Collection,
+    Constant,
+    External,
+    Function,
+    Item,
+    LocalModule,
+    Mapping,
+    Partial,
+    Result,
+    Unknown,
+    Value,
+    choice,
+    options,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from smp_advisor.review.reading.module import Module
+    from smp_advisor.review.reading.run import Run
+    from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.reading.values import Scope
+
+
+_DATA = tomllib.loads((files("smp_advisor.review.reading") / "names.toml").read_text(encoding="utf-8"))
+_PREFIXES: dict[str, str] = _DATA["prefixes"]
+LAUNCHERS = frozenset(_DATA["functions"]["launchers"])
+LAUNCHED = tuple(_DATA["functions"]["launched"])
+COMMAND_LINES = frozenset(_DATA["functions"]["command_lines"])
+COMMANDS = frozenset(_DATA["functions"]["commands"])
+TRANSPARENT = frozenset(_DATA["functions"]["transparent"])
+ITERATORS = frozenset(_DATA["functions"]["iterators"])
+LEAVING = frozenset(_DATA["functions"]["leaving"])
+NAMESPACES = frozenset(_DATA["functions"]["namespaces"])
+LIBRARIES = frozenset(_DATA["functions"]["libraries"])
+"""Packages whose names the checks know: a project that is one of them is not read."""
+
+
+def canonical(path: str) -> str:
+    """`path` by the name that the checks use: ``smdistributed.modelparallel.torch.step`` is ``smp.step``."""
+    for prefix, name in _PREFIXES.items():
+        if path.startswith(prefix) and (path == prefix or prefix.endswith(".") or path[len(prefix)] == "."):
+            return name + path[len(prefix) :]
+    return path
+
+
+_MOST_MODULES = 60
+_DEFINITION = re.compile(r"^(?:(?:async )?def|class)\s+(\w+)|^(\w+)\s*[:=]", re.MULTILINE)
+_PUBLIC = re.compile(r"^__all__\s*=\s*[\[(]([^\])]*)", re.MULTILINE)
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(?P<base>[\w.]+)[ \t]+)?import[ \t]+(?P<names>\((?:[^()#]++|#.*+)*+\)|[\w., \t]+)",
+    re.MULTILINE,
+)
+
+
+def bind_import(run: Run, frame: Frame, node: ast.Import | ast.ImportFrom) -> None:
+    """Follow an import statement."""
+    if run.reached and not run.doubts and not run.optional and not (run.functions and run.guards):
+        run.trace.sure_imports.add(node)
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            run.trace.imports.append((frame.module, node, alias.name))
+            local = _load(run, frame, alias.name, node)
+            first = alias.name.partition(".")[0]
+            if alias.asname:
+                run.bind(frame, alias.asname, local or External(canonical(alias.name)))
+            else:
+                plain = _load(run, frame, first, node) if "." in alias.name else local
+                run.bind(frame, first, plain or External(canonical(first)))
+        return
+    base = "." * node.level + (node.module or "")
+    for alias in node.names if not node.level else ():
+        path = f"{node.module}.{alias.name}" if node.module else alias.name
+        run.trace.imports.append((frame.module, node, path))
+    if _waits(run, frame, base, node):
+        frame.scope.deferred.append(_deferred(run, frame, base, node))
+        return
+    local = _load(run, frame, base, node)
+    for alias in node.names:
+        if alias.name == "*":
+            _bind_all(run, frame, node, local)
+            continue
+        run.bind(frame, alias.asname or alias.name, _member(run, frame, base, alias.name, local, node))
+
+
+def load_module(run: Run, frame: Frame, dotted: str, node: ast.expr) -> Value:
+    """The module that an expression imports by its name."""
+    return _load(run, frame, dotted, node) or External(canonical(dotted))
+
+
+def _member(run: Run, frame: Frame, base: str, name: str, local: LocalModule | None, node: ast.stmt) -> Value:
+    if local is not None and (member := local.module.scope.find(name)) is not None:
+        return member
+    inner = _load(run, frame, f"{base}.{name}" if base.strip(".") else base + name, node)
+    outside = External(canonical(f"{base}.{name}"))
+    missing = Unknown(f"{name} of {base} is not in the files next to this one")
+    return inner or (missing if local is not None or base.startswith(".") else outside)
+
+
+def _waits(run: Run, frame: Frame, base: str, node: ast.ImportFrom) -> bool:
+    """Whether an import of a module is followed when a name is read: large packages import all that they have."""
+    if frame.module.entry or frame.scope is not frame.module.scope or run.functions or run.guards or run.doubts:
+        return False
+    path = _path(run, frame.module, base)
+    if path is None or path in run.modules or path in run.texts:
+        return False
+    if path not in run.waiting:
+        try:
+            source = read(path)
+        except AdvisorError:
+            return False
+        if not run.can_wait(source.text):
+            return False
+        run.waiting[path] = source
+    return not _replaces(frame.scope, node, run.waiting[path].text)
+
+
+def _replaces(scope: Scope, node: ast.ImportFrom, text: str) -> bool:
+    """Whether the import binds names that have a value already, which are read without the import."""
+    names = {alias.asname or alias.name for alias in node.names}
+    if "*" in names:
+        public = _PUBLIC.search(text)
+        if public is not None:
+            names = set(re.findall(r"\w+", public[1]))
+        else:
+            names = {name for pair in _DEFINITION.findall(text) for name in pair if name[:1] not in ("", "_")}
+    return not names.isdisjoint(scope.names)
+
+
+def _deferred(run: Run, frame: Frame, base: str, node: ast.ImportFrom) -> Callable[[str], Value | None]:
+    """The value of a name that the import binds."""
+    names = {alias.asname or alias.name: alias.name for alias in node.names}
+    path = _path(run, frame.module, base)
+    text = run.waiting[path].text if path is not None else ""
+    visited: set[str] = set()
+
+    def value_of(name: str) -> Value | None:
+        if name in visited:
+            return None
+        if "*" in names:
+            if name.startswith("_") or not ("import *" in text or name in text):
+                return None
+        elif name not in names:
+            return None
+        visited.add(name)  # modules can import each other
+        local = _load(run, frame, base, node)
+        if "*" in names:
+            return local.module.scope.find(name) if local is not None else None
+        return _member(run, frame, base, names[name], local, node)
+
+    return value_of
+
+
+def _bind_all(run: Run, frame: Frame, node: ast.ImportFrom, local: LocalModule | None) -> None:
+    if local is not None:
+        for name, value in local.module.scope.names.items():
+            if not name.startswith("_"):
+                run.bind(frame, name, value)
+        if local.module.scope.deferred:
+            frame.scope.deferred.append(lambda name: None if name.startswith("_") else local.module.scope.find(name))
+        return
+    what = f"from {node.module} import * binds names that are not known here; what they do is not checked."
+    run.unresolved.append(frame.module.source.unresolved(node.lineno, what))
+
+
+def _load(run: Run, frame: Frame, dotted: str, node: ast.stmt | ast.expr) -> LocalModule | None:
+    path = _path(run, frame.module, dotted)
+    if path is None:
+        return None
+    if path in run.modules:
+        return LocalModule(run.modules[path])
+    if len(run.modules) >= _MOST_MODULES:
+        what = f"More than {_MOST_MODULES} modules are imported: {dotted} and later ones are left out."
+        if not any(note.what.startswith(what.partition(":")[0]) for note in run.unresolved):
+            run.unresolved.append(frame.module.source.unresolved(node.lineno, what))
+        return None
+    return _follow(run, frame, path, node)
+
+
+def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt | ast.expr) -> LocalModule | None:
+    try:
+        module = parse(run.texts.get(path) or run.waiting.get(path) or read(path), entry=False, directory=path.parent)
+    except AdvisorError as error:
+        what = f"An imported module is left out: {error}"
+        run.unresolved.append(frame.module.source.unresolved(node.lineno, what))
+        return None
+    run.modules[path] = module
+    run.trace.modules.append(module)
+    # A module runs once, whatever branch or loop imports it first.
+    around = run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats, run.optional
+    run.optional += run.doubts
+    run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats = Journal(), [], [], [], 0, 0
+    run.execute(Frame(module, module.scope), module.tree.body)
+    run.journal, run.guards, run.contexts, run.loops, run.doubts, run.repeats, run.optional = around
+    return LocalModule(module)
+
+
+def local_files(text: str, folder: Path) -> set[Path]:
+    """Files that the imports of a file in `folder` probably name, without parsing it."""
+    names: set[str] = set()
+    for match in _IMPORT.finditer(text):
+        base = match["base"]
+        members = re.findall(r"[\w.]+", match["names"])
+        names |= set(members) if base is None else {base, *(f"{base.rstrip('.')}.{name}" for name in members)}
+    return {path for name in names for path in _candidates(folder, name) if path.is_file()}
+
+
+def _path(run: Run, module: Module, dotted: str) -> Path | None:
+    """The file of a module next to the importing one; None if there is none."""
+    if module.directory is None or not dotted:
+        return None
+    folders = [module.directory]
+    if not dotted.startswith(".") and dotted.partition(".")[0] not in LIBRARIES:
+        # Packages of the project are next to its project file, or in src.
+        for folder in [module.directory, *module.directory.parents][:_MOST_FOLDERS]:
+            if any(_is_there(run, folder / name) for name in _ROOTS):
+                folders += [folder, folder / "src"]
+                break
+    candidates = (path for folder in folders for path in _candidates(folder, dotted) if path != module.source.file)
+    return next((path for path in candidates if _is_there(run, path) and path.is_file()), None)
+
+
+_MOST_FOLDERS = 6
+_ROOTS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+
+
+def _is_there(run: Run, path: Path) -> bool:
+    if path not in run.looked_for:
+        run.looked_for[path] = path.exists()
+    return run.looked_for[path]
+
+
+def _candidates(folder: Path, dotted: str) -> list[Path]:
+    """Possible files of a module that a file in `folder` imports, in the order in which Python looks for them."""
+    name = dotted.lstrip(".")
+    for _ in range(len(dotted) - len(name) - 1):
+        folder = folder.parent
+    parts = name.split(".") if name else []
+    target = folder.joinpath(*parts)
+    return [*([target.with_suffix(".py")] if parts else []), target / "__init__.py"]
+
+
+def launch(run: Run, event: Call) -> Value | None:
+    """Follow the functions that a launcher calls; the result of the last one, None if it calls none."""
+    by_options = event.name in COMMAND_LINES
+    if not by_options and event.name not in LAUNCHERS:
+        return None
+    targets = [event.arguments[0]] if event.arguments else [event.keywords[n] for n in LAUNCHED if n in event.keywords]
+    if by_options and not event.arguments:
+        targets = [function for function in run.trace.functions if _is_top_level(function)]
+    returned: Value | None = None
+    for function in (function for target in targets for function in _callables(target)):
+        if run.follows(function):
+            returned = run.enter(function, _of_options(run, function) if by_options else _of_process(event, function))
+    return returned
+
+
+def _of_process(event: Call, function: Function) -> dict[str, Value]:
+    """Parameters of a function that ``spawn`` calls: the rank of the process on its instance, then the arguments."""
+    if event.name != "torch.multiprocessing.spawn" or function.owner is not None:
+        return {}
+    rank = Item(External("os.environ"), Constant("LOCAL_RANK"))
+    further = event.argument("args", 1)
+    items = further.items if isinstance(further, Collection) else []
+    return dict(zip(function.positional, [rank, *items], strict=False))
+
+
+def _callables(target: Value) -> Iterator[Function]:
+    """Functions that a target can be: one of a dictionary or list, or the one of a ``functools.partial``."""
+    for option in options(target):
+        if isinstance(option, Function):
+            yield option
+        elif isinstance(option, Partial):
+            yield from _callables(option.of)
+        elif isinstance(option, Mapping):
+            for value in option.values().values():
+                yield from _callables(value)
+        elif isinstance(option, Collection):
+            for value in option.items:
+                yield from _callables(value)
+
+
+def _of_options(run: Run, function: Function) -> dict[str, Value]:
+    """Parameters of a function as options of the command line, with their defaults."""
+    defaults = run.defaults(function)
+    names = [*function.positional, *(argument.arg for argument in function.node.args.kwonlyargs)]
+    bound: dict[str, Value] = {name: Argument(name, defaults.get(name, Unknown())) for name in names}
+    if function.owner is not None and function.positional:
+        bound[function.positional[0]] = function.owner
+    return bound
+
+
+def is_command(decorator: Value) -> bool:
+    """Whether a decorator makes a function a command: ``@app.command()``, ``@hydra.main(...)``."""
+    return any(
+        isinstance(option, Result) and option.call.called in COMMANDS and option.call.function is None
+        for option in options(decorator)
+    )
+
+
+def follow_entries(run: Run, is_entry: Callable[[], bool]) -> None:
+    """Follow the functions that other code surely or probably calls: commands, and functions nobody here names."""
+    for function in tuple(run.trace.functions):
+        # The compiler's runtime calls this one, once per worker.
+        if function.name == "_mp_fn" and not run.followed[function.node]:
+            run.enter(function, {})
+    for function in run.trace.commands:
+        if function.module.entry and not run.followed[function.node]:
+            run.enter(function, _of_options(run, function))
+    candidates = [function for function in run.trace.functions if _is_top_level(function)]
+    if not candidates or not is_entry():
+        return
+    # Names that the text reads, and names that it contains as text: keys of a registry.
+    tree = candidates[0].module.tree
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    names = used | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for function in candidates:
+        if not run.followed[function.node] and function.name not in names:
+            run.trace.assumed_entries.append(function)
+            defaults = run.defaults(function)
+            bound = {
+                name: choice(defaults[name], unknown) if name in defaults else unknown
+                for name in function.positional
+                for unknown in [Unknown(f"it is an argument of {function.name}")]
+            }
+            run.enter(function, bound)
+
+
+def _is_top_level(function: Function) -> bool:
+    top = function.scope is function.module.scope and function.home is None
+    return function.module.entry and top and not isinstance(function.node, ast.Lambda)

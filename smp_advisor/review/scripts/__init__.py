@@ -1,0 +1,27 @@
+"""Check a training script for defects before you pay for a cluster."""
+
+import smp_advisor.core.own_path  # noqa: F401 - before all others
+from smp_advisor.review.findings.finding import Finding, Fix, Severity
+from smp_advisor.review.findings.report import Report
+from smp_advisor.review.reading.source import Unresolved
+from smp_advisor.review.scripts.changes import Change, ScriptChanges, script_changes
+from smp_advisor.review.scripts.check import check_script
+from smp_advisor.review.scripts.fixes import FileFix, apply_fixes, plan_fixes
+from smp_advisor.review.scripts.following import ScriptStack, read_stack
+
+__all__ = [
+    "Change",
+    "FileFix",
+    "Finding",
+    "Fix",
+    "Report",
+    "ScriptChanges",
+    "ScriptStack",
+    "Severity",
+    "Unresolved",
+    "apply_fixes",
+    "check_script",
+    "plan_fixes",
+    "read_stack",
+    "script_changes",
+]

@@ -1,0 +1,314 @@
+"""Check a training script: its findings, what the check saw, and whether it trains as its plan does."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.library import get_library
+from smp_advisor.review.findings.catalog import catalog
+from smp_advisor.review.findings.finding import Fix, Replacement
+from smp_advisor.review.findings.report import Coverage, Part, Report
+from smp_advisor.review.reading.module import changed, complete, diff
+from smp_advisor.review.reading.source import cell_changes, read
+from smp_advisor.review.scripts.checks import judge
+from smp_advisor.review.scripts.checks.arguments import trainer_calls
+from smp_advisor.review.scripts.checks.outputs import flags_of
+from smp_advisor.review.scripts.checks.parallel import ACCELERATORS, REPLICATING
+from smp_advisor.review.scripts.checks.sharding import FSDP
+from smp_advisor.review.scripts.conditions import BACK_ENDS
+from smp_advisor.review.scripts.following import follow
+from smp_advisor.review.scripts.queries import is_optimizer, is_plain_model, known_names, makers, origins
+from smp_advisor.review.scripts.settings import from_plan, missing_batch, missing_checkpointing, missing_precision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
+
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.review.reading.module import Module
+    from smp_advisor.review.reading.source import Edit, Source
+    from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.scripts.context import Context, Hit
+
+
+_WRAPPERS = ("smp.DistributedModel", "tsm.transform", "tsm.transform.transform", *FSDP, *REPLICATING)
+_SAVES = known_names("saves")
+_LIGHTNING = ("lightning.", "pytorch_lightning.", "lightning_fabric.")
+_SAVING = ("save_pretrained", "save_model", "save_checkpoint", "save_state", "save_weights")
+_KERAS = ("tensorflow.keras.optimizers.", "tensorflow.optimizers.", "keras.optimizers.")
+_TITLES = {"smp_torch": "SMP v1 (PyTorch)", "smp_tensorflow": "SMP v1 (TensorFlow)", "smp_v2": "SMP v2"}
+
+
+def coverage(context: Context) -> Coverage:
+    """Parts of the script that the check saw, and its assumptions."""
+    libraries = context.libraries
+    names = [
+        _TITLES.get(name, back_end.title) + (" (only in its own branches)" if name in libraries.optional else "")
+        for name, back_end in BACK_ENDS.items()
+        if getattr(libraries, name)
+    ]
+    lightning = any(call.name.startswith(_LIGHTNING) for call in context.trace.calls if call.reached)
+    names += ["FSDP"] if (libraries.fsdp and not lightning) or _reached(context.trace.named(*FSDP)) else []
+    names += ["DDP"] if _reached(context.trace.named(*REPLICATING)) else []
+    names += ["Accelerate"] if _reached(context.trace.named(*ACCELERATORS)) else []
+    names += ["Hugging Face Trainer"] if context.trainer else []
+    names += ["Lightning (ranks, data, checkpoints)"] if lightning else []
+    packages = {name.partition(".")[0] for _, name in trainer_calls(context)} - {"lightning"}
+    names += [f"arguments by release of {', '.join(sorted(packages))}"] if packages else []
+    by_trainer = ("that of Trainer",) if context.trainer else ()
+    optimizers = [
+        call
+        for call in context.trace.calls
+        if is_optimizer(call.name) or call.name.startswith(("smp.DistributedOptimizer", *_KERAS))
+    ]
+    parts = (
+        Part(role="models", places=_places(_models(context))),
+        Part(role="optimizers", places=_places(_reached(optimizers) or optimizers) or by_trainer),
+        Part(role="training loops", places=_loops(context)),
+        Part(role="savers", places=_places([*context.trace.named(*_SAVES), *context.trace.methods(*_SAVING)])),
+    )
+    return Coverage(libraries=tuple(dict.fromkeys(names)), parts=parts, assumed=tuple(_assumed(context)))
+
+
+def _reached(calls: Iterable[Call]) -> list[Call]:
+    return [call for call in calls if call.reached]
+
+
+def _models(context: Context) -> Iterator[Call]:
+    wrappers = context.trace.named(*_WRAPPERS)
+    for call in context.trace.methods("prepare", "setup", "setup_module"):
+        wrappers += [call] if any(o.name.endswith(("Accelerator", "Fabric")) for o in makers(call.receiver)) else []
+    wrappers += [call for call in context.trace.calls if call.name.endswith("Trainer")]
+    wrappers += [
+        instance.call
+        for instance in context.trace.instances
+        if any(path.endswith((".DistributedModel", "keras.Model")) for path in instance.cls.ancestors())
+    ]
+    yield from _reached(wrappers) or wrappers
+    if not wrappers:
+        for call in context.trace.methods("parameters"):
+            plain = call.receiver is not None and is_plain_model(call.receiver)
+            yield from (origin.call for origin in origins(call.receiver) if plain and hasattr(origin, "call"))
+
+
+def _loops(context: Context) -> tuple[str, ...]:
+    places = {}
+    for call in context.trace.methods("backward", "apply_gradients"):
+        if call.loops:
+            line = getattr(call.loops[-1], "lineno", call.node.lineno)
+            places[call.loops[-1]] = f"loop ({_place(call.module, line)})"
+    for call in context.trace.methods("train", "fit"):
+        if call.method == "fit" or any(owner.name.endswith("Trainer") for owner in makers(call.receiver)):
+            places[call.node] = f"{call.module.text(call.node.func)}() ({_place(call.module, call.node.lineno)})"
+    return tuple(dict.fromkeys(places.values()))
+
+
+def _places(calls: Iterable[Call]) -> tuple[str, ...]:
+    texts = (f"{call.module.text(call.node.func)} ({_place(call.module, call.node.lineno)})" for call in calls)
+    return tuple(dict.fromkeys(texts))
+
+
+def _place(module: Module, line: int) -> str:
+    path, number = module.source.locate(line)
+    return f"{Path(path).name}:{number}"
+
+
+def _assumed(context: Context) -> Iterator[str]:
+    entries = list(dict.fromkeys(f"{function.name}()" for function in context.trace.assumed_entries))
+    if entries:
+        names = f"{', '.join(entries[:_MOST])}{', ...' if entries[_MOST:] else ''}"
+        yield f"Another file calls {names}: no line of this file does."
+    options = sorted(set(context.trace.options) - set(context.settings.hyperparameters))
+    if options and not context.settings.hyperparameters:
+        yield f"Options of the script have their defaults ({len(options):,} options)."
+    for name in sorted(context.libraries.optional):
+        title = BACK_ENDS[name].title
+        yield f"{title} may be absent: code outside of its branches is judged without it. Pass library= to require it."
+    if any(call.name.endswith(".SelectedOptimizer") for call in context.trace.calls):
+        yield "An optimizer that is chosen by name is one of torch.optim."
+
+
+_MOST = 6
+"""Functions in one sentence."""
+
+
+_FIXED_CHARACTERS = 2_000_000
+"""Limit of the text that is changed and parsed again for fixes, because each fix is tried on the full file.
+The next check offers the remaining fixes."""
+
+
+def check_script(
+    path_or_source: str | Path,
+    plan: Plan | Mapping[str, Any] | None = None,
+    *,
+    library: str | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
+) -> Report:
+    r"""Find defects that make a job fail, hang, train incorrectly or waste money.
+
+    The script is read, never run. A check reports only defects that it can see. Code that could not be followed is
+    listed in `unresolved` of the report. ``# smp: ignore[SMP109] why`` suppresses a finding on its line.
+
+    Parameters
+    ----------
+    path_or_source
+        Path of a ``.py`` or ``.ipynb`` file, or the text itself. Modules next to a file are followed if it
+        imports them.
+    plan
+        Settings of the job: a `Plan`, or a dictionary with some of the library's parameters. Without one, the arguments
+        of ``smp.init`` apply, and checks that depend on other settings report nothing.
+    library
+        ``smp-v1``, ``smp-v2``, ``training-compiler`` or ``fsdp`` (PyTorch's alone), if neither the script's
+        imports nor the plan determine the library.
+    hyperparameters
+        Options that the job passes to the script. Without them, an error behind an option that is off by default is a
+        warning that names the option.
+
+    Raises
+    ------
+    AdvisorError
+        If there is nothing to check: the file does not exist, is not text, or is not Python 3.
+
+    Examples
+    --------
+    >>> report = check_script("import smdistributed.modelparallel.torch as smp\nprint(smp.rank())\n")
+    >>> [finding.id for finding in report]
+    ['SMP101']
+    """
+    return check_source(read(path_or_source), plan, library=library, hyperparameters=hyperparameters)
+
+
+def check_source(
+    source: Source,
+    plan: Plan | Mapping[str, Any] | None = None,
+    *,
+    library: str | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
+    variables: Mapping[str, Any] | None = None,
+) -> Report:
+    """Like `check_script`, for a source. `variables` are names that it does not assign."""
+    return report_of(follow(source, from_plan(plan, library, hyperparameters), variables=variables))
+
+
+def report_of(context: Context) -> Report:
+    """The findings of a script that was followed, with their fixes."""
+    budget = _FIXED_CHARACTERS
+    findings = []
+    for finding, hit in judge(context):
+        description = catalog()[finding.id].fix
+        if not description:
+            findings.append(finding)
+        elif budget <= 0:
+            findings.append(replace(finding, unfixed="apply the other fixes first, then check again"))
+        else:
+            changes = list(hit.edits)
+            budget -= len(hit.module.source.text) if changes else 0
+            fix = _fix(hit.module, description, changes)
+            findings.append(replace(finding, fix=fix, unfixed="" if fix else _why_not(hit, changes)))
+    return Report(
+        tuple(findings), tuple(context.unresolved), context.trace.modules[0].source.path, coverage=coverage(context)
+    )
+
+
+def _fix(module: Module, description: str, changes: list[Edit | None]) -> Fix | None:
+    """The fix with all `changes`; None if one has no place, or the result does not parse."""
+    edits = complete(changes)
+    text = changed(module, edits) if edits else None
+    if text is None:
+        return None
+    starts, replaced = module.source.starts(), []
+    for edit in edits if not module.source.cells else ():
+        first, last = (bisect.bisect_right(starts, place) for place in (edit.start, edit.end))
+        ends = edit.start - starts[first - 1] + 1, edit.end - starts[last - 1] + 1
+        replaced.append(Replacement(line=first, column=ends[0], end_line=last, end_column=ends[1], text=edit.text))
+    return Fix(description=description, diff=diff(module.source, edits), source=text, replacements=tuple(replaced))
+
+
+def _why_not(hit: Hit, changes: list[Edit | None]) -> str:
+    """Reason why a finding has no automatic fix."""
+    edits = complete(changes)
+    if not edits:
+        return hit.unfixed or "the place of the change is not known"
+    if hit.module.source.cells and cell_changes(hit.module.source, edits) is None:
+        return "the line is IPython syntax"
+    return "the change would not result in valid Python"
+
+
+_MOST_FINDINGS = 5
+"""Findings in a cell; the check shows all of them."""
+_OTHER_ARGUMENTS = re.compile(
+    r"\bsys\.argv\b|\bSM_HP|\bhyperparameters\.json\b|ArgumentParser|\bargs\b"
+    r"|\b(?:absl|click|docopt|draccus|fire|hydra|jsonargparse|simple_parsing|tyro|typer|LightningCLI)\b"
+)
+"""Text of a script that may read arguments in another way than argparse's."""
+_FRAMEWORKS = re.compile(r"\b(?:accelerate|lightning|pytorch_lightning|deepspeed|Trainer|TrainingArguments)\b")
+"""Text of a script whose precision and checkpointing may be settings of a framework."""
+
+
+def warnings_of_script(script: str, plan: Plan, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Differences between a script and its plan, one or two sentences each. The script is read, never run.
+
+    A file that is not on this machine is reported as not checked.
+    """
+    path = Path(script)
+    command = f"smp_advisor.check_script({str(path)!r}, advice.plan)"
+    try:
+        if not path.is_file():
+            return (f"{path.name} was not checked: it is not on this machine. {command} checks it.",)
+        context = follow(read(path), from_plan(plan, None, hyperparameters))
+        errors = report_of(context).of("error")
+    except (AdvisorError, OSError, ValueError) as error:
+        return (f"{path.name} was not checked: {str(error).rstrip('.')}. {command} checks it.",)
+    lines = [f"{path.name}, line {error.line} ({error.id}): {error.message}" for error in errors[:_MOST_FINDINGS]]
+    if errors[_MOST_FINDINGS:]:
+        lines.append(f"{path.name} has {len(errors) - _MOST_FINDINGS} more errors: {command} lists them.")
+    code = "\n".join(module.source.text for module in context.trace.modules)
+    sentences = [
+        *lines,
+        *_unread_arguments(context, code, path.name, hyperparameters),
+        *_missing_settings(code, path.name, plan),
+    ]
+    if context.unresolved:
+        count = len(context.unresolved)
+        places = "1 place" if count == 1 else f"{count} places"
+        sentences.append(f"The check of {path.name} could not follow {places}: {command} lists them.")
+    return tuple(sentences)
+
+
+def _missing_settings(code: str, name: str, plan: Plan) -> Iterator[str]:
+    """Settings of the plan that scripts without a framework must have in their text."""
+    record = get_library(plan.library)
+    if record.smdistributed or record.compiles:
+        return  # SMP libraries apply the parameters of the job; a framework has settings of its own
+    yield from missing_batch(code, plan)
+    if _FRAMEWORKS.search(code) is None:
+        kind = "fsdp2" if record.divides_model and "fully_shard" in code else plan.library
+        yield from missing_precision(code, plan, kind)
+        yield from missing_checkpointing(code, plan, kind)
+    else:
+        yield f"The precision and the checkpointing of {name} were not checked: a framework may set them."
+
+
+def _unread_arguments(context: Context, code: str, name: str, hyperparameters: Mapping[str, Any]) -> Iterator[str]:
+    """Arguments of the job that the script rejects or ignores."""
+    if not hyperparameters:
+        return
+    unknown = f"It was not determined which arguments {name} reads; the job passes {_listed(hyperparameters)}."
+    parses = context.trace.methods("parse_args", "parse_known_args")
+    if not parses:
+        if _OTHER_ARGUMENTS.search(code) is None and not context.unresolved:
+            yield f"{name} reads no arguments: {_listed(hyperparameters)} of the job have no effect."
+        else:
+            yield unknown
+        return
+    if flags_of(context, parses) is None:  # else SMP004 names the options that the script does not receive
+        yield unknown
+
+
+def _listed(names: Mapping[str, Any] | list[str]) -> str:
+    return ", ".join(f"--{name}" for name in names)

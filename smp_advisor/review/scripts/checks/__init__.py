@@ -1,0 +1,179 @@
+"""The checks by subject, which register themselves, and the judgment of a script by all of them."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from smp_advisor.review.findings.catalog import catalog
+from smp_advisor.review.findings.finding import suppressions
+from smp_advisor.review.scripts.checks import (  # noqa: F401 - the import registers them
+    arguments,
+    compiler,
+    data,
+    division,
+    frameworks,
+    fsdp,
+    fsdp_accumulation,
+    gradients,
+    model,
+    optimizer,
+    outputs,
+    parallel,
+    planned,
+    ranks,
+    saving,
+    setup,
+    step,
+    step_output,
+    tensorflow,
+    v2,
+)
+from smp_advisor.review.scripts.conditions import Reaching
+from smp_advisor.review.scripts.context import CHECKS, LIBRARY_OF, Hit
+from smp_advisor.review.scripts.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from smp_advisor.review.findings.finding import Finding, Severity, Suppression
+    from smp_advisor.review.reading.module import Module
+    from smp_advisor.review.scripts.context import Context
+
+_SIMPLE: tuple[type[ast.stmt], ...] = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return)
+
+
+def judge(context: Context) -> list[tuple[Finding, Hit]]:
+    """The findings without their fixes, each with the hit of its check, in the order of files and lines."""
+    hits: dict[tuple[str, str, int, int], tuple[Finding, Hit]] = {}
+    reaching = Reaching(context)
+    for identifier in sorted(CHECKS):
+        for hit in CHECKS[identifier](context):
+            if reaching.never(hit):
+                continue
+            needed = reaching.back_end(LIBRARY_OF.get(identifier, ""), hit)
+            if needed is None:
+                continue
+            finding = _finding(identifier, hit)
+            if needed := hit.needed or needed or reaching.needed(hit):  # only some jobs reach it
+                severity: Severity = "warning" if finding.severity == "error" else finding.severity
+                message = f"{finding.message} This code runs only {needed}."
+                finding = replace(finding, severity=severity, message=message)
+            hits.setdefault((identifier, finding.path, finding.line, finding.column), (finding, hit))
+    places = {(id(hit.module), hit.node.lineno, finding.id) for finding, hit in hits.values()}
+    silenced, comments = _silenced(context, places)
+    pairs = [
+        (finding, hit)
+        for finding, hit in hits.values()
+        if (id(hit.module), hit.node.lineno, finding.id) not in silenced
+    ]
+    pairs += [(_finding("SMP100", comment), comment) for comment in comments]
+    # A list of missing calls that other findings report is left out.
+    reported = {finding.id for finding, _ in pairs}
+    pairs = [
+        pair for pair in pairs if pair[0].id != "SMP002" or not pair[1].reported_by or pair[1].reported_by - reported
+    ]
+    order = {id(module): position for position, module in enumerate(context.trace.modules)}
+    pairs.sort(
+        key=lambda pair: (
+            pair[0].id not in ("SMP001", "SMP002"),
+            order[id(pair[1].module)],
+            pair[1].node.lineno,
+            pair[0].column,
+            pair[0].id,
+        )
+    )
+    return pairs
+
+
+def _finding(identifier: str, hit: Hit) -> Finding:
+    path, line = hit.module.source.locate(hit.node.lineno)
+    text = hit.module.source.line(hit.node.lineno)
+    before = text.encode()[: hit.node.col_offset].decode(errors="ignore")
+    return catalog()[identifier].finding(
+        hit.values,
+        variant=hit.variant,
+        severity=hit.severity,
+        path=path,
+        line=line,
+        column=len(before) + 1,
+        text=text,
+        end=_end(hit),
+    )
+
+
+def _end(hit: Hit) -> tuple[int, int] | None:
+    """Line and column after the place; of a statement with a block, the end of its first line."""
+    source, node = hit.module.source, hit.node
+    last, column = node.end_lineno, node.end_col_offset
+    if last is None or column is None:
+        return None
+    if hasattr(node, "body") and isinstance(node, ast.stmt):
+        return source.locate(node.lineno)[1], len(source.line(node.lineno).rstrip()) + 1
+    return source.locate(last)[1], source.column(last, column) + 1
+
+
+_Place = tuple[int, int, str]
+"""Module, line and id of a finding."""
+
+
+def _silenced(context: Context, places: set[_Place]) -> tuple[set[_Place], list[Hit]]:
+    """Places that comments suppress, and the comments without an effect."""
+    silenced: set[_Place] = set()
+    idle: list[Hit] = []
+    for module in context.trace.modules:
+        for comment in suppressions(module.source.text):
+            if not comment.reason:
+                idle.append(_comment(module, comment, "", ()))
+                continue
+            lines = _statement_lines(module, comment.line)
+            by_id = {name: {(id(module), line, name) for line in lines} for name in comment.ids}
+            silenced |= set[_Place]().union(*by_id.values())
+            unknown = [name for name in comment.ids if name not in catalog()]
+            unused = [
+                name
+                for name in comment.ids
+                if not by_id[name] & places and _judged(context, module, comment.line, name)
+            ]
+            idle += [_comment(module, comment, "unknown", unknown)] if unknown else []
+            idle += [_comment(module, comment, "unused", unused)] if unused else []
+    return silenced, idle
+
+
+def _comment(module: Module, comment: Suppression, variant: str, ids: Iterable[str]) -> Hit:
+    text = module.source.line(comment.comment_line)
+    first = text.find("#")
+    place = ast.Pass(
+        lineno=comment.comment_line,
+        col_offset=len(text[:first].encode()),
+        end_lineno=comment.comment_line,
+        end_col_offset=len(text.rstrip().encode()),
+    )
+    return Hit(module, place, {"ids": ", ".join(ids)} if variant else {}, variant=variant)
+
+
+def _judged(context: Context, module: Module, line: int, identifier: str) -> bool:
+    """Whether the check judged the line: for its library and settings, in a function that was followed."""
+    if identifier not in CHECKS or (catalog()[identifier].needs and context.settings == Settings()):
+        return False
+    library = LIBRARY_OF.get(identifier)
+    if library is not None and not getattr(context.libraries, library):
+        return False
+    around = [
+        function.node
+        for function in context.trace.functions
+        if function.module is module and function.node.lineno <= line <= (function.node.end_lineno or 0)
+    ]
+    return all(node in context.followed for node in around)
+
+
+def _statement_lines(module: Module, line: int) -> set[int]:
+    """The lines of the statement that contains `line`: a comment on one of them applies to all."""
+    lines = {line}
+    for kind in _SIMPLE:
+        for node in module.all(kind):
+            last = node.end_lineno or node.lineno
+            if node.lineno <= line <= last:
+                lines |= set(range(node.lineno, last + 1))
+    return lines

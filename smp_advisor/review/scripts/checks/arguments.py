@@ -1,0 +1,278 @@
+"""Arguments of trainers in the releases that the job has: removed, renamed, unknown, and in contradiction."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from typing import TYPE_CHECKING
+
+from smp_advisor.review.reading.module import replace
+from smp_advisor.review.reading.values import Argument, Constant, External, Instance, options
+from smp_advisor.review.scripts.checks.planned import config_entry, trainer_arguments
+from smp_advisor.review.scripts.context import Context, Hit, check
+from smp_advisor.review.scripts.queries import argument_node, constant, makers
+from smp_advisor.review.scripts.releases import (
+    OLDEST,
+    accepts,
+    arguments_of,
+    base_of,
+    callable_of,
+    default_of,
+    derived_from,
+    ever,
+    exists,
+    instead_of,
+    newest,
+    oldest,
+    release,
+    span_of,
+)
+from smp_advisor.review.scripts.settings import CHECKPOINTING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.review.findings.finding import Severity
+    from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.reading.values import Value
+    from smp_advisor.review.scripts.releases import Release, Span
+
+
+def trainer_calls(context: Context) -> Iterator[tuple[Call, str]]:
+    """Reached calls of callables in the table, with their names there; of subclasses in the script, too."""
+    for call in context.trace.calls:
+        if call.reached and call.name and (name := callable_of(call.name) or derived_from(call.name)):
+            yield call, name
+    for instance in context.trace.instances:
+        own = instance.cls.find("__init__")
+        name = next(filter(None, map(callable_of, instance.cls.ancestors())), "")
+        if own is None and name and instance.call.reached:
+            yield instance.call, name
+
+
+@check("TRN720")
+def _known_to_the_release(context: Context) -> Iterator[Hit]:
+    compiled = context.libraries.xla or any(function.name == "_mp_fn" for function in context.trace.functions)
+    if context.libraries.smp_v1 or compiled:
+        return  # their images have releases before those in the table
+    for call, name in trainer_calls(context):
+        package = name.partition(".")[0]
+        span = span_of(context, package)
+        last = min(span.last, newest(package))
+        if not exists(name, last):
+            values: dict[str, object] = {
+                "call": call.called,
+                "release": f"{package} {_text(last)}",
+                "why": _why(span, package),
+            }
+            yield Hit(call.module, call.node, values, severity=_severity(span), variant="name")
+            continue
+        for argument in call.passed.entries:
+            hit = _unknown(context, call, name, str(argument), last, span)
+            if hit is not None:
+                yield hit
+
+
+def _unknown(context: Context, call: Call, name: str, argument: str, last: Release, span: Span) -> Hit | None:
+    if span.first > newest(name.partition(".")[0]) or accepts(name, argument, last):
+        return None
+    base, package = base_of(name), name.partition(".")[0]
+    if base:  # the arguments of transformers, in the release that belongs to this one
+        outer = span_of(context, "transformers")
+        if accepts(base, argument, min(outer.last, newest("transformers"))):
+            return None
+        if ever(base, argument) is not None:
+            package, name, span = "transformers", base, outer
+            last = min(outer.last, newest(package))
+    release_span = ever(name, argument)
+    node = argument_node(call, argument) or call.node
+    values: dict[str, object] = {"argument": argument, "call": call.called, "why": _why(span, package)}
+    if release_span is not None and release_span[0] > last:
+        if argument_node(call, argument) is None:
+            return None  # it comes from a dictionary, which the script may fill by the release
+        values["release"] = f"{package} {_text(release_span[0])}"
+        return Hit(call.module, node, values, severity=_severity(span), variant="later")
+    if release_span is not None and not callable_of(call.name) and not instead_of(name, argument):
+        return None  # a subclass of another package may keep it
+    if release_span is not None:
+        values |= {"release": f"{package} {_text(release_span[1])}", "instead": _instead(call, name, argument, last)}
+        return Hit(call.module, node, values, severity=_severity(span), variant="removed")
+    if (span.known and span.last < oldest(package)) or not callable_of(call.name):
+        return None  # a subclass has arguments of its own
+    instead = _instead(call, name, argument, last)
+    values |= {"package": package, "first": _text(oldest(package)), "instead": instead}
+    return Hit(call.module, node, values, variant="unknown")
+
+
+def _instead(call: Call, name: str, argument: str, last: Release) -> str:
+    """The text to write instead of an argument."""
+    newer = instead_of(name, argument)
+    config = name.replace("Trainer", "Config")
+    for candidate in filter(None, (newer, argument)):
+        if accepts(name, candidate, last) and candidate != argument:
+            return f"Write {candidate}"
+        if name.startswith("trl.") and ever(config, candidate) and accepts(config, candidate, last):
+            return f"Write it as {candidate} of {config.partition('.')[2]}"
+    near = difflib.get_close_matches(argument, [key for key in _names(name) if accepts(name, key, last)], 1, 0.8)
+    return f"Write {near[0]}" if near else f"Remove it from {call.called}()"
+
+
+def _names(name: str) -> list[str]:
+    return [*arguments_of(name), *(arguments_of(base_of(name)) if base_of(name) else ())]
+
+
+def _severity(span: Span) -> Severity:
+    return "error" if span.known or span.first > OLDEST else "warning"
+
+
+def _why(span: Span, package: str) -> str:
+    return span.where or f"no file pins {package}"
+
+
+def _text(release_: Release) -> str:
+    return ".".join(map(str, release_))
+
+
+def passed(context: Context, call: Call, argument: str) -> object:
+    """The value of an argument, passed or the default of the release; Ellipsis if it is not known."""
+    value = call.argument(argument)
+    if value is not None or call.unpacks:
+        option = value.default if isinstance(value, Argument) else value
+        return option.value if isinstance(option, Constant) else ...
+    name = callable_of(call.name)
+    for candidate in filter(None, (name, base_of(name) if name else "")):
+        package = candidate.partition(".")[0]
+        default = default_of(candidate, argument, min(span_of(context, package).last, newest(package)))
+        if default is not ...:
+            return default
+    return ...
+
+
+@check("TRN711")
+def _one_checkpointing(context: Context) -> Iterator[Hit]:
+    for call in trainer_arguments(context):
+        sharded = call.argument("fsdp") is not None
+        if config_entry(call, "activation_checkpointing") and sharded:
+            written_value = next(
+                (node for name in CHECKPOINTING if (node := argument_node(call, name)) is not None), None
+            )
+            on = any(
+                passed(context, call, name) is True
+                for name in CHECKPOINTING
+                if written_value is None or call.gives(name)
+            )
+            if on:
+                edits = [replace(call.module, written_value, "False")] if written_value is not None else []
+                variant = "" if written_value is not None else "default"
+                yield Hit(call.module, written_value or call.node, {"call": call.called}, edits, variant=variant)
+
+
+@check("TRN722")
+def _weights_that_cannot_be_unscaled(context: Context) -> Iterator[Hit]:
+    halves = [
+        call
+        for call in context.trace.methods("from_pretrained", "fromconfig_entry")
+        if call.reached and any(_is_half(call.argument(name)) for name in ("dtype", "torch_dtype"))
+    ]
+    for call in trainer_arguments(context):
+        if constant(call.argument("fp16")) is True and halves and not _adapts(context):
+            yield Hit(call.module, argument_node(call, "fp16") or call.node)
+
+
+def _is_half(value: Value | None) -> bool:
+    names = [option.path if isinstance(option, External) else constant(option) for option in options(value)]
+    return bool(names) and set(names) <= {"torch.float16", "torch.half", "float16"}
+
+
+@check("TRN723")
+def _whole_groups(context: Context) -> Iterator[Hit]:
+    for call in trainer_arguments(context):
+        if not call.name.endswith(("GRPOConfig", "RLOOConfig")):
+            continue
+        group, batch = passed(context, call, "num_generations"), passed(context, call, "per_device_train_batch_size")
+        steps = passed(context, call, "gradient_accumulation_steps")
+        is_set = any(call.gives(name) for name in ("generation_batch_size", "steps_per_generation"))
+        numbers = [number for number in (group, batch, steps) if isinstance(number, int) and number > 0]
+        if is_set or len(numbers) != 3 or not call.gives("num_generations"):
+            continue
+        samples = numbers[1] * numbers[2]
+        if all(samples * 2**power % numbers[0] for power in range(8)):
+            values: dict[str, object] = {"group": numbers[0], "samples": samples, "product": samples * 8}
+            yield Hit(call.module, argument_node(call, "num_generations") or call.node, values)
+
+
+@check("TRN719")
+def _divisor_of_the_loss(context: Context) -> Iterator[Hit]:
+    for instance in context.trace.instances:
+        kinds = [path for path in instance.cls.ancestors() if path.startswith(("transformers.", "trl."))]
+        method = instance.cls.find("compute_loss")
+        node = getattr(method, "node", None)
+        if not any(path.endswith("Trainer") for path in kinds) or node is None:
+            continue
+        names = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
+        span = span_of(context, "transformers")
+        if "num_items_in_batch" not in names and node.args.kwarg is None:
+            if span.last >= release("4.46"):
+                yield Hit(method.module, node, variant="signature")  # type: ignore[union-attr]
+        elif not _uses_divisor(node) and _steps_above_one(makers(instance.call.argument("args", 1))):
+            yield Hit(method.module, node, variant="ignored")  # type: ignore[union-attr]
+
+    for call, name in trainer_calls(context):
+        if name.partition(".")[2] != "Trainer" or not _steps_above_one(makers(call.argument("args", 1))):
+            continue
+        for model in options(call.argument("model", 0)):
+            forward = model.cls.find("forward") if isinstance(model, Instance) else None
+            node = getattr(forward, "node", None)
+            own = isinstance(model, Instance) and not any(
+                path.startswith("transformers.") for path in model.cls.ancestors()
+            )
+            kwargs = node.args.kwarg.arg if node is not None and node.args.kwarg is not None else ""
+            if own and node is not None and kwargs and not _reads(node, "num_items_in_batch", kwargs):
+                yield Hit(forward.module, node, variant="forward")  # type: ignore[union-attr]
+
+
+def _reads(node: ast.AST, *names: str) -> bool:
+    return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
+
+
+def _uses_divisor(node: ast.AST) -> bool:
+    body = getattr(node, "body", [])
+    read = {part.id for statement in body for part in ast.walk(statement) if isinstance(part, ast.Name)}
+    inner = any("super().compute_loss" in ast.unparse(statement) for statement in body)
+    return "num_items_in_batch" in read or inner
+
+
+def _steps_above_one(arguments: list[Call]) -> bool:
+    for maker in arguments:
+        steps = maker.argument("gradient_accumulation_steps")
+        number = steps.default if isinstance(steps, Argument) else steps
+        if isinstance(constant(number), int) and constant(number) > 1:
+            return True
+    return False
+
+
+_LOW_RELEASE = (5, 0)
+
+
+@check("TRN729")
+def _state_of_the_checkpoint(context: Context) -> Iterator[Hit]:
+    span = span_of(context, "transformers")
+    if span.last < _LOW_RELEASE:
+        return
+    severity: Severity = "warning" if span.where and span.first >= _LOW_RELEASE else "info"
+    for call in trainer_arguments(context):
+        sharded = any(call.gives(name) for name in ("fsdp", "deepspeed", "fsdpconfig_entry")) or call.unpacks
+        if constant(call.argument("bf16")) is not True or sharded:
+            continue
+        for load in context.trace.methods("from_pretrained"):
+            typed = any(
+                load.gives(name) for name in ("dtype", "torch_dtype", "quantizationconfig_entry", "load_in_4bit")
+            )
+            if load.reached and "AutoModelForCausalLM" in load.name and not typed and not _adapts(context):
+                yield Hit(load.module, load.node, severity=severity)
+
+
+def _adapts(context: Context) -> bool:
+    return any(call.name.startswith("peft.") for call in context.trace.calls) or any(
+        call.gives("peftconfig_entry") for call in context.trace.calls
+    )

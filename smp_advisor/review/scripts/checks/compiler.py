@@ -1,0 +1,373 @@
+"""Training Compiler: the training loop and its data, and how a notebook or script launches the job."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.cluster.table import instances
+from smp_advisor.core.files import table
+from smp_advisor.libraries.version import instance_family
+from smp_advisor.review.reading.data import reason
+from smp_advisor.review.reading.module import add_keyword, after_statement, replace
+from smp_advisor.review.reading.trace import exclusive
+from smp_advisor.review.reading.values import (
+    Constant,
+    External,
+    Mapping,
+    Result,
+    Unknown,
+    is_none,
+    options,
+)
+from smp_advisor.review.scripts.checks.data import loaders
+from smp_advisor.review.scripts.conditions import BACK_ENDS
+from smp_advisor.review.scripts.context import Context, Hit, check
+from smp_advisor.review.scripts.queries import (
+    argument_node,
+    constant,
+    derivation,
+    is_cuda,
+    is_optimizer,
+    known_names,
+    makers,
+    mentions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.review.reading.source import Edit
+    from smp_advisor.review.reading.trace import Call
+
+
+_LOADERS = ("pl.MpDeviceLoader", "pl.ParallelLoader")
+_OF_WORKERS = known_names("xla_workers")
+"""Functions that a script for one GPU does not need."""
+_SYNCS = ("xm.reduce_gradients", "xm.all_reduce", "xm.optimizer_step")
+_READING = ("item", "tolist", "numpy")
+_SHOWING = ("print", "float", "xm.master_print", "tqdm.tqdm.write")
+_LOGGING = ("info", "debug", "warning", "error", "add_scalar", "set_postfix", "set_description", "log")
+_OFTEN = 10
+"""Steps. Logging or saving less often than this is not reported."""
+
+
+def _xm(call: Call) -> bool:
+    module = call.module.scope.find("xm")
+    return isinstance(module, External) and module.path == "xm"
+
+
+def _elsewhere(context: Context, call: Call) -> bool:
+    """Whether the call runs without XLA: its branch excludes XLA, or the other branch uses it."""
+    if BACK_ENDS["xla"].excludes(call) or any(mentions(guard.test, "is_available") for guard in call.guards):
+        return True
+    return any(exclusive(call, xla_call) for xla_call in context.trace.each("xm."))
+
+
+def _training_loops(context: Context) -> set[ast.AST]:
+    """Innermost loops with a backward pass."""
+    return {call.loops[-1] for call in context.trace.methods("backward") if call.loops}
+
+
+def _now_and_then(call: Call) -> bool:
+    """Whether a condition with a modulo lets the call run only once per several steps."""
+    return any(
+        any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(guard.test))
+        or mentions(guard.test, "log", "freq", "interval", "every", "verbose", "debug")
+        for guard in call.guards
+    )
+
+
+@check("STC401", "xla")
+def _static_padding(context: Context) -> Iterator[Hit]:
+    for call in context.trace.calls:
+        padding = call.argument("padding")
+        constants = [constant(option) for option in options(padding)]
+        dynamic = next((value for value in constants if value is True or value == "longest"), None)
+        tokenizes = "token" in call.module.text(call.node.func).lower()
+        if dynamic is not None and (tokenizes or {"truncation", "max_length", "return_tensors"} & call.keywords.keys()):
+            # Without max_length, every text gets the length of the longest one that the model supports.
+            long = not call.gives("max_length")
+            changes = len(constants) == 1 and not long
+            edits = [add_keyword(call.module, call.node, "padding", '"max_length"')] if changes else []
+            why = "the call has no max_length, which you must choose" if long else ""
+            yield Hit(call.module, call.node, {"padding": repr(dynamic)}, edits, unfixed=why)
+
+
+@check("STC402", "xla")
+def _evaluations(context: Context) -> Iterator[Hit]:
+    loops = _training_loops(context)
+    losses = [call.receiver for call in context.trace.methods("backward") if call.receiver is not None]
+    for call in context.trace.calls:
+        if not call.loops or call.loops[-1] not in loops or _now_and_then(call) or _elsewhere(context, call):
+            continue
+        reads = call.method in _READING and not call.name and call.receiver is not None
+        shows = call.name in _SHOWING or call.name.startswith("logging.") or call.method in _LOGGING
+        for argument in call.arguments if shows else ():
+            parts = list(derivation(argument))
+            read_before = any(isinstance(part, Result) and part.call.method in _READING for part in parts)
+            reads = reads or (not read_before and any(part is loss for part in parts for loss in losses))
+        if reads:
+            yield Hit(call.module, call.node, {"text": call.module.text(call.node)})
+
+
+@check("STC403", "xla")
+def _device(context: Context) -> Iterator[Hit]:
+    if not context.trace.imported("torch_xla"):
+        return
+    for call in context.trace.calls:
+        if _elsewhere(context, call):
+            continue
+        moved = call.method == "cuda" and not call.name and call.receiver is not None
+        places = [value for value in (*call.arguments[:1], call.keywords.get("device")) if value is not None]
+        names_cuda = any(is_cuda(option) for value in places for option in options(value))
+        if moved:
+            yield Hit(call.module, call.node, {"text": call.module.text(call.node)})
+        elif names_cuda and (call.name == "torch.device" or call.method == "to" or "device" in call.keywords):
+            edits = (
+                [replace(call.module, call.node, "xm.xla_device()")]
+                if call.name == "torch.device" and _xm(call)
+                else []
+            )
+            yield Hit(call.module, call.node, {"text": call.module.text(call.node)}, edits)
+
+
+@check("STC404", "xla")
+def _marked_steps(context: Context) -> Iterator[Hit]:
+    if not context.trace.imported("torch_xla"):
+        return
+    marks = context.trace.named("xm.mark_step")
+    barriers = [
+        call for call in context.trace.named("xm.optimizer_step") if constant(call.argument("barrier", 1)) is True
+    ]
+    if barriers or context.trace.named(*_LOADERS) or any(not mark.reached for mark in marks):
+        return
+    marked = {loop for mark in marks for loop in mark.loops}
+    training = _training_loops(context)
+    updates = [*context.trace.named("xm.optimizer_step"), *filter(_steps_optimizer, context.trace.methods("step"))]
+    for call in sorted(updates, key=lambda call: call.order):
+        batches = (training & set(call.loops)) or set(call.loops[-1:])
+        if call.loops and call.reached and not marked & batches:
+            statement = call.module.statement(call.node)
+            edits = [after_statement(call.module, statement, "xm.mark_step()")] if statement and _xm(call) else []
+            yield Hit(call.module, call.node, {}, edits if call.discarded else [])
+            return
+
+
+def _steps_optimizer(call: Call) -> bool:
+    return any(is_optimizer(maker.name) or maker.name.endswith("GradScaler") for maker in makers(call.receiver))
+
+
+@check("STC405", "xla")
+def _saved_by_xla(context: Context) -> Iterator[Hit]:
+    if not context.trace.imported("torch_xla"):
+        return
+    for call in context.trace.named("torch.save"):
+        states = any(
+            isinstance(part, Result) and part.call.method == "state_dict"
+            for saved in call.arguments[:1]
+            for part in derivation(saved)
+        )
+        is_model = "model" in getattr(call.node.args[0], "id", "").lower() if call.node.args else False
+        if (states or is_model) and not _elsewhere(context, call):
+            edits = [replace(call.module, call.node.func, "xm.save")] if _xm(call) else []
+            yield Hit(call.module, call.node, {}, edits)
+
+
+def _several_workers(context: Context) -> bool:
+    """Whether the script is for several workers: by its entry, its ranks, or data that it divides."""
+    functions = [function.node for function in context.trace.functions]
+    if any(getattr(node, "name", "") == "_mp_fn" for node in functions) or context.trace.named(*_OF_WORKERS):
+        return True
+    starts = context.trace.named("torch.distributed.init_process_group")
+    by_xla = any(constant(option) == "xla" for start in starts for option in options(start.argument("backend", 0)))
+    divides = context.trace.named("torch.utils.data.DistributedSampler", *_LOADERS)
+    return by_xla or {call.name for call in divides} > {"torch.utils.data.DistributedSampler"}
+
+
+@check("STC406", "xla")
+def _gathered_gradients(context: Context) -> Iterator[Hit]:
+    if not _several_workers(context) or context.trace.imported("torch_xla.distributed.spmd"):
+        return  # the compiler of SPMD reduces them
+    syncs = context.trace.named(*_SYNCS)
+    for call in context.trace.methods("step"):
+        if not _steps_optimizer(call) or _elsewhere(context, call):
+            continue
+        scaler = any(maker.name.endswith("GradScaler") for maker in makers(call.receiver))
+        if not any(sync.loops[-1:] == call.loops[-1:] and not exclusive(sync, call) for sync in syncs):
+            edits: list[Edit] = []
+            if not scaler and not call.arguments and isinstance(call.node.func, ast.Attribute) and _xm(call):
+                text = f"xm.optimizer_step({call.module.text(call.node.func.value)})"
+                edits = [replace(call.module, call.node, text)]
+            yield Hit(call.module, call.node, {}, edits, variant="not reduced")
+    yield from _order_with_scaler(context)
+
+
+def _order_with_scaler(context: Context) -> Iterator[Hit]:
+    """The order under automatic mixed precision: reduce, unscale, clip, step."""
+    gathers = context.trace.named("xm.reduce_gradients", "xm.all_reduce")
+    clips = context.trace.named("torch.nn.utils.clip_grad_norm_")
+    for unscale in context.trace.methods("unscale_"):
+        for gather in gathers:
+            if gather.loops[-1:] == unscale.loops[-1:] and gather.node.lineno > unscale.node.lineno:
+                yield Hit(gather.module, gather.node, variant="unscaled first")
+        for clip in clips:
+            if clip.loops[-1:] == unscale.loops[-1:] and clip.node.lineno < unscale.node.lineno:
+                yield Hit(clip.module, clip.node, variant="clipped first")
+
+
+@check("STC409", "xla")
+def _rare_interruptions(context: Context) -> Iterator[Hit]:
+    for call in context.trace.calls:
+        if call.name.endswith("TrainingArguments") and call.name.startswith("transformers."):
+            for name in ("logging_steps", "save_steps", "eval_steps"):
+                every = constant(call.keywords.get(name))
+                if isinstance(every, int) and 0 < every < _OFTEN:
+                    node = argument_node(call, name) or call.node
+                    yield Hit(call.module, node, {"name": name, "steps": every}, variant="interval")
+    loops = _training_loops(context)
+    for call in context.trace.named("xm.save", "torch.save"):
+        if call.loops and call.loops[-1] in loops and not _now_and_then(call) and not call.guards:
+            yield Hit(call.module, call.node, variant="checkpoint")
+
+
+@check("STC410", "xla")
+def _parallel_preprocessing(context: Context) -> Iterator[Hit]:
+    for call in context.trace.methods("map"):
+        loads = (part.call.name for part in derivation(call.receiver) if isinstance(part, Result))
+        alone = not call.gives("num_proc") or is_none(call.argument("num_proc"))
+        if alone and any(name.startswith("datasets.load") for name in loads):
+            yield Hit(call.module, call.node)
+
+
+@check("STC413", "xla")
+def _whole_batches(context: Context) -> Iterator[Hit]:
+    if context.libraries.smp_v1 or context.trace.imported("accelerate"):
+        return  # Accelerate completes the last batch of the loaders that it prepares
+    for call in loaders(context):
+        drop_last = call.argument("drop_last", 8)
+        sampled = call.argument("batch_sampler", 4) is not None or call.argument("batch_size", 1) is None
+        if (drop_last is None and not call.unpacks and not sampled) or constant(drop_last) is False:
+            yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, "drop_last", "True")])
+    for call in context.trace.calls:
+        option = call.argument("dataloader_drop_last")
+        if option is not None and constant(option) is False and call.name.endswith("TrainingArguments"):
+            name = "dataloader_drop_last"
+            yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, name, "True")])
+
+
+_FAMILIES = frozenset(table("smp_advisor.libraries.training_compiler", "versions.toml")["instances"]["families"])
+"""The families that the SageMaker Python SDK accepts."""
+_BATCHES = ("batch_size", "per_device_train_batch_size", "train_batch_size", "per_gpu_train_batch_size")
+_RATES = ("learning_rate", "lr")
+_READ = ("instance_type", "instance_count", "distribution", "hyperparameters")
+
+
+def _estimators(context: Context) -> list[tuple[Call, Call]]:
+    """Estimators with the compiler: the call of each, and that of its ``TrainingCompilerConfig``."""
+    return [
+        (call, maker)
+        for call in context.trace.calls
+        for maker in makers(call.argument("compiler_config"))
+        if maker.name.endswith("TrainingCompilerConfig")
+    ]
+
+
+@check("STC407")
+def _launched_on_several(context: Context) -> Iterator[Hit]:
+    compiled = [call for call, _ in _estimators(context)]
+    for call in (call for call in context.trace.calls if call.argument("compiler_config") is not None):
+        values = {name: call.argument(name) for name in (_READ if call in compiled else ("compiler_config",))}
+        values |= {"arguments": Unknown(call.passed.open)} if call.unpacks else {}
+        for name, value in values.items():
+            readable = isinstance(value, (Constant, type(None))) or (isinstance(value, Mapping) and value.complete)
+            if value is not None and not readable:
+                what = f"{name} of {call.called}(...) cannot be read: {reason(value)}. Checks that need it are skipped."
+                context.leave_open(call.module, call.node, what)
+    for call in compiled:
+        kind, count = constant(call.argument("instance_type")), constant(call.argument("instance_count"))
+        gpus = next((instance.gpus for instance in instances() if instance.name == kind), None)
+        if gpus is None or not isinstance(count, int) or gpus * count == 1:
+            continue
+        distribution, settings = call.argument("distribution"), call.argument("hyperparameters")
+        # An older image starts the workers with its own script, the hyperparameter training_script.
+        plain = isinstance(settings, Mapping) and settings.complete and "training_script" not in settings.entries
+        tensorflow = "tensorflow" in call.name.lower() or call.argument("tensorflow_version") is not None
+        if distribution is None and not call.unpacks and plain and not tensorflow:
+            yield Hit(call.module, call.node, {"gpus": gpus * count}, variant="no distribution")
+        launchers = distribution.entries.keys() if isinstance(distribution, Mapping) and distribution.complete else ()
+        if launchers and "torch" in call.name.lower() and not {"pytorchxla", "smdistributed"} & set(launchers):
+            yield Hit(call.module, call.node, {"launchers": ", ".join(launchers)}, variant="other launcher")
+    yield from _without_worker_function(context)
+
+
+def _without_worker_function(context: Context) -> Iterator[Hit]:
+    if not context.trace.imported("torch_xla"):
+        return
+    names = {getattr(function.node, "name", "") for function in context.trace.functions}
+    if "_mp_fn" in names or context.trace.named("xmp.spawn"):
+        return
+    for call in context.trace.named("torch.utils.data.DistributedSampler"):
+        by_worker = any(maker.name == "xm.get_ordinal" for maker in makers(call.argument("rank", 2)))
+        if by_worker and call.reached and not call.guards:
+            yield Hit(call.module, call.node, variant="no worker function")
+
+
+@check("STC408")
+def _learning_rate(context: Context) -> Iterator[Hit]:
+    with_compiler = _estimators(context)
+    compiled = {id(call) for call, _ in with_compiler}
+    native = [
+        call
+        for call in context.trace.calls
+        if call.argument("entry_point") is not None
+        and call.argument("hyperparameters") is not None
+        and id(call) not in compiled
+    ]
+    for call, _ in with_compiler:
+        ours = _hyperparameters(call)
+        for uncompiled in native:
+            theirs = _hyperparameters(uncompiled)
+            for batch in _BATCHES:
+                after, before = ours.get(batch), theirs.get(batch)
+                for rate in _RATES:
+                    same = rate in ours and rate in theirs and ours[rate] == theirs[rate]
+                    if isinstance(after, int) and isinstance(before, int) and after > before > 0 and same:
+                        yield Hit(
+                            call.module, call.node, {"rate": rate, "factor": f"{after / before:.3g}", "batch": batch}
+                        )
+
+
+def _hyperparameters(call: Call) -> dict[str, object]:
+    return {
+        key: value.value
+        for option in options(call.argument("hyperparameters"))
+        if isinstance(option, Mapping)
+        for key, value in option.values().items()
+        if isinstance(value, Constant)
+    }
+
+
+@check("STC411")
+def _compatible(context: Context) -> Iterator[Hit]:
+    for call, _ in _estimators(context):
+        for option in options(call.argument("distribution")):
+            if isinstance(option, Mapping) and "smdistributed" in option.entries:
+                yield Hit(call.module, call.node, variant="distribution")
+        kind = constant(call.argument("instance_type"))
+        if isinstance(kind, str) and kind.startswith("ml.") and instance_family(kind) not in _FAMILIES:
+            yield Hit(call.module, call.node, {"instance": kind}, variant="instance")
+    if not context.trace.requires("smdistributed"):
+        return
+    both = context.trace.requires("torch_xla")
+    for module, node, _ in context.trace.imported("smdistributed")[:1] if both or context.libraries.xla else ():
+        yield Hit(module, node, variant="both imports" if both else "import")
+
+
+@check("STC412")
+def _debugging(context: Context) -> Iterator[Hit]:
+    for _, config in _estimators(context):
+        if constant(config.argument("debug", 1)) is True:
+            keyword = any(argument.arg == "debug" for argument in config.node.keywords)
+            edits = [add_keyword(config.module, config.node, "debug", "False")] if keyword else []
+            yield Hit(config.module, config.node, {}, edits)

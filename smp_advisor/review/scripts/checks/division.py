@@ -1,0 +1,183 @@
+"""Checks of the second process and the second instance: devices, groups, and the division of data."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.review.reading.values import Instance, Item, Result, options
+from smp_advisor.review.scripts.checks.data import loaders
+from smp_advisor.review.scripts.checks.parallel import by_framework, parallel_wraps
+from smp_advisor.review.scripts.context import Context, Hit, check
+from smp_advisor.review.scripts.processes import owner_kind
+from smp_advisor.review.scripts.queries import constant, derivation, makers, mentions, origins, ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.reading.values import Value
+
+
+@check("DDP617")
+def _one_group_of_all_instances(context: Context) -> Iterator[Hit]:
+    for call in context.trace.named("torch.distributed.init_process_group"):
+        rank = call.argument("rank", 4)
+        size = call.argument("world_size", 3)
+        spawned = any("spawn" in entry.called for entry in context.trace.calls)
+        local = rank is not None and ranks(rank) == {"os.environ.LOCAL_RANK"}
+        counted = any(maker.name == "torch.cuda.device_count" for maker in makers(size))
+        if call.reached and not spawned and (local or (counted and rank is not None)):
+            yield Hit(call.module, call.node)
+
+
+_DEVICES = ("torch.cuda.set_device",)
+
+
+@check("DDP618")
+def _device_of_the_instance(context: Context) -> Iterator[Hit]:
+    for call in context.trace.named(*_DEVICES, "torch.nn.parallel.DistributedDataParallel"):
+        value = call.argument("device", 0) if call.name in _DEVICES else call.argument("device_ids", 1)
+        if value is None or not call.reached:
+            continue
+        direct = [part for option in options(value) for part in getattr(option, "items", [option])]
+        if direct and all(_is_world_rank(part) for part in direct):
+            yield Hit(call.module, call.node, {"call": call.called})
+
+
+def _is_world_rank(value: Value) -> bool:
+    """Whether a device is the rank itself, which counts over all instances: not its remainder."""
+    variables = set[str]()
+    for option in options(value):
+        if not isinstance(option, (Result, Item)):
+            return False
+        variables |= ranks(option)
+    return bool(variables) and variables <= {"os.environ.RANK"}
+
+
+@check("DDP619")
+def _divided_by_ranks_and_workers(context: Context) -> Iterator[Hit]:
+    if not parallel_wraps(context):
+        return
+    for call in loaders(context):
+        for origin in origins(call.argument("dataset", 0)):
+            if not isinstance(origin, Instance) or not call.reached:
+                continue
+            stream = any(path.endswith("IterableDataset") for path in origin.cls.ancestors())
+            nodes = [cls.node for cls in origin.cls.lineage]
+            workers = any(mentions(node, "get_worker_info") for node in nodes)
+            ranked = any(
+                mentions(node, "rank", "world_size", "num_replicas", "shard", "replica", "split_dataset")
+                for node in nodes
+            ) or any(ranks(value) for value in (*origin.call.arguments, *origin.call.keywords.values()))
+            if stream and workers and not ranked:
+                yield Hit(call.module, call.node, {"dataset": origin.cls.node.name})
+
+
+@check("DDP620")
+def _as_many_batches_on_every_rank(context: Context) -> Iterator[Hit]:
+    if by_framework(context) or not parallel_wraps(context):
+        return
+    text = "".join(module.source.text for module in context.trace.modules)
+    bounded = any(
+        word in text for word in ("join(", "Join(", "max_steps", "islice", "num_steps", "total_steps", "cycle(")
+    )
+    for call in loaders(context) if not bounded else ():
+        for part in derivation(call.argument("dataset", 0)):
+            if not isinstance(part, Result) or not part.call.name.endswith("split_dataset_by_node"):
+                continue
+            sources = [
+                inner.call for inner in derivation(part.call.argument("dataset", 0)) if isinstance(inner, Result)
+            ]
+            streams = any(constant(source.argument("streaming")) is True for source in sources)
+            if call.reached and streams and _ends_with_data(context, call):
+                workers = constant(call.argument("num_workers", 5)) or 1
+                counts = [_files(source) for source in sources]
+                uneven = any(count and isinstance(workers, int) and count % (workers * 2) for count in counts)
+                yield Hit(call.module, call.node, severity="warning" if uneven else None)
+                break
+
+
+def _files(call: Call) -> int:
+    """Number of files that a stream reads; 0 if it is not known."""
+    listed = next(iter(options(call.argument("data_files"))), None)
+    items = getattr(listed, "items", ())
+    single_files = [item for item in items if "*" not in str(constant(item))]
+    return len(single_files) if len(single_files) == len(items) else 0
+
+
+def _ends_with_data(context: Context, loader: Call) -> bool:
+    """Whether a training loop ends when the data of the rank end."""
+    trained = [back for back in context.trace.methods("backward") if back.reached and back.loops]
+    leaves = {departure.loop for departure in context.trace.departures}
+    return bool(trained) and not leaves & {loop for back in trained for loop in back.loops} and loader.reached
+
+
+@check("TRN727")
+def _divided_once(context: Context) -> Iterator[Hit]:
+    prepares = [call for call in context.trace.methods("prepare", "prepare_data_loader", "setup_dataloaders")
+                if owner_kind(call.receiver) in ("accelerate", "fabric")]  # fmt: skip
+    for prepare in prepares:
+        if constant(prepare.argument("use_distributed_sampler")) is False:
+            continue
+        fabric = owner_kind(prepare.receiver) == "fabric"
+        for value in prepare.arguments:
+            for loader in makers(value):
+                samplers = [maker.name for maker in makers(loader.argument("sampler", 3))]
+                sources = [part.call for part in derivation(loader.argument("dataset", 0)) if isinstance(part, Result)]
+                twice = any(name.endswith("DistributedSampler") for name in samplers) and not fabric
+                by_connector = any(constant(source.argument("enable_sharding")) is True for source in sources)
+                if loader in loaders(context) and loader.reached and (twice or by_connector):
+                    yield Hit(loader.module, loader.node)
+
+
+@check("TRN728")
+def _divided_by_lightning(context: Context) -> Iterator[Hit]:
+    trainers = [
+        call
+        for call in context.trace.calls
+        if call.reached
+        and owner_kind(Result(call)) == "lightning"
+        and constant(call.argument("use_distributed_sampler")) is False
+    ]
+    strategies = {constant(call.argument("strategy")) for call in trainers}
+    for call in loaders(context) if trainers and strategies != {None} else ():
+        has_sampler = any(call.gives(name, at) for name, at in (("sampler", 3), ("batch_sampler", 4)))
+        text = call.module.source.text
+        if call.reached and not has_sampler and "rank" not in text:
+            yield Hit(call.module, call.node)
+
+
+@check("TRN725")
+def _work_of_fabric(context: Context) -> Iterator[Hit]:
+    fabrics = [call for call in context.trace.calls if call.reached and call.name.endswith(".Fabric")]
+    launched = context.trace.methods("launch")
+    for call in fabrics:
+        devices = constant(call.argument("devices"))
+        several = (isinstance(devices, int) and devices > 1) or devices == "auto"
+        if several and not launched and not call.unpacks:
+            yield Hit(call.module, call.node, variant="no launch")
+    setups = [call for call in context.trace.methods("setup", "setup_module") if owner_kind(call.receiver) == "fabric"]
+    for call in context.trace.methods("backward") if fabrics else ():
+        if call.reached and owner_kind(call.receiver) != "fabric" and not call.arguments:
+            sources = [part.call for part in derivation(call.receiver) if isinstance(part, Result)]
+            if any(setup in sources for setup in setups):
+                yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, variant="backward")
+
+
+@check("TRN726")
+def _saved_without_the_wrapper(context: Context) -> Iterator[Hit]:
+    prepares = [call for call in context.trace.methods("prepare", "prepare_model")
+                if owner_kind(call.receiver) == "accelerate" and call.reached]  # fmt: skip
+    own = ("parallelism_config", "fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins")
+    for prepare in list(prepares):
+        if any(maker.gives(name) for maker in makers(prepare.receiver) for name in own):
+            prepares.remove(prepare)  # FSDP2 and tensor parallelism keep the class of the model
+    text = "".join(module.source.text.lower() for module in context.trace.modules)
+    if "deepspeed" in text or "fsdp" in text:
+        return  # their wrappers forward the methods of the model
+    for call in context.trace.methods("save_pretrained", "push_to_hub"):
+        owners = [option.owner if isinstance(option, Item) else option for option in origins(call.receiver)]
+        wrapped = owners and all(isinstance(owner, Result) and owner.call in prepares for owner in owners)
+        if call.reached and wrapped and isinstance(call.node.func, ast.Attribute):
+            yield Hit(call.module, call.node, {"call": call.module.text(call.node.func)})

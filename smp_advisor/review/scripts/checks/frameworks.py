@@ -1,0 +1,158 @@
+"""Accelerate, Hugging Face Trainer and Lightning: the work that they take over, done by the script as well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.libraries.library import get_library
+from smp_advisor.review.reading.module import replace
+from smp_advisor.review.reading.values import Constant, External, Result, Value, options
+from smp_advisor.review.scripts.checks.data import iterations_over, loaders
+from smp_advisor.review.scripts.checks.parallel import REPLICATING, reached_accelerators
+from smp_advisor.review.scripts.checks.planned import trainer_arguments
+from smp_advisor.review.scripts.checks.sharding import FSDP
+from smp_advisor.review.scripts.conditions import Conditions
+from smp_advisor.review.scripts.context import Context, Hit, check
+from smp_advisor.review.scripts.queries import argument_node, constant, derivation, is_optimizer, makers, updates
+from smp_advisor.review.scripts.releases import span_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.review.findings.finding import Severity
+    from smp_advisor.review.reading.trace import Call
+
+
+_CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
+_WRAPS = (*REPLICATING, "torch.nn.DataParallel", "torch.nn.parallel.DataParallel", *FSDP)
+
+
+def _is_accelerator(value: Value | None, accelerators: list[Call]) -> bool:
+    return any(maker in accelerators for maker in makers(value))
+
+
+def _unpacks_into_prepare(context: Context, accelerators: list[Call]) -> bool:
+    """Whether the prepared objects are not all visible."""
+    calls = context.trace.methods("prepare", "prepare_data_loader", "prepare_optimizer")
+    mine = [call for call in calls if _is_accelerator(call.receiver, accelerators)]
+    return not mine or any(call.unpacks or not (call.arguments or call.keywords) for call in mine)
+
+
+@check("TRN701")
+def _backward_of_accelerate(context: Context) -> Iterator[Hit]:
+    accelerators = reached_accelerators(context)
+    if not accelerators or _unpacks_into_prepare(context, accelerators) or not updates(context.trace):
+        return
+    own = [call for call in context.trace.methods("backward") if _is_accelerator(call.receiver, accelerators)]
+    for call in context.trace.methods("backward"):
+        if call in own or not call.reached or not call.loops or call.arguments or call.name:
+            continue
+        # The accelerators of the model that the loss certainly comes from.
+        sources = [part.call for part in derivation(call.receiver) if isinstance(part, Result)]
+        prepares = [prepare for prepare in context.trace.methods("prepare", "prepare_model") if prepare in sources]
+        owners = [maker for prepare in prepares for maker in makers(prepare.receiver)]
+        preparing = [accelerator for accelerator in accelerators if accelerator in owners]
+        if any(peer.loops[-1:] == call.loops[-1:] for peer in own) or not preparing:
+            continue
+        name = _local_name(accelerators[0])
+        func = call.node.func
+        loss = call.module.text(func.value) if hasattr(func, "value") else ""
+        usable = name and loss and not (call.keywords or call.functions) and call.module is accelerators[0].module
+        edits = [replace(call.module, call.node, f"{name}.backward({loss})")] if usable else []
+        severity: Severity | None = "warning" if all(map(_needs_no_scaling, preparing)) else None
+        yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, edits, severity)
+
+
+def _needs_no_scaling(accelerator: Call) -> bool:
+    """Whether only DeepSpeed or fp16, which the launcher may choose, needs Accelerate's own backward."""
+    precision = options(accelerator.argument("mixed_precision", 2))
+    unscaled = all(constant(option) in (None, "no", "bf16", "fp8") for option in precision)
+    more = ("gradient_accumulation_steps", "gradient_accumulation_plugin", "deepspeed_plugin", "deepspeed_plugins")
+    return unscaled and not accelerator.unpacks and not any(accelerator.gives(name) for name in more)
+
+
+def _local_name(call: Call) -> str:
+    """The name that the object is assigned to."""
+    targets = getattr(call.module.statement(call.node), "targets", [])
+    return getattr(targets[0], "id", "") if len(targets) == 1 else ""
+
+
+@check("TRN702")
+def _everything_prepared(context: Context) -> Iterator[Hit]:
+    accelerators = reached_accelerators(context)
+    if not accelerators or _unpacks_into_prepare(context, accelerators):
+        return
+    prepared = {
+        maker.node
+        for call in context.trace.methods("prepare", "prepare_model", "prepare_optimizer", "prepare_data_loader")
+        if _is_accelerator(call.receiver, accelerators)
+        for value in (*call.arguments, *call.keywords.values())
+        for maker in makers(value)
+    }
+    backwards = [call for call in context.trace.methods("backward") if call.reached]
+    for loader in loaders(context):
+        fed = iterations_over(context, loader)
+        trains = any(iteration.node in call.loops for iteration in fed for call in backwards)
+        if loader.reached and trains and loader.node not in prepared and loader.argument("sampler", 3) is None:
+            yield Hit(loader.module, loader.node, {"object": "data loader"}, variant="loader")
+    own = {call.loops[-1:] for call in backwards if _is_accelerator(call.receiver, accelerators)}
+    steps = [call for call in context.trace.methods("step") if call.reached and call.loops[-1:] in own]
+    for call in context.trace.calls:
+        stepped = any(call in makers(step.receiver) for step in steps)
+        if not (call.reached and is_optimizer(call.name) and stepped) or call.node in prepared:
+            continue
+        models = {maker.node for group in makers(call.argument("params", 0)) for maker in makers(group.receiver)}
+        if models <= prepared:
+            yield Hit(call.module, call.node, {"object": "optimizer"}, variant="optimizer")
+
+
+@check("TRN703")
+def _clipped_by_accelerate(context: Context) -> Iterator[Hit]:
+    accelerators = reached_accelerators(context)
+    for call in context.trace.named(*_CLIPS) if accelerators and not _clips_all_shards(accelerators) else ():
+        if call.reached and call.loops:
+            name = _local_name(accelerators[0])
+            usable = name and call.module is accelerators[0].module and not call.functions
+            edits = [replace(call.module, call.node.func, f"{name}.clip_grad_norm_")] if usable else []
+            yield Hit(call.module, call.node, {}, edits)
+
+
+def _clips_all_shards(accelerators: list[Call]) -> bool:
+    """Whether PyTorch's clip is right: FSDP2's parameters know their shards, and bf16 is not scaled."""
+    plugins = [maker for call in accelerators for maker in makers(call.argument("fsdp_plugin"))]
+    second = plugins and all(str(constant(plugin.argument("fsdp_version"))) == "2" for plugin in plugins)
+    precision = {constant(option) for call in accelerators for option in options(call.argument("mixed_precision", 2))}
+    return bool(second) and precision <= {"bf16", "no", None}
+
+
+@check("TRN704")
+def _model_for_trainer(context: Context) -> Iterator[Hit]:
+    for call in context.trace.calls:
+        if not call.reached or not call.name.endswith("Trainer") or not call.name.startswith(("transformers.", "trl.")):
+            continue
+        for maker in makers(call.argument("model", 0)):
+            if maker.name in _WRAPS and not maker.name.endswith("fully_shard"):
+                yield Hit(call.module, call.node, {"wrapper": maker.name.rpartition(".")[2]})
+
+
+@check("TRN705")
+def _checkpointing_by_trainer(context: Context) -> Iterator[Hit]:
+    record = get_library(context.settings.library) if context.settings.library else None
+    planned = record is not None and record.smdistributed and record.launcher == "mpi"
+    with_v1 = context.libraries.smp_torch or planned or context.settings.microbatches
+    for call in trainer_arguments(context) if with_v1 else ():
+        value = call.argument("gradient_checkpointing")
+        if value is not None and Conditions(context.settings).truth(value) is True:
+            yield Hit(call.module, argument_node(call, "gradient_checkpointing") or call.node)
+
+
+@check("TRN708")
+def _units_of_trainer(context: Context) -> Iterator[Hit]:
+    if span_of(context, "transformers").first >= (5, 0):
+        return  # wraps each block by itself
+    for call in trainer_arguments(context):
+        words = [option.value for option in options(call.argument("fsdp")) if isinstance(option, Constant)]
+        shards = any(isinstance(word, str) and "full_shard" in word and "auto_wrap" not in word for word in words)
+        config = call.argument("fsdp_config")
+        if shards and not call.unpacks and (config is None or isinstance(config, External)):
+            yield Hit(call.module, argument_node(call, "fsdp") or call.node)

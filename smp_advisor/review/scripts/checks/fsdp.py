@@ -1,0 +1,329 @@
+"""How a script wraps, casts, checkpoints and shards its model and its adapters with FSDP."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from smp_advisor.review.reading.module import replace
+from smp_advisor.review.reading.trace import exclusive, whenever
+from smp_advisor.review.reading.values import (
+    Class,
+    Collection,
+    External,
+    Item,
+    Member,
+    Partial,
+    Result,
+    Value,
+    is_none,
+    options,
+)
+from smp_advisor.review.scripts.checks.parallel import by_framework, wrapped_by
+from smp_advisor.review.scripts.checks.sharding import in_place, inside, running, same, sharded_model, sharding_calls
+from smp_advisor.review.scripts.conditions import Conditions, Reaching
+from smp_advisor.review.scripts.context import Context, Hit, check
+from smp_advisor.review.scripts.queries import argument_node, is_optimizer, makers, mentions, origins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.review.reading.source import Edit
+    from smp_advisor.review.reading.trace import Call
+
+
+_CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
+_SCALERS = ("torch.cuda.amp.GradScaler", "torch.amp.GradScaler")
+_SHARDED_SCALERS = (
+    "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
+    "torch.distributed.fsdp.ShardedGradScaler",
+)
+_HALF = frozenset({"torch.float16", "torch.half"})
+_LOW = _HALF | {"torch.bfloat16"}
+_BY_HAND = ("torch.distributed.fsdp.wrap.wrap", "torch.distributed.fsdp.wrap.enable_wrap")
+
+
+def _wraps(context: Context) -> list[Call]:
+    return [] if by_framework(context) else [call for call in sharding_calls(context) if call.reached]
+
+
+@check("SMP311")
+def _norm_of_all_shards(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in _wraps(context) if not in_place(wrap)]
+    for call in context.trace.named(*_CLIPS) if wraps else ():
+        if not call.reached:
+            continue
+        for maker in makers(call.argument("parameters", 0)):
+            if maker.method == "parameters" and wrapped_by(maker.receiver, wraps) is not None:
+                yield Hit(call.module, call.node, {}, [_own_clipping(call)])
+
+
+def _own_clipping(call: Call) -> Edit | None:
+    """The change to ``model.clip_grad_norm_(norm)``."""
+    norm = argument_node(call, "max_norm", 1)
+    parameters = argument_node(call, "parameters", 0)
+    text = call.module.text(parameters) if parameters is not None else ""
+    if norm is None or not text.endswith(".parameters()") or len(call.node.args) + len(call.node.keywords) > 2:
+        return None
+    model = text.removesuffix(".parameters()")
+    return replace(call.module, call.node, f"{model}.clip_grad_norm_({call.module.text(norm)})")
+
+
+@check("SMP312")
+def _several_units(context: Context) -> Iterator[Hit]:
+    wraps = _wraps(context)
+    # A part of a script, without an optimizer, may be for a small model. Examples of SMP v2 without a plan are, too.
+    complete = any(is_optimizer(call.name) and call.reached for call in context.trace.calls)
+    planned = not context.libraries.smp_v2 or (context.settings.hybrid_shard_degree or 1) > 1
+    if len({wrap.node for wrap in wraps}) != 1 or not planned or not complete:
+        return
+    if context.trace.named(*_BY_HAND) or adapters(context):
+        return  # the units of adapters are SMP309's
+    wrap = wraps[0]
+    nodes = [function.node for function in wrap.functions]
+    recursive = len(nodes) != len(set(nodes)) or any(not hasattr(node, "name") for node in nodes)
+    if wrap.unpacks or any(call.loops for call in wraps) or recursive:
+        return
+    policy = wrap.argument("auto_wrap_policy", 4)
+    if in_place(wrap):
+        shards = [o for call in context.trace.methods("apply") for value in call.arguments for o in options(value)]
+        applied = any(isinstance(option, External) and option.path.endswith("fully_shard") for option in shards)
+        if not context.trace.named("torch.distributed.fsdp.fully_shard")[1:] and not applied:
+            yield Hit(wrap.module, wrap.node, {"call": "fully_shard"}, variant="fully_shard")
+    elif policy is None or is_none(policy):
+        yield Hit(wrap.module, wrap.node, variant="no policy")
+
+
+@check("SMP313")
+def _scaled_by_all_ranks(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in _wraps(context) if _computes_in(wrap, _HALF)]
+    if not wraps or context.trace.named(*_SHARDED_SCALERS):
+        return
+    scalers = [call for call in context.trace.named(*_SCALERS) if call.reached]
+    if scalers and not in_place(wraps[0]):
+        yield Hit(scalers[0].module, scalers[0].node, variant="local")
+    elif not scalers and any(call.reached for call in context.trace.methods("backward")):
+        yield Hit(wraps[0].module, wraps[0].node, variant="none")
+
+
+_CHECKPOINTS = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+
+
+@check("SMP315")
+def _parameters_of_the_optimizer(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in _wraps(context) if _computes_in(wrap, _LOW)]
+    trains = any(is_optimizer(call.name) and call.reached for call in context.trace.calls)
+    if not wraps or not trains or adapters(context):
+        return
+    if any(_casts(call, "float") for call in context.trace.methods("float", "to")):
+        return
+    for call in context.trace.methods("half", "bfloat16", "to"):
+        if not call.reached or not _casts(call, "half", "bfloat16"):
+            continue
+        for wrap in wraps:
+            inner = any(same(model, owner) for model in sharded_model(wrap) for owner in origins(call.receiver))
+            of_wrapped = wrapped_by(call.receiver, [wrap]) is not None
+            if (inner or of_wrapped) and whenever(call, wrap):
+                yield Hit(call.module, call.node, {"call": call.module.text(call.node)})
+                break
+
+
+def _computes_in(wrap: Call, types: frozenset[str]) -> bool:
+    """Whether the wrapper certainly computes in one of the types, from parameters that it keeps as they are."""
+    precision = origins(wrap.argument("mp_policy") if in_place(wrap) else wrap.argument("mixed_precision", 6))
+    policies = [origin.call for origin in precision if isinstance(origin, Result)]
+    are_policies = all(policy.name.endswith(("MixedPrecision", "MixedPrecisionPolicy")) for policy in policies)
+    dtypes = [dtype for policy in policies for dtype in options(policy.argument("param_dtype", 0))]
+    low = all(isinstance(dtype, External) and dtype.path in types for dtype in dtypes)
+    return bool(dtypes) and are_policies and len(policies) == len(precision) and low
+
+
+def _casts(call: Call, *methods: str) -> bool:
+    """Whether the call is one of the methods, or ``to`` with one of their types."""
+    if call.method != "to":
+        return call.method in methods and not call.arguments
+    dtypes = [option for value in (*call.arguments, *call.keywords.values()) for option in options(value)]
+    types = _LOW if "half" in methods else {"torch.float", "torch.float32"}
+    return any(isinstance(dtype, External) and dtype.path in types for dtype in dtypes)
+
+
+@check("SMP316")
+def _units_inside_of_checkpoints(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in _wraps(context) if not in_place(wrap) and wrap.argument("auto_wrap_policy", 4)]
+    for call in context.trace.named(f"{_CHECKPOINTS}.apply_activation_checkpointing"):
+        if not call.reached or not _reentrant(call.argument("checkpoint_wrapper_fn", 1)):
+            continue
+        for wrap in wraps:
+            first = call.order < wrap.order and not exclusive(call, wrap)
+            owners = origins(call.argument("model", 0))
+            own = any(same(model, owner) for model in sharded_model(wrap) for owner in owners)
+            if first and own and "CheckpointWrapper" not in wrap.module.source.text:
+                yield Hit(call.module, call.node)
+                break
+
+
+def _reentrant(wrapper: Value | None) -> bool:
+    """Whether the wrapper certainly has ``checkpoint_impl=CheckpointImpl.REENTRANT``."""
+    chosen = [
+        option
+        for partial in options(wrapper)
+        if isinstance(partial, Partial)
+        for option in options(partial.keywords.get("checkpoint_impl"))
+    ]
+    return bool(chosen) and all(
+        isinstance(option, External) and option.path.endswith("CheckpointImpl.REENTRANT") for option in chosen
+    )
+
+
+@check("SMP317")
+def _values_after_meta(context: Context) -> Iterator[Hit]:
+    texts = [module.source.text for module in context.trace.modules]
+    sets = any(
+        re.search(r"init_weights|reset_parameters|initialize|_init_|load_|param_init_fn|init\.", t) for t in texts
+    )
+    for call in context.trace.methods("to_empty") if not sets else ():
+        if call.reached and context.trace.methods("backward"):
+            yield Hit(call.module, call.node)
+
+
+@check("SMP318")
+def _blocks_before_the_root(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in _wraps(context) if in_place(wrap)]
+    for wrap in wraps:
+        # Other functions may shard another model, or modules that replace sharded ones.
+        before = {block.node for block in wraps if block.order <= wrap.order}
+        beside = [block for block in wraps if block.functions[-1:] == wrap.functions[-1:] and block.node not in before]
+        for block in beside:
+            owners = [owner for origin in origins(block.argument("module", 0)) for owner in _owners(origin)]
+            inner = any(same(model, owner) for model in sharded_model(wrap) for owner in owners)
+            if inner and wrap.order < block.order and not wrap.loops and not exclusive(wrap, block):
+                yield Hit(wrap.module, wrap.node)
+                break
+
+
+def _owners(value: Value, depth: int = 0) -> Iterator[Value]:
+    """Objects that `value` is a part of: the model of ``for block in model.layers``."""
+    owner = value.owner if isinstance(value, (Item, Member)) else None
+    if isinstance(value, Result) and value.call.method in ("modules", "children", "values"):
+        owner = value.call.receiver
+    for origin in origins(owner) if owner is not None and depth < 6 else ():
+        yield origin
+        yield from _owners(origin, depth + 1)
+
+
+@check("SMP319")
+def _through_the_root(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in _wraps(context) if in_place(wrap) and not wrap.loops]
+    innermost = {call.loops[-1] for call in context.trace.methods("backward") if call.reached and call.loops}
+    for call in context.trace.methods("forward") if wraps else ():
+        trains = call.reached and call.loops[-1:] and call.loops[-1] in innermost
+        if trains and wrapped_by(call.receiver, wraps) is not None:
+            func = call.node.func
+            text = call.module.text(func.value) if isinstance(func, ast.Attribute) else ""
+            yield Hit(call.module, call.node, {}, [replace(call.module, func, text)] if text else [])
+
+
+STRATEGY = ".FSDPStrategy"
+"""Lightning's strategy for FSDP1, with ``use_orig_params=True`` by default."""
+
+_MAKERS = ("peft.get_peft_model", "peft.mapping.get_peft_model", "peft.mapping_func.get_peft_model")
+_INTO = ("peft.inject_adapter_in_model", "peft.mapping.inject_adapter_in_model")
+_FREEZERS = ("mark_only_lora_as_trainable", "mark_only_adapter_as_trainable", "mark_only_adapter_v2_as_trainable")
+_ADAPTER = re.compile(r"lora|adapter|prefix|prompt|ia3", re.IGNORECASE)
+_WORDS = ("lora", "adapter")
+
+
+@check("SMP309")
+def _adapters_beside_frozen(context: Context) -> Iterator[Hit]:
+    reaching, runs = Reaching(context), running(context)
+    strategies = [call for call in context.trace.calls if call.name.endswith(STRATEGY) and runs(call)]
+    for wrap in (*sharding_calls(context), *strategies):
+        makers = adapters(context, None if wrap in strategies else wrap)
+        places = [Hit(maker.module, maker.node) for maker in makers if mixes(context, wrap)]
+        place = next((candidate for candidate in places if not reaching.never(candidate)), None)
+        if place is None:
+            continue
+        variant = "blocks" if wrap.gives("auto_wrap_policy", 4) else "model"
+        yield Hit(wrap.module, wrap.node, variant=variant, needed=reaching.needed(place))
+
+
+def adapters(context: Context, wrap: Call | None = None) -> list[Call]:
+    """Calls that leave only an adapter to be trained; with `wrap`, only for the model that it shards."""
+    runs = running(context)
+    calls = [call for call in _candidates(context) if runs(call)]
+    if wrap is None:
+        return calls
+    sharded = sharded_model(wrap)
+    return [
+        call
+        for call in calls
+        if call.order < wrap.order
+        and not exclusive(call, wrap)
+        and any(same(model, adapted) for model in sharded for adapted in _adapted(call))
+    ]
+
+
+def _candidates(context: Context) -> Iterator[Call]:
+    yield from context.trace.named(*_MAKERS, *_INTO)
+    for call in context.trace.calls:
+        arguments = [option for value in (*call.arguments, *call.keywords.values()) for option in options(value)]
+        by_peft = any(isinstance(option, Result) and option.call.name.startswith("peft.") for option in arguments)
+        if call.name.endswith(_FREEZERS) or (call.method == "add_adapter" and by_peft):
+            yield call
+    for call in context.trace.methods("named_parameters"):
+        # A loop over named parameters that selects the trained ones by an adapter's name.
+        loop = call.module.parent(call.node)
+        if isinstance(loop, ast.For) and mentions(loop, *_WORDS):
+            names = {
+                node.attr
+                for node in ast.walk(loop)
+                if isinstance(node, ast.Attribute) and (node.attr != "requires_grad" or isinstance(node.ctx, ast.Store))
+            }
+            yield from [call] if names & {"requires_grad", "requires_grad_"} else ()
+
+
+def _adapted(call: Call) -> list[Value]:
+    """The model that a call adapts: PEFT's result, or the model changed in place."""
+    if call.name in _MAKERS:
+        return [Result(call)]
+    if call.name in _INTO:
+        model = call.argument("model", 1)
+    else:
+        model = call.receiver if call.method in ("add_adapter", "named_parameters") else call.argument("model", 0)
+    return inside(model)
+
+
+def mixes(context: Context, wrap: Call) -> bool:
+    """Whether an FSDP call certainly makes units of blocks that combine trained and frozen parameters."""
+    strategy = wrap.name.endswith(STRATEGY)
+    if in_place(wrap) or wrap.unpacks or wrap.gives("ignored_modules") or wrap.gives("ignored_states"):
+        return False
+    original_parameters = wrap.argument("use_orig_params")
+    if not (
+        strategy
+        if original_parameters is None
+        else Conditions(context.settings, defaults=True).truth(original_parameters)
+    ):
+        return False
+    policy = wrap.argument("auto_wrap_policy", None if strategy else 4)
+    if policy is None:
+        # The model is one unit, unless the script itself shards parts of it.
+        return not strategy and not wrap.loops and len({call.node for call in sharding_calls(context)}) == 1
+    return all(_takes_blocks(option) for option in options(policy))
+
+
+def _takes_blocks(policy: Value) -> bool:
+    """Whether the policy lists block classes, and neither adapters nor layers of them."""
+    classes: Value | None = None
+    if isinstance(policy, Partial) and isinstance(policy.of, External):
+        if policy.of.path.endswith(".transformer_auto_wrap_policy"):
+            classes = policy.keywords.get("transformer_layer_cls")
+    elif isinstance(policy, Result) and policy.call.name.endswith(".ModuleWrapPolicy"):
+        classes = policy.call.argument("module_classes", 0)
+    elif isinstance(policy, Collection):
+        classes = policy  # the form that Lightning accepts
+    members = classes.items if isinstance(classes, Collection) else ()
+    names = [m.path if isinstance(m, External) else m.node.name if isinstance(m, Class) else "" for m in members]
+    parts = any(not name or name.startswith("torch.nn.") or _ADAPTER.search(name.rpartition(".")[2]) for name in names)
+    return bool(names) and not parts

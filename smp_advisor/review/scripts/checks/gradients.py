@@ -1,0 +1,281 @@
+"""Gradients and updates that are not what the script seems to compute: not averaged, scaled, frozen, or misgrouped."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.review.reading.values import (
+    Argument,
+    Constant,
+    Item,
+    Member,
+    Operation,
+    Result,
+    options,
+)
+from smp_advisor.review.scripts.checks.parallel import REPLICATING, by_framework, parallel_wraps, wrapped_by
+from smp_advisor.review.scripts.checks.planned import trainer_arguments
+from smp_advisor.review.scripts.checks.sharding import FSDP, in_place
+from smp_advisor.review.scripts.conditions import Conditions
+from smp_advisor.review.scripts.context import Context, Hit, check
+from smp_advisor.review.scripts.processes import owner_kind
+from smp_advisor.review.scripts.queries import constant, derivation, is_optimizer, makers, updates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.reading.values import Value
+
+
+def _fsdp1(context: Context) -> list[Call]:
+    return [call for call in context.trace.named(*FSDP) if call.reached and not in_place(call)]
+
+
+def _fsdp2(context: Context) -> list[Call]:
+    return [call for call in context.trace.named(*FSDP) if call.reached and in_place(call)]
+
+
+def _without_average(call: Call, wraps: list[Call]) -> bool:
+    """Whether the call is surely in ``no_sync`` of a wrapped model."""
+    for value in call.contexts:
+        if isinstance(value, Result) and value.call.method == "no_sync" and wrapped_by(value.call.receiver, wraps):
+            return True
+    return False
+
+
+@check("DDP614")
+def _averaged_once(context: Context) -> Iterator[Hit]:
+    wraps = parallel_wraps(context)
+    text = "".join(module.source.text for module in context.trace.modules)
+    if not wraps or "all_reduce" in text or ".join(" in text:
+        return
+    backwards = [call for call in context.trace.methods("backward") if call.reached and call.loops]
+    steps = any(step.reached and step.loops for step, _ in updates(context.trace))
+    if backwards and steps and all(_without_average(call, wraps) for call in backwards):
+        yield Hit(backwards[0].module, backwards[0].node)
+    switches = [store for store in context.trace.stores if store.node.attr == "require_backward_grad_sync"]
+    if switches and steps and all(constant(store.value) is False for store in switches):
+        yield Hit(switches[0].module, switches[0].node)
+
+
+@check("DDP615")
+def _frozen_before_wrapping(context: Context) -> Iterator[Hit]:
+    wraps = [call for call in parallel_wraps(context) if call.name in REPLICATING]
+    finds = [wrap for wrap in wraps if constant(wrap.argument("find_unused_parameters", 6)) is True]
+    trains = any(call.reached for call in context.trace.methods("backward"))
+    for store in context.trace.stores if wraps and trains and not finds else ():
+        frozen = store.node.attr == "requires_grad" and constant(store.value) is False
+        for wrap in wraps if frozen else ():
+            if store.order > wrap.order and _is_parameter_of(store.owner, [wrap]):
+                yield Hit(store.module, store.node, {"wrapper": "DistributedDataParallel"})
+                break
+
+    for call in context.trace.methods("requires_grad_") if wraps and trains and not finds else ():
+        off = constant(call.argument("requires_grad", 0)) is False
+        for wrap in wraps if off and call.reached else ():
+            if call.order > wrap.order and _is_part_of(call.receiver, [wrap]):
+                yield Hit(call.module, call.node, {"wrapper": "DistributedDataParallel"})
+
+
+def _is_part_of(owner: Value | None, wraps: list[Call]) -> bool:
+    """Whether an object is a wrapped model or a module inside of it."""
+    for _ in range(6):
+        if owner is not None and wrapped_by(owner, wraps) is not None:
+            return True
+        owner = owner.owner if isinstance(owner, (Item, Member)) else None
+    return False
+
+
+def _is_parameter_of(value: Value, wraps: list[Call]) -> bool:
+    """Whether the value is an element of ``model.parameters()`` or of a part of the model."""
+    for part in derivation(value):
+        listed = isinstance(part, Result) and part.call.method in ("parameters", "named_parameters")
+        if listed and isinstance(part, Result) and _is_part_of(part.call.receiver, wraps):
+            return True
+    return False
+
+
+_CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
+_SCALERS = ("GradScaler",)
+
+
+@check("DDP616")
+def _clipped_unscaled(context: Context) -> Iterator[Hit]:
+    if by_framework(context) or context.libraries.smp_v1 or context.trace.methods("unscale_"):
+        return
+    scaled = [call for call in context.trace.methods("scale") if _of_scaler(call)]
+    for call in context.trace.named(*_CLIPS):
+        after = [scale for scale in scaled if scale.loops[-1:] == call.loops[-1:] and scale.order < call.order]
+        if call.reached and call.loops and after:
+            yield Hit(call.module, call.node)
+
+
+def _of_scaler(call: Call) -> bool:
+    """Whether the scaler certainly scales: its switch is not off."""
+    return call.reached and any(
+        maker.name.endswith(_SCALERS) and constant(maker.argument("enabled")) is not False
+        and not isinstance(maker.argument("enabled"), (Argument, Operation))
+        for maker in makers(call.receiver)
+    )  # fmt: skip
+
+
+@check("SMP320")
+def _groups_of_flat_parameters(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in _fsdp1(context) if Conditions(context.settings).truth(
+        wrap.argument("use_orig_params", 9) or Constant(value=False)) is False]  # fmt: skip
+    for call in context.trace.calls if wraps and not by_framework(context) else ():
+        if not call.reached or not is_optimizer(call.name) or not call.node.args:
+            continue
+        later = any(wrap.order < call.order for wrap in wraps)
+        text = ast.dump(call.node.args[0]) + "".join(
+            ast.dump(node)
+            for node in call.module.all(ast.comprehension)
+            if abs(node.iter.lineno - call.node.lineno) < 12
+        )
+        if later and ("attr='ndim'" in text or "attr='dim'" in text) and "weight_decay" in call.module.source.text:
+            yield Hit(call.module, call.node, {"optimizer": call.called})
+
+
+_GENERATES = ("generate",)
+
+
+@check("SMP321")
+def _generated_by_the_root(context: Context) -> Iterator[Hit]:
+    wraps = _fsdp1(context)
+    for call in context.trace.methods(*_GENERATES) if wraps else ():
+        gathered = any("summon_full_params" in ast.dump(item) for item in _with_items(call))
+        called = any(
+            earlier.reached
+            and earlier.order < call.order
+            and not earlier.method
+            and wrapped_by(earlier.receiver, wraps)
+            for earlier in context.trace.calls
+        )
+        if call.reached and not gathered and called and wrapped_by(call.receiver, wraps) is not None:
+            yield Hit(call.module, call.node, {"call": call.module.text(call.node.func)})
+
+
+def _with_items(call: Call) -> Iterator[ast.AST]:
+    node: ast.AST | None = call.node
+    while node is not None:
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            yield from (item.context_expr for item in node.items)
+        node = call.module.parent(node)
+
+
+@check("SMP322")
+def _loaded_as_it_is_sharded(context: Context) -> Iterator[Hit]:
+    wraps = _fsdp2(context)
+    for call in context.trace.methods("load_state_dict") if wraps else ():
+        state = call.argument("state_dict", 0)
+        is_full = any(maker.name == "torch.load" for maker in makers(state))
+        model = wrapped_by(call.receiver, wraps)
+        if call.reached and is_full and model is not None and model.order < call.order and not model.loops:
+            yield Hit(call.module, call.node)
+
+
+@check("SMP323")
+def _written_shard_by_shard(context: Context) -> Iterator[Hit]:
+    states = context.trace.named(
+        "torch.distributed.checkpoint.state_dict.get_state_dict",
+        "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict",
+    )
+    for call in context.trace.named("torch.distributed.checkpoint.save", "torch.distributed.checkpoint.async_save"):
+        writers = makers(call.argument("storage_writer"))
+        parts = [part.call for part in derivation(call.argument("state_dict", 0)) if isinstance(part, Result)]
+        of_hub = any(maker.name.endswith("HuggingFaceStorageWriter") for maker in writers)
+        if call.reached and of_hub and any(state in parts for state in states):
+            yield Hit(call.module, call.node)
+
+
+@check("SMP324")
+def _gathered_on_the_host(context: Context) -> Iterator[Hit]:
+    for call in context.trace.calls:
+        if call.reached and call.name.endswith(".StateDictOptions") and not call.unpacks:
+            full, offload = call.argument("full_state_dict", 0), call.argument("cpu_offload", 1)
+            broadcast = constant(call.argument("broadcast_from_rank0")) is True
+            if constant(full) is True and not broadcast and (offload is None or constant(offload) is False):
+                yield Hit(call.module, call.node)
+
+
+@check("SMP325")
+def _optimizers_of_whole_matrices(context: Context) -> Iterator[Hit]:
+    wraps = _fsdp2(context)
+    for call in context.trace.calls if wraps else ():
+        if call.reached and is_optimizer(call.name) and call.called == "Adafactor":
+            for maker in makers(call.argument("params", 0)):
+                if maker.method == "parameters" and wrapped_by(maker.receiver, wraps) is not None:
+                    yield Hit(call.module, call.node)
+
+
+@check("TRN718")
+def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
+    prepares = [call for call in context.trace.methods("prepare") if owner_kind(call.receiver) == "accelerate"]
+    for prepare in prepares:
+        for value in prepare.arguments:
+            for schedule in makers(value):
+                steps = schedule.argument("num_training_steps") or schedule.argument("T_max")
+                if steps is None or not schedule.reached or _steps_with_batches(context):
+                    continue
+                lengths = [
+                    part.call for part in derivation(steps) if isinstance(part, Result) and part.call.name == "len"
+                ]
+                prepared = any(
+                    isinstance(option, Item) and isinstance(option.owner, Result) and option.owner.call in prepares
+                    for length in lengths
+                    for option in options(length.arguments[0] if length.arguments else None)
+                )
+                times = any(_counts_processes(part) for part in derivation(steps))
+                if prepared and not times:
+                    yield Hit(schedule.module, schedule.node, {"scheduler": schedule.called})
+
+
+def _counts_processes(value: Value) -> bool:
+    return (isinstance(value, Member) and value.name == "num_processes") or (
+        isinstance(value, Result) and value.call.called == "get_world_size"
+    )
+
+
+def _steps_with_batches(context: Context) -> bool:
+    """Whether Accelerate does not step the schedule once for each process."""
+    settings = ("split_batches", "step_scheduler_with_optimizer", "dataloader_config")
+    return any(
+        call.gives(name) for call in context.trace.calls if call.name.endswith("Accelerator") for name in settings
+    )
+
+
+@check("TRN721")
+def _marked_ready_once(context: Context) -> Iterator[Hit]:
+    adapts = any(call.name.startswith("peft.") and call.reached for call in context.trace.calls)
+    for call in trainer_arguments(context):
+        kwargs = call.argument("gradient_checkpointing_kwargs")
+        entry = next((option for option in options(kwargs) if hasattr(option, "get")), None)
+        reentrant = constant(entry.get("use_reentrant")) if entry is not None else None
+        finds = constant(call.argument("ddp_find_unused_parameters")) is True
+        checkpoints = constant(call.argument("gradient_checkpointing")) is True
+        if adapts and reentrant is True and finds and checkpoints and call.argument("fsdp") is None:
+            yield Hit(call.module, call.node)
+
+
+@check("TRN734")
+def _router_loss_once(context: Context) -> Iterator[Hit]:
+    loads = [
+        call
+        for call in context.trace.calls
+        if call.reached and constant(call.argument("output_router_logits")) is True
+    ]  # fmt: skip
+    trains = list(trainer_arguments(context))
+    if loads and trains:
+        yield Hit(loads[0].module, loads[0].node)
+
+
+@check("SMP326")
+def _clipped_over_one_mesh(context: Context) -> Iterator[Hit]:
+    wraps = _fsdp2(context)
+    divided = [call for call in context.trace.calls if call.reached and call.called == "parallelize_module"]
+    for call in context.trace.named("torch.nn.utils.clip_grad_norm_") if wraps and divided else ():
+        for maker in makers(call.argument("parameters", 0)):
+            if call.reached and maker.method == "parameters" and wrapped_by(maker.receiver, wraps) is not None:
+                yield Hit(call.module, call.node)

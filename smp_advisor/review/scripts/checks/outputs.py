@@ -1,0 +1,263 @@
+"""Inputs that a script receives of its job, outputs that it leaves, and those that a resumed run finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.review.reading.values import Argument, Constant, External, Function, Item, Member, Result, options
+from smp_advisor.review.scripts.checks.planned import trainer_arguments
+from smp_advisor.review.scripts.conditions import Conditions
+from smp_advisor.review.scripts.context import Context, Hit, check
+from smp_advisor.review.scripts.queries import argument_node, constant, derivation, known_names, makers
+from smp_advisor.review.scripts.releases import span_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.review.findings.finding import Severity
+    from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.reading.values import Value
+
+
+@check("SMP003")
+def _options_that_text_can_switch(context: Context) -> Iterator[Hit]:
+    passed = context.settings.hyperparameters
+    possible: list[tuple[str, Call]] = []
+    for name, call in context.trace.options.items():
+        kind, value = call.argument("type"), passed.get(name)
+        if not (isinstance(kind, External) and kind.path == "bool") or not call.reached:
+            continue
+        if value is None:
+            possible.append((name, call))
+        elif str(value).lower() in ("false", "0", "no"):
+            yield Hit(call.module, call.node, {"option": name, "value": str(value)}, variant="received")
+    if possible and not passed:
+        names = ", ".join(f"--{name}" for name, _ in possible)
+        yield Hit(possible[0][1].module, possible[0][1].node, {"option": names, "value": "False"}, variant="possible")
+
+
+@check("SMP004")
+def _options_that_are_received(context: Context) -> Iterator[Hit]:
+    parses = [call for call in context.trace.methods("parse_args", "parse_known_args") if call.reached]
+    passed = context.settings.passed
+    flags = flags_of(context, parses) if passed and parses else None
+    if flags is None:
+        return
+    skips_unknown = all(call.method == "parse_known_args" for call in parses)
+    for name in passed:
+        flag = f"--{name}"
+        if flag in flags or (not skips_unknown and any(option.startswith(flag) for option in flags)):
+            continue
+        spelling = flag.replace("_", "-") if "_" in name else flag.replace("-", "_")
+        near = f" The parser has {spelling}." if f"--{spelling.lstrip('-')}" in flags else ""
+        values: dict[str, object] = {"option": name, "near": near}
+        call = parses[0]
+        yield Hit(call.module, call.node, values, variant="ignored" if skips_unknown else "refused")
+
+
+def flags_of(context: Context, parses: list[Call]) -> set[str] | None:
+    """Options that the script defines; None if code outside of its files may define or supply some."""
+    for call in parses:
+        own = isinstance(call.receiver, Result) and call.receiver.call.name == "argparse.ArgumentParser"
+        if not own or call.arguments or "args" in call.keywords:
+            return None
+    handed = [
+        value for call in context.trace.calls if not call.bound for value in (*call.arguments, *call.keywords.values())
+    ]
+    if any(isinstance(value, Result) and value.call.name == "argparse.ArgumentParser" for value in handed):
+        return None
+    flags: set[str] = set()
+    for call in context.trace.methods("add_argument"):
+        values = [value.value if isinstance(value, Constant) else None for value in call.arguments]
+        if not values or not all(isinstance(value, str) for value in values):
+            return None
+        flags.update(str(value) for value in values)
+    return flags
+
+
+_MODEL_DIR = "/opt/ml/model"
+_SAVES = frozenset(known_names("saves"))
+
+
+def in_model_folder(value: Value | None) -> bool:
+    """Whether a path is certainly below the folder that becomes model.tar.gz."""
+    for option in options(value):
+        source = option.default if isinstance(option, Argument) else option
+        for part in derivation(source):
+            if isinstance(part, Constant) and str(part.value).rstrip("/").startswith(_MODEL_DIR):
+                return True
+            key = part.key if isinstance(part, Item) else None
+            if isinstance(part, Result) and part.call.name in ("os.environ.get", "os.getenv") and part.call.arguments:
+                key = part.call.arguments[0]
+            if constant(key) == "SM_MODEL_DIR":
+                return True
+    return False
+
+
+@check("SMP005")
+def _checkpoints_where_they_are_kept(context: Context) -> Iterator[Hit]:
+    for call in trainer_arguments(context):
+        node = argument_node(call, "output_dir", 0)
+        strategy = constant(call.argument("save_strategy"))
+        if strategy == "no" or call.unpacks or not in_model_folder(call.argument("output_dir", 0)):
+            continue
+        if not call.gives("save_steps") and strategy not in ("steps", "epoch"):
+            continue
+        yield Hit(call.module, node or call.node)
+
+
+@check("SMP006")
+def _saved_before_the_signal(context: Context) -> Iterator[Hit]:
+    handlers = [
+        (call, option)
+        for call in context.trace.named("signal.signal")
+        if call.reached and _is_term(call.argument("signalnum", 0))
+        for option in options(call.argument("handler", 1))
+        if isinstance(option, Function)
+    ]
+    saves = [
+        call for call in context.trace.calls if call.name in _SAVES or call.method in ("save_pretrained", "save_state")
+    ]
+    for call, handler in handlers:
+        inside = [save for save in saves if any(function.node is handler.node for function in save.functions)]
+        beside = [save for save in saves if save not in inside]
+        if inside and not beside and context.trains:
+            yield Hit(call.module, call.node)
+
+
+def _is_term(value: Value | None) -> bool:
+    return any(isinstance(option, External) and option.path == "signal.SIGTERM" for option in options(value))
+
+
+def _resumes(context: Context) -> list[Call]:
+    return [
+        call
+        for call in context.trace.methods("train")
+        if call.reached and constant(call.argument("resume_from_checkpoint", 0)) not in (None, False)
+    ] + [
+        call
+        for call in context.trace.methods("train")
+        if call.reached and not isinstance(call.argument("resume_from_checkpoint", 0), (Constant, type(None)))
+    ]
+
+
+@check("TRN730")
+def _streams_that_resume(context: Context) -> Iterator[Hit]:
+    def shuffled(value: Value | None) -> bool:
+        parts = [part.call for part in derivation(value) if isinstance(part, Result)]
+        stream = any(constant(part.argument("streaming")) is True for part in parts)
+        return stream and any(part.method == "shuffle" for part in parts)
+
+    for call in _resumes(context):
+        for trainer in makers(call.receiver):
+            if shuffled(trainer.argument("train_dataset")):
+                yield Hit(call.module, call.node, variant="trainer")
+    loads = [call for call in context.trace.methods("load_state_dict") if call.reached]
+    for call in context.trace.calls:
+        stateful = call.reached and call.name.endswith("StatefulDataLoader") and shuffled(call.argument("dataset", 0))
+        if stateful and any(call in makers(load.receiver) for load in loads):
+            yield Hit(call.module, call.node, variant="buffer")
+
+
+_SHARDED = ("FSDPStrategy", "ModelParallelStrategy")
+
+
+def _in_folders(call: Call) -> bool:
+    """Whether the strategy saves a folder of shards."""
+    if call.name.endswith("ModelParallelStrategy"):
+        return constant(call.argument("save_distributed_checkpoint")) is not False
+    return bool(constant(call.argument("state_dict_type")) == "sharded")
+
+
+@check("TRN731")
+def _last_checkpoint_in_place(context: Context) -> Iterator[Hit]:
+    strategies = [call for call in context.trace.calls if call.reached and call.name.endswith(_SHARDED)]
+    folders = [call for call in strategies if _in_folders(call)]
+    for call in context.trace.calls if folders else ():
+        if call.reached and call.name.endswith(".ModelCheckpoint") and constant(call.argument("save_last")) is True:
+            yield Hit(call.module, argument_node(call, "save_last") or call.node)
+
+
+@check("TRN732")
+def _end_token_trained(context: Context) -> Iterator[Hit]:
+    for store in context.trace.stores:
+        padded = store.node.attr in ("pad_token", "pad_token_id")
+        ends = isinstance(store.value, Member) and store.value.name in ("eos_token", "eos_token_id")
+        for call in context.trace.calls if padded and ends else ():
+            collates = call.called == "DataCollatorForLanguageModeling" and call.name.startswith("transformers.")
+            causal = constant(call.argument("mlm", 1)) is False
+            same = any(maker in makers(store.owner) for maker in makers(call.argument("tokenizer", 0)))
+            if collates and causal and call.reached and same:
+                appended = call.module.source.text.count("eos_token") > 1 + (store.node.attr == "pad_token_id")
+                yield Hit(call.module, call.node, severity="warning" if appended else None)
+
+
+@check("TRN733")
+def _packed_without_loss(context: Context) -> Iterator[Hit]:
+    for call in trainer_arguments(context):
+        strategy = call.argument("packing_strategy")
+        packs = Conditions(context.settings).truth(call.argument("packing") or Constant(value=False))
+        span = span_of(context, "trl")
+        if packs and call.name.endswith("SFTConfig") and strategy is None and span.last >= (0, 20) and not call.unpacks:
+            severity: Severity = "warning" if span.where else "info"
+            yield Hit(call.module, argument_node(call, "packing") or call.node, severity=severity)
+
+
+_ENDS = ("lm_head", "embed_tokens", "wte", "embed_out")
+
+
+@check("TRN735")
+def _adapters_of_tied_weights(context: Context) -> Iterator[Hit]:
+    merges = [call for call in context.trace.methods("merge_and_unload") if call.reached]
+    for call in context.trace.calls if merges else ():
+        if not call.reached or not call.name.endswith(".LoraConfig"):
+            continue
+        names = [constant(item) for option in options(call.argument("target_modules")) for item in _items(option)]
+        ends = [str(name) for name in names if name in _ENDS]
+        if ends:
+            yield Hit(call.module, argument_node(call, "target_modules") or call.node, {"modules": ", ".join(ends)})
+
+
+def _items(value: Value) -> list[Value]:
+    return list(getattr(value, "items", ()) or [value])
+
+
+_MODULES: dict[str, tuple[str, ...]] = {
+    "separate": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    "fused": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
+    "gpt2": ("c_attn", "c_proj", "c_fc", "attn.c_attn", "attn.c_proj"),
+    "phi3": ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
+}
+_FAMILIES = {
+    "llama": "separate", "qwen2": "separate", "qwen3": "separate", "mistral": "separate", "gemma": "separate",
+    "tinyllama": "separate", "smollm": "separate", "falcon": "fused", "gpt-neox": "fused", "pythia": "fused",
+    "bloom": "fused", "gpt2": "gpt2", "phi-3": "phi3", "qwen2.5": "separate", "codellama": "separate",
+}  # fmt: skip
+_COMMON = ("lm_head", "embed_tokens", "wte", "all-linear", "embed_in", "embed_out", "score", "classifier")
+
+
+@check("TRN724")
+def _modules_of_the_family(context: Context) -> Iterator[Hit]:
+    loaded = {
+        str(constant(value)).rpartition("/")[2].lower()
+        for call in context.trace.calls
+        if call.reached
+        for value in (
+            call.argument("pretrained_model_name_or_path", 0) if call.method == "from_pretrained" else None,
+            call.argument("model", 0) if call.called.endswith("Trainer") else None,
+        )
+        if isinstance(constant(value), str)
+    }
+    names = [name for name in loaded if not name.endswith("tokenizer")]
+    styles = {style for name in names for family, style in _FAMILIES.items() if name.startswith(family)}
+    if len(styles) != 1 or not all(any(name.startswith(family) for family in _FAMILIES) for name in names):
+        return
+    have = {part for name in _MODULES[styles.pop()] for part in (name, name.rpartition(".")[2])} | set(_COMMON)
+    for call in context.trace.calls:
+        if not call.reached or not call.name.endswith(".LoraConfig"):
+            continue
+        targets = [constant(item) for option in options(call.argument("target_modules")) for item in _items(option)]
+        texts = [text for text in targets if isinstance(text, str) and text.isidentifier()]
+        if texts and len(texts) == len(targets) and not any(text in have for text in texts):
+            values: dict[str, object] = {"modules": ", ".join(texts), "model": min(names)}
+            yield Hit(call.module, argument_node(call, "target_modules") or call.node, values)

@@ -1,0 +1,372 @@
+"""Scripts that train with PyTorch's own data parallelism: their data, their wrapped models and their loops."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.review.reading.module import replace
+from smp_advisor.review.reading.trace import exclusive
+from smp_advisor.review.reading.values import (
+    Collection,
+    Constant,
+    External,
+    Item,
+    Mapping,
+    Member,
+    Operation,
+    Result,
+    Unknown,
+    Value,
+    is_none,
+    options,
+)
+from smp_advisor.review.scripts.checks.data import is_sharded, iterations_over, loaders, whole_of
+from smp_advisor.review.scripts.checks.sharding import FSDP, in_place, inside, same
+from smp_advisor.review.scripts.conditions import Conditions, is_one, option_of_batches
+from smp_advisor.review.scripts.context import Context, Hit, check
+from smp_advisor.review.scripts.queries import (
+    constant,
+    derivation,
+    is_optimizer_call,
+    is_plain_model,
+    is_wrapped_optimizer,
+    known_names,
+    makers,
+    mentions,
+    origins,
+    ranks,
+    updates,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.review.reading.trace import Call
+
+
+REPLICATING = ("torch.nn.parallel.DistributedDataParallel",)
+ACCELERATORS = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
+_FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "deepspeed", "horovod", "ignite", "composer")
+_PASSIVE = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled")
+
+
+def parallel_wraps(context: Context) -> list[Call]:
+    """Reached calls of DDP and FSDP, in order; none if a framework trains."""
+    if context.libraries.smp_v1 or by_framework(context):
+        return []
+    return [call for call in context.trace.named(*REPLICATING, *FSDP) if call.reached]
+
+
+def reached_accelerators(context: Context) -> list[Call]:
+    """Accelerators of Accelerate that running the script makes."""
+    return [call for call in context.trace.named(*ACCELERATORS) if call.reached]
+
+
+def by_framework(context: Context) -> bool:
+    """Whether a framework, which wraps models and divides data, may train."""
+    return context.trainer or bool(context.trace.imported(*_FRAMEWORKS))
+
+
+def forwards(context: Context) -> Iterator[Call]:
+    """Reached calls of objects inside of a training loop, with gradients."""
+    innermost = {call.loops[-1] for call in context.trace.methods("backward") if call.reached and call.loops}
+    for call in context.trace.calls:
+        runs = call.reached and call.loops and call.loops[-1] in innermost
+        if runs and not call.method and call.receiver is not None and not without_gradients(call):
+            yield call
+
+
+def without_gradients(call: Call) -> bool:
+    """Whether the call is in a block without gradients."""
+    values = [option for context in call.contexts for option in options(context)]
+    names = [option.call.name for option in values if isinstance(option, Result)]
+    names += [option.path for option in values if isinstance(option, External)]
+    decorators = [node for function in call.functions for node in getattr(function.node, "decorator_list", [])]
+    decorated = any(mentions(node, "no_grad", "inference_mode") for node in decorators)
+    return decorated or any(name in _PASSIVE for name in names)
+
+
+def wrapped_by(value: Value | None, wraps: list[Call]) -> Call | None:
+    """The call whose result `value` certainly is, also without the object that holds it."""
+    for model in inside(value) if value is not None else ():
+        owner = model.owner if isinstance(model, Item) else model
+        for wrap in wraps:
+            if isinstance(owner, Result) and owner.call is wrap:
+                return wrap
+            sharded = origins(wrap.argument("module", 0)) if in_place(wrap) else []
+            unsure = any(isinstance(origin, (Constant, Mapping, Unknown)) for origin in sharded)
+            if not unsure and any(same(owner, origin) for origin in sharded):
+                return wrap
+    return None
+
+
+_SAMPLER = "torch.utils.data.DistributedSampler"
+_DATA = ("torch.", "torchvision.", "torchaudio.", "torchtext.", "datasets.", "s3torchconnector.")
+
+
+@check("DDP603")
+def _each_its_own_part(context: Context) -> Iterator[Hit]:
+    wraps = parallel_wraps(context)
+    for call in loaders(context) if wraps else ():
+        samplers = (call.argument("sampler", 3), call.argument("batch_sampler", 4))
+        if call.unpacks or any(value is not None and not is_none(value) for value in samplers):
+            continue
+        dataset = call.argument("dataset", 0)
+        trained = [loop for back in context.trace.methods("backward") if back.reached for loop in back.loops]
+        trains = any(iteration.node in trained for iteration in iterations_over(context, call))
+        together = any(not exclusive(wrap, call) for wrap in wraps)
+        if not call.reached or not trains or not together or dataset is None or is_sharded(dataset):
+            continue
+        sources = [maker for origin in origins(dataset) for maker in makers(whole_of(origin))]
+        makers_outside = [maker.name for maker in sources if not maker.name.startswith(_DATA)]
+        if makers_outside or any(map(_divides, sources)):
+            for name in (name for name in makers_outside if name.partition(".")[0] in _STREAMS):
+                context.leave_open(call.module, call.node, f"how {name} divides its rows over the ranks (DDP603)")
+            continue  # another package may divide its data sets by itself
+        streams = any(constant(loading.argument("streaming")) is True for loading in sources)
+        streams = streams or any("Iterable" in loading.name for loading in sources)
+        shuffles = any(bool(constant(option)) for option in options(call.argument("shuffle", 2)))
+        yield Hit(call.module, call.node, variant="stream" if streams else "shuffled" if shuffles else "same")
+
+
+_STREAMS = frozenset(["webdataset", "streaming", "energon", "litdata", "torchdata", "mosaicml"])
+"""Packages whose data sets divide themselves by variables of the launcher, and not always evenly."""
+
+
+def _divides(call: Call) -> bool:
+    """Whether a data set of the S3 connector divides its objects by the ranks."""
+    return constant(call.argument("enable_sharding")) is True
+
+
+@check("DDP604")
+def _another_order_each_epoch(context: Context) -> Iterator[Hit]:
+    if not parallel_wraps(context) or any(
+        node.attr == "set_epoch" for module in context.trace.modules for node in module.all(ast.Attribute)
+    ):
+        return
+    for loader in loaders(context):
+        nodes = {iteration.node for iteration in iterations_over(context, loader)}
+        outer = [loop for call in context.trace.methods("backward") if call.reached for loop in call.loops[1:]]
+        for sampler in makers(loader.argument("sampler", 3)):
+            shuffle = sampler.argument("shuffle", 3)
+            shuffles = sampler.name == _SAMPLER and sampler.reached and (shuffle is None or constant(shuffle) is True)
+            if shuffles and not nodes.isdisjoint(outer):
+                yield Hit(sampler.module, sampler.node)
+
+
+@check("SMP314", "smp_v2", needs="tensor_parallel")
+def _one_part_per_group(context: Context) -> Iterator[Hit]:
+    for call in context.trace.named(_SAMPLER):
+        rank = call.argument("rank", 2)
+        # A quotient of the world rank may be the data parallel rank.
+        direct = [origin for origin in origins(rank) if not isinstance(origin, Operation)]
+        world = rank is None or any(
+            ranks(origin) & {"torch.distributed.get_rank", "os.environ.RANK"} for origin in direct
+        )
+        if call.reached and not call.unpacks and world:
+            yield Hit(call.module, call.node)
+
+
+_SETS_DEVICE = known_names("device_setters")
+
+
+@check("DDP601")
+def _device_of_process(context: Context) -> Iterator[Hit]:
+    wraps = parallel_wraps(context)
+    if not wraps or context.trace.named(*_SETS_DEVICE) or _chooses_devices(context):
+        return
+    starts = context.trace.named("torch.distributed.init_process_group")
+    backends = [constant(option) for start in starts for option in options(start.argument("backend", 0))]
+    if not starts or any(start.gives("device_id") for start in starts) or not {*backends} <= {"nccl", "smddp"}:
+        return
+    for wrap in wraps:
+        # The current device of FSDP is GPU 0 unless the script sets it.
+        devices = [
+            getattr(getattr(option, "call", None), "name", "") for option in options(wrap.argument("device_id", 8))
+        ]
+        current = set(devices) == {"torch.cuda.current_device"}
+        if (wrap.gives("device_id", 8) and not current) or wrap.gives("device_mesh") or wrap.gives("mesh"):
+            return
+    moves = [
+        call
+        for call in context.trace.methods("cuda", "to")
+        if call.reached
+        if (not (call.arguments or call.keywords or call.name) if call.method == "cuda" else _to_current(call))
+    ]
+    if moves or any(wrap.argument("device_id", 8) is not None for wrap in wraps):
+        yield Hit(wraps[0].module, wraps[0].node)
+
+
+def _to_current(call: Call) -> bool:
+    """``to("cuda")``: the current device, which is GPU 0 of each process."""
+    for option in (option for value in call.arguments[:1] for option in options(value)):
+        device = isinstance(option, Result) and option.call.name == "torch.device" and len(option.call.arguments) == 1
+        names = options(option.call.arguments[0]) if isinstance(option, Result) and device else (option,)
+        if any(constant(name) == "cuda" for name in names):
+            return True
+    return False
+
+
+def _chooses_devices(context: Context) -> bool:
+    """Whether a process is limited to one GPU, or any tensor is moved to the GPU of a rank."""
+    visible = any(mentions(module.tree, "cuda_visible_devices") for module in context.trace.modules)
+    moved = (call for call in context.trace.methods("cuda", "to") if call.arguments or call.keywords)
+    return visible or any(
+        ranks(part) or isinstance(part, Operation) or mentions(call.node, "rank")
+        for call in moved
+        for value in (*call.arguments, *call.keywords.values())
+        for part in options(value)
+    )
+
+
+@check("DDP602")
+def _wrapped_model_used(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in parallel_wraps(context) if not in_place(wrap)]
+    if context.libraries.smp_v2 or not wraps:
+        return
+    reported: set[ast.AST] = set()
+    for call in forwards(context):
+        receiver = call.receiver
+        if receiver is None or call.node in reported or any(wrapped_by(value, wraps) for value in call.candidates):
+            continue
+        called = [model for value in call.candidates for model in inside(value)]
+        # Losses are plain modules, too.
+        losses = any(isinstance(m, Result) and m.call.name.endswith(("Loss", "Criterion")) for m in called)
+        models = called and not losses and all(map(is_plain_model, called))
+        for wrap in wraps if models else ():
+            originals = origins(wrap.argument("module", 0))
+            inner = all(any(same(model, original) for original in originals) for model in called)
+            if inner and wrap.order < call.order and not exclusive(wrap, call):
+                reported.add(call.node)
+                yield Hit(call.module, call.node, {"wrapper": wrap.name.rpartition(".")[2]})
+
+
+@check("DDP605")
+def _gradients_reset(context: Context) -> Iterator[Hit]:
+    libraries = context.libraries
+    parallel = libraries.smp_torch or libraries.xla or libraries.smp_v2 or parallel_wraps(context)
+    if not (parallel or context.trace.named(*ACCELERATORS)) or context.trainer:
+        return
+    for module in context.trace.modules:
+        if any(word in module.source.text for word in ("zero_grad", ".grad = None", "set_to_none", "clear_gradients")):
+            return
+    for step, optimizer in updates(context.trace):
+        backward = any(
+            call.loops and call.loops[-1:] == step.loops[-1:] for call in context.trace.methods("backward")
+        ) or any(call.step is not None and call.reached for call in context.trace.calls)
+        own = is_optimizer_call(optimizer) or is_wrapped_optimizer(optimizer)
+        if step.reached and step.loops and backward and own:
+            yield Hit(step.module, step.node)
+            return
+
+
+@check("DDP608")
+def _no_inner_forward(context: Context) -> Iterator[Hit]:
+    wraps = parallel_wraps(context)
+    innermost = {call.loops[-1] for call in context.trace.methods("backward") if call.reached and call.loops}
+    # The script may reduce the gradients by itself.
+    reads_gradients = any(node.attr == "grad" for module in context.trace.modules for node in module.all(ast.Attribute))
+    reduces = reads_gradients and context.trace.methods("all_reduce")
+    for call in context.trace.methods("module") if wraps and not reduces else ():
+        if not call.reached or call.loops[-1:] == () or call.loops[-1] not in innermost or without_gradients(call):
+            continue
+        wrap = wrapped_by(call.receiver, wraps)
+        if wrap is not None:
+            func = call.node.func
+            inner_text = call.module.text(func)
+            edits = [replace(call.module, func, inner_text.removesuffix(".module"))]
+            values: dict[str, object] = {"call": inner_text, "wrapper": wrap.name.rpartition(".")[2]}
+            yield Hit(call.module, call.node, values, edits if inner_text.endswith(".module") else [])
+    for back in context.trace.methods("backward") if wraps and not reduces else ():
+        parts = [part.call for part in derivation(back.receiver) if isinstance(part, Result) and back.reached]
+        for call in parts:
+            inner = call.receiver if call.method and isinstance(call.receiver, Member) else None
+            wrap = wrapped_by(inner.owner, wraps) if inner is not None and inner.name == "module" else None
+            if wrap is not None and not in_place(wrap) and call.method not in _PARTS:
+                values = {"call": call.module.text(call.node.func), "wrapper": wrap.name.rpartition(".")[2]}
+                yield Hit(call.module, call.node, values)
+
+
+_PARTS = ("parameters", "named_parameters", "state_dict", "modules", "children")
+
+
+@check("SMP310")
+def _sharded_before_optimizer(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in parallel_wraps(context) if "fsdp" in wrap.name.lower() or in_place(wrap)]
+    again = [call for call in context.trace.methods("__init__") if call.receiver and is_optimizer_call(call.receiver)]
+    if context.libraries.smp_v2 or not wraps or again:
+        return
+    for call in context.trace.calls:
+        if not call.reached or call.order > wraps[0].order or exclusive(call, wraps[0]):
+            continue
+        if is_optimizer_call(Result(call)) and _of_model(call, wraps):
+            yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]})
+
+
+def _of_model(optimizer: Call, wraps: list[Call]) -> bool:
+    """Whether the optimizer has parameters of a model that is sharded later, in a way that replaces them."""
+    parameters = [option for value in optimizer.arguments[:1] for option in options(value)]
+    owners = [
+        owner
+        for value in parameters
+        if isinstance(value, Result) and value.call.method in ("parameters", "named_parameters")
+        for owner in origins(value.call.receiver)
+    ]
+    for wrap in wraps:
+        keeps = wrap.argument("use_orig_params", 9)
+        if not in_place(wrap) and keeps is not None and constant(keeps) is not False:
+            continue
+        sharded = origins(wrap.argument("module", 0))
+        if any(same(owner, model) or owner is model for owner in owners for model in sharded):
+            return True
+    return False
+
+
+_AUTOCASTS = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
+
+
+@check("DDP609")
+def _scaled_in_half_precision(context: Context) -> Iterator[Hit]:
+    texts = [module.source.text for module in context.trace.modules]
+    if by_framework(context) or context.libraries.smp_v1 or any("GradScaler" in text for text in texts):
+        return
+    trained = {loop for call in context.trace.methods("backward") if call.reached for loop in call.loops[-1:]}
+    for call in context.trace.named(*_AUTOCASTS):
+        dtype = call.argument("dtype", 1)
+        half = all(isinstance(option, External) and option.path == "torch.float16" for option in options(dtype))
+        explicit = half and dtype is not None
+        default = dtype is None and call.name == "torch.cuda.amp.autocast" and not call.arguments and not call.keywords
+        if call.reached and (explicit or default) and trained & set(call.loops):
+            yield Hit(call.module, call.node)
+
+
+@check("DDP610")
+def _synchronized_once_per_update(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in parallel_wraps(context) if wrap.name in REPLICATING]
+    texts = [module.source.text for module in context.trace.modules]
+    if not wraps or any("no_sync" in text or "require_backward_grad_sync" in text for text in texts):
+        return
+    never, option = option_of_batches(context)
+    rounds = {iteration.node: iteration.over for iteration in context.trace.iterations}
+
+    def several(loop: ast.AST) -> bool:
+        over = rounds.get(loop)
+        if isinstance(over, Result) and over.call.name == "range":
+            return not is_one(Conditions(context.settings).known(over.call.arguments[-1]))
+        return not isinstance(over, Collection) or len(over.items) > 1
+
+    for step, optimizer in updates(context.trace) if not never else ():
+        counted = any(
+            isinstance(guard.value, Operation)
+            and guard.value.operator == "Eq"
+            and any(isinstance(part, Operation) and part.operator == "Mod" for part in guard.value.operands)
+            for guard in step.guards
+        )
+        depth = len(step.loops)
+        for call in context.trace.methods("backward") if step.reached and step.loops else ():
+            inside = call.loops[:depth] == step.loops and any(several(loop) for loop in call.loops[depth:])
+            every = call.reached and (inside or (counted and call.loops == step.loops))
+            if every and not call.guards[len(wraps[0].guards) :] and is_optimizer_call(optimizer):
+                yield Hit(call.module, call.node, needed=f"with --{option} above 1" if option else "")
+                return

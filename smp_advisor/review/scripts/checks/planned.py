@@ -1,0 +1,282 @@
+"""Scripts of Trainer, TRL and Accelerate: whether their arguments turn on what the plan has, and fit each other."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from smp_advisor.core.files import CONFIGURATION, read_bytes, table
+from smp_advisor.errors import AdvisorError
+from smp_advisor.review.reading.module import replace
+from smp_advisor.review.reading.values import Collection, Constant, Mapping, options
+from smp_advisor.review.scripts.checks.parallel import reached_accelerators
+from smp_advisor.review.scripts.checks.sharding import FSDP, shards
+from smp_advisor.review.scripts.conditions import Conditions
+from smp_advisor.review.scripts.context import Context, Hit, check
+from smp_advisor.review.scripts.queries import argument_node, constant, makers
+from smp_advisor.review.scripts.settings import CHECKPOINTING, blocks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from smp_advisor.review.reading.trace import Call
+
+
+_PARSERS = ("HfArgumentParser", "TrlParser")
+_OTHER_CONFIGS = ("ModelConfig", "LoraConfig", "PeftConfig")
+_SHARDED_CONFIG = re.compile(r"^ *distributed_type: *['\"]?(?:FSDP|DEEPSPEED)", re.MULTILINE)
+_MOST_CONFIGS = 50
+
+
+def trainer_arguments(context: Context) -> Iterator[Call]:
+    """Reached constructions of the arguments of Trainer, of its subclasses in any package, and of TRL's trainers."""
+    for call in context.trace.calls:
+        name = call.name.rpartition(".")[2]
+        of_trl = call.name.startswith("trl.") and name.endswith("Config") and name not in _OTHER_CONFIGS
+        if call.reached and (of_trl or name.endswith("TrainingArguments")):
+            yield call
+    for instance in context.trace.instances:
+        if instance.call.reached and any(path.endswith("TrainingArguments") for path in instance.cls.ancestors()):
+            yield instance.call
+
+
+def _checkpointing_argument(call: Call) -> str:
+    return next((name for name in CHECKPOINTING if call.argument(name) is not None), CHECKPOINTING[0])
+
+
+def _shards(context: Context) -> bool:
+    """Whether the plan or the script certainly shards the model."""
+    switches = [option for call in trainer_arguments(context) for option in options(call.argument("fsdp"))]
+    by_arguments = any(map(constant, switches))
+    wraps = any(call.reached for call in context.trace.named(*FSDP))
+    return by_arguments or wraps or shards(context, *reached_accelerators(context))
+
+
+@check("TRN709")
+def _sharding_turned_on(context: Context) -> Iterator[Hit]:
+    texts = [module.source.text for module in context.trace.modules]
+    by_itself = context.trace.named(*FSDP) or any("ACCELERATE_USE_" in text or "FSDPStrategy" in text for text in texts)
+    if not context.libraries.fsdp or by_itself:
+        return
+    calls = list(trainer_arguments(context))
+    switches = [option for call in calls for name in ("fsdp", "deepspeed") for option in options(call.argument(name))]
+    if any(not isinstance(option, Constant) or option.value for option in switches):
+        return
+    parsers = [call for call in context.trace.calls if call.reached and call.name.endswith(_PARSERS)]
+    accelerators = reached_accelerators(context)
+    for call in (*calls, *parsers, *accelerators):
+        passed = context.settings.hyperparameters
+        if call in parsers and any(passed.get(name) for name in ("fsdp", "deepspeed", "config")):
+            return
+        if config := _sharded_config(context):
+            what = f"the model is sharded only if the job starts with accelerate launch --config_file {config}"
+            context.leave_open(call.module, call.node, what)
+        elif call.unpacks or (call in parsers and not passed):
+            context.leave_open(call.module, call.node, "whether its arguments turn on FSDP, as the plan does")
+        elif call in accelerators:
+            if not any(call.gives(name) for name in ("fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins")):
+                yield Hit(call.module, call.node, severity="warning", variant="accelerate")
+        else:
+            edits = [] if call in parsers else [_added(call, 'fsdp="full_shard auto_wrap"')]
+            yield Hit(call.module, call.node, {"call": call.called}, edits)
+        return
+
+
+_NAMED = ("deepspeed", "fsdp_config", "hf_ds_config", "config_file")
+"""Arguments of trainers and plugins, and options of jobs, that can be files."""
+_MOST_FOLDERS = 3
+
+
+@check("TRN717")
+def _files_of_settings(context: Context) -> Iterator[Hit]:
+    script, job_options = context.trace.modules[0].source.file, context.settings.hyperparameters
+    plugins = [call for call in context.trace.calls if call.reached and call.name.endswith("DeepSpeedPlugin")]
+    files = [
+        (call, name, str(constant(option)))
+        for call in (*trainer_arguments(context), *plugins)
+        for name in _NAMED
+        for option in options(call.argument(name))
+    ]
+    parsers = [call for call in context.trace.calls if call.reached and call.name.endswith(_PARSERS)]
+    files += [(call, name, str(job_options.get(name))) for call in parsers for name in (*_NAMED, "config")]
+    for call, name, text in files:
+        if script is None or not text.endswith((".json", ".yaml", ".yml")) or text.startswith("/opt/ml/"):
+            continue
+        folders = [*list(script.resolve().parents)[:_MOST_FOLDERS]]
+        path = next((folder / text for folder in folders if (folder / text).is_file()), None)
+        if path is None:
+            yield Hit(call.module, argument_node(call, name) or call.node, {"file": text, "argument": name})
+        else:
+            yield from _differences_of_file(context, call, path)
+
+
+def _differences_of_file(context: Context, call: Call, path: Path) -> Iterator[Hit]:
+    """Settings in a file of DeepSpeed, Trainer or TRL that are not those of the plan."""
+    settings = context.settings
+    try:
+        content = yaml.safe_load(read_bytes(path, CONFIGURATION)) if settings.precision else None
+    except (OSError, AdvisorError, yaml.YAMLError, RecursionError, ValueError):
+        content = None
+    if not isinstance(content, dict):
+        what = f"{path.name}, whose settings the job uses, is not a table of names and values"
+        return context.leave_open(call.module, call.node, what) if settings.precision else None
+    planned = {
+        **dict.fromkeys(("per_device_train_batch_size", "train_micro_batch_size_per_gpu"), settings.batch_size),
+        "gradient_accumulation_steps": settings.gradient_accumulation_steps,
+        **{name: name == settings.precision for name in _HALF},
+    }
+    differing = dict[str, tuple[Any, Any]]()
+    for name, plan in planned.items():
+        value = content.get(name)
+        setting = value.get("enabled") if isinstance(value, dict) else value
+        if plan is not None and type(setting) is type(plan) and setting != plan:
+            differing[name] = setting, plan
+    if differing:
+        texts = [", ".join(f"{name}={pair[n]!r}" for name, pair in differing.items()) for n in (0, 1)]
+        yield Hit(call.module, call.node, {"file": path.name, "written": texts[0], "planned": texts[1]}, variant="file")
+
+
+def _added(call: Call, text: str) -> Any:
+    """The change that adds a keyword to a call; None if it has no plain last argument."""
+    written = call.module.text(call.node)
+    comma = "" if re.search(r"[(,]\s*\)$", written) else ", "
+    return replace(call.module, call.node, f"{written[:-1].rstrip()}{comma}{text})")
+
+
+def _sharded_config(context: Context) -> str:
+    """Name of a configuration of Accelerate near the script that shards the model."""
+    file = context.trace.modules[0].source.file
+    if file is None:
+        return ""
+    nearby = [path for pattern in ("*.y*ml", "*/*.y*ml") for path in sorted(file.parent.glob(pattern))]
+    for path in nearby[:_MOST_CONFIGS]:
+        try:
+            if _SHARDED_CONFIG.search(read_bytes(path, CONFIGURATION).decode("utf-8", "replace")):
+                return path.name
+        except (OSError, AdvisorError):
+            continue
+    return ""
+
+
+_DEFAULTS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
+"""Of TrainingArguments in transformers 5.0."""
+_HALF = ("bf16", "fp16")
+
+
+@check("TRN710")
+def _arguments_of_the_plan(context: Context) -> Iterator[Hit]:
+    settings = context.settings
+    if settings.library is None or not settings.precision:
+        return
+    numbers = (settings.batch_size, settings.gradient_accumulation_steps)
+    for call in trainer_arguments(context):
+        checkpoints = settings.activation_checkpointing not in (None, False, "none")
+        methods = context.trace.methods(*(f"{name}_enable" for name in CHECKPOINTING))
+        by_method = methods or config_entry(call, "activation_checkpointing")
+        # Name, default of TrainingArguments, plan. Defaults of TRL's differ by release.
+        rows: list[tuple[str, Any, Any]] = [
+            (name, _DEFAULTS[name], number) for name, number in zip(_DEFAULTS, numbers, strict=True)
+        ]
+        rows += [(name, False if name == settings.precision else None, name == settings.precision) for name in _HALF]
+        rows += [] if by_method else [(_checkpointing_argument(call), False, checkpoints)]
+        of_trl = not call.name.endswith("TrainingArguments")
+        yield from _differences(call, [(name, None if of_trl else default, plan) for name, default, plan in rows])
+    precision: Any = "no" if settings.precision == "fp32" else settings.precision
+    for call in reached_accelerators(context):
+        steps = settings.gradient_accumulation_steps
+        rows = [("mixed_precision", None, precision), ("gradient_accumulation_steps", None, steps)]
+        yield from _differences(call, rows)
+
+
+def _differences(call: Call, rows: list[tuple[str, Any, Any]]) -> Iterator[Hit]:
+    """The arguments (name, default, plan) that are certainly not those of the plan."""
+    for name, default, planned in rows if not call.unpacks else ():
+        value, node = call.argument(name), argument_node(call, name)
+        written = default if value is None else constant(value)
+        if planned is not None and type(written) is type(planned) and written != planned:
+            values: dict[str, object] = {"argument": name, "written": repr(written), "planned": repr(planned)}
+            edit = replace(call.module, node, repr(planned)) if node else _added(call, f"{name}={planned!r}")
+            yield Hit(call.module, node or call.node, values, [edit])
+
+
+def config_entry(call: Call, name: str) -> Any:
+    """An entry of ``fsdp_config``: a text, a number, or a list of texts."""
+    for option in options(call.argument("fsdp_config")):
+        entry = (option.get(name) or option.get(f"fsdp_{name}")) if isinstance(option, Mapping) else None
+        if isinstance(entry, Collection):
+            return [constant(item) for item in entry.items if isinstance(constant(item), str)]
+        if entry is not None:
+            return constant(entry)
+    return None
+
+
+@check("TRN712")
+def _class_of_the_model(context: Context) -> Iterator[Hit]:
+    loaded = [
+        str(constant(call.argument("pretrained_model_name_or_path", 0)))
+        for call in context.trace.methods("from_pretrained")
+        if call.reached and "Model" in call.name
+    ]
+    names: dict[str, str] = table("smp_advisor.review.scripts", "data/names.toml")["blocks"]
+    class_names, meant = names.values(), blocks_of(loaded)
+    for call in trainer_arguments(context):
+        written = config_entry(call, "transformer_layer_cls_to_wrap")
+        for name in written if isinstance(written, list) else [written] if isinstance(written, str) else []:
+            if meant and name not in meant:
+                yield Hit(call.module, call.node, {"written": name, "meant": " or ".join(sorted(meant))})
+            elif not meant and name not in class_names:
+                context.leave_open(call.module, call.node, f"whether the model has the class {name} (TRN712)")
+
+
+_SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
+
+
+@check("TRN713")
+def _one_device_per_process(context: Context) -> Iterator[Hit]:
+    for call in context.trace.methods("from_pretrained") if _shards(context) else ():
+        if call.reached and constant(call.argument("device_map")) in _SPREADING:
+            yield Hit(call.module, argument_node(call, "device_map") or call.node)
+
+
+@check("TRN714")
+def _quantized_shards(context: Context) -> Iterator[Hit]:
+    for call in context.trace.calls if _shards(context) and not _deepspeed(context) else ():
+        quantizes = call.reached and call.name.endswith("BitsAndBytesConfig") and not call.unpacks
+        four = call.argument("load_in_4bit") if quantizes else None
+        by_default = Conditions(context.settings, defaults=True)
+        if four is not None and by_default.truth(four) and not call.gives("bnb_4bit_quant_storage"):
+            edits = [_added(call, "bnb_4bit_quant_storage=torch.bfloat16")]
+            yield Hit(call.module, call.node, {}, edits if "import torch" in call.module.source.text else [])
+
+
+def _deepspeed(context: Context) -> bool:
+    """Whether DeepSpeed runs the script, and FSDP does not: they do not shard alike."""
+    has_plugin = any(call.name.endswith("DeepSpeedPlugin") for call in context.trace.calls if call.reached)
+    return (has_plugin or any(call.gives("deepspeed") for call in trainer_arguments(context))) and not any(
+        call.reached for call in context.trace.named(*FSDP)
+    )
+
+
+@check("TRN715")
+def _saved_from_all_shards(context: Context) -> Iterator[Hit]:
+    accelerators = reached_accelerators(context)
+    saves = context.trace.methods("save_pretrained") if accelerators and shards(context, *accelerators) else []
+    for call in saves:
+        unwrapped = any(maker.method == "unwrap_model" for maker in makers(call.receiver))
+        if call.reached and unwrapped and not call.gives("state_dict"):
+            yield Hit(call.module, call.node)
+
+
+@check("TRN716")
+def _accumulated_by_accelerate(context: Context) -> Iterator[Hit]:
+    words = (".accumulate(", "no_sync", "sync_gradients", ".gradient_accumulation_steps")
+    texts = [module.source.text for module in context.trace.modules]
+    for call in reached_accelerators(context):
+        value = call.argument("gradient_accumulation_steps")
+        steps = Conditions(context.settings).known(value) if value is not None else None
+        own = any(word in text for text in texts for word in words)
+        if isinstance(steps, int) and steps > 1 and not own and context.trace.methods("backward"):
+            yield Hit(call.module, argument_node(call, "gradient_accumulation_steps") or call.node, {"steps": steps})

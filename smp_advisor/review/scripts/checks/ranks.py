@@ -1,0 +1,251 @@
+"""Ranks at different places of the program: what one rank calls and the others do not, or much later."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.core.files import table
+from smp_advisor.review.reading.values import (
+    Argument,
+    Collection,
+    Constant,
+    Mapping,
+    Result,
+    options,
+    same,
+    something,
+)
+from smp_advisor.review.scripts.checks.data import loaders
+from smp_advisor.review.scripts.checks.parallel import (
+    REPLICATING,
+    parallel_wraps,
+    reached_accelerators,
+    wrapped_by,
+)
+from smp_advisor.review.scripts.checks.planned import trainer_arguments
+from smp_advisor.review.scripts.checks.sharding import FSDP, in_place, shards
+from smp_advisor.review.scripts.context import Context, Hit, check
+from smp_advisor.review.scripts.processes import (
+    PROCESSES,
+    Comparison,
+    compare,
+    elements_of,
+    framework_runs,
+    met_by_name,
+    of_clock,
+    of_own_batches,
+    owner_kind,
+)
+from smp_advisor.review.scripts.queries import constant, derivation, makers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.review.reading.trace import Call, Departure, Guard
+    from smp_advisor.review.reading.values import Value
+
+
+_GENERATES = ("generate", "sample", "rollout")
+_STRATEGIES = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
+_CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
+
+
+def comparison(context: Context) -> Comparison:
+    """The order of the calls in which ranks meet, on rank 0 and rank 1; made once for a script."""
+    if "ranks" not in context.memo:
+        context.memo["ranks"] = compare(list(_meetings(context)))
+    return context.memo["ranks"]  # type: ignore[no-any-return]
+
+
+def is_sharded_model(context: Context) -> bool:
+    """Whether a model of the script is certainly divided over the ranks."""
+    wraps = any(call.reached for call in context.trace.named(*FSDP))
+    switches = [
+        call.argument(name) for call in trainer_arguments(context) for name in ("fsdp", "deepspeed", "fsdp_config")
+    ]
+    by_arguments = any(_is_set(option) for value in switches for option in options(value))
+    strategies = any(call.name.endswith(_STRATEGIES) for call in context.trace.calls)
+    by_name = any(
+        constant(call.argument("strategy")) in ("fsdp", "deepspeed")
+        for call in context.trace.calls
+        if call.name.endswith((".Fabric", ".Trainer"))
+    )
+    return wraps or by_arguments or strategies or by_name or shards(context, *reached_accelerators(context))
+
+
+def _is_set(value: Value) -> bool:
+    """Whether a switch is on, by its value or by the default of its option."""
+    source = value.default if isinstance(value, Argument) else value
+    return bool(source.value) if isinstance(source, Constant) else isinstance(source, (Mapping, Result, Collection))
+
+
+def _meetings(context: Context) -> Iterator[tuple[Call, str, str]]:
+    wraps = [call for call in context.trace.named(*REPLICATING, *FSDP) if call.reached]
+    sharded = is_sharded_model(context)
+    framework = [
+        call
+        for call in context.trace.methods("prepare", "setup", "setup_module", "prepare_model")
+        if owner_kind(call.receiver) in ("accelerate", "fabric")
+    ]
+    for call in context.trace.calls:
+        if not call.reached and not framework_runs(call):
+            continue
+        meeting = met_by_name(call, sharded=sharded)
+        if meeting is not None:
+            yield call, *meeting
+        elif wraps or framework:
+            implied = _implied(call, wraps, framework, sharded=sharded)
+            if implied is not None:
+                yield call, *implied
+
+
+def _implied(call: Call, wraps: list[Call], framework: list[Call], *, sharded: bool) -> tuple[str, str] | None:
+    """The collective that a call of a wrapped model, or of its parameters or loss, waits for."""
+    if call.name in _CLIPS and call.arguments:
+        for maker in makers(call.arguments[0]):
+            wrap = wrapped_by(maker.receiver, wraps) if maker.method == "parameters" else None
+            if wrap is not None and in_place(wrap):
+                return "clip_grad_norm_", "forward"
+        return None
+    if call.method == "backward":
+        source = call.receiver if not call.arguments else call.arguments[0]
+        forward = any(
+            isinstance(part, Result) and (wrapped_by(part.call.receiver, wraps) is not None
+                                          or not set(elements_of(part.call.receiver)).isdisjoint(framework))
+            for part in derivation(source)
+        )  # fmt: skip
+        return ("backward", "backward") if forward else None
+    if call.receiver is None or call.function is not None:
+        return None
+    wrap = wrapped_by(call.receiver, wraps)
+    shards_it = wrap is not None and wrap.name not in REPLICATING
+    prepared = sharded and not set(elements_of(call.receiver)).isdisjoint(framework)
+    if not call.method:
+        return ("forward", "forward") if shards_it or prepared else None
+    if (shards_it or prepared) and call.method in _GENERATES:
+        return "generate", "forward"
+    if shards_it and wrap is not None and not in_place(wrap) and call.method in ("state_dict", "clip_grad_norm_"):
+        return call.method, "state" if call.method == "state_dict" else "forward"
+    return None
+
+
+@check("DDP606")
+def _called_by_every_rank(context: Context) -> Iterator[Hit]:
+    if context.libraries.smp_v1:
+        return
+    visited: set[ast.AST] = set()
+    for meeting in comparison(context).alone:
+        if meeting.call.node not in visited:
+            visited.add(meeting.call.node)
+            text = meeting.call.module.text(meeting.call.node.func)
+            yield Hit(meeting.call.module, meeting.call.node, {"call": text}, variant=meeting.why)
+
+
+_WORK = table("smp_advisor.review.scripts", "data/processes.toml")["unbounded"]
+
+
+@check("DDP611")
+def _waiting_within_the_time_limit(context: Context) -> Iterator[Hit]:
+    if context.libraries.smp_v1 or _has_time_limit(context):
+        return
+    met = comparison(context)
+    spans = [(first.call.order, second.call.order, second.call) for first, second in met.pairs]
+    shared = [meeting.call for meeting in met.meetings if not meeting.one_sided]
+    visited: set[ast.AST] = set()
+    for call in context.trace.calls:
+        if call.node in visited or not call.reached or not _is_long(call):
+            continue
+        waits = next((end for start, stop, end in spans if start < call.order < stop), None)
+        on = [process.runs(call) for process in met.processes]
+        if waits is None and any(on) and not all(on):
+            waits = next((later for later in shared if later.order > call.order), None)
+        if waits is not None:
+            visited.add(call.node)
+            values: dict[str, object] = {
+                "work": call.module.text(call.node.func),
+                "call": waits.module.text(waits.node.func),
+            }
+            yield Hit(call.module, call.node, values)
+
+
+def _has_time_limit(context: Context) -> bool:
+    """Whether the script sets how long ranks wait."""
+    limit_names = ("timeout", "ddp_timeout")
+    return any(call.argument(name) is not None for call in context.trace.calls if call.reached for name in limit_names)
+
+
+def _is_long(call: Call) -> bool:
+    """Work over a data set: tokenization of all rows, generation for each row."""
+    if call.method == "generate":
+        return bool(call.loops)
+    if call.method != "map" or call.receiver is None or call.name:
+        return False
+    sources = [part.call.name for part in derivation(call.receiver) if isinstance(part, Result)]
+    return any(name.startswith(tuple(_WORK["datasets"])) for name in sources) or call.gives("num_proc")
+
+
+@check("DDP612")
+def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
+    met = comparison(context)
+    if context.libraries.smp_v1 or not met.meetings:
+        return
+    visited: set[ast.AST] = set()
+    places: list[tuple[Guard, Call | Departure]] = [
+        *((guard, meeting.call) for meeting in met.meetings for guard in meeting.call.guards),
+        *((leaving.guard, leaving) for leaving in _leavings(context, met)),
+    ]
+    for guard, place in places:
+        if guard.or_ends:
+            continue  # a rank that ends with an error ends the job
+        local = "clock" if of_clock(guard.value) else "batches" if _of_batches(context, guard.value) else ""
+        if local and guard.test not in visited:
+            visited.add(guard.test)
+            yield Hit(place.module, guard.test, {"test": ast.unparse(guard.test)[:80]}, variant=local)
+    for call in context.trace.methods("step"):
+        plateau = any(maker.name.endswith(".ReduceLROnPlateau") for maker in makers(call.receiver))
+        metric = call.argument("metrics", 0)
+        if call.reached and plateau and parallel_wraps(context) and _of_batches(context, metric):
+            yield Hit(call.module, call.node, {"test": call.module.text(call.node)[:80]}, variant="schedule")
+
+
+def _leavings(context: Context, met: Comparison) -> Iterator[Departure]:
+    """Conditions that end a loop in which ranks meet."""
+    loops = {loop for meeting in met.meetings for loop in meeting.call.loops}
+    return (leaving for leaving in context.trace.departures if leaving.loop in loops)
+
+
+def _of_batches(context: Context, value: Value | None) -> bool:
+    """Whether a number comes from the part of the data of one rank."""
+    divided = {
+        loader
+        for loader in loaders(context)
+        if any("Sampler" in maker.name for maker in makers(loader.argument("sampler", 3)))
+    }
+    prepares = {
+        call
+        for call in context.trace.methods("prepare", "setup_dataloaders", "prepare_data_loader")
+        if owner_kind(call.receiver) in ("accelerate", "fabric")
+    }
+    return of_own_batches(context, value, lambda call: call in divided or call in prepares)
+
+
+@check("DDP613")
+def _written_before_it_is_read(context: Context) -> Iterator[Hit]:
+    met = comparison(context)
+    if context.libraries.smp_v1 or not parallel_wraps(context):
+        return
+    first, second = PROCESSES[:2]
+    shared = [meeting.call.order for meeting in met.meetings if not meeting.one_sided]
+    for save in context.trace.named("torch.save"):
+        if not save.reached or not first.runs(save) or second.runs(save):
+            continue
+        path = save.argument("f", 1)
+        for load in context.trace.named("torch.load"):
+            read = load.argument("f", 0)
+            if path is None or read is None or not load.reached or load.order < save.order or not second.runs(load):
+                continue
+            meets = any(save.order < order < load.order for order in shared)
+            if not meets and not load.loops and any(same(a, b) for a in something(path) for b in something(read)):
+                yield Hit(load.module, load.node, {"path": load.module.text(load.node.args[0])[:60]})
+                break

@@ -1,0 +1,147 @@
+"""Input and result of a check, and the register of checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from smp_advisor.review.scripts.queries import is_wrapped_model
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Set as AbstractSet
+
+    from smp_advisor.review.findings.finding import Severity
+    from smp_advisor.review.reading.module import Module
+    from smp_advisor.review.reading.source import Edit, Unresolved
+    from smp_advisor.review.reading.trace import Call, Trace
+    from smp_advisor.review.scripts.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A defect at a place, with the fields of its message and the changes that fix it."""
+
+    module: Module
+    node: ast.expr | ast.stmt
+    values: dict[str, object] = field(default_factory=dict)
+    edits: Iterable[Edit | None] = ()
+    severity: Severity | None = None
+    """If other than that of the catalog: a defect that may not affect this job."""
+    variant: str = ""
+    """Which message of the check."""
+    needed: str = ""
+    """Options that the job must pass to reach the defect: "with --fp16"; empty if every job reaches it."""
+    unfixed: str = ""
+    """Reason why there is no automatic fix, if it is not the place."""
+    reported_by: frozenset[str] = frozenset()
+    """Other checks that together report the same."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Libraries:
+    """Libraries of the script: by its imports and the library that it is checked for."""
+
+    smp_torch: bool = False
+    smp_tensorflow: bool = False
+    smp_v2: bool = False
+    xla: bool = False
+    optional: frozenset[str] = frozenset()
+    """Those of the others that the script also runs without: it imports them under a condition only."""
+    fsdp: bool = False
+    """Whether the script is checked for PyTorch FSDP alone. Other scripts may use FSDP too."""
+
+    @property
+    def smp_v1(self) -> bool:
+        """SMP v1 with either framework."""
+        return self.smp_torch or self.smp_tensorflow
+
+
+@dataclass(slots=True)
+class Context:
+    """One script after it was followed."""
+
+    trace: Trace
+    settings: Settings
+    libraries: Libraries
+    unresolved: list[Unresolved] = field(default_factory=list)
+    followed: AbstractSet[ast.AST] = frozenset()
+    """Functions whose body was followed."""
+    memo: dict[str, Any] = field(default_factory=dict)
+    """Values that several checks derive, by name."""
+
+    @property
+    def splits(self) -> bool:
+        """Whether batches are, or may be, split into microbatches."""
+        if self.settings.microbatches is not None:
+            return self.settings.microbatches > 1
+        return any(function.step is not None for function in self.trace.functions)
+
+    @property
+    def wrappings(self) -> list[Call]:
+        """Calls of ``smp.DistributedModel`` that running the script reaches."""
+        return [call for call in self.trace.named("smp.DistributedModel") if call.reached]
+
+    @property
+    def trains(self) -> bool:
+        """Whether running the script reaches a training or evaluation step."""
+        return any(
+            call.reached
+            and (call.method == "backward" or (call.function is not None and call.function.step is not None))
+            for call in self.trace.calls
+        )
+
+    @property
+    def trainer(self) -> bool:
+        """Whether Hugging Face Trainer runs the training, because the script has no step."""
+        if any(function.step is not None for function in self.trace.functions):
+            return False
+        used = [call.name for call in self.trace.calls]
+        used += [path for cls in self.trace.classes for path in cls.ancestors()]
+        frameworks = ("lightning.", "pytorch_lightning.", "torch.", "composer.", "tensorflow.", "keras.")
+        return any(name.endswith(("Trainer", "TrainingArguments")) and not name.startswith(frameworks) for name in used)
+
+    def models(self) -> Iterator[Call]:
+        """Calls of the wrapped model: its forward passes."""
+        return (
+            call
+            for call in self.trace.calls
+            if not call.method and call.receiver is not None and is_wrapped_model(call.receiver)
+        )
+
+    def leave_open(self, module: Module, node: ast.expr | ast.stmt, what: str) -> None:
+        """List code that could not be followed."""
+        note = module.source.unresolved(node.lineno, what)
+        if note not in self.unresolved:
+            self.unresolved.append(note)
+
+
+Check = Callable[[Context], Iterator[Hit]]
+
+CHECKS: dict[str, Check] = {}
+"""Every check by its id. Importing the modules of `smp_advisor.review.scripts.checks` fills it."""
+LIBRARY_OF: dict[str, str] = {}
+"""Library of each check that is for one library, by id."""
+
+
+def check(
+    identifier: str,
+    library: Literal["smp_torch", "smp_tensorflow", "smp_v1", "smp_v2", "xla"] | None = None,
+    *,
+    needs: Literal["tensor_parallel", "sharded", "fp16"] | None = None,
+) -> Callable[[Check], Check]:
+    """Register a check under its id, for scripts of a library and jobs with a technique."""
+
+    def register(function: Check) -> Check:
+        def applied(context: Context) -> Iterator[Hit]:
+            of_library = library is None or getattr(context.libraries, library)
+            if of_library and (needs is None or getattr(context.settings, needs)):
+                yield from function(context)
+
+        CHECKS[identifier] = applied
+        if library is not None:
+            LIBRARY_OF[identifier] = library
+        return function
+
+    return register
