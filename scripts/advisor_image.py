@@ -24,7 +24,7 @@ from tests.browser.host import Site, open_host  # noqa: E402
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-    from smp_advisor.advice import Advice
+    from smp_advisor.session import Advice
 
 IMAGES = ROOT / "docs" / "images"
 FRAMES = (("advisor", 64), ("advisor-step-1", 64), ("advisor-step-2", 256), ("advisor-step-3", 124))

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from smp_advisor import errors
-    from smp_advisor.advice import Advice
-    from smp_advisor.advice.advise import advise
-    from smp_advisor.advice.files import load, save
     from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.costs import Estimate, estimate, estimate_many
@@ -29,6 +26,9 @@ if TYPE_CHECKING:
     from smp_advisor.review.scripts import Finding, apply_fixes, check_script, read_stack, script_changes
     from smp_advisor.runs import Failure, read_failure
     from smp_advisor.runs.watching import Run
+    from smp_advisor.session import Advice
+    from smp_advisor.session.advise import advise
+    from smp_advisor.session.files import load, save
     from smp_advisor.workload import Adapter, Calibration, Job, Model, Overheads, Stack, load_calibration, stacks
 
 __all__ = [
@@ -71,7 +71,7 @@ __all__ = [
 
 _HOMES = {
     "Adapter": "workload",
-    "Advice": "advice",
+    "Advice": "session",
     "Advisor": "notebook",
     "Calibration": "workload",
     "Cluster": "cluster",
@@ -87,19 +87,19 @@ _HOMES = {
     "Rehearsal": "rehearsal",
     "Run": "runs.watching",
     "Stack": "workload",
-    "advise": "advice.advise",
+    "advise": "session.advise",
     "apply_fixes": "review.scripts",
     "check_estimator": "estimators",
     "check_script": "review.scripts",
     "estimate": "costs",
     "estimate_many": "costs",
-    "load": "advice.files",
+    "load": "session.files",
     "load_calibration": "workload",
     "profile": "profiling",
     "read_failure": "runs",
     "read_stack": "review.scripts",
     "rehearse": "rehearsal",
-    "save": "advice.files",
+    "save": "session.files",
     "script_changes": "review.scripts",
     "stacks": "workload",
     "watch": "estimators",
@@ -179,7 +179,7 @@ def _register_display(shell: "InteractiveShell | None") -> None:
     if shell is not None:
         formatter: Any = shell.display_formatter
         shown = formatter.ipython_display_formatter
-        shown.for_type_by_name("smp_advisor.advice.live.advice", "Advice", _show_advice)
+        shown.for_type_by_name("smp_advisor.session.advice", "Advice", _show_advice)
         shown.for_type_by_name("smp_advisor.advice.recommendation", "Recommendation", _show_advice)
         shown.for_type_by_name("smp_advisor.runs.watching", "Run", _show_run)
 

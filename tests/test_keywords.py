@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.advice.options import AdviseSettings, JobOptionSettings
 from smp_advisor.export.options import JobOptions
 from smp_advisor.libraries import libraries
 from smp_advisor.libraries.library import plan_fields
+from smp_advisor.session.options import AdviseSettings, JobOptionSettings
 
 if TYPE_CHECKING:
-    from smp_advisor.advice import Advice
+    from smp_advisor.session import Advice
 
 ROOT = Path(__file__).parents[1]
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 import smp_advisor as smpa
+from smp_advisor.advice.choice import missing_kernels
 from smp_advisor.arguments import hint
 from smp_advisor.arguments.amounts import number_in
 from smp_advisor.cluster.table import meant_instance
 from smp_advisor.command.__main__ import main
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.choice import missing_kernels
 from smp_advisor.tools.interface import Caller, call
 
 P5 = "ml.p5.48xlarge"

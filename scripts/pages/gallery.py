@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import smp_advisor as smpa
+from smp_advisor.advice.choice import batch_reason, certainty
+from smp_advisor.advice.ladder import batch_parts, ladder_text
 from smp_advisor.costs.wording import (
     degree_of_change,
     fits,
@@ -19,15 +21,13 @@ from smp_advisor.costs.wording import (
     token_rate,
 )
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.choice import batch_reason, certainty
-from smp_advisor.guidance.ladder import batch_parts, ladder_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.advice import Advice
-    from smp_advisor.guidance.practices import Step
+    from smp_advisor.advice.practices import Step
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.session import Advice
 
 HEAD = """# Gallery
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.practices import order, practice
+from smp_advisor.advice.practices import order, practice
 from smp_advisor.libraries.library import LIBRARIES, supported_families
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.version import default_version, facts, images, supported_instances

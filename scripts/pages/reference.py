@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from scripts.pages.checks import checks_page
 from scripts.pages.stored_values import json_schema
-from smp_advisor.advice.storage import KINDS
 from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.schema import schema
+from smp_advisor.session.storage import KINDS
 
 if TYPE_CHECKING:
     from smp_advisor.libraries.schema import Parameter

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import smp_advisor as smpa
+from smp_advisor.advice.reference import reference_rows
 from smp_advisor.costs.wording import probability, step_time, throughput, utilization
-from smp_advisor.guidance.reference import reference_rows
 from smp_advisor.tools.answers import plan_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.guidance.reference import ReferenceRow
+    from smp_advisor.advice.reference import ReferenceRow
 
 HEAD = """# AWS's reference configurations
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from smp_advisor.advice.storage import KINDS, adapter
-from smp_advisor.advice.written import FORMAT, VERSION
+from smp_advisor.session.storage import KINDS, adapter
+from smp_advisor.session.written import FORMAT, VERSION
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 

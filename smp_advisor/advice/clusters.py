@@ -12,10 +12,10 @@ from smp_advisor.search.sizes import compare
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from smp_advisor.advice import Advice
     from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.cluster import Instance
     from smp_advisor.search.sizes import ClusterSizes, Progress
+    from smp_advisor.session import Advice
 
 
 def compare_clusters(

@@ -6,20 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice import clusters
-from smp_advisor.advice.description import is_named, is_profile
-from smp_advisor.advice.request import (
-    Request,
-    pinned_plan,
-    require_fields,
-    require_trainable,
-    resolved,
-    terms_of,
-    with_code,
-)
-from smp_advisor.arguments import LIMITS, brief
-from smp_advisor.costs.evaluate import estimate
-from smp_advisor.errors import JobError, NoPlanFitsError
-from smp_advisor.guidance.choice import (
+from smp_advisor.advice.choice import (
     batch_neighbor,
     batch_note,
     beyond_positions,
@@ -32,11 +19,24 @@ from smp_advisor.guidance.choice import (
     requested,
     why_this_plan,
 )
-from smp_advisor.guidance.explanation import explain
-from smp_advisor.guidance.model_changes import model_changes
-from smp_advisor.guidance.practices import pitfalls
-from smp_advisor.guidance.reference import nearest_reference
-from smp_advisor.guidance.variants import PlannedRun
+from smp_advisor.advice.description import is_named, is_profile
+from smp_advisor.advice.explanation import explain
+from smp_advisor.advice.model_changes import model_changes
+from smp_advisor.advice.practices import pitfalls
+from smp_advisor.advice.reference import nearest_reference
+from smp_advisor.advice.request import (
+    Request,
+    pinned_plan,
+    require_fields,
+    require_trainable,
+    resolved,
+    terms_of,
+    with_code,
+)
+from smp_advisor.advice.variants import PlannedRun
+from smp_advisor.arguments import LIMITS, brief
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.errors import JobError, NoPlanFitsError
 from smp_advisor.libraries import require_supported_instance
 from smp_advisor.libraries.validation import check_against, loaded_entirely, unscripted_adapter
 from smp_advisor.search.candidates import job_for, library_policy, pins_for, search_in_bf16_if_possible
@@ -50,11 +50,11 @@ from smp_advisor.search.ways_out import decided, nothing_fits
 if TYPE_CHECKING:
     import pandas as pd
 
+    from smp_advisor.advice.learned import Summary
+    from smp_advisor.advice.practices import Pitfall, Reference, Step
     from smp_advisor.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.practices import Pitfall, Reference, Step
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.runs import Summary
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.rank import Objective
     from smp_advisor.search.search import SearchResult
@@ -136,7 +136,7 @@ class Recommendation:
     @property
     def learned(self) -> Summary | None:
         """The effect of your measured runs on the plan, before and after; None without a calibration."""
-        from smp_advisor.runs import summary
+        from smp_advisor.advice.learned import summary
 
         return summary(self.model, self.cluster, self.job, self.plan)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.advice.report import plan_of
 from smp_advisor.arguments import require_types
 from smp_advisor.charts.plans import alternatives_chart, clusters_chart
 from smp_advisor.charts.step import memory_chart, modules_chart, time_chart
 from smp_advisor.costs import Estimate
 from smp_advisor.costs import estimate as estimated
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.report import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

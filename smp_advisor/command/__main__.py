@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from smp_advisor._version import __version__
-from smp_advisor.advice.options import keywords_of, request_options
 from smp_advisor.advice.request import SETTINGS
 from smp_advisor.arguments import hint, worded
 from smp_advisor.arguments import options as options_table
 from smp_advisor.core.files import write_text
 from smp_advisor.core.words import plain
 from smp_advisor.errors import AdvisorError
+from smp_advisor.session.options import keywords_of, request_options
 from smp_advisor.tools.answers import SCHEMA, WRONG
 from smp_advisor.tools.verbs import EXPORTS, VERBS
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice import Advice
-from smp_advisor.advice.advise import advise
-from smp_advisor.advice.files import load
-from smp_advisor.advice.written import CARRIED, carried_from
 from smp_advisor.arguments import require_types
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.core.files import user_path
@@ -16,6 +12,10 @@ from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.estimators.check import check_estimator
 from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, LocalFolder, TrainingJob, child, is_job_name, source_in
 from smp_advisor.runs.watching import Run
+from smp_advisor.session import Advice
+from smp_advisor.session.advise import advise
+from smp_advisor.session.files import load
+from smp_advisor.session.written import CARRIED, carried_from
 from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:

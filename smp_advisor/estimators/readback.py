@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.written import CARRIED, carried_from
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, not_covered
 from smp_advisor.cluster.table import instance as known_instance
@@ -20,6 +19,7 @@ from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.version import default_version, release
+from smp_advisor.session.written import CARRIED, carried_from
 from smp_advisor.workload.from_config import is_model_name, model_from_name
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH, Job
 from smp_advisor.workload.model import Model

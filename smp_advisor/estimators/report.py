@@ -14,10 +14,10 @@ from smp_advisor.libraries.schema import schema
 from smp_advisor.review.findings.report import Report
 
 if TYPE_CHECKING:
-    from smp_advisor.advice import Advice
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.session import Advice
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -119,8 +119,8 @@ class EstimatorReport(Report):
         AdvisorError
             If the plan, its cluster or the model is not known, or no plan fits.
         """
-        from smp_advisor.advice.advise import advise
         from smp_advisor.libraries.groups import global_batch_size
+        from smp_advisor.session.advise import advise
 
         main = self.main
         if (main is None or main.plan is None) and self.mended is not None:

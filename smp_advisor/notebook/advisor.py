@@ -10,9 +10,6 @@ import anywidget
 import traitlets as t
 from IPython.core.getipython import get_ipython
 
-from smp_advisor.advice import Advice
-from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.settings import require_name, require_settings, with_labels
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.checks import checked, fixed, pasted
@@ -20,13 +17,15 @@ from smp_advisor.notebook.display import Handshake, SavedOutputs, show, static_h
 from smp_advisor.notebook.panels import PanelRequests, perform, session_steps
 from smp_advisor.notebook.view_state import Ahead, control_dicts, look_ahead, recommendation, snapshot_of
 from smp_advisor.notebook.workload_fields import Searching
+from smp_advisor.session import Advice, control_state
+from smp_advisor.session.settings import require_name, require_settings, with_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from smp_advisor.advice import Change
     from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.session import Change
 
 
 VIEW_MIME = "application/vnd.smp-advisor.view+json"

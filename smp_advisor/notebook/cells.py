@@ -8,8 +8,8 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export.formats import FORMATS, format_cell
 
 if TYPE_CHECKING:
-    from smp_advisor.advice import Advice
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.session import Advice
 
 
 KINDS = ("job", "script", "local", "monitoring", "permissions", "quota", "probe", "worth", "kubernetes", "slurm")

@@ -14,11 +14,11 @@ from smp_advisor.errors import AdvisorError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from smp_advisor.advice import Advice
     from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.estimators import EstimatorReport
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.review.scripts import FileFix
+    from smp_advisor.session import Advice
 
 
 _CONFIGURATIONS = (".yaml", ".yml", ".json")

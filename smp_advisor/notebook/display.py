@@ -12,12 +12,12 @@ import ipywidgets as w
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from smp_advisor.advice.written import html_report
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.figures import FITS
 from smp_advisor.notebook.panels import plan_line
 from smp_advisor.notebook.shown import set_displayed_last
 from smp_advisor.notebook.workload_fields import by_cost, effect_of, keywords_of, title_of
+from smp_advisor.session.written import html_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from IPython.core.display_functions import DisplayHandle
     from IPython.core.events import EventManager
 
-    from smp_advisor.advice import Advice
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.notebook.view_state import Data
     from smp_advisor.search.ways_out import WayOut, WaysOut
+    from smp_advisor.session import Advice
 
 
 PATIENCE_SECONDS = 15.0

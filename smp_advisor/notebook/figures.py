@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from smp_advisor.advice.live.settings import dollars
+from smp_advisor.advice.choice import certainty_in_short
+from smp_advisor.advice.report import ladder_of
 from smp_advisor.charts.step import memory_interval
 from smp_advisor.core.tables import between, number
 from smp_advisor.costs.wording import (
@@ -23,10 +24,9 @@ from smp_advisor.costs.wording import (
     token_rate,
     utilization,
 )
-from smp_advisor.guidance.choice import certainty_in_short
-from smp_advisor.guidance.report import ladder_of
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search.rank import NEAR_BEST
+from smp_advisor.session.settings import dollars
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:

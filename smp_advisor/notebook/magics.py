@@ -10,7 +10,6 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from smp_advisor.advice.options import keywords_of, named_values
 from smp_advisor.arguments import LIMITS
 from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
@@ -27,6 +26,7 @@ from smp_advisor.notebook.shown import (
     value_of,
     with_help,
 )
+from smp_advisor.session.options import keywords_of, named_values
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
 from smp_advisor.workload.stack import AUTO
 
@@ -67,12 +67,12 @@ class AdvisorMagics(Magics):
         Displays the advisor and returns it: ``advice = %smp_advise 10B --instance ml.p4d.24xlarge --count 16``.
         """
         with uninterrupted():
-            from smp_advisor.advice import Advice
-            from smp_advisor.advice.advise import advise
             from smp_advisor.advice.description import has_formulas, read_model
             from smp_advisor.advice.request import Request
             from smp_advisor.notebook.advisor import advisor_of
             from smp_advisor.notebook.display import NothingFits
+            from smp_advisor.session import Advice
+            from smp_advisor.session.advise import advise
 
         arguments = parsed(self.smp_advise, line)
         keywords = keywords_of({name: text for name, text in vars(arguments).items() if name != "model"})

@@ -9,27 +9,27 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.advice import ON_SCREEN, RECOMMENDED
-from smp_advisor.advice.live.settings import require_settings, with_labels
-from smp_advisor.advice.options import named_values
+from smp_advisor.advice.ladder import ladder_html, reasons_of
+from smp_advisor.advice.rank_map import rank_map
+from smp_advisor.advice.report import ladder_of
 from smp_advisor.charts import chart_of
 from smp_advisor.charts.plans import clusters_chart, points_of
 from smp_advisor.charts.step import modules_chart
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.guidance.ladder import ladder_html, reasons_of
-from smp_advisor.guidance.rank_map import rank_map
-from smp_advisor.guidance.report import ladder_of
 from smp_advisor.notebook.figures import FITS, fit, headlines, memory
 from smp_advisor.notebook.view_state import explanation
 from smp_advisor.notebook.workload_fields import ways_to_fit
 from smp_advisor.runs.sources import LocalFolder
+from smp_advisor.session import control_state
+from smp_advisor.session.advice import ON_SCREEN, RECOMMENDED
+from smp_advisor.session.options import named_values
+from smp_advisor.session.settings import require_settings, with_labels
 
 if TYPE_CHECKING:
-    from smp_advisor.advice import Advice
-    from smp_advisor.advice.live.comparison import Comparison
-    from smp_advisor.advice.live.control_state import ControlState, Entry
     from smp_advisor.runs.watching import Run
+    from smp_advisor.session import Advice
+    from smp_advisor.session.comparison import Comparison
+    from smp_advisor.session.control_state import ControlState, Entry
 
 
 Panel = Callable[["Advice", "ControlState", Mapping[str, object]], Mapping[str, object]]

@@ -16,7 +16,6 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, 
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
-from smp_advisor.advice.options import named_texts, named_values
 from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.groups import reduced_data_parallel_degree
@@ -31,18 +30,19 @@ from smp_advisor.notebook.shown import (
     with_help,
 )
 from smp_advisor.profiling.precision import PRECISIONS
+from smp_advisor.session.options import named_texts, named_values
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from smp_advisor.advice import Advice
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.profiling.local_run import LocalRun
     from smp_advisor.profiling.result import Profile
     from smp_advisor.rehearsal import Rehearsal
     from smp_advisor.runs.watching import Run
+    from smp_advisor.session import Advice
 
 
 # mypy: allow-untyped-calls, allow-untyped-decorators

@@ -18,9 +18,9 @@ from IPython.core.magic_arguments import argument
 from IPython.display import display
 from IPython.utils.process import arg_split  # type: ignore[attr-defined]  # re-exported for each platform
 
-from smp_advisor.advice.options import request_options, specification
 from smp_advisor.arguments import LIMITS, SMALLEST, meant, options
 from smp_advisor.errors import AdvisorError
+from smp_advisor.session.options import request_options, specification
 from smp_advisor.workload.from_config import is_model_name
 
 if TYPE_CHECKING:

@@ -9,8 +9,19 @@ from itertools import groupby
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.live.controls import controls, estimates_of
-from smp_advisor.advice.live.settings import (
+from smp_advisor.advice.ladder import stairs
+from smp_advisor.advice.report import planned
+from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, profile_of, stage_groups, time_labels
+from smp_advisor.core.files import data_file
+from smp_advisor.costs.estimate import CATEGORIES, Estimate
+from smp_advisor.costs.wording import adapter_text, batch_limit, listed, overhead_notes, percent, probability, sentences
+from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.library import Settings, get_library, libraries, plan_fields
+from smp_advisor.libraries.schema import schema
+from smp_advisor.notebook.figures import decisive, figures, fit, headlines, likelihood, memory, preferred, step_range
+from smp_advisor.notebook.workload_fields import OBJECTIVES, workload_fields
+from smp_advisor.session.controls import controls, estimates_of
+from smp_advisor.session.settings import (
     configuration,
     moved_settings,
     plan_of,
@@ -21,17 +32,6 @@ from smp_advisor.advice.live.settings import (
     with_job,
     with_labels,
 )
-from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, profile_of, stage_groups, time_labels
-from smp_advisor.core.files import data_file
-from smp_advisor.costs.estimate import CATEGORIES, Estimate
-from smp_advisor.costs.wording import adapter_text, batch_limit, listed, overhead_notes, percent, probability, sentences
-from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.ladder import stairs
-from smp_advisor.guidance.report import planned
-from smp_advisor.libraries.library import Settings, get_library, libraries, plan_fields
-from smp_advisor.libraries.schema import schema
-from smp_advisor.notebook.figures import decisive, figures, fit, headlines, likelihood, memory, preferred, step_range
-from smp_advisor.notebook.workload_fields import OBJECTIVES, workload_fields
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.job import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO, stack
@@ -39,9 +39,9 @@ from smp_advisor.workload.stack import AUTO, stack
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from smp_advisor.advice.live.control_state import ControlState
     from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.session.control_state import ControlState
     from smp_advisor.workload import Job
 
 

@@ -8,9 +8,6 @@ from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.control_state import ControlState, changed
-from smp_advisor.advice.live.settings import dollars, require_name, require_settings, with_labels
 from smp_advisor.arguments import LIMITS, amount_of, options
 from smp_advisor.cluster import Cluster, Instance, instances
 from smp_advisor.costs.wording import probability
@@ -18,15 +15,18 @@ from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.libraries.library import Settings, get_library, libraries
 from smp_advisor.notebook.figures import headlines, memory
 from smp_advisor.search.clusters import ANY, AUTO
+from smp_advisor.session import control_state
+from smp_advisor.session.control_state import ControlState, changed
+from smp_advisor.session.settings import dollars, require_name, require_settings, with_labels
 from smp_advisor.workload import format_count
 from smp_advisor.workload.from_config import model_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from smp_advisor.advice import Advice
     from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.search.ways_out import WayOut, WaysOut
+    from smp_advisor.session import Advice
 
 
 OBJECTIVES = {

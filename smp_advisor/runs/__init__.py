@@ -1,17 +1,15 @@
 """Runs of the user: starting, watching, failures, causes of a deviation, and calibration with what they measured."""
 
-from smp_advisor.runs.effect import Probe, Summary, best_probe, summary
+from smp_advisor.runs.effect import Probe, best_probe
 from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.measure import measure, measured_run, read_run
 
 __all__ = [
     "Failure",
     "Probe",
-    "Summary",
     "best_probe",
     "measure",
     "measured_run",
     "read_failure",
     "read_run",
-    "summary",
 ]

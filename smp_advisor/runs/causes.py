@@ -14,9 +14,9 @@ from smp_advisor.runs.measure import PROCESSOR, explained
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from smp_advisor.advice import Advice
     from smp_advisor.runs.readers import Log
     from smp_advisor.runs.steps import Typical
+    from smp_advisor.session import Advice
 
 _IDLE, _BUSY = 0.75, 0.9
 """Mean utilization of the GPUs below which they wait, and above which they always work (judgment)."""

@@ -1,4 +1,4 @@
-"""Effect of measured runs on the estimate of a plan, and the cheapest job whose run has the most."""
+"""Short jobs that measure a plan, and the cheapest one whose run teaches the most about it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ import math
 import textwrap
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from html import escape
 from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.core.tables import Shown, Table
-from smp_advisor.costs.evaluate import estimate, trained
-from smp_advisor.costs.learned import paces
-from smp_advisor.costs.observation import observed, predicted_step
-from smp_advisor.costs.transfer import differences, targets
-from smp_advisor.costs.uncertainty import TWO_SIDED
-from smp_advisor.costs.wording import plural, probability, step_time
+from smp_advisor.core.tables import Shown
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.observation import observed
+from smp_advisor.costs.wording import step_time
 from smp_advisor.errors import AdvisorError, CalibrationError
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import plan_fields
@@ -32,85 +28,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
 
     Where = tuple[Model, Cluster, Job, Plan]
-
-
-def needed(of: Estimate) -> str:
-    """Required memory with its 95 % interval."""
-    return f"{of.needed_gib:.1f} ± {TWO_SIDED * of.memory_error_gib:.1f} GiB"
-
-
-_QUANTITIES = {
-    "compute": "Compute",
-    "in_node": "Communication inside a node",
-    "across_nodes": "Communication across nodes",
-    "host": "Host, optimizer and copies",
-}
-_MOST_DIFFERENCES = 6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary(Shown):
-    """Effect of the runs of a calibration on one plan."""
-
-    runs: tuple[tuple[str, tuple[str, ...]], ...]
-    """(source, what was read and how far it is from the plan) of each run."""
-    changes: tuple[tuple[str, str, str], ...]
-    """(label, before, after) of figures of the plan, and of paces relative to published runs."""
-
-    @property
-    def headline(self) -> str:
-        """Number of runs, and step time before and after."""
-        label, before, after = self.changes[0]
-        return f"{plural(len(self.runs), 'measured run')}; {label.lower()} {before} -> {after}"
-
-    def __str__(self) -> str:
-        lines = [f"{label}: {before} -> {after}" for label, before, after in self.changes]
-        for source, notes in self.runs:
-            lines += [f"Run: {source}", *(f"  {note}" for note in notes)]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        head = ("Figure (95 %)", "Published runs only", "With your runs")
-        table = Table(columns=head, rows=self.changes).html()
-        runs = "".join(
-            f"<li>{escape(source)}<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul></li>"
-            for source, notes in self.runs
-        )
-        return f'<div class="smp-calibration">{table}<ul>{runs}</ul></div>'
-
-
-def summary(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Summary | None:
-    """Effect of `job.calibration` on a plan; None without one."""
-    if job.calibration is None:
-        return None
-    plain = replace(job, calibration=None)
-    before, after = estimate(model, cluster, plain, plan), estimate(model, cluster, job, plan)
-    model, layout = trained(model, job), layout_of_plan(plan, job, cluster)
-    here = targets(model, cluster, job, layout).first
-    runs = []
-    for run in job.calibration.runs:
-        apart = differences(run.conditions, here)
-        listed = ", ".join(apart[:_MOST_DIFFERENCES]) + (", and others" if len(apart) > _MOST_DIFFERENCES else "")
-        distance = f"The plan below differs from it in: {listed}." if apart else "It is the plan below."
-        runs.append((run.source, (*run.notes, distance)))
-    step = predicted_step(model, cluster, job, layout)
-    factors = (
-        (
-            f"{_QUANTITIES[pace.name]}, time relative to prediction",
-            f"1, {pace.before[0]:.2f} to {pace.before[1]:.2f}",
-            f"{pace.factor:.2f}, {pace.after[0]:.2f} to {pace.after[1]:.2f}",
-        )
-        for pace in paces(job.calibration, model, cluster, job, layout, step)
-    )
-    return Summary(
-        runs=tuple(runs),
-        changes=(
-            ("Step time", step_time(before), step_time(after)),
-            ("Memory needed per GPU", needed(before), needed(after)),
-            ("Probability to fit", probability(before.fit_probability), probability(after.fit_probability)),
-            *factors,
-        ),
-    )
 
 
 MEASURED_STEPS = 20

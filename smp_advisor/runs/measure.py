@@ -10,6 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from smp_advisor.advice.learned import needed
 from smp_advisor.core.files import data_file, ends, read_ends, user_path
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.evaluate import estimate, trained
@@ -19,7 +20,6 @@ from smp_advisor.errors import CalibrationError
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.validation import check_against
-from smp_advisor.runs.effect import needed
 from smp_advisor.runs.readers import (
     Log,
     MemoryClass,

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-    from smp_advisor.advice import Advice
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.session import Advice
 
 _PROCESSES, _STEPS = 2, 40
 """Gloo workers and steps of a local run: warm-up, and the steady steps of a calibration."""

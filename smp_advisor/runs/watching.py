@@ -34,9 +34,9 @@ from smp_advisor.runs.worth import Offer, offer_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from smp_advisor.advice import Advice
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.session import Advice
 
 STEADY_STEPS = 20
 """Regular steps after which a run calibrates its own prediction."""

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from smp_advisor.advice import Advice
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.session import Advice
 
     Floats = NDArray[np.float64]
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.advice.choice import certainty
 from smp_advisor.core.tables import Table, between, number
 from smp_advisor.costs.estimate import CATEGORIES, Estimate
 from smp_advisor.costs.wording import (
@@ -27,13 +28,11 @@ from smp_advisor.costs.wording import (
     utilization,
 )
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.choice import certainty
 from smp_advisor.libraries.library import get_library, plan_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from smp_advisor.advice import Advice
     from smp_advisor.estimators.report import EstimatorReport
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.review.findings.report import Report
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from smp_advisor.search.clusters import ClusterSize
     from smp_advisor.search.sizes import ClusterSizes
     from smp_advisor.search.ways_out import WaysOut
+    from smp_advisor.session import Advice
     from smp_advisor.workload.model import Model
 
 YES, NO, WRONG = 0, 1, 2
@@ -240,7 +240,7 @@ def failed(failure: Failure, advice: Advice | None) -> Answer:
 
 def advised(advice: Advice) -> Answer:
     """The answer for a recommendation."""
-    from smp_advisor.advice.written import markdown_page
+    from smp_advisor.session.written import markdown_page
 
     value, model, least = advice.estimate, advice.model, advice.min_fit_probability
     job_settings = advice.job.training_settings()
@@ -412,7 +412,7 @@ def not_fitting(sentence: str, ways: WaysOut | None) -> Answer:
 
 def estimated(model: Model, where: str, value: Estimate, least: float) -> Answer:
     """The answer for one plan."""
-    from smp_advisor.advice.storage import plain
+    from smp_advisor.session.storage import plain
 
     rows = [
         ("", f"{model.name} on {where} {fit(value, least)}: {memory_words(value)}."),

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.options import RANK, keywords_of
 from smp_advisor.advice.request import sort_settings
 from smp_advisor.arguments import Option, hint, is_path, options_of, worded
 from smp_advisor.core.files import Text, confined, data_file
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import libraries
 from smp_advisor.runs.sources import is_job_name
+from smp_advisor.session.options import RANK, keywords_of
 from smp_advisor.tools.verbs import VERBS
 
 if TYPE_CHECKING:

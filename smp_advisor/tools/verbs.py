@@ -8,13 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice import Advice
-from smp_advisor.advice.advise import advise as recommend
 from smp_advisor.advice.description import read_model
-from smp_advisor.advice.files import load
-from smp_advisor.advice.project import Project, project_of
 from smp_advisor.advice.request import JOB_FIELDS, SETTINGS, job_of, question_of, sort_settings, suited
-from smp_advisor.advice.written import write_text
 from smp_advisor.arguments import LIMITS, options_of
 from smp_advisor.cluster import Cluster
 from smp_advisor.cluster.table import meant_instance
@@ -34,6 +29,11 @@ from smp_advisor.libraries.plan import Plan
 from smp_advisor.review.scripts import check_script
 from smp_advisor.runs.failures import read_failure
 from smp_advisor.search.clusters import best_on
+from smp_advisor.session import Advice
+from smp_advisor.session.advise import advise as recommend
+from smp_advisor.session.files import load
+from smp_advisor.session.project import Project, project_of
+from smp_advisor.session.written import write_text
 from smp_advisor.tools.answers import (
     NO,
     YES,

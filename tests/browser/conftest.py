@@ -19,8 +19,8 @@ from .page import ADVISE, NotebookPage
 from .server import Server, serve, write_notebook
 
 if TYPE_CHECKING:
-    from smp_advisor.advice import Advice
     from smp_advisor.notebook.advisor import Advisor
+    from smp_advisor.session import Advice
 
 ARGUMENTS = [
     "--no-sandbox",

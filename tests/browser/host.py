@@ -22,8 +22,8 @@ from playwright.sync_api import ConsoleMessage, Error, FrameLocator, Locator, Pa
 from tornado import httpserver, netutil, web, websocket
 
 if TYPE_CHECKING:
-    from smp_advisor.advice import Advice
     from smp_advisor.notebook.advisor import Advisor
+    from smp_advisor.session import Advice
 
 PAGES = Path(__file__).parent / "host_page"
 GUARD_SECONDS = 600

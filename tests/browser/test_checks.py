@@ -7,9 +7,9 @@ import re
 from playwright.sync_api import Locator, expect
 
 import smp_advisor as smpa
-from smp_advisor.advice import Advice
 from smp_advisor.runs.sources import LogFile
 from smp_advisor.runs.watching import Run
+from smp_advisor.session import Advice
 from tests.notebook.advice import make_advice
 
 from .test_view import PANEL, open_tab, violations_in_both_themes

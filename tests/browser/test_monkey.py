@@ -15,8 +15,8 @@ from playwright.sync_api import expect
 
 import smp_advisor as smpa
 from smp_advisor import estimate
-from smp_advisor.advice import Advice
 from smp_advisor.errors import AdvisorError
+from smp_advisor.session import Advice
 
 if TYPE_CHECKING:
     from .host import Host

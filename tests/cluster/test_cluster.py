@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from smp_advisor.advice.storage import adapter
 from smp_advisor.cluster import Cluster, Instance, gpu, gpus, instance, instances
 from smp_advisor.cluster.containers import container, containers, image_at, patched_pytorch, repositories
 from smp_advisor.cluster.table import completed_instance, sagemaker_names, sources, table_date
 from smp_advisor.core.files import columns, rows
 from smp_advisor.libraries.version import default_of, driving_versions
+from smp_advisor.session.storage import adapter
 
 
 @pytest.mark.parametrize("machine", instances(), ids=lambda machine: machine.name)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from smp_advisor.advice.advise import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.costs.estimate import Estimate, StageMemory
 from smp_advisor.costs.guesses import guesses
 from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries import Plan, libraries
+from smp_advisor.session.advise import advise
 from smp_advisor.workload import Job, Model
 from smp_advisor.workload.stack import training_settings
 from tests.costs.shapes import a100s

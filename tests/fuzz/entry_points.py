@@ -8,10 +8,10 @@ from dataclasses import fields
 from random import Random
 
 import smp_advisor as smpa
-from smp_advisor.advice import Advice
-from smp_advisor.advice.options import AdviseSettings, JobOptionSettings
-from smp_advisor.advice.written import from_text
 from smp_advisor.libraries.library import libraries
+from smp_advisor.session import Advice
+from smp_advisor.session.options import AdviseSettings, JobOptionSettings
+from smp_advisor.session.written import from_text
 
 from .values import VALUES, Values
 

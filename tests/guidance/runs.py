@@ -7,10 +7,10 @@ from functools import cache
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from smp_advisor.advice.variants import PlannedRun
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.variants import PlannedRun
 from smp_advisor.libraries import Plan, mismatches
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model

@@ -9,11 +9,11 @@ from itertools import product
 import pytest
 from hypothesis import example, given
 
+from smp_advisor.advice.explanation import explain
+from smp_advisor.advice.practices import order
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.costs.wording import fit, fits, gib, step_time, throughput
-from smp_advisor.guidance.explanation import explain
-from smp_advisor.guidance.practices import order
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Model
 from smp_advisor.workload.job import Job

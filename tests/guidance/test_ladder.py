@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 
 import smp_advisor as smpa
+from smp_advisor.advice.explanation import explain
+from smp_advisor.advice.ladder import COLUMNS, _decision, climb, ladder_html, reasons_of, unused_techniques
+from smp_advisor.advice.variants import vary
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.costs.wording import SAME, fits
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.explanation import explain
-from smp_advisor.guidance.ladder import COLUMNS, _decision, climb, ladder_html, reasons_of, unused_techniques
-from smp_advisor.guidance.variants import vary
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import divisors
 from smp_advisor.search.rank import NEAR_BEST

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 
 from smp_advisor import advise
+from smp_advisor.advice.explanation import explain
+from smp_advisor.advice.practices import _rows, downsizing, order, pitfalls
+from smp_advisor.advice.reference import nearest_reference, reference_rows
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.costs.wording import gib, run_time
-from smp_advisor.guidance.explanation import explain
-from smp_advisor.guidance.practices import _rows, downsizing, order, pitfalls
-from smp_advisor.guidance.reference import nearest_reference, reference_rows
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.training_compiler import nearest_tested
 from smp_advisor.workload import Adapter, Job, Model

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
+from smp_advisor.advice.reference import extrapolate, nearest_reference, reference_rows
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.costs.wording import gib, throughput
-from smp_advisor.guidance.reference import extrapolate, nearest_reference, reference_rows
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model

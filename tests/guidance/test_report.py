@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import smp_advisor as smpa
+from smp_advisor.advice.choice import batch_reason
+from smp_advisor.advice.model_changes import adjusted_sizes
+from smp_advisor.advice.rank_map import rank_map
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.choice import batch_reason
-from smp_advisor.guidance.model_changes import adjusted_sizes
-from smp_advisor.guidance.rank_map import rank_map
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Model
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from smp_advisor.advice.rank_map import GROUPS, PLACEMENTS, RankTable, rank_map
 from smp_advisor.cluster import Cluster, instances
 from smp_advisor.costs.world import World
 from smp_advisor.errors import InstanceError, PlanError
-from smp_advisor.guidance.rank_map import GROUPS, PLACEMENTS, RankTable, rank_map
 from smp_advisor.libraries import Plan, groups, nearest_supported, require_supported_instance, supported_instances
 from smp_advisor.libraries.groups import data_parallel_degree, global_batch_size, reduced_data_parallel_degree
 from smp_advisor.libraries.layout import layout_of

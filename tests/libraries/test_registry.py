@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from smp_advisor import advise
-from smp_advisor.advice.live.settings import job_labels
+from smp_advisor.advice.explanation import ARGUMENTS
+from smp_advisor.advice.practices import order, practice
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.guidance.explanation import ARGUMENTS
-from smp_advisor.guidance.practices import order, practice
 from smp_advisor.libraries import (
     LIBRARIES,
     Library,
@@ -35,13 +34,14 @@ from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.version import default_version
 from smp_advisor.notebook import Advisor
 from smp_advisor.notebook.view_state import look_ahead
+from smp_advisor.session.settings import job_labels
 from smp_advisor.workload import Adapter, Job, Model
 from tests.libraries.toy import LIBRARY as TOY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.advice import Advice
+    from smp_advisor.session import Advice
 
 GUIDE = Path(__file__).parents[2] / "docs" / "adding_a_library.md"
 P4D = "ml.p4d.24xlarge"

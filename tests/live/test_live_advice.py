@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smp_advisor.advice import Advice
-from smp_advisor.advice.live.control_state import LONGEST, apply, move
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.session import Advice
+from smp_advisor.session.control_state import LONGEST, apply, move
 from tests.notebook.advice import make_advice
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from smp_advisor.advice.practices import Difference, Pitfall, Reference, Step
 from smp_advisor.advice.recommendation import Recommendation
 from smp_advisor.advice.request import Request
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
-from smp_advisor.guidance.practices import Difference, Pitfall, Reference, Step
 from smp_advisor.libraries import Plan
 from smp_advisor.search.decision import BatchChoice, Decision
 from smp_advisor.workload import Job, Model

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from smp_advisor.advice import Advice
-from smp_advisor.advice.live.settings import settings_of
 from smp_advisor.errors import ExportError, PlanError
 from smp_advisor.notebook import Advisor
+from smp_advisor.session import Advice
+from smp_advisor.session.settings import settings_of
 
 from .advice import HOSTILE, PIPELINE, make_advice
 

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor import advise
-from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.control_state import describe
-from smp_advisor.advice.live.controls import controls, repairs
-from smp_advisor.advice.live.settings import plan_of, require_settings, settings_of, with_labels
+from smp_advisor.advice.report import ladder_of
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.report import ladder_of
 from smp_advisor.libraries import Plan
 from smp_advisor.notebook.view_state import look_ahead, snapshot_of
+from smp_advisor.session import control_state
+from smp_advisor.session.control_state import describe
+from smp_advisor.session.controls import controls, repairs
+from smp_advisor.session.settings import plan_of, require_settings, settings_of, with_labels
 
 from .advice import PIPELINE, make_advice
 

@@ -14,9 +14,9 @@ import pytest
 
 import smp_advisor as smpa
 from smp_advisor import advise
-from smp_advisor.advice import Advice
 from smp_advisor.notebook import Advisor, display
 from smp_advisor.notebook.display import NOTICE, PATIENCE_SECONDS, Handshake
+from smp_advisor.session import Advice
 
 from .advice import make_advice
 
@@ -26,7 +26,7 @@ shell = InteractiveShell.instance()
 import smp_advisor, sys
 printers = shell.display_formatter.ipython_display_formatter
 assert "smp_advisor.notebook" not in sys.modules
-from smp_advisor.advice import Advice
+from smp_advisor.session import Advice
 print(printers.lookup_by_type(Advice).__name__)
 """
 

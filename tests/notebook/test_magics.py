@@ -7,9 +7,9 @@ import re
 import pytest
 from IPython.core.error import UsageError
 
-import smp_advisor.advice.advise
 import smp_advisor.profiling
 import smp_advisor.profiling.local_run
+import smp_advisor.session.advise
 from smp_advisor.errors import ProfileError
 from smp_advisor.notebook import Advisor
 from smp_advisor.notebook.magics import MAGICS
@@ -31,7 +31,7 @@ def asked(monkeypatch):
         calls.append((model, cluster, settings))
         return make_advice(**{k: v for k, v in settings.items() if k in ("tokens", "sequence_length")})
 
-    monkeypatch.setattr(smp_advisor.advice.advise, "advise", advise)
+    monkeypatch.setattr(smp_advisor.session.advise, "advise", advise)
     return calls
 
 

@@ -10,7 +10,6 @@ import pytest
 from IPython.core.error import UsageError
 
 from smp_advisor import Model, Plan, advise
-from smp_advisor.advice import Advice
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators import EstimatorReport
@@ -20,6 +19,7 @@ from smp_advisor.notebook.checks import checked, fixed, pasted
 from smp_advisor.notebook.panels import PanelRequests, panel_data
 from smp_advisor.runs.sources import LogFile
 from smp_advisor.runs.watching import Run
+from smp_advisor.session import Advice
 from tests.estimators import cells
 
 from .advice import make_advice

@@ -7,9 +7,6 @@ from threading import Event
 import pytest
 
 from smp_advisor import Cluster, Job, advise
-from smp_advisor.advice import Advice
-from smp_advisor.advice.live.control_state import changed, pins_of
-from smp_advisor.advice.live.settings import settings_of
 from smp_advisor.advice.recommendation import recommend
 from smp_advisor.advice.request import Request
 from smp_advisor.errors import AdvisorError, NoPlanFitsError, PlanError
@@ -17,6 +14,9 @@ from smp_advisor.notebook.advisor import Advisor, advisor_of
 from smp_advisor.notebook.display import NothingFits
 from smp_advisor.notebook.shown import ProgressDisplay
 from smp_advisor.notebook.workload_fields import SearchTask, by_cost, changes_of, workload_fields
+from smp_advisor.session import Advice
+from smp_advisor.session.control_state import changed, pins_of
+from smp_advisor.session.settings import settings_of
 
 P4D = "ml.p4d.24xlarge"
 

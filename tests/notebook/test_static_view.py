@@ -9,8 +9,6 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from smp_advisor import advise
-from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.settings import plan_of, require_settings, settings_of
 from smp_advisor.charts import chart_of
 from smp_advisor.charts.step import stage_groups
 from smp_advisor.costs import estimate
@@ -19,6 +17,8 @@ from smp_advisor.notebook.advisor import Advisor
 from smp_advisor.notebook.figures import figures, fit, likelihood
 from smp_advisor.notebook.figures import memory as needed
 from smp_advisor.notebook.view_state import explanation, recommendation
+from smp_advisor.session import control_state
+from smp_advisor.session.settings import plan_of, require_settings, settings_of
 
 from .advice import PIPELINE, make_advice
 

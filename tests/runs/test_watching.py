@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.advice.written import carried, carried_from
 from smp_advisor.command.__main__ import main
 from smp_advisor.errors import AdvisorError, CalibrationError, RunError, StorageError
 from smp_advisor.runs.cloudwatch import polled
@@ -24,6 +23,7 @@ from smp_advisor.runs.measure import PROCESSOR
 from smp_advisor.runs.sources import LogFile, Poll, TrainingJob
 from smp_advisor.runs.watching import Run
 from smp_advisor.runs.worth import offer_of
+from smp_advisor.session.written import carried, carried_from
 from smp_advisor.tools.interface import Caller, call
 from tests.runs.logs import exported
 

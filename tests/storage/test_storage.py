@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import smp_advisor as smpa
 from scripts.pages.stored_values import json_schema
 from smp_advisor import load, save
-from smp_advisor.advice.written import VERSION, as_text, from_text
 from smp_advisor.errors import StorageError
 from smp_advisor.libraries.library import libraries
+from smp_advisor.session.written import VERSION, as_text, from_text
 from tests.deferred import Deferred
 
 jsonschema = Deferred("jsonschema")

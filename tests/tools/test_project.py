@@ -7,9 +7,9 @@ import json
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.advice.project import project_of
 from smp_advisor.command.__main__ import main
 from smp_advisor.errors import AdvisorError
+from smp_advisor.session.project import project_of
 from smp_advisor.tools.interface import Caller, call
 
 POLICY = """

@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.advice.conclusion import Argument, Conclusion, speed_of, used
+from smp_advisor.advice.variants import PlannedRun, WhatIf, vary
 from smp_advisor.core.files import data_file
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.wording import (
@@ -23,8 +25,6 @@ from smp_advisor.costs.wording import (
     sample_unit,
     utilization,
 )
-from smp_advisor.guidance.conclusion import Argument, Conclusion, speed_of, used
-from smp_advisor.guidance.variants import PlannedRun, WhatIf, vary
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search.candidates import fp16_reason
@@ -36,9 +36,9 @@ from smp_advisor.workload.stack import stack, training_settings
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from smp_advisor.advice.variants import Estimates, Plans
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.variants import Estimates, Plans
     from smp_advisor.search.decision import BatchChoice, Decision
     from smp_advisor.search.search import SearchResult
 
@@ -114,7 +114,7 @@ def missing_kernels(model: Model) -> str:
     """Sentence on a recurrence whose kernels are packages of their own, so that its traced time is no fact."""
     if model.origin != "measured":
         return ""
-    table = data_file("guidance", "kernels")["kernel"]
+    table = data_file("advice", "kernels")["kernel"]
     entry = next((of for of in table if model.family.lower().startswith(tuple(of["families"]))), None)
     if entry is None:
         return ""

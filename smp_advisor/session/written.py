@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor._version import __version__
-from smp_advisor.advice.storage import KINDS, from_plain, kind_of, plain
+from smp_advisor.advice.report import sections
 from smp_advisor.core import files
 from smp_advisor.core.files import has_too_many_values
 from smp_advisor.core.words import fenced, markdown
 from smp_advisor.errors import ExportError, ModelError, StorageError
-from smp_advisor.guidance.report import sections
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.session.storage import KINDS, from_plain, kind_of, plain
 from smp_advisor.workload import Job, Model
 from smp_advisor.workload.from_config import is_model_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from smp_advisor.advice import Advice
-    from smp_advisor.advice.live.control_state import ControlState, Entry
     from smp_advisor.advice.recommendation import Recommendation
+    from smp_advisor.session import Advice
+    from smp_advisor.session.control_state import ControlState, Entry
 
 
 FORMAT = "smp-advisor"

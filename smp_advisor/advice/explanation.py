@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.costs.wording import compared, duration, first_sentence, fit, fits, listed, percent, plural, step_time
-from smp_advisor.costs.world import World
-from smp_advisor.guidance import memory, statements
-from smp_advisor.guidance.choice import accumulation, microbatches
-from smp_advisor.guidance.conclusion import (
+from smp_advisor.advice import memory, statements
+from smp_advisor.advice.choice import accumulation, microbatches
+from smp_advisor.advice.conclusion import (
     Argument,
     Conclusion,
     against,
@@ -19,16 +17,18 @@ from smp_advisor.guidance.conclusion import (
     why_not_used,
     why_used,
 )
-from smp_advisor.guidance.ladder import technique_fields
-from smp_advisor.guidance.practices import Step, order, practice, subset_tip
-from smp_advisor.guidance.variants import PlannedRun, WhatIf, evaluate_best, vary, without
+from smp_advisor.advice.ladder import technique_fields
+from smp_advisor.advice.practices import Step, order, practice, subset_tip
+from smp_advisor.advice.variants import PlannedRun, WhatIf, evaluate_best, vary, without
+from smp_advisor.costs.wording import compared, duration, first_sentence, fit, fits, listed, percent, plural, step_time
+from smp_advisor.costs.world import World
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import supported_families, supports_tensor_parallelism
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from smp_advisor.guidance.variants import Estimates, Plans
+    from smp_advisor.advice.variants import Estimates, Plans
 
 
 _DOMINATED = 0.4

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from smp_advisor.advice.conclusion import Argument, Conclusion, not_possible, not_used, statement, used
+from smp_advisor.advice.variants import WhatIf, vary
 from smp_advisor.cluster import Cluster, Instance
 from smp_advisor.costs.wording import (
     cost_per_million,
@@ -18,17 +20,15 @@ from smp_advisor.costs.wording import (
     throughput,
     usd,
 )
-from smp_advisor.guidance.conclusion import Argument, Conclusion, not_possible, not_used, statement, used
-from smp_advisor.guidance.variants import WhatIf, vary
 from smp_advisor.libraries.smp_v2 import SMDDP_INSTANCES
 from smp_advisor.libraries.training_compiler import TestedModel, nearest_tested
 from smp_advisor.libraries.version import facts, image, instance_family, suggested_instances
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
+    from smp_advisor.advice.practices import Decision
+    from smp_advisor.advice.variants import Estimates, PlannedRun, Plans
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.practices import Decision
-    from smp_advisor.guidance.variants import Estimates, PlannedRun, Plans
 
 
 def _precision(run: PlannedRun) -> Conclusion:

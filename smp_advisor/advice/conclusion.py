@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from smp_advisor.advice.practices import Decision, subset_tip
 from smp_advisor.costs.wording import SAME, compared, fit, fits, gib, percent, step_time, throughput
-from smp_advisor.guidance.practices import Decision, subset_tip
 from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from smp_advisor.advice.variants import Estimates, PlannedRun, Plans, WhatIf
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.variants import Estimates, PlannedRun, Plans, WhatIf
     from smp_advisor.libraries.plan import Plan
 
 _MUCH = -1 / 3

@@ -6,8 +6,15 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.live.controls import effect_of, repairs
-from smp_advisor.advice.live.settings import (
+from smp_advisor.advice.recommendation import Recommendation, recommend
+from smp_advisor.advice.request import JOB_FIELDS
+from smp_advisor.costs import Estimate, estimate
+from smp_advisor.costs.wording import adapter_text, listed
+from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.libraries.library import Setting, Settings, get_library, plan_fields
+from smp_advisor.libraries.validation import check_against
+from smp_advisor.session.controls import effect_of, repairs
+from smp_advisor.session.settings import (
     configuration,
     job_labels,
     label_of,
@@ -23,13 +30,6 @@ from smp_advisor.advice.live.settings import (
     value_text,
     with_job,
 )
-from smp_advisor.advice.recommendation import Recommendation, recommend
-from smp_advisor.advice.request import JOB_FIELDS
-from smp_advisor.costs import Estimate, estimate
-from smp_advisor.costs.wording import adapter_text, listed
-from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.libraries.library import Setting, Settings, get_library, plan_fields
-from smp_advisor.libraries.validation import check_against
 from smp_advisor.workload import Adapter, format_count
 
 if TYPE_CHECKING:

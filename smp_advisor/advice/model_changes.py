@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.advice.practices import Step
 from smp_advisor.core.files import data_file
 from smp_advisor.costs.wording import listed, percent, unit
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.practices import Step
 from smp_advisor.search.search import search
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.families import model_from_values
@@ -18,8 +18,8 @@ from smp_advisor.workload.settings import families
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from smp_advisor.advice.variants import PlannedRun
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.guidance.variants import PlannedRun
     from smp_advisor.workload import Job, Model
 
 _LABELS = {
@@ -33,7 +33,7 @@ _LABELS = {
 
 def adjusted_sizes(model: Model, *, pretrained: bool = False) -> dict[str, int]:
     """Sizes of the shape to change, with their new values; empty if there is nothing to change."""
-    rules, shape = data_file("guidance", "model_changes"), model.shape
+    rules, shape = data_file("advice", "model_changes"), model.shape
     sizes = {"vocab": -(-shape.vocab // rules["vocabulary"]) * rules["vocabulary"]}
     if not pretrained:
         sizes |= dict(_width(model))
@@ -43,7 +43,7 @@ def adjusted_sizes(model: Model, *, pretrained: bool = False) -> dict[str, int]:
 
 def _width(model: Model) -> Iterator[tuple[str, int]]:
     """Hidden size, heads and layers, at about the same number of parameters."""
-    rules, shape = data_file("guidance", "model_changes"), model.shape
+    rules, shape = data_file("advice", "model_changes"), model.shape
     width = shape.hidden // shape.heads
     if shape.hidden % rules["hidden"] == 0 and shape.heads % rules["heads"] == 0 and width % rules["head_width"] == 0:
         return
@@ -72,7 +72,7 @@ def _nearest(size: float, multiple: int) -> int:
 
 def model_changes(run: PlannedRun, limits: Mapping[str, Any], *, order: int) -> tuple[Step, ...]:
     """The step that adjusts the model, if its fastest plan is then visibly faster at the same global batch."""
-    model, job, now, rules = run.model, run.job, run.estimate, data_file("guidance", "model_changes")
+    model, job, now, rules = run.model, run.job, run.estimate, data_file("advice", "model_changes")
     if model.origin == "measured":
         return ()
     sizes = adjusted_sizes(model, pretrained=job.training == "fine-tuning" or job.adapter is not None)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice import Advice
-from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.advice import SNAPSHOTS
-from smp_advisor.advice.live.control_state import ControlState, Entry
-from smp_advisor.advice.live.settings import settings_of
 from smp_advisor.advice.recommendation import Recommendation
-from smp_advisor.advice.storage import from_plain
-from smp_advisor.advice.written import SCREEN, as_text, from_text, read_text, write_text
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.estimate import Estimate
 from smp_advisor.errors import AdvisorError, StorageError
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.session import Advice, control_state
+from smp_advisor.session.advice import SNAPSHOTS
+from smp_advisor.session.control_state import ControlState, Entry
+from smp_advisor.session.settings import settings_of
+from smp_advisor.session.storage import from_plain
+from smp_advisor.session.written import SCREEN, as_text, from_text, read_text, write_text
 from smp_advisor.workload import Job, Model
 
 if TYPE_CHECKING:

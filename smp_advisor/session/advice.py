@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice import cells, clusters, jobs
-from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.comparison import Comparison, compare
-from smp_advisor.advice.live.control_state import ControlState, Entry, History, SearchAgain, pins_of
-from smp_advisor.advice.live.settings import require_name, with_labels
+from smp_advisor.advice import clusters
+from smp_advisor.advice.rank_map import RankTable, rank_map
 from smp_advisor.advice.recommendation import Recommendation, recommend
+from smp_advisor.advice.report import explained, ladder_of, plan_of, report
 from smp_advisor.advice.request import repeated
 from smp_advisor.arguments import brief, require_types
 from smp_advisor.arguments.signatures import checked_methods
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.guidance.rank_map import RankTable, rank_map
-from smp_advisor.guidance.report import explained, ladder_of, plan_of, report
+from smp_advisor.session import cells, control_state, jobs
+from smp_advisor.session.comparison import Comparison, compare
+from smp_advisor.session.control_state import ControlState, Entry, History, SearchAgain, pins_of
+from smp_advisor.session.settings import require_name, with_labels
 
 if TYPE_CHECKING:
     import os
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from smp_advisor.advice.ladder import Ladder
+    from smp_advisor.advice.learned import Summary
+    from smp_advisor.advice.practices import Pitfall, Reference, Step
     from smp_advisor.advice.request import Request
     from smp_advisor.charts.chart import Chart
     from smp_advisor.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.ladder import Ladder
-    from smp_advisor.guidance.practices import Pitfall, Reference, Step
     from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.runs import Summary
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.rank import Objective
     from smp_advisor.search.search import SearchResult
@@ -690,7 +690,7 @@ class Advice:
         --------
         >>> advice.save("advice.json"), advice.save("advice.html")  # doctest: +SKIP
         """
-        from smp_advisor.advice.written import html_page, markdown_page, write_text
+        from smp_advisor.session.written import html_page, markdown_page, write_text
 
         name = str(path).lower()
         pages = {".html": html_page, ".md": markdown_page}
@@ -700,7 +700,7 @@ class Advice:
 
     def as_json(self) -> str:
         """The advice as JSON text, the content of the file of `save`."""
-        from smp_advisor.advice.written import live_text
+        from smp_advisor.session.written import live_text
 
         with self.turn:
             return live_text(self.recommended, self._controls, self._snapshots)
@@ -749,7 +749,7 @@ class Advice:
         """The plan on screen for marimo, which has no formatters of IPython."""
         from html import escape
 
-        from smp_advisor.advice.written import html_report
+        from smp_advisor.session.written import html_report
 
         return "text/html", f"<pre>{escape(str(self))}</pre>{html_report(self)}"
 

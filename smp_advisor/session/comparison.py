@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from smp_advisor.advice.live.control_state import Entry, summarized
-from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of, sign
+from smp_advisor.advice.reference import shown
 from smp_advisor.core.tables import Shown, Table, number
 from smp_advisor.costs.wording import (
     SAME,
@@ -21,9 +20,10 @@ from smp_advisor.costs.wording import (
     throughput,
     token_rate,
 )
-from smp_advisor.guidance.reference import shown
 from smp_advisor.libraries import get_library, schema
 from smp_advisor.libraries.controls import fields_of
+from smp_advisor.session.control_state import Entry, summarized
+from smp_advisor.session.settings import configuration, dollars, rows_of, settings_of, sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

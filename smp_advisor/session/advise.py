@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.live.advice import Advice
-from smp_advisor.advice.options import AdviseSettings, completes
 from smp_advisor.advice.recommendation import recommend
 from smp_advisor.advice.request import Request
+from smp_advisor.session.advice import Advice
+from smp_advisor.session.options import AdviseSettings, completes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,13 +8,13 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from smp_advisor.advice.practices import Difference, Reference
+from smp_advisor.advice.variants import PlannedRun, evaluate, vary
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs import Estimate, estimate_many
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs.wording import SAME, compared, duration, fit, fits, gib, listed, percent, plural, throughput
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.practices import Difference, Reference
-from smp_advisor.guidance.variants import PlannedRun, evaluate, vary
 from smp_advisor.libraries import Plan, mismatches, schema
 from smp_advisor.libraries.groups import shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_fields, supports_tensor_parallelism

@@ -6,21 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.cells import run_of
 from smp_advisor.advice.request import Request
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import NoPlanFitsError, RunError
+from smp_advisor.session.cells import run_of
 
 if TYPE_CHECKING:
     import os
 
-    from smp_advisor.advice import Advice
     from smp_advisor.cluster import Cluster
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.runs import Failure, Probe
     from smp_advisor.runs.start import Terms
     from smp_advisor.runs.watching import Run
     from smp_advisor.runs.worth import Worth
+    from smp_advisor.session import Advice
     from smp_advisor.workload import Job
 
 
@@ -226,8 +226,8 @@ def start(
 
 def terms(advice: Advice, *, sdk: str = "auto", tag: bool = True, **options: Any) -> Terms:
     """The request and the price of the job that `start` would start, and the price of a probe. Starts nothing."""
-    from smp_advisor.advice.project import project_of
     from smp_advisor.runs.start import terms_of_start
+    from smp_advisor.session.project import project_of
 
     project = project_of(Path.cwd())
     return terms_of_start(advice, project.started(advice.cluster, advice.estimate, options), sdk=sdk, tag=tag)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.options import JobOptionSettings, completes
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.session.options import JobOptionSettings, completes
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from smp_advisor.advice import Advice
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.runs import Probe
+    from smp_advisor.session import Advice
     from smp_advisor.workload import Job, Model
 
     Run = tuple[Model, Cluster, Job, Plan]
@@ -175,7 +175,7 @@ def _checked(advice: Advice) -> dict[str, Any]:
 
 def _carrying(advice: Advice, run: Run, options: dict[str, Any]) -> dict[str, Any]:
     """The options of a job with its prediction in the environment."""
-    from smp_advisor.advice.written import carried
+    from smp_advisor.session.written import carried
 
     environment = options.get("environment") or {}
     if not isinstance(environment, Mapping):

@@ -7,6 +7,13 @@ import textwrap
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from smp_advisor.advice.choice import batch_reason, certainty, low_utilisation
+from smp_advisor.advice.explanation import explain
+from smp_advisor.advice.ladder import Ladder, climb, ladder_text, unused_lines, unused_techniques
+from smp_advisor.advice.practices import Reference, order, pitfalls
+from smp_advisor.advice.rank_map import rank_map
+from smp_advisor.advice.reference import nearest_reference
+from smp_advisor.advice.variants import PlannedRun
 from smp_advisor.arguments import require_types
 from smp_advisor.costs import Estimate
 from smp_advisor.costs import estimate as estimate_plan
@@ -24,13 +31,6 @@ from smp_advisor.costs.wording import (
     spare,
 )
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.choice import batch_reason, certainty, low_utilisation
-from smp_advisor.guidance.explanation import explain
-from smp_advisor.guidance.ladder import Ladder, climb, ladder_text, unused_lines, unused_techniques
-from smp_advisor.guidance.practices import Reference, order, pitfalls
-from smp_advisor.guidance.rank_map import rank_map
-from smp_advisor.guidance.reference import nearest_reference
-from smp_advisor.guidance.variants import PlannedRun
 from smp_advisor.libraries import Plan, check_against, schema
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
 from smp_advisor.libraries.library import get_library, plan_fields

@@ -8,6 +8,9 @@ from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.advice.conclusion import brief_change
+from smp_advisor.advice.practices import Step, order, practice
+from smp_advisor.advice.variants import PlannedRun, WhatIf, evaluate, evaluate_best, vary, without
 from smp_advisor.core.tables import Table
 from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.costs.evaluate import memory_columns
@@ -22,9 +25,6 @@ from smp_advisor.costs.wording import (
     step_time,
 )
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.conclusion import brief_change
-from smp_advisor.guidance.practices import Step, order, practice
-from smp_advisor.guidance.variants import PlannedRun, WhatIf, evaluate, evaluate_best, vary, without
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.controls import fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, global_batch_size, shard_degree

@@ -120,7 +120,7 @@ def _names() -> dict[str, Any]:
 
 _HOMES = (
     "workload", "workload.job", "workload.block", "workload.calibration", "workload.model", "cluster", "cluster.table",
-    "libraries.plan", "costs.estimate", "costs.effective_time", "guidance.practices", "search.rank",
+    "libraries.plan", "costs.estimate", "costs.effective_time", "advice.practices", "search.rank",
     "search.clusters", "search.sizes", "search.decision", "advice.request",
 )  # fmt: skip
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.costs.wording import VISIBLE_GIB, compared, fit, fits, gib, plural
-from smp_advisor.guidance.conclusion import (
+from smp_advisor.advice.conclusion import (
     Argument,
     Conclusion,
     against,
@@ -18,7 +17,8 @@ from smp_advisor.guidance.conclusion import (
     why_not_used,
     why_used,
 )
-from smp_advisor.guidance.variants import PlannedRun, WhatIf, vary, without
+from smp_advisor.advice.variants import PlannedRun, WhatIf, vary, without
+from smp_advisor.costs.wording import VISIBLE_GIB, compared, fit, fits, gib, plural
 from smp_advisor.libraries import get_library, schema
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.layout import layout_of
@@ -26,8 +26,8 @@ from smp_advisor.libraries.sharding import RESHARDING
 from smp_advisor.libraries.space import checkpointing_strategies
 
 if TYPE_CHECKING:
+    from smp_advisor.advice.variants import Estimates, Plans
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.variants import Estimates, Plans
 
 
 def _kinds(run: PlannedRun) -> dict[str, WhatIf]:

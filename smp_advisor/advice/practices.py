@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.advice.variants import PlannedRun, evaluate, vary
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import sources
 from smp_advisor.costs.wording import fit, fits, gib, plural
-from smp_advisor.guidance.variants import PlannedRun, evaluate, vary
 from smp_advisor.libraries import Plan, image
 from smp_advisor.libraries.groups import reduced_data_parallel_degree, shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, supports_tensor_parallelism
@@ -103,7 +103,7 @@ class Practice:
     date: str
     """State of the page (ISO 8601)."""
     argument: str
-    """Name of the argument for or against it (guidance/explanation.py); the technique's own name by default."""
+    """Name of the argument for or against it (`explanation.ARGUMENTS`); the technique's own name by default."""
 
 
 @cache

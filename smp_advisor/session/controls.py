@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, cast
 
-from smp_advisor.advice.live.settings import (
+from smp_advisor.costs import Estimate, estimate, estimate_many
+from smp_advisor.costs.wording import fits, listed
+from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.controls import SCHEDULE, Situation, positions
+from smp_advisor.libraries.library import Setting, Settings, get_library
+from smp_advisor.libraries.schema import schema
+from smp_advisor.session.settings import (
     PRECISION,
     STACK,
     job_labels,
@@ -23,12 +29,6 @@ from smp_advisor.advice.live.settings import (
     value_text,
     with_job,
 )
-from smp_advisor.costs import Estimate, estimate, estimate_many
-from smp_advisor.costs.wording import fits, listed
-from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.controls import SCHEDULE, Situation, positions
-from smp_advisor.libraries.library import Setting, Settings, get_library
-from smp_advisor.libraries.schema import schema
 from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:

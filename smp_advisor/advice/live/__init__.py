@@ -1,1 +1,0 @@
-"""The plan on screen, moves of its settings, history, snapshots and comparisons."""

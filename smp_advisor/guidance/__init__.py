@@ -1,1 +1,0 @@
-"""Reasons for a plan: the ordered best practices, AWS's reference configurations, pitfalls."""
