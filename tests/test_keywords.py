@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import smp_advisor as smpa
+from scripts import keywords
 from smp_advisor.export.options import JobOptions
 from smp_advisor.libraries import libraries
 from smp_advisor.libraries.library import plan_fields
-from smp_advisor.session.options import AdviseSettings, JobOptionSettings
+from smp_advisor.session.options import keyword_names
 
 if TYPE_CHECKING:
     from smp_advisor.session import Advice
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 SNIPPET = """\
 import smp_advisor as smpa
+from scripts import keywords
 
 advice = smpa.advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, tensor_parallel_degree=4)
 smpa.advise("10B", "ml.p4d.24xlarge", sequence_lenght=512)  # call-arg
@@ -100,8 +102,10 @@ def test_a_notebook_completes_keywords(
 
 
 def test_the_keywords_are_the_fields() -> None:
+    assert keywords.STUB.read_text("utf-8") == keywords.text()
     plans = {name for record in libraries() for name in plan_fields(record.name)} - {"library"}
     job = {field.name for field in fields(smpa.Job)}
     shape = {"family", "layers", "hidden", "heads", "vocab", "activation"}
-    assert set(AdviseSettings.__annotations__) == plans | job | shape | {"usd_per_hour"}
-    assert set(JobOptionSettings.__annotations__) == {field.name for field in fields(JobOptions)}
+    names = {*keyword_names("AdviseSettings"), *keyword_names("PlanSettings")}
+    assert names == plans | job | shape | {"usd_per_hour"}
+    assert keyword_names("JobOptionSettings") == [field.name for field in fields(JobOptions)]

@@ -48,7 +48,7 @@ _NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve 
 
 
 def certainty(decision: Decision) -> str:
-    """How certain the choice is and what follows, its expected regret, and families as fast as its own."""
+    """Return how certain the choice is and what follows, its expected regret, and families as fast as its own."""
     text = f"Certainty: {certainty_in_short(decision)}"
     if decision.close == 1 and decision.near_best_probability < _CLEAR:
         text += f" Expected loss against the best plan: {percent(decision.expected_regret)} of speed."
@@ -59,7 +59,7 @@ def certainty(decision: Decision) -> str:
 
 
 def certainty_in_short(decision: Decision) -> str:
-    """How certain the choice is and what follows, as the start of `certainty`'s text."""
+    """Return how certain the choice is and what follows, as the start of `certainty`'s text."""
     if decision.mfu < _LOW_MFU:
         return (
             f"the best of the plans compared, at {percent(decision.mfu)} of the GPUs' peak: smaller or fewer instances"
@@ -94,7 +94,7 @@ _LOW_MFU = 0.1
 
 
 def why_this_plan(best: SearchResult, probability: float) -> str:
-    """How many plans fit, and by which rule this one is the first of them."""
+    """Return how many plans fit, and by which rule this one is the first of them."""
     fit = (
         f"{len(best.ranked):,} of {best.plans_enumerated:,} plans fit with a probability of at least "
         f"{percent(probability)}."
@@ -111,7 +111,7 @@ def why_this_plan(best: SearchResult, probability: float) -> str:
 
 
 def missing_kernels(model: Model) -> str:
-    """Sentence on a recurrence whose kernels are packages of their own, so that its traced time is no fact."""
+    """Return a sentence on a recurrence whose kernels are packages of their own: its traced time is no fact."""
     if model.origin != "measured":
         return ""
     table = data_file("advice", "kernels")["kernel"]
@@ -138,7 +138,7 @@ def beyond_positions(model: Model, job: Job) -> str:
 
 
 def batch_neighbor(model: Model, neighbor: tuple[int, float] | None) -> str:
-    """Sentence on a slightly larger batch that trains faster; empty without one."""
+    """Return the sentence on a slightly larger batch that trains faster; empty without one."""
     if neighbor is None:
         return ""
     samples = plural(neighbor[0], sample_unit(model).removesuffix("s"))
@@ -146,7 +146,7 @@ def batch_neighbor(model: Model, neighbor: tuple[int, float] | None) -> str:
 
 
 def price_of_certainty(least: float, cost: tuple[float, float] | None) -> str:
-    """Sentence on the speed that the required probability costs; empty if it costs little."""
+    """Return the sentence on the speed that the required probability costs; empty if it costs little."""
     if cost is None:
         return ""
     return (
@@ -223,7 +223,7 @@ def defaults(
     vocab_given: bool,
     profiled_length: int | None = None,
 ) -> tuple[str, ...]:
-    """Settings that the user left at their default, as phrases."""
+    """Return settings that the user left at their default, as phrases."""
     length = f"sequence length {job.sequence_length:,} tokens"
     if profiled_length is not None:
         same = profiled_length == job.sequence_length
@@ -271,7 +271,7 @@ def requested(
     objective: str = "throughput",
     min_fit_probability: float = 0.95,
 ) -> tuple[str, ...]:
-    """Settings that the user gave, as phrases: ``sequence length 512``, ``tensor parallel degree 4``."""
+    """Return settings that the user gave, as phrases: ``sequence length 512``, ``tensor parallel degree 4``."""
     first = ("sequence_length", "global_batch_size", "tokens")
     ordered = [*(name for name in first if name in names), *sorted(names - _ELSEWHERE - set(first))]
     phrases = [_job_phrase(name, getattr(job, name)) for name in ordered]
@@ -401,7 +401,7 @@ def _total(run: PlannedRun, copies: int) -> str:
 
 
 def _larger(run: PlannedRun, comparisons: Plans, estimates: Estimates, changes: Mapping[str, str]) -> list[str]:
-    """Sentences on larger batches and parts, as far as there are such plans."""
+    """Return sentences on larger batches and parts, as far as there are such plans."""
     sentences = [
         f"With {change}{comparisons[key].aside}, the plan {compared(run.estimate, estimates[key])}."
         f" It {fit(estimates[key], run.min_fit_probability)}."
@@ -436,7 +436,7 @@ microbatches = Argument(_microbatches, _on_microbatches)
 
 
 def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
-    """The batch, and a published one for this size: ``4,096 samples (2.1 M tokens). GPT-3 13B used 2 M``."""
+    """Return the batch, and a published one for this size: ``4,096 samples (2.1 M tokens). GPT-3 13B used 2 M``."""
     samples = f"{estimate.global_batch_size:,} {sample_unit(model)}"
     if model.reads_tokens:
         samples += f" ({format_count(estimate.tokens_per_step)} tokens)"
@@ -465,7 +465,7 @@ def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
 
 
 def batch_note(model: Model, job: Job, estimate: Estimate, batch: BatchChoice) -> str:
-    """The plan's global batch, and the effect of twice and half of it."""
+    """Return the plan's global batch, and the effect of twice and half of it."""
     chosen = global_batch(model, estimate)
     if batch.policy is None:
         return f"Every plan keeps your global batch of {chosen}."

@@ -28,7 +28,7 @@ def compare_clusters(
     max_gpu_hours: float | str | None = None,
     on_progress: Progress | None = None,
 ) -> ClusterSizes:
-    """Days, cost and memory of the best plan on other clusters, and the knee of each instance type.
+    """Return days, cost and memory of the best plan on other clusters, and the knee of each instance type.
 
     Parameters
     ----------

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.advice.practices import Decision, subset_tip
+from smp_advisor.core.files import data_file
 from smp_advisor.costs.wording import SAME, compared, fit, fits, gib, percent, step_time, throughput
 from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN
 
@@ -36,17 +37,17 @@ class Conclusion:
 
 
 def used(because: str, **more: Any) -> Conclusion:
-    """The conclusion that a technique is used."""
+    """Return the conclusion that a technique is used."""
     return Conclusion(decision="used", because=because, **more)
 
 
 def not_used(because: str, **more: Any) -> Conclusion:
-    """The conclusion that a technique is not used."""
+    """Return the conclusion that a technique is not used."""
     return Conclusion(decision="not used", because=because, **more)
 
 
 def not_possible(because: str) -> Conclusion:
-    """The conclusion that a technique cannot be used."""
+    """Return the conclusion that a technique cannot be used."""
     return Conclusion(decision="not possible", because=because)
 
 
@@ -56,22 +57,6 @@ class Argument:
 
     comparisons: Callable[[PlannedRun], dict[str, WhatIf]]
     conclude: Callable[[PlannedRun, Plans, Estimates], Conclusion]
-
-
-def statement(
-    conclusion: Callable[[PlannedRun], Conclusion], alternative: Callable[[PlannedRun], WhatIf | None] | None = None
-) -> Argument:
-    """An argument from the run alone, with a plan to try if there is one."""
-
-    def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
-        plan = alternative(run) if alternative else None
-        return {} if plan is None else {"alternative": plan}
-
-    def conclude(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-        result = conclusion(run)
-        return replace(result, alternative=comparisons["alternative"].plan) if "alternative" in estimates else result
-
-    return Argument(comparisons, conclude)
 
 
 def against(
@@ -84,7 +69,7 @@ def against(
     brief: str = "",
     further: tuple[tuple[str, str], ...] = (),
 ) -> Conclusion:
-    """A conclusion from one other plan, with the figures of both."""
+    """Return a conclusion from one other plan, with the figures of both."""
     pair = (run.estimate, estimate) if decision == "used" else (estimate, run.estimate)
     return Conclusion(
         decision=decision,
@@ -109,85 +94,14 @@ def figures(with_: Estimate | None, without: Estimate | None) -> tuple[tuple[str
     )
 
 
-class _Phrases(NamedTuple):
-    used: str
-    """Reason for a technique that the plan has."""
-    change: str
-    """Effect of a change of the plan."""
-    why_used: str
-    """Conclusion that follows the figures of the plan without the technique."""
-    why_not: str
-    """Conclusion that follows the figures of the plan with the technique, which the plan does not have."""
-
-
-_UNFIT = ". It {fit}. Without it, the plan {own}."
-_NEEDLESS = ". Memory does not require it: without it, the plan {own}."
-_COSTS_TIME = ". Without it, the plan {own}: it would only cost time."
-_FOR_SPEED = " Memory does not require it; it is used for speed."
-_FASTER_WITHOUT = " Memory does not require it, and the plan is faster without it{tip}."
-_FASTER = "The plan also fits {other}, and is faster."
-
-_PHRASES = {
-    "too close": _Phrases(
-        "Required: without {name}, the plan is too close to the memory limit.",
-        "The plan would be too close to the memory limit",
-        "",
-        _UNFIT,
-    ),
-    "does not fit": _Phrases("Required: the plan does not fit without {name}.", "The plan would not fit", "", _UNFIT),
-    "neither fits": _Phrases(
-        "The plan does not fit without {name}, either.",
-        "The plan would not fit, either,",
-        " With it, the plan {own}.",
-        _UNFIT,
-    ),
-    "fits instead": _Phrases(
-        "The plan would fit {other}.",
-        "The plan would fit",
-        " With it, the plan {own}.",
-        ". Without it, the plan {own}; with it, the plan {fit}.",
-    ),
-    "much slower": _Phrases(
-        "The plan also fits {other}, but training is much slower.",
-        "Training would be much slower",
-        _FOR_SPEED,
-        _COSTS_TIME,
-    ),
-    "slower": _Phrases(
-        "The plan also fits {other}, but training is slower.", "Training would be slower", _FOR_SPEED, _COSTS_TIME
-    ),
-    "slightly slower": _Phrases(
-        "The plan also fits {other}, but training is slightly slower.",
-        "Training would be about as fast",
-        _FOR_SPEED,
-        _COSTS_TIME,
-    ),
-    "as fast": _Phrases(
-        "The plan also fits {other}, and is as fast.",
-        "Training would be as fast",
-        " Memory does not require it, and it does not change the speed{tip}.",
-        ". Without it, the plan {own}: no speedup.",
-    ),
-    "slightly faster": _Phrases(
-        _FASTER,
-        "Training would be about as fast",
-        _FASTER_WITHOUT,
-        f"{_NEEDLESS} A gain of up to {percent(NEAR_BEST)} counts as none.",
-    ),
-    "too little faster": _Phrases(
-        _FASTER,
-        "Training would be faster",
-        _FASTER_WITHOUT,
-        f"{_NEEDLESS} A further technique must gain at least {percent(TECHNIQUE_GAIN)}.",
-    ),
-    "faster": _Phrases(_FASTER, "Training would be faster", _FASTER_WITHOUT, _NEEDLESS),
-}
-"""Sentences by the case of `_case`. Slots: the technique's `name`, `other` ("without sharding"), how the plan (`own`)
-and its alternative (`fit`) fit, and AWS's `tip` against needless techniques."""
+def _phrase(case: str, part: str, **slots: str) -> str:
+    """Return a sentence of ``phrases.toml`` about a technique, by the case of `_case`."""
+    thresholds = {"near": percent(NEAR_BEST), "gain": percent(TECHNIQUE_GAIN)}
+    return str(data_file("advice", "phrases")[case][part]).format(**slots, **thresholds)
 
 
 def _case(run: PlannedRun, estimate: Estimate) -> str:
-    """Whether an alternative plan fits, and how fast it is against the run's plan."""
+    """Return whether an alternative plan fits, and how fast it is against the run's plan."""
     if not fits(estimate, run.min_fit_probability):
         if not run.fits:
             return "neither fits"
@@ -203,7 +117,7 @@ def _case(run: PlannedRun, estimate: Estimate) -> str:
 
 
 def why_used(run: PlannedRun, without: WhatIf, estimate: Estimate | None, *, name: str = "it") -> str:
-    """Sentences on a used technique: the plan without it, and the conclusion."""
+    """Return sentences on a used technique: the plan without it, and the conclusion."""
     if estimate is None:
         return f"There is no plan without {name} to compare with: {without.obstacle}"
     required, case = run.min_fit_probability, _case(run, estimate)
@@ -214,17 +128,17 @@ def why_used(run: PlannedRun, without: WhatIf, estimate: Estimate | None, *, nam
     if run.objective == "headroom" and freed > 0 and run.fits and fits(estimate, required):
         return f"{sentence} It is used because it frees {gib(freed)}: the objective is headroom."
     tip = subset_tip(run.plan.library)
-    return sentence + _PHRASES[case].why_used.format(
-        own=fit(run.estimate, required), name=name, tip=f": {tip}" if tip else ""
+    return sentence + _phrase(
+        case, "why_used", own=fit(run.estimate, required), name=name, tip=f": {tip}" if tip else ""
     )
 
 
 def why_not_used(run: PlannedRun, with_: WhatIf, estimate: Estimate | None, *, name: str = "it") -> str:
-    """Sentences on a technique that is not used: the plan with it, and the conclusion."""
+    """Return sentences on a technique that is not used: the plan with it, and the conclusion."""
     own = fit(run.estimate, run.min_fit_probability)
     if estimate is None:
         return f"Without it, the plan {own}. There is no plan with {name} to compare with: {with_.obstacle}"
-    conclusion = _PHRASES[_case(run, estimate)].why_not.format(own=own, fit=fit(estimate, run.min_fit_probability))
+    conclusion = _phrase(_case(run, estimate), "why_not", own=own, fit=fit(estimate, run.min_fit_probability))
     return f"With {name}{with_.aside}, the plan {compared(run.estimate, estimate)}{conclusion}"
 
 
@@ -233,7 +147,7 @@ def brief_used(run: PlannedRun, estimate: Estimate, *, name: str = "it", aside: 
     both = run.fits and fits(estimate, run.min_fit_probability)
     if both and run.objective == "headroom" and estimate.needed_gib > run.estimate.needed_gib:
         return "It frees memory, which is the objective."
-    return _PHRASES[_case(run, estimate)].used.format(name=name, other=f"without {name}{aside}")
+    return _phrase(_case(run, estimate), "used", name=name, other=f"without {name}{aside}")
 
 
 def brief_not_used(run: PlannedRun, estimate: Estimate) -> str:
@@ -245,8 +159,8 @@ def brief_not_used(run: PlannedRun, estimate: Estimate) -> str:
 
 
 def brief_change(run: PlannedRun, estimate: Estimate) -> str:
-    """Effect of one change on a plan, without figures: "training would be slower"."""
-    return _PHRASES[_case(run, estimate)].change
+    """Return the effect of one change on a plan, without figures: "training would be slower"."""
+    return _phrase(_case(run, estimate), "change")
 
 
 def speed_of(run: PlannedRun, estimate: Estimate) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def listed(names: Mapping[str, Any]) -> str:
-    """Names in alphabetical order, as text."""
+    """Return names in alphabetical order, as text."""
     return ", ".join(sorted(names))
 
 
@@ -86,17 +86,17 @@ def _require_description(model: object) -> None:
 
 
 def is_profile(model: object) -> bool:
-    """Whether a description of a model is a `Profile`; this does not import its room."""
+    """Return whether a description of a model is a `Profile`; this does not import its room."""
     return hasattr(model, "provenance") and callable(getattr(model, "as_dict", None))
 
 
 def is_named(model: object) -> TypeGuard[str]:
-    """Whether a description is the name of a published model, whose weights a job can start from."""
+    """Return whether a description is the name of a published model, whose weights a job can start from."""
     return isinstance(model, str) and not is_count(model) and not is_path(model)
 
 
 def has_formulas(model: Any) -> bool:
-    """Whether `read_model` needs no trace for a configuration. True for any other description."""
+    """Return whether `read_model` needs no trace for a configuration. True for any other description."""
     if not isinstance(model, str | dict) and not callable(getattr(model, "to_dict", None)):
         return True
     if is_named(model) or (isinstance(model, str) and is_count(model)):

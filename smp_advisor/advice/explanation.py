@@ -91,7 +91,7 @@ def _vocabulary_share(run: PlannedRun) -> float:
 
 
 def _vocabulary(run: PlannedRun) -> str:
-    """The option of dividing the vocabulary tables alone; empty if they have few of the parameters."""
+    """Return the option of dividing the vocabulary tables alone; empty if they have few of the parameters."""
     share = _vocabulary_share(run)
     if share < _DOMINATED:
         return ""
@@ -128,7 +128,7 @@ def _without_tensor(run: PlannedRun, comparisons: Plans, estimates: Estimates) -
 
 
 def _stages(run: PlannedRun) -> dict[str, WhatIf]:
-    """One stage if there are several, two stages otherwise."""
+    """Return one stage if there are several, two stages otherwise."""
     if run.plan.pipeline_parallel_degree > 1:
         return {"without": without(run, pipeline_parallel_degree=1)}
     if run.plan.sharded_data_parallel_degree > 1:
@@ -176,7 +176,7 @@ def _on_pipeline(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> C
 
 
 def _obstacle(key: str, technique: str, run: PlannedRun) -> str:
-    """Why a degree cannot be used at all; empty if it can."""
+    """Return why a degree cannot be used at all; empty if it can."""
     if key == "expert_parallel_degree" and run.model.shape.experts == 1:
         return "The model has no experts."
     if key == "partitions" and run.cluster.gpus == 1:
@@ -192,7 +192,7 @@ def _obstacle(key: str, technique: str, run: PlannedRun) -> str:
 
 
 def _degrees(key: str, technique: str, run: PlannedRun) -> dict[str, WhatIf]:
-    """The plan without the degree if it is used, with its smallest useful value otherwise."""
+    """Return the plan without the degree if it is used, with its smallest useful value otherwise."""
     if _obstacle(key, technique, run):
         return {}
     if getattr(run.plan, key) > 1:
@@ -238,7 +238,7 @@ ARGUMENTS: dict[str, Argument] = {
     "expert_parallelism": degree("expert_parallel_degree", "expert_parallel"),
     "batch": accumulation,
     "microbatches": microbatches,
-    **statements.ARGUMENTS,
+    "instance": statements.instance,
 }
 """Arguments by the name that ``practices.toml`` has for them: `Practice.argument`."""
 
@@ -247,7 +247,7 @@ def explain(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple
     """Explain for each of the library's best practices, in order, whether the plan uses it and why."""
     library, estimate = run.plan.library, run.estimate
     arguments = {
-        name: ARGUMENTS[practice(name, library).argument]
+        name: statements.stated(name) if (source := practice(name, library)).statement else ARGUMENTS[source.argument]
         for name in order(library)
         if techniques is None or name in techniques
     }

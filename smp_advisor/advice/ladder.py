@@ -56,7 +56,7 @@ _OFF: dict[str, dict[str, Any]] = {
 
 
 def technique_fields(argument: str) -> frozenset[str]:
-    """Fields of plans that belong to a technique, by the argument of its practice."""
+    """Return fields of plans that belong to a technique, by the argument of its practice."""
     fields = {
         "sharding": {"hybrid_shard_degree", "sharding_strategy"},
         "batch": {"gradient_accumulation_steps"},
@@ -66,7 +66,7 @@ def technique_fields(argument: str) -> frozenset[str]:
 
 
 def off_settings(argument: str, run: PlannedRun) -> dict[str, Any]:
-    """Settings of a plan that turn one of its techniques off; empty if the plan does not use it."""
+    """Return settings of a plan that turn one of its techniques off; empty if the plan does not use it."""
     plan, off = run.plan, _OFF.get(argument, {})
     if argument == "sharding":  # SMP v2 trains without it at degree 1; FSDP's least sharding is that inside a node
         in_node = "hybrid_shard_degree" not in plan_fields(plan.library)
@@ -86,7 +86,7 @@ def start_title(plan: Plan, run: PlannedRun) -> str:
 
 
 def batch_parts(plan: Plan) -> str:
-    """Parts of a batch that run one after the other: ``4 microbatches``; empty if it runs at once."""
+    """Return parts of a batch that run one after the other: ``4 microbatches``; empty if it runs at once."""
     if plan.microbatches > 1:
         return f"{plan.microbatches:,} microbatches"
     steps = plan.gradient_accumulation_steps
@@ -168,7 +168,7 @@ class Ladder:
     """Memory per GPU that a process can use."""
 
     def frame(self) -> pd.DataFrame:
-        """One row per rung. ``used`` separates the rungs of the plan from the others."""
+        """Return one row per rung. ``used`` separates the rungs of the plan from the others."""
         with uninterrupted():
             import pandas as pd
 
@@ -219,7 +219,7 @@ def climb(run: PlannedRun, steps: tuple[Step, ...]) -> Ladder:
 
 
 def _cumulative(run: PlannedRun) -> dict[str, WhatIf]:
-    """The plan without any technique, and with each technique added to those before it, by technique."""
+    """Return the plan without any technique, and with each technique added to those before it, by technique."""
     library = run.plan.library
     arguments = {name: practice(name, library).argument for name in order(library)}
     off = {name: off for name, argument in arguments.items() if (off := off_settings(argument, run))}
@@ -238,7 +238,7 @@ def _cumulative(run: PlannedRun) -> dict[str, WhatIf]:
 
 
 def _same_microbatches(run: PlannedRun, comparison: WhatIf) -> WhatIf:
-    """The comparison with as many microbatches as the plan: a batch that they do not divide is rounded up."""
+    """Return the comparison with as many microbatches as the plan: a batch that they do not divide is rounded up."""
     plan, number = comparison.plan, run.plan.microbatches
     if plan is None or plan.microbatches == number:
         return comparison
@@ -292,7 +292,7 @@ def _title(name: str, comparison: WhatIf, run: PlannedRun) -> str:
 
 
 def _rungs(run: PlannedRun) -> list[Rung]:
-    """The rungs of a plan with their decisions."""
+    """Return the rungs of a plan with their decisions."""
     plans = _cumulative(run)
     estimates = evaluate(run.model, plans) | {list(plans)[-1]: run.estimate}
     result: list[Rung] = []
@@ -339,14 +339,14 @@ def _decision(before: Rung | None, estimate: Estimate | None, *, fitting: bool) 
 
 
 def _too_large(estimate: Estimate) -> str:
-    """Whether a plan exceeds the memory, or only leaves too little for the required probability."""
+    """Return whether a plan exceeds the memory, or only leaves too little for the required probability."""
     return "does not fit" if estimate.headroom_gib < 0 or not estimate.host_memory_fits else "too close to the limit"
 
 
 def _changed(
     run: PlannedRun, technique: str, titles: tuple[str, str], plan: Plan | None, estimate: Estimate | None, because: str
 ) -> Rung:
-    """The explained plan with one change, and the decision against the explained plan."""
+    """Return the explained plan with one change, and the decision against the explained plan."""
     fitting = estimate is not None and fits(estimate, run.min_fit_probability)
     decision = "not possible"
     if estimate is not None:
@@ -372,7 +372,7 @@ def _changed(
 
 
 def _other_sharding(run: PlannedRun) -> list[Rung]:
-    """The plan with another sharding: the next lower degree and the largest, or the other kind of SMP v1."""
+    """Return the plan with another sharding: the next lower degree and the largest, or the other kind of SMP v1."""
     plan, field = run.plan, get_library(run.plan.library).shard_field
     if not field:
         return []
@@ -407,7 +407,7 @@ COLUMNS = ("technique", "memory needed", "fits", "step time", "decision")
 
 
 def cells(rung: Rung, *, first: bool = False) -> tuple[str, str, str, str, str]:
-    """Texts of a rung, one per column. Every rung but the first adds its technique to those before it."""
+    """Return texts of a rung, one per column. Every rung but the first adds its technique to those before it."""
     return (
         rung.title if first else f"+ {rung.title}",
         "-" if rung.needed_gib is None else gib(rung.needed_gib),
@@ -418,7 +418,7 @@ def cells(rung: Rung, *, first: bool = False) -> tuple[str, str, str, str, str]:
 
 
 def ladder_text(ladder: Ladder, *, figures: bool = True) -> str:
-    """The ladder as a table in text; with `figures`, also those of techniques that are not used."""
+    """Return the ladder as a table in text; with `figures`, also those of techniques that are not used."""
     rows = [cells(rung, first=not position) for position, rung in enumerate(ladder.rungs)]
     if figures and ladder.unused:
         rows += [("with one change:", "", "", "", ""), *(cells(rung, first=True) for rung in ladder.unused)]
@@ -426,7 +426,7 @@ def ladder_text(ladder: Ladder, *, figures: bool = True) -> str:
 
 
 def unused_lines(ladder: Ladder) -> list[str]:
-    """One line for each technique that is not used: the technique, and the reason without figures."""
+    """Return one line for each technique that is not used: the technique, and the reason without figures."""
     return [
         f"{rung.short_title[:1].upper()}{rung.short_title[1:]}."
         f" {rung.because.partition(' (')[0] + '.' if rung.because.endswith(').') else rung.because}"
@@ -440,7 +440,7 @@ _CLIP = 2.5
 
 
 def reasons_of(steps: Sequence[Step]) -> dict[str, str]:
-    """The reason for each used technique in a sentence: of the full plan, whatever is added before it."""
+    """Return the reason for each used technique in a sentence: of the full plan, whatever is added before it."""
     return {
         step.technique: re.sub(r"\b([Tt])he plan\b", r"\1he full plan", first_sentence(step.because))
         for step in steps
@@ -449,7 +449,7 @@ def reasons_of(steps: Sequence[Step]) -> dict[str, str]:
 
 
 def ladder_html(ladder: Ladder, reasons: Mapping[str, str] = MappingProxyType({}), *, bars: bool = False) -> str:
-    """The ladder as a table, the unused techniques below a title; with bars for pages with the view's style."""
+    """Return the ladder as a table, the unused techniques below a title; with bars for pages with the view's style."""
     groups: list[list[str]] = [[], []]
     for position, rung in enumerate((*ladder.rungs, *ladder.unused)):
         used = position < len(ladder.rungs)

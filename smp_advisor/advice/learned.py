@@ -68,7 +68,7 @@ class Summary(Shown):
 
 
 def summary(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Summary | None:
-    """Effect of `job.calibration` on a plan; None without one."""
+    """Return the effect of `job.calibration` on a plan; None without one."""
     if job.calibration is None:
         return None
     plain = replace(job, calibration=None)

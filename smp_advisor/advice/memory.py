@@ -246,7 +246,7 @@ def _on_checkpointing(run: PlannedRun, comparisons: Plans, estimates: Estimates)
 
 
 def _offloading(run: PlannedRun) -> dict[str, WhatIf]:
-    """The plan with offloading the other way."""
+    """Return the plan with offloading the other way."""
     if not run.plan.activation_checkpointing:
         return {}
     change = without if run.plan.offload_activations else vary

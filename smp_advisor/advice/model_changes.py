@@ -71,7 +71,7 @@ def _nearest(size: float, multiple: int) -> int:
 
 
 def model_changes(run: PlannedRun, limits: Mapping[str, Any], *, order: int) -> tuple[Step, ...]:
-    """The step that adjusts the model, if its fastest plan is then visibly faster at the same global batch."""
+    """Return the step that adjusts the model, if its fastest plan is then visibly faster at the same global batch."""
     model, job, now, rules = run.model, run.job, run.estimate, data_file("advice", "model_changes")
     if model.origin == "measured":
         return ()
@@ -130,7 +130,7 @@ def _speed(model: Model, cluster: Cluster, job: Job, limits: Mapping[str, Any]) 
 
 
 def _rebuilt(model: Model, sizes: Mapping[str, int]) -> Model | None:
-    """The model with other sizes; None if its family has no such sizes."""
+    """Return the model with other sizes; None if its family has no such sizes."""
     family = families().get(model.family)
     if family is None:
         return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.advice.variants import PlannedRun, evaluate, vary
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import sources
+from smp_advisor.core import GIB
 from smp_advisor.costs.wording import fit, fits, gib, plural
 from smp_advisor.libraries import Plan, image
 from smp_advisor.libraries.groups import reduced_data_parallel_degree, shard_degree
@@ -18,6 +19,8 @@ from smp_advisor.libraries.version import release, supported_instances
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.workload import Job, Model
 
@@ -73,7 +76,7 @@ class Reference:
     """Memory needed per GPU, from the cost model."""
     differences: tuple[Difference, ...]
     extrapolation: str
-    """Distance from the configuration that AWS ran, and the result of AWS's procedure of extrapolation."""
+    """Distance from the configuration that AWS ran, and AWS's procedure of extrapolation."""
     source_url: str
     assumed: tuple[str, ...] = ()
     """Values that AWS does not publish and that are assumed here, one sentence each."""
@@ -104,6 +107,8 @@ class Practice:
     """State of the page (ISO 8601)."""
     argument: str
     """Name of the argument for or against it (`explanation.ARGUMENTS`); the technique's own name by default."""
+    statement: tuple[Mapping[str, Any], ...] = ()
+    """Conclusions with their conditions, the first of which holds; empty for a technique that compares plans."""
 
 
 @cache
@@ -118,7 +123,7 @@ def order(library: str = DEFAULT_LIBRARY) -> tuple[str, ...]:
 
 @cache
 def practice(technique: str, library: str = DEFAULT_LIBRARY) -> Practice:
-    """The practice of a technique, by its key."""
+    """Return the practice of a technique, by its key."""
     page = _practices(library)
     entry = next(entry for entry in page["practice"] if entry["technique"] == technique)
     fields = {"argument": technique, **{name: value for name, value in entry.items() if name != "page"}}
@@ -126,7 +131,7 @@ def practice(technique: str, library: str = DEFAULT_LIBRARY) -> Practice:
 
 
 def subset_tip(library: str) -> str:
-    """The documentation's tip against more techniques than needed, as a clause; empty if there is none."""
+    """Return the documentation's tip against more techniques than needed, as a clause; empty if there is none."""
     return str(_practices(library).get("subset_tip", {}).get("text", ""))
 
 
@@ -206,7 +211,7 @@ def _rows(library: str) -> tuple[_Row, ...]:
 
 def pitfalls(run: PlannedRun, *, script_is_generated: bool) -> tuple[Pitfall, ...]:
     """Requirements of a plan, errors first; those that a generated script meets are information for its editors."""
-    facts = _facts(run)
+    facts = facts_of(run)
     generated = script_is_generated and run.job.adapter is None
     results = []
     for row in _rows(run.plan.library):
@@ -230,7 +235,8 @@ def pitfalls(run: PlannedRun, *, script_is_generated: bool) -> tuple[Pitfall, ..
     return tuple(sorted(results, key=lambda pitfall: _SEVERITIES.index(pitfall.severity)))
 
 
-def _facts(run: PlannedRun) -> dict[str, Any]:
+def facts_of(run: PlannedRun) -> dict[str, Any]:
+    """Return the facts of a run that conditions and slots of the data files name."""
     model, cluster, job, plan, machine = run.model, run.cluster, run.job, run.plan, run.cluster.instance
     # "ml.p4d.24xlarge": family ml.p4d, generation p4.
     family, generation = ".".join(machine.name.split(".")[:2]), machine.name.removeprefix("ml.")[:2]
@@ -278,10 +284,10 @@ def _gradient_gib(model: Model, job: Job, plan: Plan) -> float:
     element_bytes = 4.0 if job.precision == "fp32" else 2.0
     if job.adapter is not None:
         element_bytes = min(element_bytes, job.adapter.base_bytes_per_parameter)
-    return local * element_bytes / (1 << 30)
+    return local * element_bytes / GIB
 
 
 def _number(version: str) -> int:
-    """A version as a number that compares: 2.4.0 is 20400."""
+    """Return a version as a number that compares: 2.4.0 is 20400."""
     major, minor, patch = (*release(version), 0, 0)[:3]
     return 10_000 * major + 100 * minor + patch

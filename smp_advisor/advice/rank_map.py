@@ -77,7 +77,7 @@ class RankTable:
         return members
 
     def frame(self) -> pd.DataFrame:
-        """One row per GPU, in the order of ranks."""
+        """Return one row per GPU, in the order of ranks."""
         with uninterrupted():
             import pandas as pd
 
@@ -126,7 +126,7 @@ class RankTable:
         return sentences
 
     def _group(self, name: str) -> str:
-        """A kind of group: ``TP_GROUP: 64 groups of 2 GPUs, ranks 0, 1; inside a node.``."""
+        """Return a kind of group: ``TP_GROUP: 64 groups of 2 GPUs, ranks 0, 1; inside a node.``."""
         members = self.members(name, 0)
         numbers = self.groups[name]
         count = int(numbers.max()) + 1

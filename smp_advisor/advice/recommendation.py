@@ -292,7 +292,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
 
 
 def _repeatable(request: Request, model: Model, job: Job) -> Request:
-    """The request with the model that was read, and with the sequence length of its profile or name."""
+    """Return the request with the model that was read, and with the sequence length of its profile or name."""
     if model.origin == "inferred":
         return request
     has_own_length = is_profile(request.model) or is_named(request.model)

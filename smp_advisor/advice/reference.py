@@ -1,9 +1,9 @@
-"""AWS's reference configurations: the procedure of extrapolation, the nearest one, and how a plan differs from it."""
+"""AWS's reference configurations: the nearest one, and how a plan differs from it."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -11,13 +11,12 @@ from typing import Any
 from smp_advisor.advice.practices import Difference, Reference
 from smp_advisor.advice.variants import PlannedRun, evaluate, vary
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.costs import Estimate, estimate_many
+from smp_advisor.costs import Estimate
 from smp_advisor.costs import estimate as estimate_plan
-from smp_advisor.costs.wording import SAME, compared, duration, fit, fits, gib, listed, percent, plural, throughput
-from smp_advisor.errors import PlanError
-from smp_advisor.libraries import Plan, mismatches, schema
+from smp_advisor.costs.wording import SAME, compared, duration, fit, listed, percent, throughput
+from smp_advisor.libraries import Plan, schema
 from smp_advisor.libraries.groups import shard_degree
-from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_fields, supports_tensor_parallelism
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, supports_tensor_parallelism
 from smp_advisor.workload import Job, Model, format_count
 
 _FILE = "aws_reference.toml"
@@ -85,75 +84,6 @@ def reference_rows(library: str = DEFAULT_LIBRARY) -> tuple[ReferenceRow, ...]:
     return tuple(rows)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
-    """One setting of the procedure."""
-
-    plan: Plan
-    estimate: Estimate
-    fits: bool
-    """Whether it fits with the required probability."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Extrapolation:
-    """The tried settings, in order, up to the first that fits."""
-
-    trials: tuple[Trial, ...]
-    obstacle: str = ""
-    """Why the reference's settings are not possible here; empty if they are."""
-
-    @property
-    def first_fit(self) -> Trial | None:
-        """The first setting that fits; None if none does."""
-        return self.trials[-1] if self.trials and self.trials[-1].fits else None
-
-
-def extrapolate(
-    reference: ReferenceRow,
-    *,
-    model: Model | None = None,
-    cluster: Cluster | None = None,
-    job: Job | None = None,
-    min_fit_probability: float = 0.95,
-) -> Extrapolation:
-    """Move a row to another model, cluster or job as AWS's page describes: smaller batches, then higher degrees."""
-    model, cluster = model or reference.model, cluster or reference.cluster
-    job = replace(job or reference.job, global_batch_size=None)
-    try:
-        settings = _settings(reference.plan, model, cluster, job)
-    except PlanError as error:
-        return Extrapolation(trials=(), obstacle=str(error))
-    obstacles = [next(mismatches(plan, cluster, model, job), "") for plan in settings]
-    valid = [plan for plan, sentence in zip(settings, obstacles, strict=True) if not sentence]
-    trials: list[Trial] = []
-    for plan, estimate in zip(valid, estimate_many(model, cluster, job, valid), strict=True):
-        trials.append(Trial(plan=plan, estimate=estimate, fits=fits(estimate, min_fit_probability)))
-        if trials[-1].fits:
-            break
-    return Extrapolation(trials=tuple(trials), obstacle=obstacles[0])
-
-
-def _settings(start: Plan, model: Model, cluster: Cluster, job: Job) -> list[Plan]:
-    """Every setting of the procedure, in order, including degrees that the model does not allow."""
-    if job.precision != start.precision:
-        # SMP v1 raises for bf16, which needs the sharded data parallelism that the rows do not use.
-        flags = {"fp16": job.precision == "fp16", "bf16": job.precision == "bf16"}
-        names = plan_fields(start.library)
-        start = replace(start, **({"precision": job.precision} if "precision" in names else flags))
-    result, plan = [start], start
-    while plan.batch_size // 2 >= plan.microbatches and plan.batch_size > 1:
-        batch = plan.batch_size // 2 // plan.microbatches * plan.microbatches
-        plan = replace(plan, batch_size=batch)
-        result.append(plan)
-    if not supports_tensor_parallelism(model.family, start.library):
-        return result
-    while 2 * plan.tensor_parallel_degree <= cluster.instance.gpus:
-        plan = replace(plan, tensor_parallel_degree=2 * plan.tensor_parallel_degree)
-        result.append(plan)
-    return result
-
-
 _TIME_PARTS = {
     "forward_seconds": "forward passes",
     "backward_seconds": "backward passes",
@@ -179,7 +109,7 @@ class _Setting:
 
 
 def differences(run: PlannedRun, row: ReferenceRow) -> tuple[Difference, ...]:
-    """The settings in which a plan differs from a row, in the row's order."""
+    """Return the settings in which a plan differs from a row, in the row's order."""
     settings = [
         setting
         for name in row.compared
@@ -214,7 +144,7 @@ def differences(run: PlannedRun, row: ReferenceRow) -> tuple[Difference, ...]:
 
 
 def shown(value: object) -> str:
-    """Text of a setting's value."""
+    """Return the text of a setting's value."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
@@ -302,7 +232,7 @@ _SAME_SIZE = 1.05
 """Ratio up to which two parameter counts are the same size."""
 
 
-def nearest_reference(run: PlannedRun, *, title: str = "The recommended plan") -> Reference | None:
+def nearest_reference(run: PlannedRun) -> Reference | None:
     """Compare a plan with AWS's nearest configuration in parameters and GPUs; None if no row resembles the model."""
     rows = reference_rows(run.plan.library)
     if not rows or not run.model.reads_tokens:
@@ -314,14 +244,13 @@ def nearest_reference(run: PlannedRun, *, title: str = "The recommended plan") -
 
     row = min(rows, key=distance)
     row_estimate = estimate_plan(row.model, row.cluster, row.job, row.plan)
-    procedure = _procedure(run, row, title) if row.procedure else ""
     return Reference(
         name=row.name,
         summary=_summary(row, row_estimate),
         fits=row_estimate.fits,
         needed_gib=row_estimate.needed_gib,
         differences=differences(run, row),
-        extrapolation=" ".join(filter(None, (_distance(run, row), procedure))),
+        extrapolation=_distance(run, row),
         source_url=row.source_url,
         assumed=row.assumed,
     )
@@ -384,30 +313,3 @@ def _ratio(value: float) -> str:
     if value < 1:
         return f"{percent(value)} of"
     return f"{value:.2g} times" if value < 10 else f"{value:,.0f} times"
-
-
-def _procedure(run: PlannedRun, row: ReferenceRow, title: str) -> str:
-    """Result of AWS's procedure, from the row to the user's model and cluster. `title` is that of the run's plan."""
-    required = run.min_fit_probability
-    path = extrapolate(row, model=run.model, cluster=run.cluster, job=run.job, min_fit_probability=required)
-    if not path.trials:
-        return f"The row's settings are not possible with this model and cluster: {path.obstacle}"
-    first = path.trials[0].estimate
-    opening = (
-        f"With this model and cluster, the row's settings need {gib(first.needed_gib)} per GPU. The plan"
-        f" {fit(first, required)}."
-    )
-    own = f"{title} processes {throughput(run.estimate)}."
-    if path.trials[0].fits:
-        return f"{opening} It processes {throughput(first)}. {own}"
-    trial = path.first_fit
-    if trial is None:
-        return (
-            f"{opening} None of the {plural(len(path.trials), 'setting')} down to the smallest batch and up to the"
-            " largest degree fits."
-        )
-    return (
-        f"{opening} The first setting of the procedure that fits is batch_size={trial.plan.batch_size} with"
-        f" tensor_parallel_degree={trial.plan.tensor_parallel_degree} ({gib(trial.estimate.needed_gib)} per GPU,"
-        f" {throughput(trial.estimate)}). {own}"
-    )

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def planned(advice: Recommendation, job: Job, plan: Plan, estimate: Estimate) -> PlannedRun:
-    """A plan on the advice's cluster with the terms of its request."""
+    """Return a plan on the advice's cluster with the terms of its request."""
     return PlannedRun(
         model=advice.model,
         cluster=advice.cluster,
@@ -59,7 +59,7 @@ def planned(advice: Recommendation, job: Job, plan: Plan, estimate: Estimate) ->
 
 
 def explained(advice: Recommendation, job: Job, plan: Plan, estimate: Estimate, because: str) -> Recommendation:
-    """The advice with another plan, its reasons, and `because` as its origin; what the search compared stays."""
+    """Return the advice with another plan, its reasons, and `because` as its origin; what the search compared stays."""
     if plan == advice.plan and job == advice.job:
         return advice
     run = planned(advice, job, plan, estimate)
@@ -72,14 +72,14 @@ def explained(advice: Recommendation, job: Job, plan: Plan, estimate: Estimate, 
         estimate=estimate,
         steps=explain(run),
         pitfalls=pitfalls(run, script_is_generated=advice.script is None),
-        reference=nearest_reference(run, title="The plan on screen"),
+        reference=nearest_reference(run),
         because=because,
         warnings=(*unchanged, utilisation) if utilisation else unchanged,
     )
 
 
 def plan_of(advice: Recommendation, plan: Plan | int | None) -> Plan:
-    """A plan for the advice's cluster: one of the user's, the row of an alternative, or the recommended one."""
+    """Return a plan for the advice's cluster: one of the user's, the row of an alternative, or the recommended one."""
     if plan is None or plan == advice.plan:
         return advice.plan
     if isinstance(plan, int):
@@ -93,7 +93,7 @@ def plan_of(advice: Recommendation, plan: Plan | int | None) -> Plan:
 
 
 def ladder_of(advice: Recommendation, plan: Plan | int | None = None) -> Ladder:
-    """The ladder of a plan, see `plan_of`."""
+    """Return the ladder of a plan, see `plan_of`."""
     chosen = plan_of(advice, plan)
     own = chosen == advice.plan
     value = advice.estimate if own else estimate_plan(advice.model, advice.cluster, advice.job, chosen)
@@ -165,7 +165,7 @@ def _summary(advice: Recommendation) -> Iterator[str]:
 
 
 def _why(advice: Recommendation, ladder: Ladder) -> Iterator[str]:
-    """A short paragraph per technique of the plan, and one line per technique that it does not use."""
+    """Yield a short paragraph per technique of the plan, and one line per technique that it does not use."""
     practices = order(advice.plan.library)
     for step in advice.steps:
         if step.decision == "used" or step.technique not in practices:  # changes of the model are no practice
@@ -233,7 +233,7 @@ def _plan(model: Model, job: Job, plan: Plan, estimate: Estimate) -> Iterator[st
 
 
 def _figures(model: Model, estimate: Estimate) -> Iterator[str]:
-    """One row per figure; in parentheses its interval."""
+    """Yield one row per figure; in parentheses its interval."""
     rows = [(figure.label, f"{figure.text} {figure.note}".rstrip()) for figure in figures_of(model, estimate).values()]
     rows.insert(1, ("Probability of the fit", probability(estimate.fit_probability)))
     if gives_back(estimate):

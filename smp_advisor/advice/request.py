@@ -191,7 +191,7 @@ SETTINGS = (
 def sort_settings(
     settings: Mapping[str, Any], arguments: Collection[str] = ()
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Keywords of the job, of the shape, and pinned plan fields."""
+    """Return keywords of the job, of the shape, and pinned plan fields."""
     plan_settings = frozenset[str]().union(*(plan_fields(record.name) for record in libraries())) - {"library"}
     names = JOB_FIELDS | _SHAPE_FIELDS | plan_settings
     for name, value in settings.items():
@@ -208,7 +208,7 @@ def sort_settings(
 
 
 def _places(cluster: Any) -> tuple[Any, int | None, tuple[str, ...]]:
-    """The clusters of a request, the number of nodes if their text has one, and how the text was read."""
+    """Return the clusters of a request, the number of nodes if their text has one, and how the text was read."""
     several = isinstance(cluster, list | tuple)
     entries, counts, notes = [], [], []
     for entry in cluster if several else (cluster,):
@@ -277,7 +277,7 @@ def require_fields(library: str, pins: Mapping[str, Any]) -> None:
 
 
 def pinned_plan(library: str, job: Job, cluster: Cluster, pins: Mapping[str, Any]) -> Plan:
-    """A small plan with the pinned fields, which raises the library's own error if they are wrong."""
+    """Return a small plan with the pinned fields, which raises the library's own error if they are wrong."""
     microbatches = pins.get("microbatches") or pins.get("active_microbatches") or 1
     settings: dict[str, Any] = {
         "precision": job.precision,
@@ -296,7 +296,7 @@ def pinned_plan(library: str, job: Job, cluster: Cluster, pins: Mapping[str, Any
 
 
 def job_of(job: Job | None, settings: Mapping[str, Any]) -> Job:
-    """The job, or a job with the settings; a calibration may be the path of its file."""
+    """Return the job, or a job with the settings; a calibration may be the path of its file."""
     if job is None:
         saved = settings.get("calibration")
         if isinstance(saved, str | Path):
@@ -310,7 +310,7 @@ def job_of(job: Job | None, settings: Mapping[str, Any]) -> Job:
 
 
 def set_by_user(job: Job | None, settings: Mapping[str, Any], library: str) -> frozenset[str]:
-    """The job's settings that the user set: without fp16 and eager, SMP v1's defaults, if ``library="auto"``."""
+    """Return the job's settings that the user set: without fp16 and eager, SMP v1's defaults, if ``library="auto"``."""
     if job is None:
         return frozenset(settings)
     if not isinstance(job, Job):
@@ -327,7 +327,7 @@ that of AWS's recipes for fine-tuning (``max_len`` of llmft_*_sft_lora.yaml, 202
 
 
 def suited(job: Job, model: Any, workload: Model, *, has_length: bool) -> Job:
-    """The job for a model: with the length of its profile or its positions, and the limit of its batch."""
+    """Return the job for a model: with the length of its profile or its positions, and the limit of its batch."""
     if is_profile(model) and model.has_sequence and not has_length:
         job = replace(job, sequence_length=model.sequence)
     elif is_named(model) and not has_length:
@@ -338,7 +338,7 @@ def suited(job: Job, model: Any, workload: Model, *, has_length: bool) -> Job:
 
 
 def _within_positions(job: Job, model: Model, *, is_set: bool) -> Job:
-    """The job, with the model's own length if the user set none; an error if theirs exceeds its positions."""
+    """Return the job, with the model's own length if the user set none; an error if theirs exceeds its positions."""
     positions = model.shape.max_positions
     if not positions or model.fixed_sequence_length or job.sequence_length <= positions:
         return job

@@ -1,13 +1,16 @@
-"""The instance against others, and practices that hold for every plan: reasons from the run alone."""
+"""The instance against others, and statements on practices that compare no plans: their texts are data."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.conclusion import Argument, Conclusion, not_possible, not_used, statement, used
+from smp_advisor.advice.conclusion import Argument, Conclusion
+from smp_advisor.advice.practices import facts_of, practice
 from smp_advisor.advice.variants import WhatIf, vary
 from smp_advisor.cluster import Cluster, Instance
+from smp_advisor.core import GIB
 from smp_advisor.costs.wording import (
     cost_per_million,
     fit,
@@ -20,10 +23,11 @@ from smp_advisor.costs.wording import (
     throughput,
     usd,
 )
+from smp_advisor.libraries.schema import Condition
 from smp_advisor.libraries.smp_v2 import SMDDP_INSTANCES
 from smp_advisor.libraries.training_compiler import TestedModel, nearest_tested
-from smp_advisor.libraries.version import facts, image, instance_family, suggested_instances
-from smp_advisor.workload.counts import format_count
+from smp_advisor.libraries.version import facts as library_facts
+from smp_advisor.libraries.version import image, instance_family, suggested_instances
 
 if TYPE_CHECKING:
     from smp_advisor.advice.practices import Decision
@@ -31,112 +35,80 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
 
 
-def _precision(run: PlannedRun) -> Conclusion:
-    precision = run.plan.precision
-    if precision == "fp32":
-        return not_used(
-            "The job trains in fp32: activations take twice the memory, and the GPU's 16-bit units are idle."
-        )
-    scaling = "needs no loss scaling" if precision == "bf16" else "needs loss scaling (ShardedGradScaler)"
-    fp8 = " Matrix products run in fp8." if run.job.fp8 else ""
-    return used(
-        f"Layers are gathered and computed in {precision}, which {scaling}. The sharded parameters, gradients and"
-        f" optimizer state stay in fp32.{fp8}"
-    )
+def _stated(technique: str, run: PlannedRun) -> Conclusion:
+    """Return the first statement of ``practices.toml`` on a technique whose conditions hold, with its slots filled."""
+    facts = facts_of(run) | _of_start(run) | (_of_tests(run) if run.plan.library == "training-compiler" else {})
+    for entry in practice(technique, run.plan.library).statement:
+        if all(Condition.parse(name, text).holds(facts, facts) for name, text in entry.get("when", {}).items()):
+            return Conclusion(
+                decision=entry["decision"],
+                because=entry["because"].format_map(facts),
+                brief=entry.get("brief", ""),
+                figures=tuple((label, text.format_map(facts)) for label, text in entry.get("figures", ())),
+            )
+    raise ValueError(f"no statement on {technique} holds")
 
 
-def _collectives(run: PlannedRun) -> Conclusion:
-    name = run.cluster.instance.name
-    if run.plan.distributed_backend == "smddp":
-        return used(f"SageMaker's own all-gather runs on {name}.")
-    if name not in SMDDP_INSTANCES:
-        return not_possible(f"They run on {listed(SMDDP_INSTANCES)} only; {name} uses NCCL.")
-    if run.cluster.nodes == 1:
-        return not_used("Within a single node, NCCL's collectives use NVLink alone.")
-    return not_used(
-        "Without sharding there is no all-gather to speed up; tensor parallelism alone works with NCCL only."
-    )
-
-
-def _delayed(run: PlannedRun) -> Conclusion:
-    host, total = run.cluster.instance.host_memory_gib, 4 * run.model.parameter_count / 2**30
-    per_node = min(run.cluster.gpus_per_node, run.cluster.gpus)
-    sentence = (
-        f"The model's {format_count(run.model.parameter_count)} parameters take {gib(total)} in fp32 in each process"
-        f" that creates them. A node has {gib(host)} of host memory for {per_node} processes."
-    )
-    if run.plan.delayed_parameter_initialization:
-        return used(
-            f"{sentence} On the meta device, no process creates all of the parameters.",
-            brief="On the meta device, no process creates all of the parameters.",
-        )
-    return not_used(
-        f"{sentence} AWS requires it from about 60 billion parameters; it also makes the start faster.",
-        brief=(
-            "Each node has enough host memory to create the model in every process."
-            if per_node * total <= host
-            else "Creating the model in every process would exceed the host memory of a node."
-        ),
-    )
+def _of_start(run: PlannedRun) -> dict[str, Any]:
+    """Facts of the hosts, links and containers of a run, for statements."""
+    machine, fp32_gib = run.cluster.instance, 4 * run.model.parameter_count / GIB
+    processes = min(run.cluster.gpus_per_node, run.cluster.gpus)
+    return {
+        "job_fp8": run.job.fp8,
+        "length": run.sequence_length,
+        "smddp_instance": machine.name in SMDDP_INSTANCES,
+        "smddp_instances": listed(SMDDP_INSTANCES),
+        "efa": machine.efa,
+        "network_gbps": f"{machine.inter_node_gbps:g}",
+        "fp32_gib": gib(fp32_gib),
+        "host_gib": gib(machine.host_memory_gib),
+        "processes_per_node": processes,
+        "host_holds_all": processes * fp32_gib <= machine.host_memory_gib,
+    }
 
 
 _SHORTER_STEP = 0.2
-"""Assumed reduction of the step time by compilation, for the example of amortization."""
+"""Assumed reduction of the step time by compilation, for the example of amortization in ``practices.toml``."""
+
+
+def _of_tests(run: PlannedRun) -> dict[str, Any]:
+    """Facts of Training Compiler: the nearest model that AWS tested, the container, and the time of the run."""
+    row, days, gpus = _tested(run), run.estimate.days, run.cluster.gpus
+    container = image("training-compiler", run.plan.version)
+    content = f"PyTorch {container.framework_version}"
+    if container.transformers_version:
+        content = f"transformers {container.transformers_version} with {content}"
+    factor = row.factor if row else 2.0
+    result: dict[str, Any] = {
+        "discontinued": library_facts("training-compiler")["discontinued"],
+        "container_content": content,
+        "samples": plural(run.plan.batch_size, "sample"),
+        "tested": row is not None,
+        "tested_alike": row is not None and _is_own(run, row),
+        "factor": f"{factor:.2f}",
+        "factor_root": f"{math.sqrt(factor):.2f}",
+        "per_rank": f" Multiply by {gpus} GPUs as well if the native rate was for one GPU." if gpus > 1 else "",
+        "less_memory": "" if factor >= 1 else " Here the compiler takes more memory than it saves.",
+        "step_time": step_time(run.estimate),
+        "run_time": run_time(run.estimate),
+        "recovered_minutes": f"{(days or 0.0) * 24 * 60 * _SHORTER_STEP:,.0f}",
+    }
+    if row is not None:
+        result |= {
+            "tested_model": row.model,
+            "tested_instance": row.instance_type,
+            "tested_length": row.sequence_length,
+            "tested_version": row.version,
+            "tested_precision": row.precision,
+            "compiled_batch": row.compiled_batch_size,
+            "native_batch": row.native_batch_size,
+            "batch_to_try": _batch_to_try(run, row),
+        }
+    return result
 
 
 def _tested(run: PlannedRun) -> TestedModel | None:
     return nearest_tested(run.model, run.cluster.instance, run.sequence_length, run.plan.version)
-
-
-def _support(run: PlannedRun) -> Conclusion:
-    row = _tested(run)
-    container = image(run.plan.library, run.plan.version)
-    content = f"PyTorch {container.framework_version}"
-    if container.transformers_version:
-        content = f"transformers {container.transformers_version} with {content}"
-    tested = (
-        "AWS's table of tested models has no model of this shape: compare with a run with enabled=False."
-        if row is None
-        else f"AWS tested {row.model}, which has this shape."
-    )
-    return used(
-        f"{facts(run.plan.library)['discontinued']} This plan's container has {content}. {tested} The compiler"
-        " cannot be combined with the smdistributed libraries; several GPUs train data-parallel through pytorchxla."
-    )
-
-
-def _batch(run: PlannedRun) -> Conclusion:
-    row, plan = _tested(run), run.plan
-    sentence = (
-        f"Each GPU processes {plural(plan.batch_size, 'sample')}, which fits without the compiler by the cost model."
-    )
-    if row is None:
-        return used(
-            f"{sentence} AWS tested no such model: find the largest batch with the compiler by trying.",
-            brief="The batch fits without the compiler. AWS tested no such model: try larger ones with it.",
-            figures=(("batch_size", str(plan.batch_size)),),
-        )
-    tested = (
-        f"AWS's largest batches are {row.compiled_batch_size} samples per GPU with the compiler and"
-        f" {row.native_batch_size} without, on {row.instance_type} at {row.sequence_length} tokens (PyTorch"
-        f" {row.version}, {row.precision}): {row.factor:.2f} times."
-    )
-    advice = (
-        f"Start with {row.compiled_batch_size}"
-        if _is_own(run, row)
-        else f"Your job differs ({run.cluster.instance.name}, {run.sequence_length} tokens): expect a similar factor,"
-        f" start with {max(1, round(plan.batch_size * row.factor))}"
-    )
-    less = "" if row.factor >= 1 else " Here the compiler takes more memory than it saves."
-    return used(
-        f"{sentence} {tested} {advice}, and watch the GPU's memory.{less}",
-        brief="The batch fits without the compiler. AWS's tests show how it changes with the compiler (details).",
-        figures=(
-            ("batch_size", str(plan.batch_size)),
-            ("tested native batch", str(row.native_batch_size)),
-            ("tested compiled batch", str(row.compiled_batch_size)),
-        ),
-    )
 
 
 def _is_own(run: PlannedRun, row: TestedModel) -> bool:
@@ -144,68 +116,17 @@ def _is_own(run: PlannedRun, row: TestedModel) -> bool:
     return same_machine and row.sequence_length == run.sequence_length and row.precision == run.plan.precision
 
 
-def _learning_rate(run: PlannedRun) -> Conclusion:
-    row = _tested(run)
-    factor = row.factor if row else 2.0
-    batch = f"the tested factor of {factor:.2f}" if row else "twice the batch"
-    gpus = run.cluster.gpus
-    ranks = f" Multiply by {gpus} GPUs as well if the native rate was for one GPU." if gpus > 1 else ""
-    return used(
-        f"With {batch}, multiply the learning rate by {factor:.2f} (linear) or by"
-        f" {math.sqrt(factor):.2f} (square root): learning rate / native batch x compiled batch.{ranks}",
-        figures=(("linear", f"x {factor:.2f}"), ("square root", f"x {math.sqrt(factor):.2f}")),
-    )
+def _batch_to_try(run: PlannedRun, row: TestedModel) -> int:
+    return row.compiled_batch_size if _is_own(run, row) else max(1, round(run.plan.batch_size * row.factor))
 
 
-def _gpus_per_node(run: PlannedRun) -> Conclusion:
-    machine = run.cluster.instance
-    if machine.gpus > 1:
-        return used(f"{machine.name} has {machine.gpus} GPUs; gradients stay within the instance.")
-    if run.cluster.nodes == 1:
-        return not_used("A single GPU trains: nothing is exchanged.")
-    return not_used(
-        f"{run.cluster.nodes} x {machine.name} exchange all gradients over the network. One instance with as many"
-        " GPUs is faster, as in AWS's example of one p3dn.24xlarge and 8 p3.2xlarge."
-    )
-
-
-def _network(run: PlannedRun) -> Conclusion:
-    machine = run.cluster.instance
-    if run.cluster.nodes == 1:
-        return not_used("One node trains: there is no network between nodes.")
-    if machine.efa:
-        return used(f"{machine.name} has EFA at {machine.inter_node_gbps:g} Gbps.")
-    return not_used(f"{machine.name} has no EFA: gradients use TCP at {machine.inter_node_gbps:g} Gbps per node.")
-
-
-def _warm_up(run: PlannedRun) -> Conclusion:
-    hours = None if run.estimate.days is None else run.estimate.days * 24
-    duration = (
-        " State the job's tokens to see how much compilation time your run would recover."
-        if hours is None
-        else f" Your run takes {run_time(run.estimate)} without the compiler by the cost model; at that rate it"
-        f" recovers up to {hours * 60 * _SHORTER_STEP:,.0f} minutes of compilation."
-    )
-    return used(
-        "The first steps compile the model and are very slow. AWS publishes no time for it; it grows with the model"
-        " and with the number of different shapes. If compiled steps are"
-        f" {100 * _SHORTER_STEP:.0f} % shorter, {10 / _SHORTER_STEP:.0f} minutes of training recover 10 minutes of"
-        f" compilation ({step_time(run.estimate)} per step here without the compiler).{duration}"
-    )
-
-
-def _debug(run: PlannedRun) -> Conclusion:
-    if run.plan.debug:
-        return used("debug=True writes the compiler's output to /opt/ml/output/data/compiler; it slows training down.")
-    return not_used("debug=True is for runs that fail or do not become faster. Leave it off otherwise.")
-
-
-def _compiled_batch(run: PlannedRun) -> WhatIf | None:
+def _compiled_batch(run: PlannedRun) -> dict[str, WhatIf]:
+    """Return the batch to try with the compiler, as a plan without it."""
     row = _tested(run)
     if row is None or run.job.global_batch_size is not None:
-        return None
-    batch = row.compiled_batch_size if _is_own(run, row) else max(1, round(run.plan.batch_size * row.factor))
-    return vary(run, batch_size=batch) if batch != run.plan.batch_size else None
+        return {}
+    batch = _batch_to_try(run, row)
+    return {"alternative": vary(run, batch_size=batch)} if batch != run.plan.batch_size else {}
 
 
 def _others(run: PlannedRun) -> list[Instance]:
@@ -219,7 +140,7 @@ def _others(run: PlannedRun) -> list[Instance]:
 
 
 def _on_others(run: PlannedRun) -> dict[str, WhatIf]:
-    """The same plan on as many GPUs of every other instance, by the instance's name."""
+    """Return the same plan on as many GPUs of every other instance, by the instance's name."""
     gpus = run.cluster.gpus
     return {machine.name: vary(run, cluster=Cluster(machine, gpus // machine.gpus)) for machine in _others(run)}
 
@@ -287,7 +208,7 @@ def _row(machine: Instance, estimate: Estimate | None, run: PlannedRun) -> str:
 
 
 def _against(run: PlannedRun, instance: Instance, comparisons: Plans, estimates: Estimates) -> list[str]:
-    """Sentences on the same plan on one other instance."""
+    """Return sentences on the same plan on one other instance."""
     same, current, required = estimates.get(instance.name), run.estimate, run.min_fit_probability
     if same is None:
         return [f"The same plan cannot run on {instance.name}: {comparisons[instance.name].obstacle}"]
@@ -305,23 +226,15 @@ def _against(run: PlannedRun, instance: Instance, comparisons: Plans, estimates:
     return sentences
 
 
-ARGUMENTS = {
-    "instance": Argument(_on_others, _on_instance),
-    "mixed_precision": statement(_precision),
-    "collectives": statement(_collectives),
-    "delayed_initialization": statement(_delayed),
-    "support": statement(_support),
-    "compiled_batch": statement(_batch, _compiled_batch),
-    "learning_rate": statement(_learning_rate),
-    "padding": statement(
-        lambda run: used(
-            f"Tokenize with padding='max_length' and max_length={run.sequence_length}, and drop the last, smaller"
-            " batch. With padding='longest', nearly every batch has another shape and compiles the model again."
-        )
-    ),
-    "gpus_per_node": statement(_gpus_per_node),
-    "network": statement(_network),
-    "warm_up": statement(_warm_up),
-    "debug": statement(_debug),
-}
-"""Arguments for the practices, by name."""
+def stated(technique: str) -> Argument:
+    """Return the argument on a technique from its statements in ``practices.toml``."""
+
+    def conclude(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
+        result = _stated(technique, run)
+        return replace(result, alternative=comparisons["alternative"].plan) if "alternative" in estimates else result
+
+    is_batch = technique == "batch"  # of Training Compiler: the others compare plans
+    return Argument(_compiled_batch if is_batch else lambda _: {}, conclude)
+
+
+instance = Argument(_on_others, _on_instance)

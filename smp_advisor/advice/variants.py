@@ -82,7 +82,7 @@ class WhatIf:
         return f" (with {', '.join(self.moved)})" if self.moved else ""
 
     def with_aside(self, *moved: str) -> WhatIf:
-        """The same with further settings that had to change."""
+        """Return the same with further settings that had to change."""
         return replace(self, moved=(*self.moved, *moved))
 
 
@@ -117,7 +117,7 @@ def vary(run: PlannedRun, *, cluster: Cluster | None = None, keep_global_batch: 
 
 
 def without(run: PlannedRun, **changes: Any) -> WhatIf:
-    """The plan without a technique; `evaluate_best` may raise its sharding, or it could only seem too large."""
+    """Return the plan without a technique; `evaluate_best` may raise its sharding, or it could only seem too large."""
     return replace(vary(run, **changes), changes=changes)
 
 
@@ -137,7 +137,7 @@ def evaluate_best(run: PlannedRun, comparisons: Mapping[Key, WhatIf]) -> tuple[d
 
 
 def _forms(run: PlannedRun, comparison: WhatIf) -> list[WhatIf]:
-    """A comparison, and its plan with higher degrees of sharding and other microbatches, if these may follow."""
+    """Return a comparison, and its plan with higher degrees of sharding and other microbatches, if these may follow."""
     plan, changes = comparison.plan, comparison.changes
     if plan is None or changes is None:
         return [comparison]
@@ -178,7 +178,7 @@ _PARTS = {
 
 
 def evaluate(model: Model, comparisons: Mapping[Key, WhatIf]) -> dict[Key, Estimate]:
-    """Estimates of the alternative plans, those of one cluster and job together; none for a missing plan."""
+    """Return estimates of the alternative plans, those of one cluster and job together; none for a missing plan."""
     groups: dict[tuple[Cluster, Job], list[tuple[Key, Plan]]] = defaultdict(list)
     for key, comparison in comparisons.items():
         if comparison.plan is not None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core import GIB
 from smp_advisor.core.files import data_file
 from smp_advisor.costs.world import stack_of
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-GIB = 2**30
 _DAY_SECONDS = 86_400
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smp_advisor.core import GIB
 from smp_advisor.costs.communication import bus_bytes_per_second
 from smp_advisor.costs.memory import memory_error_squares, needed_bytes
 from smp_advisor.costs.step_time import PASSES
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_GIB = 2**30
 _DENSITY = math.sqrt(2 / math.pi)
 _FAR = 30.0
 """Standard deviations beyond which density and cumulative distribution of a normal error underflow."""
@@ -308,9 +308,9 @@ class LearnedMemory:
         errors = np.sqrt(np.stack(columns, axis=1))
         # Shifts by the runs, in parts of one standard deviation of each part's error, and the remaining error.
         shifts = errors * ((self.shared * self.posterior.weights) @ self.runs)
-        cross, before = self.shared * (errors / _GIB @ self.runs.T), ((errors / _GIB) ** 2).sum(axis=1)
+        cross, before = self.shared * (errors / GIB @ self.runs.T), ((errors / GIB) ** 2).sum(axis=1)
         after = np.maximum(before - self.posterior.reduction(cross), 0.0)
-        spread: Floats = np.sqrt(np.minimum(after + repeat_gib(0.0) ** 2, before)) * _GIB
+        spread: Floats = np.sqrt(np.minimum(after + repeat_gib(0.0) ** 2, before)) * GIB
         needed = np.maximum(needed_bytes(by_category) + shifts.sum(axis=1), 0.0)
         by: dict[str, Floats] = {}
         for column, names in enumerate(_CATEGORIES.values()):

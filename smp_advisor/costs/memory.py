@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from smp_advisor.core import GIB
 from smp_advisor.core.elementwise import anywhere, inverted, largest, maximum, minimum, where
 from smp_advisor.core.files import sentence
 from smp_advisor.costs.activations import activation_bytes, offloaded_activation_bytes, unit_layers
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from smp_advisor.costs.world import Stage, World
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.model import Model
-
-
-GIB = 2**30
 
 
 def stage_bytes(

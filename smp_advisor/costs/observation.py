@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from smp_advisor.core import GIB
 from smp_advisor.costs.evaluate import kinds_bytes, trained
 from smp_advisor.costs.learned import repeat_gib, seconds_by_quantity
-from smp_advisor.costs.memory import GIB, memory_error_squares, needed_bytes
+from smp_advisor.costs.memory import memory_error_squares, needed_bytes
 from smp_advisor.costs.step_time import Step, step_of
 from smp_advisor.costs.transfer import targets
 from smp_advisor.costs.world import World, vocabulary_shards

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.core import GIB
 from smp_advisor.core.files import sentence
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.effective_time import checkpoint_bytes, writing_nodes
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-GIB = 2**30
 HOST_SHARE = 0.8
 """Maximum share of host memory for a job. Data loading and the operating system use the remainder."""
 

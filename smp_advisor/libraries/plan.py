@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from smp_advisor.arguments import brief
 from smp_advisor.core.files import sentence
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.keywords import PlanFields as _PlanFields
+    from smp_advisor.keywords import PlanSettings
     from smp_advisor.workload.job import Precision
 
 Checkpointing = Literal[False, "each", "contiguous"] | str
@@ -29,68 +31,21 @@ MAX_PARAMETERS_LENGTH = 2500
 """Characters of one hyperparameter in SageMaker's CreateTrainingJob; the parameters travel as one, as JSON."""
 
 
-class PlanSettings(TypedDict, total=False):
-    """Fields of the plans of all libraries except ``library``; a plan takes those of its own library."""
-
-    version: str
-    pipeline_parallel_degree: int
-    tensor_parallel_degree: int
-    sharded_data_parallel_degree: int
-    shard_optimizer_state: bool
-    microbatches: int
-    active_microbatches: int | None
-    pipeline: Literal["interleaved", "simple"]
-    optimize: Literal["speed", "memory"]
-    placement_strategy: str
-    prescaled_batch: bool
-    fp16: bool
-    bf16: bool
-    ddp: bool | None
-    offload_activations: bool
-    activation_loading_horizon: int | None
-    auto_partition: bool
-    default_partition: int | None
-    delayed_parameter_initialization: bool
-    skip_tracing: bool
-    memory_weight: float | None
-    ddp_dist_backend: str | None
-    sdp_reduce_bucket_size: int | None
-    sdp_param_persistence_threshold: int | None
-    sdp_max_live_parameters: int | None
-    sdp_hierarchical_allgather: bool | None
-    sdp_gradient_clipping: float | None
-    tensor_parallel_seed: int | None
-    batch_size: int
-    activation_checkpointing: Checkpointing
-    partitions: int
-    horovod: bool
-    contiguous: bool
-    precision: Precision
-    hybrid_shard_degree: int
-    context_parallel_degree: int
-    expert_parallel_degree: int
-    sm_activation_offloading: bool | None
-    fsdp_cache_flush_warnings: bool | None
-    allow_empty_shards: bool | None
-    random_seed: int | None
-    gradient_accumulation_steps: int
-    fp8: bool
-    sharding_strategy: Literal["full_shard", "shard_grad_op", "hybrid_shard", "_hybrid_shard_zero2"]
-    distributed_backend: Literal["nccl", "smddp"]
-    enabled: bool
-    debug: bool
+if not TYPE_CHECKING:
+    _PlanFields = object  # with the fields of every library, for type checkers
 
 
 class _Keywords:
     """Signature of a kind of plan, for completion in notebooks: ``Plan(`` takes the keywords of every library."""
 
     def __get__(self, plan: object, kind: type[Plan]) -> Signature:
-        names = ("library", *PlanSettings.__annotations__)
-        defaults = dict.fromkeys(names, Parameter.empty) if kind is Plan else plan_defaults(kind)
+        of_each = (plan_defaults(record.plan) for record in libraries())
+        names = dict.fromkeys(("library", *(name for fields in of_each for name in fields)), Parameter.empty)
+        defaults = names if kind is Plan else plan_defaults(kind)
         return Signature([Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()])
 
 
-class Plan:
+class Plan(_PlanFields):
     """A training configuration as plain data: hashable, equal by value.
 
     ``Plan(library=..., ...)`` makes the plan of that library: a small class, whose fields are the parameters of the
@@ -173,26 +128,6 @@ class Plan:
 
     if TYPE_CHECKING:
         __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-        # Fields of single libraries, which a plan of another one does not have.
-        fp16: bool
-        bf16: bool
-        skip_tracing: bool
-        memory_weight: float | None
-        ddp_dist_backend: str | None
-        sdp_reduce_bucket_size: int | None
-        sdp_param_persistence_threshold: int | None
-        sdp_max_live_parameters: int | None
-        sdp_hierarchical_allgather: bool | None
-        sdp_gradient_clipping: float | None
-        tensor_parallel_seed: int | None
-        partitions: int
-        horovod: bool
-        contiguous: bool
-        sm_activation_offloading: bool | None
-        fsdp_cache_flush_warnings: bool | None
-        allow_empty_shards: bool | None
-        random_seed: int | None
-        enabled: bool
 
         @property
         def library(self) -> str:

@@ -87,7 +87,7 @@ def causes_of(
 
 
 def _not_counted(usual: Typical, restarts: int) -> Iterator[Cause]:
-    """Steps that the typical step leaves out, and changes of their time."""
+    """Yield steps that the typical step leaves out, and changes of their time."""
     dropped = dict(usual.dropped)
     if count := dropped.get("warm-up"):
         text = f"{plural(count, 'value')} at the start left out, while kernels are chosen and memory is reserved."
@@ -132,7 +132,7 @@ def _of_data(log: Log, usual: Typical) -> Iterator[Cause]:
 
 
 def _of_hosts(busy: Mapping[str, float]) -> Iterator[Cause]:
-    """One host whose GPUs work less than those of the others, which wait for it in their collectives."""
+    """Yield one host whose GPUs work less than those of the others, which wait for it in their collectives."""
     if len(busy) < 2:
         return
     slow = min(busy, key=lambda host: busy[host])
@@ -145,7 +145,7 @@ def _of_hosts(busy: Mapping[str, float]) -> Iterator[Cause]:
 
 
 def _of_parts(advice: Advice, usual: Typical, busy: Mapping[str, float], against: str) -> list[Cause]:
-    """The part of the step that the evidence singles out, or the measurement that would."""
+    """Return the part of the step that the evidence singles out, or the measurement that would."""
     nodes = advice.cluster.nodes
     if not busy:
         first = (

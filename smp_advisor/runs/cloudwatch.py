@@ -38,7 +38,7 @@ _EXPIRED = ("ExpiredToken", "RequestExpired", "InvalidClientTokenId", "Unrecogni
 
 
 def _queries(name: str, groups: list[dict[str, Any]], statistics: dict[str, str]) -> list[dict[str, Any]]:
-    """A query for each metric of each of the first hosts."""
+    """Return a query for each metric of each of the first hosts."""
     hosts = min(sum(group["InstanceCount"] for group in groups), _MOST_HOSTS)
     return [
         {
@@ -170,7 +170,7 @@ def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[st
 
 
 def _next(name: str, job: dict[str, Any], sagemaker: Any) -> str:
-    """The first later job with the same name before its time; empty if there is none yet."""
+    """Return the first later job with the same name before its time; empty if there is none yet."""
     base = _STAMP.sub("", name)
     try:
         later = sagemaker.list_training_jobs(

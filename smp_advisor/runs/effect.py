@@ -146,13 +146,13 @@ def candidates(*where: *Where, scalable: bool = True, min_fit_probability: float
 
 
 def full_probe(*where: *Where) -> Probe:
-    """The first steps of the run itself, on its cluster."""
+    """Return the first steps of the run itself, on its cluster."""
     model, cluster, job, plan = where
     return _probe(where, (model, cluster, replace(job, tokens=None), plan), estimate(*where))
 
 
 def _probe(where: Where, short: Where, figures: Estimate) -> Probe:
-    """A short job with these figures, and its expected effect on the plan if it takes the predicted time."""
+    """Return a short job with these figures, and its expected effect on the plan if it takes the predicted time."""
     (model, cluster, job, plan), target = where, estimate(*where)
     layout = layout_of_plan(short[3], short[2], short[1])
     run = observed(*short[:3], layout, step_seconds=figures.step_seconds)
@@ -197,7 +197,7 @@ def _smaller_plan(plan: Plan, cluster: Cluster, job: Job) -> Plan | None:
 
 
 def _models(model: Model, smaller: Plan, plan: Plan, *, scalable: bool) -> Iterator[Model]:
-    """The model with as many layers per stage, and with fewer."""
+    """Yield the model with as many layers per stage, and with fewer."""
     full = model.layer_count * smaller.pipeline_parallel_degree // plan.pipeline_parallel_degree
     if full == model.layer_count:
         yield model

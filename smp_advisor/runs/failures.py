@@ -73,7 +73,7 @@ class _Kind:
 
     @classmethod
     def of(cls, entry: Mapping[str, Any], patterns: Iterable[str], *, is_fact: bool) -> _Kind:
-        """The mechanism of an entry of the data files."""
+        """Return the mechanism of an entry of the data files."""
         named_first = sorted(patterns, key=lambda pattern: "(?P<" not in pattern)
         return cls(
             name=entry["name"],
@@ -173,7 +173,7 @@ class Failure(Shown):
 
 
 def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
-    """Why a training job failed; None if nothing in the text shows it.
+    """Return why a training job failed; None if nothing in the text shows it.
 
     The root cause comes first: when one of eight ranks runs out of memory, the others report a time-out of NCCL, and
     torchrun a failed child. A message after which the job finished ten more steps is not the cause.
@@ -232,7 +232,7 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
 
 
 def failure_of_plan(failure: Failure | str, cluster: Cluster) -> Failure:
-    """The failure, or that of a text, if another plan on the cluster avoids it; refuses others."""
+    """Return the failure, or that of a text, if another plan on the cluster avoids it; refuses others."""
     result = read_failure(failure) if isinstance(failure, str) else failure
     if not isinstance(result, Failure):
         raise CalibrationError(
@@ -250,7 +250,7 @@ def failure_of_plan(failure: Failure | str, cluster: Cluster) -> Failure:
 
 
 def _parts(text: str) -> list[tuple[int, str]]:
-    """The parts of a text that are read, each with the number of its first line."""
+    """Return the parts of a text that are read, each with the number of its first line."""
     if len(text) <= _FIRST + _LAST:
         return [(1, text)]
     start = len(text) - _LAST
@@ -319,7 +319,7 @@ def _depth_outside(kind: _Kind) -> int:
 def _first_match(
     patterns: list[tuple[_Kind, Pattern]], text: str, lines: Sequence[Line], row: int, raised: Raised
 ) -> tuple[_Kind, dict[str, str]] | None:
-    """The fact of an exception, or else its kind of the least depth."""
+    """Return the fact of an exception, or else its kind of the least depth."""
     matches = list(_matches(patterns, text, lines, row, raised))
     full = [entry for entry in matches if entry[0].name.startswith("gpu_memory")]  # in whatever called for the memory
     return min(full or matches, key=lambda entry: (not entry[0].is_fact, entry[0].depth), default=None)
@@ -346,7 +346,7 @@ def _matches(
 
 
 def _survivors(hits: Iterable[_Hit], lines: Sequence[Line]) -> Iterator[_Hit]:
-    """The hits that can have ended the job.
+    """Yield the hits that can have ended the job.
 
     Left out are those after which the job finished ten more steps, those that torchrun lists as later ones, exceptions
     after which the same process raised another one, and of exceptions that follow from each other all but one.
@@ -394,7 +394,7 @@ def _handled(hits: Iterable[_Hit], lines: Sequence[Line]) -> set[int]:
 
 
 def _settled(steps: list[tuple[int, str]]) -> int:
-    """The row from which on the log has lines of fewer than so many different steps; -1 without as many."""
+    """Return the row from which on the log has lines of fewer than so many different steps; -1 without as many."""
     numbers = set()
     for row, number in reversed(steps):
         numbers.add(number)
@@ -404,7 +404,7 @@ def _settled(steps: list[tuple[int, str]]) -> int:
 
 
 def _figures(message: str) -> dict[str, float]:
-    """Figures of an out-of-memory message in GiB."""
+    """Return figures of an out-of-memory message in GiB."""
     lowered, figures = message.translate(ASCII_LOWER), dict[str, float]()
     for name, patterns in _FIGURES.items():
         for pattern in patterns:
@@ -422,7 +422,7 @@ def _figures(message: str) -> dict[str, float]:
 
 
 def _memory_kind(figures: Mapping[str, float]) -> str:
-    """Whether the plan, another process or fragments of the allocator took the memory."""
+    """Return whether the plan, another process or fragments of the allocator took the memory."""
     total, reserved = figures.get("total", 0.0), figures.get("reserved", 0.0)
     if figures.get("outside", 0.0) > max(_CONTEXT_GIB, figures.get("tried", 0.0)):
         return "gpu_taken"
@@ -433,7 +433,7 @@ def _memory_kind(figures: Mapping[str, float]) -> str:
 
 
 def _sentences(kind: _Kind, hit: _Hit, slots: Mapping[str, str], lines: Sequence[Line]) -> tuple[str, str]:
-    """The event and the change that fixes it."""
+    """Return the event and the change that fixes it."""
     processes = len({line.process for line in lines if line.process})
     looked = plural(len(lines), "line") + (f" of {processes} processes" if processes > 1 else "")
     if kind is _UNKNOWN and hit.raised is not None:
@@ -452,7 +452,7 @@ def _sentences(kind: _Kind, hit: _Hit, slots: Mapping[str, str], lines: Sequence
 
 
 def _filled(template: str, slots: Mapping[str, str]) -> str:
-    """A sentence of the data files with its slots; a part in brackets is left out if it lacks one.
+    """Return a sentence of the data files with its slots; a part in brackets is left out if it lacks one.
 
     Texts of the log are put in last, so that nothing in them is read as a template.
     """
@@ -465,7 +465,7 @@ def _filled(template: str, slots: Mapping[str, str]) -> str:
 
 
 def _evidence(line: Line, hit: _Hit) -> str:
-    """The line, or of a long one the part about the message."""
+    """Return the line, or of a long one the part about the message."""
     text = " ".join(line.text.split())
     if len(text) <= _LONGEST_EVIDENCE:
         return text

@@ -85,7 +85,7 @@ _FACTORS = {"ms": 1e-3, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
 def number(value: object) -> float | None:
-    """A measured number, 0 or more: of Python, of NumPy, or as text."""
+    """Return a measured number, 0 or more: of Python, of NumPy, or as text."""
     if isinstance(value, str):
         value = value.replace(",", "")
     try:
@@ -96,7 +96,7 @@ def number(value: object) -> float | None:
 
 
 def seconds_of(clock: str) -> float:
-    """Seconds of a duration: ``1:02:03``, ``02:03``, ``15s``, or a number."""
+    """Return seconds of a duration: ``1:02:03``, ``02:03``, ``15s``, or a number."""
     total = 0.0
     for part in clock.strip().removesuffix("s").split(":"):
         total = 60 * total + (number(part) or 0.0)
@@ -104,7 +104,7 @@ def seconds_of(clock: str) -> float:
 
 
 def step_in(line: str) -> float | None:
-    """The number of the training step in a line."""
+    """Return the number of the training step in a line."""
     match = _STEP.search(line)
     if match is None or _ELSEWHERE.search(line, 0, match.start()):
         return None
@@ -112,13 +112,13 @@ def step_in(line: str) -> float | None:
 
 
 def proofs_in(line: str) -> dict[str, float]:
-    """Figures from which the work of a step follows."""
+    """Return figures from which the work of a step follows."""
     matches = ((name, pattern.search(line)) for name, pattern in _PROOFS.items())
     return {name: value for name, match in matches if match and (value := number(match[1])) is not None}
 
 
 def measures_in(line: str) -> dict[str, float]:
-    """Seconds per step and rates of a line."""
+    """Return seconds per step and rates of a line."""
     row: dict[str, float] = {}
     for pattern in _TIMES:
         match = pattern.search(line)
@@ -142,13 +142,13 @@ def measures_in(line: str) -> dict[str, float]:
 
 
 def waits_in(line: str) -> float | None:
-    """Seconds for which a step waited for data."""
+    """Return seconds for which a step waited for data."""
     match = _WAIT.search(line)
     return None if match is None else (number(match["value"]) or 0.0) * (1e-3 if match["unit"] == "ms" else 1.0)
 
 
 def loss_in(line: str, *, has_step: bool) -> float | None:
-    """The training loss of a line; nan, too, if it prints 0 next to a gradient that is not a number."""
+    """Return the training loss of a line; nan, too, if it prints 0 next to a gradient that is not a number."""
     for match in _LOSS.finditer(line):
         if not (match["sign"] or has_step) or _OTHER_LOSS.search(line, max(match.start() - 16, 0), match.start()):
             continue

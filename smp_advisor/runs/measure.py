@@ -132,7 +132,7 @@ def read_run(run: Any) -> tuple[Log, str]:
 
 
 def _required(log: Log, what: str, missing: int = 0) -> tuple[Log, str]:
-    """A log that is not empty, without the `missing` bytes in its middle."""
+    """Return a log that is not empty, without the `missing` bytes in its middle."""
     if missing:
         note = f"The log is long: {missing / 1e6:,.1f} MB in its middle were not read."
         log = replace(log, notes=(*log.notes, note))
@@ -144,7 +144,7 @@ def _required(log: Log, what: str, missing: int = 0) -> tuple[Log, str]:
 def measured_run(
     log: Log, model: Model, cluster: Cluster, job: Job, plan: Plan, *, name: str = "", accept: bool = False
 ) -> MeasuredRun:
-    """The run of a plan that a log measured. `accept` takes what is unlikely, never what no hardware reaches."""
+    """Return the run of a plan that a log measured. `accept` takes what is unlikely, never what no hardware reaches."""
     check_against(plan, cluster, model, job)
     batch = global_batch_size(plan, cluster)
     if log.global_batch_size is not None and log.global_batch_size != batch:
@@ -268,7 +268,7 @@ def _require_work(log: Log, batch: int, model: Model, cluster: Cluster, job: Job
 
 
 def _is_proven(log: Log, model: Model) -> bool:
-    """Whether figures of a log show the batch and the length of a step."""
+    """Return whether figures of a log show the batch and the length of a step."""
     tokens = bool({"tokens", "tokens per GPU"} & log.work.keys())
     samples = "samples" in log.work or log.global_batch_size is not None
     lengths = not model.reads_tokens or bool({"tokens per sequence", "TFLOP per GPU"} & log.work.keys())
@@ -276,7 +276,7 @@ def _is_proven(log: Log, model: Model) -> bool:
 
 
 def _doubt_of(log: Log, run: MeasuredRun, model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
-    """Why a log may be of another run: its time is far from the estimate, and nothing in it shows the batch."""
+    """Return why a log may be of another run: its time is far from the estimate, and nothing in it shows the batch."""
     if run.step_seconds is None or log.title == FIGURES or cluster.instance.gpu == PROCESSOR or _is_proven(log, model):
         return ""
     before = estimate(model, cluster, job, plan)

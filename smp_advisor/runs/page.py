@@ -76,7 +76,7 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
 
 
 def alarms_of(run: Run) -> tuple[str, ...]:
-    """Alarms of a run, one sentence each."""
+    """Return alarms of a run, one sentence each."""
     alarms = []
     if run.other_hardware:
         alarms.append(run.other_hardware)
@@ -105,7 +105,7 @@ def alarms_of(run: Run) -> tuple[str, ...]:
 
 
 def _of_steps(run: Run) -> Iterator[str]:
-    """Alarms about the step time."""
+    """Yield alarms about the step time."""
     expected, values = run.estimate, [sample.value for sample in run.samples][1:][-IN_A_ROW:]
     if expected is not None and not is_assumed(run.advice) and len(values) == IN_A_ROW:
         low, high = expected.step_seconds_range
@@ -125,7 +125,7 @@ def _of_steps(run: Run) -> Iterator[str]:
 
 
 def _is_silent(run: Run) -> bool:
-    """Whether as many polls as steps passed without a line, in which these steps fit."""
+    """Return whether as many polls as steps passed without a line, in which these steps fit."""
     if run.done or run.failed or run.last.status == "Stopping" or not run.log.samples or run.silent_polls < IN_A_ROW:
         return False
     if run.remaining_steps == 0:  # the script writes the model
@@ -137,7 +137,7 @@ def _is_silent(run: Run) -> bool:
 
 
 def conclusions_of(run: Run) -> tuple[str, ...]:
-    """Causes of a deviation, what the run taught about its plan and the recommendation, and an offer."""
+    """Return causes of a deviation, what the run taught about its plan and the recommendation, and an offer."""
     lines = [] if run.estimate is None or run.typical is None else [str(cause) for cause in run.causes()]
     learned, reason = run.learned
     if learned is None or run.advice is None:
@@ -159,7 +159,7 @@ def conclusions_of(run: Run) -> tuple[str, ...]:
 
 
 def elapsed(value: float) -> str:
-    """A duration: ``41 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
+    """Return a duration: ``41 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
     for unit, size in (("days", _DAY), ("h", 3600), ("min", 60)):
         if value >= 2 * size:
             return f"{value / size:.1f} {unit}" if value < 10 * size else f"{value / size:,.0f} {unit}"
@@ -173,7 +173,7 @@ _ORANGE = "#d55e00"
 
 
 def page_of(run: Run) -> tuple[str, str]:
-    """A run as it was read last, as text and as HTML."""
+    """Return a run as it was read last, as text and as HTML."""
     rows = [(row.label, row.measured, row.predicted) for row in run.figures()]
     figures = Table(columns=("", "Measured", "Predicted"), rows=rows)
     notes = [*run.notes]

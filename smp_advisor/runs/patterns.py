@@ -17,13 +17,13 @@ class Pattern:
 
     @classmethod
     def of(cls, text: str) -> Pattern:
-        """The pattern of a text in any case."""
+        """Return the pattern of a text in any case."""
         lowered = re.sub(r"(\\.|\(\?P<\w+>)|[A-Z]", lambda match: match[1] or match[0].lower(), text)
         return cls(re.compile(lowered), literal_of(lowered))
 
 
 def literal_of(pattern: str) -> str:
-    """The longest text that every match contains: a run of plain characters outside groups."""
+    """Return the longest text that every match contains: a run of plain characters outside groups."""
     runs, depth, place = [""], 0, 0
     while place < len(pattern):
         part: str = re.compile(r"\\.|\[\^?\]?[^]]*\]|\{[^}]*\}|.").match(pattern, place)[0]  # type: ignore[index]

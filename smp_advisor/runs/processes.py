@@ -177,7 +177,7 @@ def raised_in(lines: Sequence[Line]) -> Iterator[Raised]:
 
 
 def _message(lines: Sequence[Line], row: int, first: str) -> str:
-    """The message of an exception, with its further lines."""
+    """Return the message of an exception, with its further lines."""
     parts = [first.strip()]
     for line in lines[row + 1 : row + 60]:
         if line.process != lines[row].process:
@@ -193,7 +193,7 @@ def _message(lines: Sequence[Line], row: int, first: str) -> str:
 
 
 def _after(lines: Sequence[Line], row: int) -> str:
-    """The next line of the same process."""
+    """Return the next line of the same process."""
     return next((line.body for line in lines[row + 1 : row + 40] if line.process == lines[row].process), "")
 
 
@@ -237,7 +237,7 @@ _NO_STEP = re.compile(
 
 
 def step_of(line: Line) -> str:
-    """The number of the training step that a line reports; empty without one."""
+    """Return the number of the training step that a line reports; empty without one."""
     match = STEP.search(line.body[:400])
     if match is None or _NO_STEP.search(line.body, 0, match.start()) or line.quiet:
         return ""
@@ -245,7 +245,7 @@ def step_of(line: Line) -> str:
 
 
 def phase_at(lines: Sequence[Line], row: int, frames: str) -> str:
-    """The phase of the job in which a line was printed: by its traceback, or by the last mark before it."""
+    """Return the phase of the job in which a line was printed: by its traceback, or by the last mark before it."""
     for name in ("local", "load", "save", "evaluation"):
         if _PHASES[name].search(frames):
             return name

@@ -132,7 +132,7 @@ def _evidence() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def read_text(text: str) -> Log:
-    """Steps and memory of a log. Empty if no format matches."""
+    """Return steps and memory of a log. Empty if no format matches."""
     reader = Reader()
     reader.add(text)
     return reader.log
@@ -284,7 +284,7 @@ class Reader:
         return Log(title="log without measured steps", peak_gib=peaks)
 
     def _of_bars(self, entry: _Format) -> Log | None:
-        """The bar that runs longest is that of training: bars of evaluations begin again and again."""
+        """Return the bar that runs longest is that of training: bars of evaluations begin again and again."""
         keys = [key for key in self._bars if key[0] == entry.name]
         if not keys:
             return None
@@ -296,7 +296,7 @@ class Reader:
         return Log(title=entry.title, unit=unit, samples=samples, notes=note)
 
     def _proven(self, log: Log) -> Log:
-        """The log with the work of a step that further figures show."""
+        """Return the log with the work of a step that further figures show."""
         work = dict(log.work)
         for name, key in (("samples", "consumed"), ("tokens", "tokens")):
             points = [(row["step"], row[key]) for row in self._proofs if key in row]
@@ -318,7 +318,7 @@ class Reader:
 
 
 def _by_time_left(left: float, row: Row, unit: str) -> Row:
-    """Seconds per step of Keras's bar: by the time left, which has more digits, where both agree."""
+    """Return seconds per step of Keras's bar: by the time left, which has more digits, where both agree."""
     scale = {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
     printed, steps = row["per_step"] * scale, row["total"] - row["step"]
     if not steps:
@@ -330,7 +330,7 @@ def _by_time_left(left: float, row: Row, unit: str) -> Row:
 
 
 def _record(line: str) -> Row | None:
-    """The numbers of a JSON object in a line."""
+    """Return the numbers of a JSON object in a line."""
     start = line.find('{"')
     if start < 0 or line.rstrip()[-1:] != "}":
         return None
@@ -406,7 +406,7 @@ def _microsteps(rows: Sequence[Mapping[str, float]]) -> float:
 
 
 def _by_clock(rows: Sequence[Mapping[str, float]]) -> Log | None:
-    """Steps by the time stamps of lines whose rate leaves out a part of the step."""
+    """Return steps by the time stamps of lines whose rate leaves out a part of the step."""
     marked = [(row["step"], row["clock"]) for row in rows if "clock" in row and "partial_samples_per_second" in row]
     if len(marked) < 3:
         return None
@@ -418,7 +418,7 @@ def _by_clock(rows: Sequence[Mapping[str, float]]) -> Log | None:
 
 
 def _by_elapsed(rows: Sequence[Mapping[str, float]]) -> Log | None:
-    """Steps by the time since the start, if the log has no other time, or only the mean since the start."""
+    """Return steps by the time since the start, if the log has no other time, or only the mean since the start."""
     marked = [row for row in rows if "elapsed" in row and "step" in row]
     if len(marked) < 3:
         return None
@@ -432,7 +432,7 @@ def _by_elapsed(rows: Sequence[Mapping[str, float]]) -> Log | None:
 
 
 def _rounding(values: Sequence[float]) -> float:
-    """One standard deviation of the logarithm of printed values, by their last digit."""
+    """Return one standard deviation of the logarithm of printed values, by their last digit."""
     if not values:
         return 0.0
     digits = max(len(f"{value:.12g}".partition(".")[2]) for value in values)
@@ -450,7 +450,7 @@ def _add_peaks(peaks: dict[MemoryClass, float], entry: _Format, line: str) -> No
 
 
 def _differences(readings: Sequence[tuple[float, float]]) -> Iterable[Sample]:
-    """Seconds per step between readings of a clock. A restart begins with a new reading."""
+    """Yield seconds per step between readings of a clock. A restart begins with a new reading."""
     if not readings:
         return
     last_step, last_time = readings[0]
@@ -467,7 +467,7 @@ def _differences(readings: Sequence[tuple[float, float]]) -> Iterable[Sample]:
 
 
 def read_records(records: Iterable[Mapping[str, Any]], title: str) -> Log:
-    """Steps of rows with named values. The names are those of ``[columns]`` in ``data/formats.toml``."""
+    """Return steps of rows with named values. The names are those of ``[columns]`` in ``data/formats.toml``."""
     rows = [row for _, row in zip(range(_MAX_SAMPLES), records, strict=False)]
     names: dict[str, list[str]] = data_file("runs", "formats")["columns"]
     present = {key for row in rows for key in row}

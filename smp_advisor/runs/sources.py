@@ -98,14 +98,14 @@ class LogFile:
         self._place = 0
 
     def poll(self, *, metrics: bool) -> Poll:  # noqa: ARG002 - a file has none
-        """The complete new lines."""
+        """Return the complete new lines."""
         text = self.new_lines()
         if not text and self._place and not self.path.exists():
             return Poll(error=f"The log {self.name!r:.200} is no longer there.", kind="missing")
         return Poll(text=text)
 
     def new_lines(self) -> str:
-        """The lines since the last call."""
+        """Return the lines since the last call."""
         try:
             text, self._place = read_new(self.path, self._place, _MOST_BYTES)
         except FileNotFoundError:
@@ -127,7 +127,7 @@ class LogFolder(LogFile):
         self._with_steps = ""
 
     def poll(self, *, metrics: bool) -> Poll:  # noqa: ARG002 - a file has none
-        """The complete new lines of all logs."""
+        """Return the complete new lines of all logs."""
         new = {name: text for name, log in self._logs.items() if (text := log.new_lines())}
         mine = ""
         if not self._with_steps:
@@ -173,7 +173,7 @@ class LocalFolder(LogFile):
         )
 
     def state(self) -> dict[str, Any]:
-        """The content of the file of the status."""
+        """Return the content of the file of the status."""
         try:
             state = json.loads(read_bytes(self.folder / STATUS, CONFIGURATION))
         except (OSError, ValueError, RecursionError):
@@ -197,7 +197,7 @@ class LocalFolder(LogFile):
             return 0
 
     def _is_alive(self) -> bool:
-        """Whether the child process runs. One that has ended and was not collected has no command line."""
+        """Return whether the child process runs. One that has ended and was not collected has no command line."""
         if self._process is not None:
             return self._process.poll() is None
         import psutil
@@ -208,7 +208,7 @@ class LocalFolder(LogFile):
 
 
 def _is_status(state: Any) -> bool:
-    """Whether a document has the fields of a local run's status."""
+    """Return whether a document has the fields of a local run's status."""
     if not isinstance(state, dict):
         return False
     phases, settings = state.get("transitions", []), state.get("settings", {})
@@ -233,7 +233,7 @@ Source = TrainingJob | LogFile
 
 
 def source_in(path: Path) -> Source:
-    """The run in a folder of logs, or of a log."""
+    """Return the run in a folder of logs, or of a log."""
     if not path.is_dir():
         return LogFile(path)
     if (path / STATUS).is_file():
@@ -259,7 +259,7 @@ _MOST_ANSWER = 64 * 2**20
 
 
 def is_job_name(name: str) -> bool:
-    """Whether a text can be the name of a training job."""
+    """Return whether a text can be the name of a training job."""
     return _NAME.fullmatch(name) is not None
 
 

@@ -73,7 +73,7 @@ class Terms:
 
 
 def terms_of_start(advice: Advice, options: dict[str, Any], *, sdk: str = "auto", tag: bool = True) -> Terms:
-    """The job of an advice; refuses one that is not expected to train."""
+    """Return the job of an advice; refuses one that is not expected to train."""
     place = (advice.model, advice.cluster, advice.job, advice.plan)
     settings = {"script": advice.script, "data": advice.data, **options}
     words, objections = terms_of(*place, min_fit_probability=advice.min_fit_probability, **settings)
@@ -87,7 +87,7 @@ def terms_of_start(advice: Advice, options: dict[str, Any], *, sdk: str = "auto"
 
 
 def _new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
-    """The folder of the user's choice, or the next free one next to the notebook."""
+    """Return the folder of the user's choice, or the next free one next to the notebook."""
     if folder is None:
         place = next(path for number in range(1, 10_000) if not (path := Path(f"smp_runs/{kind}-{number}")).exists())
     else:
@@ -158,7 +158,7 @@ def start_local(
 def _prediction(
     advise: Callable[..., Any], small: Any, processes: int, steps: int
 ) -> tuple[Advice | None, tuple[str, ...]]:
-    """The advice for the small training on this machine."""
+    """Return the advice for the small training on this machine."""
     if small.model is None:
         return None, ("The family of the model has no cost model, so there is no prediction of its local run.",)
     batch = processes * small.plan.batch_size
@@ -215,7 +215,7 @@ def start_job(advice: Advice, cell: str, place: str | os.PathLike[str] | None, *
 
 
 def _child(command: list[str], folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    """A process that outlives this one, with its output in a file."""
+    """Return a process that outlives this one, with its output in a file."""
     with log.open("wb") as output:
         return subprocess.Popen(
             command,

@@ -69,7 +69,7 @@ class Typical:
 
 
 def typical(samples: Sequence[Sample]) -> Typical | None:
-    """The median step of a log; None without a usable value."""
+    """Return the median step of a log; None without a usable value."""
     segments, repeated = _segments(samples)
     if not segments:
         return None
@@ -101,7 +101,7 @@ def typical(samples: Sequence[Sample]) -> Typical | None:
 def _of_settled(
     settled: Sequence[Sample], dropped: dict[str, int], changed: tuple[int | None, float] | None
 ) -> Typical:
-    """The typical step of samples without warm-up."""
+    """Return the typical step of samples without warm-up."""
     distances = [math.log(sample.value) for sample in settled]
     middle = median(distances)
     distances = [distance - middle for distance in distances]
@@ -158,7 +158,7 @@ def _slope(windows: Sequence[tuple[tuple[float, float], ...]]) -> tuple[float, f
 
 
 def _change(logs: Sequence[float]) -> int:
-    """The place of a lasting change in a row of logarithms; 0 without one."""
+    """Return the place of a lasting change in a row of logarithms; 0 without one."""
     if len(logs) < 2 * _LEAST_PART:
         return 0
     smooth = [median(logs[max(place - 2, 0) : place + 3]) for place in range(len(logs))]  # without single stalls

@@ -348,7 +348,7 @@ class Run(Shown):
         return None if total is None else max(total - (self.step or 0), 0)
 
     def remaining_days(self) -> tuple[float, float, float] | None:
-        """Days to the end with their interval, with the overheads of the prediction."""
+        """Return days to the end with their interval, with the overheads of the prediction."""
         steps, ranged = self.remaining_steps, self.step_range
         if steps is None or ranged is None:
             return None
@@ -404,7 +404,7 @@ class Run(Shown):
         return peak / self.advice.cluster.instance.gpu_memory_gib
 
     def causes(self) -> tuple[Cause, ...]:
-        """Causes of the deviation from the prediction, each with its evidence and the change to try.
+        """Return causes of the deviation from the prediction, each with its evidence and the change to try.
 
         Raises
         ------
@@ -423,7 +423,7 @@ class Run(Shown):
         return causes_of(self.advice, self.typical, self.log, busy=busy, restarts=restarts)
 
     def calibrated(self) -> Advice:
-        """The advice with what the run measured. `Advice.learned` shows its intervals before and after.
+        """Return the advice with what the run measured. `Advice.learned` shows its intervals before and after.
 
         Raises
         ------
@@ -443,7 +443,7 @@ class Run(Shown):
         return self.advice.calibrate(self, accept=self.is_local)
 
     def measured(self, cluster: Cluster) -> tuple[Advice | None, Log]:
-        """The prediction whose plan the run measured, if any, and its log, for an advice on a cluster."""
+        """Return the prediction whose plan the run measured, if any, and its log, for an advice on a cluster."""
         if self.is_local and cluster.instance.gpu != PROCESSOR:
             raise RunError(f"{self.name} ran on processors, and teaches nothing about GPUs: use run.calibrated().")
         if self.other_hardware:

@@ -70,7 +70,7 @@ class Worth(Shown):
         return f"{what}: measure." if self.measure else f"Not worth measuring: {what[0].lower()}{what[1:]}."
 
     def cells(self, sdk: str = "auto", **options: Any) -> tuple[str, ...]:
-        """The cells of the probes: for each one its training script, if it is generated, and its job.
+        """Return the cells of the probes: for each one its training script, if it is generated, and its job.
 
         Parameters
         ----------
@@ -92,7 +92,7 @@ class Worth(Shown):
         return tuple(f"probe_{place}" for place in range(1, len(self.probes) + 1))
 
     def learn(self, *logs: Any) -> Advice:
-        """The advice with what the probes taught, from the log or `Run` of each in the order of `probes`.
+        """Return the advice with what the probes taught, from the log or `Run` of each in the order of `probes`.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class Worth(Shown):
 
 
 def worth_measuring(advice: Advice) -> Worth:
-    """The best probes of an advice's leading plans. See `Advice.worth_measuring`."""
+    """Return the best probes of an advice's leading plans. See `Advice.worth_measuring`."""
     total, rate = advice.estimate.usd_total, advice.estimate.tokens_per_second
     if total is None:
         missing = "tokens=" if advice.job.tokens is None else "usd_per_hour= of the instance"
@@ -154,7 +154,7 @@ def worth_measuring(advice: Advice) -> Worth:
 
 
 def _probes(advice: Advice, plan: Plan) -> list[Probe]:
-    """The best short job on one or two nodes, if there is any, and one on the cluster of the run."""
+    """Return the best short job on one or two nodes, if there is any, and one on the cluster of the run."""
     where = (advice.model, advice.cluster, advice.job, plan)
     try:
         least = advice.min_fit_probability
@@ -206,7 +206,7 @@ class Offer(Shown):
     """Location of the run's checkpoints; empty if it is unknown."""
 
     def cell(self, **options: Any) -> str:
-        """The cell that resumes the run with the plan, from its checkpoints. Stop the run first."""
+        """Return the cell that resumes the run with the plan, from its checkpoints. Stop the run first."""
         return self.advice.cell(
             plan=self.plan, **({"checkpoints": self.checkpoints} if self.checkpoints else {}) | options
         )

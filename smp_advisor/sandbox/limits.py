@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 
-GIB = 2**30
+from smp_advisor.core import GIB
+
 GUARD_SECONDS = 3600.0
 """Time after which a child process is stopped, with an error: ten times what the slowest profile takes on one core. It
 guards against code that hangs; counts of operators, FLOPs and bytes limit the work of a stage."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from smp_advisor.core import GIB
 from smp_advisor.core.files import data_file
 from smp_advisor.costs.evaluate import estimate, seconds_columns
-from smp_advisor.costs.memory import GIB
 from smp_advisor.costs.wording import percent, plural
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries.layout import of_own_code

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smp_advisor.core import GIB
 from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.costs.evaluate import (
     estimate,
@@ -19,7 +20,6 @@ from smp_advisor.costs.evaluate import (
     seconds_columns,
     trained,
 )
-from smp_advisor.costs.memory import GIB
 from smp_advisor.costs.phases import HOST_SHARE
 from smp_advisor.costs.uncertainty import DIVISIONS, comparison_spread, kind_names, plan_divisions
 from smp_advisor.costs.wording import plural

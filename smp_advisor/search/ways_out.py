@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.core import GIB
 from smp_advisor.core.files import sentence
 from smp_advisor.core.tables import Table
 from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.costs.evaluate import fit_probability
-from smp_advisor.costs.memory import GIB
 from smp_advisor.costs.wording import (
     batch_limit,
     gib,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,11 @@ class Change:
     """The change with its effect on memory and throughput."""
     problem: str
     """Reason why the settings on screen cannot be combined; `advice.plan` is then the last valid plan."""
+
+
+def _of(path: str) -> Any:
+    """Return the property of a part of the advice: of its recommendation, or of the plan on screen."""
+    return property(attrgetter(path))
 
 
 @checked_methods
@@ -144,137 +150,61 @@ class Advice:
 
     # Of the recommendation, whatever is on screen.
 
-    @property
-    def model(self) -> Model:
-        """Model of the request."""
-        return self.recommended.model
-
-    @property
-    def cluster(self) -> Cluster:
-        """Cluster of the plan. The objective ``cost`` may choose another cluster than the requested one."""
-        return self.recommended.cluster
-
-    @property
-    def request(self) -> Request:
-        """The request, which `change` and `again` search again."""
-        return self.recommended.request
-
-    @property
-    def decision(self) -> Decision:
-        """How certain the choice is, and the reasons for its global batch."""
-        return self.recommended.decision
-
-    @property
-    def library_because(self) -> str:
-        """The library with its status, and the reason for it, if the advisor chose it."""
-        return self.recommended.library_because
-
-    @property
-    def library_comparisons(self) -> tuple[str, ...]:
-        """One sentence for each other library, if the advisor chose the library."""
-        return self.recommended.library_comparisons
-
-    @property
-    def requested(self) -> tuple[str, ...]:
-        """Settings of the user: "sequence length 512", "tensor parallel degree 4", ..."""
-        return self.recommended.requested
-
-    @property
-    def defaults(self) -> tuple[str, ...]:
-        """Settings that the user left at their default: "sequence length 2,048 tokens", ..."""
-        return self.recommended.defaults
-
-    @property
-    def objective(self) -> Objective:
-        """Order of the plans: throughput, cost, headroom or simplicity."""
-        return self.recommended.objective
-
-    @property
-    def min_fit_probability(self) -> float:
-        """Required probability of fitting."""
-        return self.recommended.min_fit_probability
-
-    @property
-    def script(self) -> str | None:
-        """Path of the user's own training script; None for the generated one."""
-        return self.recommended.script
-
-    @property
-    def data(self) -> str | None:
-        """S3 URI of the training channel; None for synthetic tokens."""
-        return self.recommended.data
-
-    @property
-    def sizes(self) -> ClusterSizes | None:
-        """The compared clusters, if the request left the cluster open or its objective is the cost."""
-        return self.recommended.sizes
-
-    @property
-    def result(self) -> SearchResult:
-        """The plans that the search compared."""
-        return self.recommended.result
-
-    @property
-    def alternatives(self) -> pd.DataFrame:
-        """The best plan of each combination of techniques, best first, with the reason why it is not recommended."""
-        return self.recommended.alternatives
-
-    @property
-    def plans_enumerated(self) -> int:
-        """Number of plans that the library can express on the searched clusters."""
-        return self.recommended.plans_enumerated
-
-    @property
-    def plans_scored(self) -> int:
-        """Number of plans whose memory and fit were computed."""
-        return self.recommended.plans_scored
-
-    @property
-    def plans_fit(self) -> int:
-        """Number of plans that fit with the required probability. Their time was computed, too."""
-        return self.recommended.plans_fit
+    model: Model = _of("recommended.model")
+    """Model of the request."""
+    cluster: Cluster = _of("recommended.cluster")
+    """Cluster of the plan. The objective ``cost`` may choose another cluster than the requested one."""
+    request: Request = _of("recommended.request")
+    """The request, which `change` and `again` search again."""
+    decision: Decision = _of("recommended.decision")
+    """How certain the choice is, and the reasons for its global batch."""
+    library_because: str = _of("recommended.library_because")
+    """The library with its status, and the reason for it, if the advisor chose it."""
+    library_comparisons: tuple[str, ...] = _of("recommended.library_comparisons")
+    """One sentence for each other library, if the advisor chose the library."""
+    requested: tuple[str, ...] = _of("recommended.requested")
+    """Settings of the user: "sequence length 512", "tensor parallel degree 4", ..."""
+    defaults: tuple[str, ...] = _of("recommended.defaults")
+    """Settings that the user left at their default: "sequence length 2,048 tokens", ..."""
+    objective: Objective = _of("recommended.objective")
+    """Order of the plans: throughput, cost, headroom or simplicity."""
+    min_fit_probability: float = _of("recommended.min_fit_probability")
+    """Required probability of fitting."""
+    script: str | None = _of("recommended.script")
+    """Path of the user's own training script; None for the generated one."""
+    data: str | None = _of("recommended.data")
+    """S3 URI of the training channel; None for synthetic tokens."""
+    sizes: ClusterSizes | None = _of("recommended.sizes")
+    """The compared clusters, if the request left the cluster open or its objective is the cost."""
+    result: SearchResult = _of("recommended.result")
+    """The plans that the search compared."""
+    alternatives: pd.DataFrame = _of("recommended.alternatives")
+    """The best plan of each combination of techniques, best first, with the reason why it is not recommended."""
+    plans_enumerated: int = _of("recommended.plans_enumerated")
+    """Number of plans that the library can express on the searched clusters."""
+    plans_scored: int = _of("recommended.plans_scored")
+    """Number of plans whose memory and fit were computed."""
+    plans_fit: int = _of("recommended.plans_fit")
+    """Number of plans that fit with the required probability. Their time was computed, too."""
 
     # Of the plan on screen.
 
-    @property
-    def estimate(self) -> Estimate:
-        """The estimate of the plan."""
-        return self.controls.estimate
-
-    @property
-    def job(self) -> Job:
-        """Training run. `estimate.global_batch_size` is the batch that the search chose."""
-        return self.controls.advice.job
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """The ordered practices, each with its decision, figures, trade-off and source."""
-        return self.explained.steps
-
-    @property
-    def pitfalls(self) -> tuple[Pitfall, ...]:
-        """Requirements of the plan for the training script, the data pipeline and the job."""
-        return self.explained.pitfalls
-
-    @property
-    def reference(self) -> Reference | None:
-        """AWS's nearest reference configuration, with the differences; None if AWS publishes none for the library."""
-        return self.explained.reference
-
-    @property
-    def because(self) -> str:
-        """Reasons for the plan and for its batch."""
-        return self.explained.because
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings about the plan, and what was read of the user's script."""
-        return self.explained.warnings
-
-    @property
-    def learned(self) -> Summary | None:
-        """The effect of your measured runs on the plan, before and after; None without a calibration."""
-        return self.explained.learned
+    estimate: Estimate = _of("controls.estimate")
+    """The estimate of the plan."""
+    job: Job = _of("controls.advice.job")
+    """Training run. `estimate.global_batch_size` is the batch that the search chose."""
+    steps: tuple[Step, ...] = _of("explained.steps")
+    """The ordered practices, each with its decision, figures, trade-off and source."""
+    pitfalls: tuple[Pitfall, ...] = _of("explained.pitfalls")
+    """Requirements of the plan for the training script, the data pipeline and the job."""
+    reference: Reference | None = _of("explained.reference")
+    """AWS's nearest reference configuration, with the differences; None if AWS publishes none for the library."""
+    because: str = _of("explained.because")
+    """Reasons for the plan and for its batch."""
+    warnings: tuple[str, ...] = _of("explained.warnings")
+    """Warnings about the plan, and what was read of the user's script."""
+    learned: Summary | None = _of("explained.learned")
+    """The effect of your measured runs on the plan, before and after; None without a calibration."""
 
     @property
     def is_recommended(self) -> bool:
@@ -533,7 +463,7 @@ class Advice:
         return self._snapshots[name]
 
     def compare(self, *plans: Plan | int | str) -> Comparison:
-        """Settings and figures of two plans, and the price of the difference.
+        """Return settings and figures of two plans, and the price of the difference.
 
         Parameters
         ----------
@@ -565,7 +495,7 @@ class Advice:
             return compare(left, right, (left_name, right_name))
 
     def _end(self, plan: Plan | int | str, on_screen: ControlState) -> tuple[Entry, str]:
-        """A plan of a comparison with its name."""
+        """Return a plan of a comparison with its name."""
         if plan == ON_SCREEN:
             return replace(self._history.current, state=on_screen), ON_SCREEN
         if plan == RECOMMENDED:
@@ -600,7 +530,7 @@ class Advice:
         return compare(_entry(advice), _entry(self), ("Other advice", "This advice"))
 
     def report(self, *, details: bool = False) -> str:
-        """The recommendation as text, after the comparison with it if another plan is on screen."""
+        """Return the recommendation as text, after the comparison with it if another plan is on screen."""
         text = report(self.recommended, details=details)
         if self.is_recommended:
             return text
@@ -647,7 +577,7 @@ class Advice:
         return self.ranks(plan, placement_strategy).frame()
 
     def chart(self, name: str, plan: Plan | int | None = None) -> Chart:
-        """A chart as a picture in notebooks, a table in text, and an SVG file with `Chart.save`.
+        """Return a chart as a picture in notebooks, a table in text, and an SVG file with `Chart.save`.
 
         Parameters
         ----------
@@ -699,7 +629,7 @@ class Advice:
             write_text(self.as_json() if page is None else page(self.as_recommended()), path)
 
     def as_json(self) -> str:
-        """The advice as JSON text, the content of the file of `save`."""
+        """Return the advice as JSON text, the content of the file of `save`."""
         from smp_advisor.session.written import live_text
 
         with self.turn:
@@ -746,7 +676,7 @@ class Advice:
     compare_clusters = clusters.compare_clusters
 
     def _mime_(self) -> tuple[str, str]:
-        """The plan on screen for marimo, which has no formatters of IPython."""
+        """Return the plan on screen for marimo, which has no formatters of IPython."""
         from html import escape
 
         from smp_advisor.session.written import html_report

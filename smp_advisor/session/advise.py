@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.advice.recommendation import recommend
 from smp_advisor.advice.request import Request
 from smp_advisor.session.advice import Advice
-from smp_advisor.session.options import AdviseSettings, completes
+from smp_advisor.session.options import completes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Unpack
 
     from smp_advisor.cluster import Cluster, Instance
+    from smp_advisor.keywords import AdviseSettings
     from smp_advisor.search.sizes import Progress
     from smp_advisor.workload.job import Job
 
 
-@completes(AdviseSettings)
+@completes("AdviseSettings", "PlanSettings")
 def advise(
     model: Any,
     cluster: Cluster | Instance | str | Sequence[Instance | str],

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.session.options import JobOptionSettings, completes
+from smp_advisor.session.options import completes
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.keywords import JobOptionSettings
     from smp_advisor.runs import Probe
     from smp_advisor.session import Advice
     from smp_advisor.workload import Job, Model
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     Run = tuple[Model, Cluster, Job, Plan]
 
 
-@completes(JobOptionSettings)
+@completes("JobOptionSettings")
 def cell(
     advice: Advice,
     sdk: str = "auto",
@@ -29,7 +30,7 @@ def cell(
     tag: bool = True,
     **options: Unpack[JobOptionSettings],
 ) -> str:
-    """The cell that starts the job, for `plan` or the recommended plan.
+    """Return the cell that starts the job, for `plan` or the recommended plan.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ def cell(
 
 
 def export(advice: Advice, format: str, plan: Plan | None = None, **options: Any) -> str:  # noqa: A002 - users' word
-    """The job as a Kubernetes PyTorchJob or a Slurm batch script.
+    """Return the job as a Kubernetes PyTorchJob or a Slurm batch script.
 
     Parameters
     ----------
@@ -71,9 +72,9 @@ def export(advice: Advice, format: str, plan: Plan | None = None, **options: Any
     return exported(*run_of(advice, plan), format=format, **_checked(advice) | settings)
 
 
-@completes(JobOptionSettings)
+@completes("JobOptionSettings")
 def local_cell(advice: Advice, plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
-    """The ``%%smp_local`` cell that tries the training on this machine, with a small model of the family."""
+    """Return the ``%%smp_local`` cell that tries the training on this machine, with a small model of the family."""
     from smp_advisor.export import local_cell
 
     return local_cell(*run_of(advice, plan), **_options(advice, options))
@@ -82,7 +83,7 @@ def local_cell(advice: Advice, plan: Plan | None = None, **options: Unpack[JobOp
 def script_cell(
     advice: Advice, plan: Plan | None = None, *, trainer: str | None = None, objective: str | None = None
 ) -> str:
-    """The ``%%writefile`` cell with a complete training script for this model; empty for the user's own script.
+    """Return the ``%%writefile`` cell with a complete training script for this model; empty for the user's own script.
 
     `trainer` and `objective` are those of the job's cell, see `JobOptions`.
     """
@@ -98,7 +99,7 @@ def script_files(advice: Advice, plan: Plan | None = None) -> dict[str, str]:
     return {} if advice.script or not builds(advice.model) else companions(writable(*run_of(advice, plan)))
 
 
-@completes(JobOptionSettings)
+@completes("JobOptionSettings")
 def probe_cell(
     advice: Advice,
     sdk: str = "auto",
@@ -107,7 +108,7 @@ def probe_cell(
     probe: Probe | None = None,
     **options: Unpack[JobOptionSettings],
 ) -> str:
-    """The cell that starts the job of `probe`, with its price and its expected effect as comments.
+    """Return the cell that starts the job of `probe`, with its price and its expected effect as comments.
 
     `probe_script_cell` writes its training script. ``advice.calibrate(log, probe=True)`` reads its log.
     """
@@ -123,7 +124,7 @@ def probe_cell(
 
 
 def probe_script_cell(advice: Advice, plan: Plan | None = None, *, probe: Probe | None = None) -> str:
-    """The ``%%writefile`` cell with the training script of `probe`; empty for the user's own script."""
+    """Return the ``%%writefile`` cell with the training script of `probe`; empty for the user's own script."""
     from smp_advisor.export import script_cell
 
     probe = probe or advice.probe(plan)
@@ -131,13 +132,13 @@ def probe_script_cell(advice: Advice, plan: Plan | None = None, *, probe: Probe 
 
 
 def monitoring_cell(advice: Advice, *, region: str | None = None) -> str:
-    """The cell that shows metrics and logs of the running job, with links to the console."""
+    """Return the cell that shows metrics and logs of the running job, with links to the console."""
     from smp_advisor.export import monitoring_cell
 
     return monitoring_cell(advice.cluster, region=region)
 
 
-@completes(JobOptionSettings)
+@completes("JobOptionSettings")
 def permissions_cell(
     advice: Advice, plan: Plan | None = None, *, sdk: str = "auto", **options: Unpack[JobOptionSettings]
 ) -> str:
@@ -149,9 +150,9 @@ def permissions_cell(
     )
 
 
-@completes(JobOptionSettings)
+@completes("JobOptionSettings")
 def quota_cell(advice: Advice, **options: Unpack[JobOptionSettings]) -> str:
-    """The cell that requests the account's quota and the current price from AWS, with a time limit."""
+    """Return the cell that requests the account's quota and the current price from AWS, with a time limit."""
     from smp_advisor.export import quota_cell
 
     return quota_cell(advice.cluster, **_options(advice, options))
@@ -169,12 +170,12 @@ def _options(advice: Advice, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(advice: Advice) -> dict[str, Any]:
-    """Options of the checks of a job before it is written."""
+    """Return options of the checks of a job before it is written."""
     return {"min_fit_probability": advice.min_fit_probability, "script_check": _script_warnings}
 
 
 def _carrying(advice: Advice, run: Run, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a job with its prediction in the environment."""
+    """Return the options of a job with its prediction in the environment."""
     from smp_advisor.session.written import carried
 
     environment = options.get("environment") or {}
@@ -187,7 +188,7 @@ def _carrying(advice: Advice, run: Run, options: dict[str, Any]) -> dict[str, An
 
 
 def _script_warnings(script: str, plan: Plan, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """The check of a script of the user, which jobs with a generated script do not import."""
+    """Return the check of a script of the user, which jobs with a generated script do not import."""
     from smp_advisor.review.scripts.check import warnings_of_script
 
     return warnings_of_script(script, plan, hyperparameters)

@@ -109,7 +109,7 @@ def _workload(first: Entry, second: Entry) -> Iterator[Row]:
 
 
 def _settings(first: Entry, second: Entry) -> Iterator[Row]:
-    """Settings with a control, then the other fields of the plans."""
+    """Yield settings with a control, then the other fields of the plans."""
     left, right = (
         dict(zip(rows_of(of.plan.library).values(), configuration(of.advice, of.plan), strict=True))
         for of in (first.state, second.state)

@@ -60,12 +60,12 @@ class ControlState:
         return settings_of(self.plan, self.advice.job) if self.problem else self.settings
 
     def is_at(self, state: ControlState) -> bool:
-        """Whether both are the same plan and job."""
+        """Return whether both are the same plan and job."""
         return self.settings == state.settings and self.plan == state.plan and self.advice.job == state.advice.job
 
 
 def recommended(advice: Recommendation) -> ControlState:
-    """The controls at the recommendation."""
+    """Return the controls at the recommendation."""
     return _at(advice, advice.plan, advice.estimate)
 
 
@@ -100,7 +100,7 @@ def adopt(state: ControlState, plan: Plan) -> ControlState:
 
 
 def summarized(before: ControlState, after: ControlState, moved: str = "") -> ControlState:
-    """The state after a change, with its summary."""
+    """Return the state after a change, with its summary."""
     library = after.advice.plan.library
     rows, label = list(rows_of(library).values()), labels_of(library).get(moved, "")
     texts = [configuration(state.advice, state.plan) for state in (before, after)]
@@ -111,7 +111,7 @@ def summarized(before: ControlState, after: ControlState, moved: str = "") -> Co
 def describe(
     rows: Sequence[str], texts: Sequence[Sequence[str]], before: Estimate, after: Estimate, *, moved: str
 ) -> str:
-    """A change in a sentence: the moved setting, those that follow, memory, speed and fit; empty without one."""
+    """Return a change in a sentence: the moved setting, those that follow, memory, speed and fit; empty without one."""
     changes = {
         row: f"{was or 'none'} → {now or 'none'}" for row, was, now in zip(rows, *texts, strict=True) if was != now
     }
@@ -148,7 +148,7 @@ def repairs_of(state: ControlState) -> list[dict[str, Any]]:
 
 
 def require(state: ControlState) -> ControlState:
-    """The same state, if its settings can be combined."""
+    """Return the same state, if its settings can be combined."""
     if state.problem:
         raise PlanError(state.problem)
     return state
@@ -176,7 +176,7 @@ class Entry:
     """Gesture of a view, such as the drag of a slider, whose moves are one entry; empty for a change from Python."""
 
     def shows(self, entry: Entry) -> bool:
-        """Whether both are the same plan of the same recommendation."""
+        """Return whether both are the same plan of the same recommendation."""
         return self.recommended is entry.recommended and self.state.is_at(entry.state)
 
 
@@ -193,7 +193,7 @@ class History:
         return self.entries[self.position]
 
     def entered(self, entry: Entry) -> History:
-        """The history with a new last entry."""
+        """Return the history with a new last entry."""
         before = self.entries[: self.position + 1]
         if len(before) > 1 and entry.gesture and entry.gesture == self.current.gesture:
             before = before[:-1]
@@ -203,7 +203,7 @@ class History:
         return replace(self, entries=entries, position=len(entries) - 1)
 
     def moved(self, steps: int) -> History:
-        """The history at another position; the nearest one that exists."""
+        """Return the history at another position; the nearest one that exists."""
         return replace(self, position=min(max(self.position + steps, 0), len(self.entries) - 1))
 
 
@@ -225,7 +225,7 @@ def changed(
 
 
 def pins_of(advice: Recommendation) -> tuple[str, ...]:
-    """Controls of the plan whose values the request fixes. Settings of its job are part of the request."""
+    """Return controls of the plan whose values the request fixes. Settings of its job are part of the request."""
     library = advice.plan.library
     codec, controls = get_library(library).control_codec, get_library(library).controls
     values = settings_of(advice.plan, advice.job)
@@ -233,7 +233,7 @@ def pins_of(advice: Recommendation) -> tuple[str, ...]:
 
 
 def fields_of_pins(library: str, pins: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of `advise` that fix the values of controls: fields of the plan and of the job."""
+    """Return keywords of `advise` that fix the values of controls: fields of the plan and of the job."""
     codec, controls = get_library(library).control_codec, get_library(library).controls
     of_plan = codec.fields({name: value for name, value in pins.items() if name in controls})
     return {**of_plan, **{name: value for name, value in pins.items() if name in job_labels(library)}}
@@ -251,11 +251,11 @@ class SearchAgain:
     """Values of the pinned settings."""
 
     def run(self, **progress: Any) -> Recommendation:
-        """The new recommendation. ``on_progress`` is that of `advise`."""
+        """Return the new recommendation. ``on_progress`` is that of `advise`."""
         return changed(self.advice, self.changes, self.pins, **progress)
 
     def summary(self, after: Recommendation) -> str:
-        """The change with its effect: "Instance count 16 → 8: 26.1 of 39.4 GiB per GPU, throughput −48 %"."""
+        """Return the change with its effect: "Instance count 16 → 8: 26.1 of 39.4 GiB per GPU, throughput −48 %"."""
         texts = [
             f"{_TITLES.get(name, name.replace('_', ' '))} {_text(self._before(name))} → {_text(value)}"
             for name, value in self.changes.items()

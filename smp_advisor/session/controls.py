@@ -114,7 +114,7 @@ def estimates_of(advice: Recommendation, plans: Sequence[Plan]) -> list[Estimate
 
 
 def _fitting(advice: Recommendation, plan: Plan, sizes: Sequence[int], least: float | None = None) -> list[bool]:
-    """Whether each of some batch sizes fits, with a probability if one is required."""
+    """Return whether each of some batch sizes fits, with a probability if one is required."""
     plans = [replace(plan, batch_size=size) for size in sizes]
     estimates = estimate_many(advice.model, advice.cluster, advice.job, plans)
     return [value.fits if least is None else fits(value, least) for value in estimates]
@@ -169,7 +169,7 @@ class Control:
 
 
 def controls(advice: Recommendation, settings: Settings) -> list[Control]:
-    """Every control with its values, while the others are fixed."""
+    """Return every control with its values, while the others are fixed."""
     situation = Situation(
         plan=advice.plan,
         fields=plan_fields_of(advice, settings),
@@ -224,7 +224,7 @@ def controls(advice: Recommendation, settings: Settings) -> list[Control]:
 
 
 def _of_plan(advice: Recommendation, settings: Settings, name: str, values: Sequence[Setting]) -> Control:
-    """A control of the plan. The batch also has sizes that do not fit; a single value has its reason."""
+    """Return a control of the plan. The batch also has sizes that do not fit; a single value has its reason."""
     if name == BATCH:
         sizes = cast("Sequence[int]", values)
         sizes = [*sizes, *sizes_beyond(advice, settings, sizes)]
@@ -290,7 +290,7 @@ def repairs(advice: Recommendation, base: Settings, name: str, value: Setting) -
 
 
 def _single(advice: Recommendation, target: Settings, name: str) -> Iterator[_Candidate]:
-    """The settings with one other control at each of its positions. The kind of code is a fact, not a choice."""
+    """Yield the settings with one other control at each of its positions. The kind of code is a fact, not a choice."""
     for control in controls(advice, target):
         if control.name not in {name, STACK}:
             for value in control.values:
@@ -299,7 +299,7 @@ def _single(advice: Recommendation, target: Settings, name: str) -> Iterator[_Ca
 
 
 def _in_other_precision(advice: Recommendation, target: Settings, name: str) -> Iterator[_Candidate]:
-    """The settings in another precision and with one more change."""
+    """Yield the settings in another precision and with one more change."""
     for precision in precisions_for(advice):
         if PRECISION in target and name != PRECISION and precision != target[PRECISION]:
             for changed, settings in _single(advice, {**target, PRECISION: precision}, name):
@@ -308,7 +308,7 @@ def _in_other_precision(advice: Recommendation, target: Settings, name: str) -> 
 
 
 def _two_degrees(advice: Recommendation, target: Settings, name: str) -> Iterator[_Candidate]:
-    """The settings with two other degrees, one of which may be that of sharding."""
+    """Yield the settings with two other degrees, one of which may be that of sharding."""
     degrees = {control for control in target if control.endswith("_degree") or control == "sharding"}
     for first, settings in _single(advice, target, name):
         if degrees.issuperset(first):
@@ -320,7 +320,7 @@ def _two_degrees(advice: Recommendation, target: Settings, name: str) -> Iterato
 def _evaluated(
     advice: Recommendation, base: Settings, name: str, value: Setting, candidates: Iterable[_Candidate]
 ) -> list[Repair]:
-    """The candidates that can be combined and keep the value, with their estimates."""
+    """Return the candidates that can be combined and keep the value, with their estimates."""
     valid: list[tuple[Recommendation, Plan, tuple[str, ...]]] = []
     jobs: dict[tuple[Setting, ...], Recommendation] = {}
     for changed, settings in candidates:

@@ -44,7 +44,7 @@ def calibrate(
     job: Job | None = None,
     accept: bool = False,
 ) -> Advice:
-    """The advice with what a measured run taught. `learned` shows the estimate before and after.
+    """Return the advice with what a measured run taught. `learned` shows the estimate before and after.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def after(advice: Advice, failure: Failure | str, *, plan: Plan | None = None) -
 
 
 def probe(advice: Advice, plan: Plan | None = None) -> Probe:
-    """The cheapest short job on one or two nodes that teaches the most about the plan's step time.
+    """Return the cheapest short job on one or two nodes that teaches the most about the plan's step time.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def probe(advice: Advice, plan: Plan | None = None) -> Probe:
 
 
 def worth_measuring(advice: Advice) -> Worth:
-    """Whether a short probe of the leading plans saves more than it costs, which one, and its cells.
+    """Return whether a short probe of the leading plans saves more than it costs, which one, and its cells.
 
     The saving is the expected value of sample information over the joint draws of the plans' step times
     (`Worth.expected_saving_usd`).

@@ -1,118 +1,43 @@
-"""Options of a request: the keywords of advise for type checkers, and the parsers of magics and of the command."""
+"""Options of a request: keywords that notebooks complete, and the parsers of magics and of the command."""
 
 from __future__ import annotations
 
 import ast
+import re
+from importlib import resources
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.arguments import Option, options, options_of
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import libraries, schema
 from smp_advisor.libraries.library import meant_library
-from smp_advisor.libraries.plan import PlanSettings
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from smp_advisor.workload.calibration import Calibration
-    from smp_advisor.workload.job import (
-        AttentionKernel,
-        Loss,
-        OptimizerName,
-        OptimizerStep,
-        Overheads,
-        StatePrecision,
-        Training,
-    )
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class AdviseSettings(PlanSettings, total=False):
-    """Fields of `Job`, of an inferred shape, and of plans (fixed values)."""
-
-    usd_per_hour: float | str
-    # of the job, which shares precision and fp8 with plans
-    sequence_length: int
-    decoder_length: int | None
-    optimizer: OptimizerName
-    optimizer_step: OptimizerStep
-    paged_optimizer: bool
-    state_precision: StatePrecision
-    loss: Loss
-    unsharded_accumulation: bool
-    separate_embeddings: bool
-    adapter: Adapter | None
-    training: Training
-    attention: Literal["auto", "eager", "fused"]
-    attention_kernel: AttentionKernel
-    autocast: Literal["auto", "on", "off"]
-    fp8_weights: bool
-    expert_dispatch: Literal["auto", "all-to-all", "per-node"]
-    stack: str
-    global_batch_size: int | None
-    max_tokens_per_step: int
-    tokens: float | str | None
-    overheads: Overheads | str | Sequence[str]
-    calibration: Calibration | str | Path | None
-    # of an inferred shape
-    family: str | None
-    layers: int | None
-    hidden: int | None
-    heads: int | None
-    vocab: int | None
-    activation: str | None
-
-
-class JobOptionSettings(TypedDict, total=False):
-    """Fields of `smp_advisor.export.options.JobOptions`."""
-
-    script: str | None
-    source_dir: str | None
-    data: Mapping[str, str] | str | None
-    checkpoints: str | bool | None
-    long_run_without_checkpoints: bool
-    job_name: str | None
-    max_run_seconds: int | None
-    spot: bool
-    max_wait_seconds: int | None
-    keep_alive_seconds: int | None
-    subnets: Sequence[str]
-    security_group_ids: Sequence[str]
-    volume_gb: int | None
-    region: str | None
-    role: str | None
-    tags: Mapping[str, str] | None
-    training_plan: str | None
-    output_path: str | None
-    output_kms_key: str | None
-    volume_kms_key: str | None
-    trainer: str | None
-    objective: str | None
-    input_mode: str | None
-    packages: Sequence[str]
-    environment: Mapping[str, str] | None
-    image_uri: str | None
-    metrics: Mapping[str, str] | None
-    retry_attempts: int | None
-    extra_hyperparameters: Mapping[str, Any] | None
-    plan_hyperparameters: bool
-
-
-def completes(keywords: type) -> Callable[[Function], Function]:
-    """Replace ``**keywords`` by the keywords of a TypedDict, in the signature from which notebooks complete."""
+def completes(*stubs: str) -> Callable[[Function], Function]:
+    """Replace ``**keywords`` by those of ``keywords.pyi``, in the signature from which notebooks complete."""
 
     def complete(function: Function) -> Function:
         positional = [p for p in signature(function).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
-        more = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in keywords.__annotations__]
+        names = (name for stub in stubs for name in keyword_names(stub))
+        more = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in names]
         function.__signature__ = Signature([*positional, *more])  # type: ignore[attr-defined]
         return function
 
     return complete
+
+
+def keyword_names(stub: str) -> list[str]:
+    """Return the names in a class of ``keywords.pyi``, which is generated from the fields that they set."""
+    text = resources.files("smp_advisor").joinpath("keywords.pyi").read_text("utf-8")
+    return re.findall(r"^    (\w+):", text.partition(f"class {stub}(")[2].partition("\nclass ")[0], re.MULTILINE)
 
 
 RANK = "16"
@@ -122,7 +47,7 @@ _CONSTANTS = {"none": None, "true": True, "false": False}
 
 
 def specification(option: Option) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Names and settings of an option for `argparse`, which hands its text to `keywords_of`."""
+    """Return names and settings of an option for `argparse`, which hands its text to `keywords_of`."""
     settings: dict[str, Any] = {"dest": option.name, "help": option.help.replace("%", "%%")}
     if option.type == "flag":
         settings["action"] = "store_true"
@@ -136,7 +61,7 @@ def specification(option: Option) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 def request_options(*, cluster_required: bool = True) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """The options of a request: those of the table with a help text, and the settings of the training script."""
+    """Yield the options of a request: those of the table with a help text, and the settings of the training script."""
     for option in options_of("request", "job", "shape", "adapter", "plan"):
         if option.help:
             names, settings = specification(option)
@@ -163,7 +88,7 @@ def keywords_of(texts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plan_value(name: str, text: str) -> Any:
-    """A field of plans, as the schema of a library that has it describes it."""
+    """Return a field of plans, as the schema of a library that has it describes it."""
     if name == "activation_checkpointing":
         return False if text == "none" else text
     described = (schema(record.name).described(name) for record in libraries())
@@ -199,7 +124,7 @@ def _fine_tuning(texts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named_texts(texts: Iterable[str], option: str) -> dict[str, str]:
-    """Options as NAME=VALUE, with values as they are: the paths of channels."""
+    """Return options as NAME=VALUE, with values as they are: the paths of channels."""
     pairs = {}
     for text in texts:
         name, _, value = text.partition("=")
@@ -210,7 +135,7 @@ def named_texts(texts: Iterable[str], option: str) -> dict[str, str]:
 
 
 def named_values(texts: Iterable[str], option: str = "--option") -> dict[str, Any]:
-    """Options as NAME=VALUE. A value is a literal of Python, else text."""
+    """Return options as NAME=VALUE. A value is a literal of Python, else text."""
     options: dict[str, Any] = {}
     for name, value in named_texts(texts, option).items():
         try:

@@ -59,7 +59,7 @@ class Project:
     policy: Policy = field(default_factory=Policy)
 
     def applied(self, settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """The settings of a request with those of the project, and a sentence on what was used."""
+        """Return the settings of a request with those of the project, and a sentence on what was used."""
         if self.file is None:
             return dict(settings), ""
         complete, used, policy = dict(settings), [], self.policy
@@ -86,7 +86,7 @@ class Project:
         return complete, f"{self.file.name}: {', '.join(used)}." if used else ""
 
     def _cluster(self, name: Any) -> Any:
-        """The instance types of a request, of those that the policy allows."""
+        """Return the instance types of a request, of those that the policy allows."""
         allowed = self.policy.instances
         if name is None or name == "any":
             return list(allowed) if len(allowed) > 1 else allowed[0] if allowed else name
@@ -99,7 +99,7 @@ class Project:
         return clusters if isinstance(name, list | tuple) else clusters[0]
 
     def allows(self, cluster: Cluster) -> bool:
-        """Whether jobs may use a cluster."""
+        """Return whether jobs may use a cluster."""
         policy, price = self.policy, cluster.usd_per_hour
         is_listed = not policy.instances or cluster.instance.name in {*policy.instances, *self.hardware}
         small = policy.max_count is None or cluster.nodes <= policy.max_count
@@ -117,7 +117,7 @@ class Project:
             raise self._against(", ".join(limits), f"{cluster.nodes} x {cluster.instance.name}{price}")
 
     def job_options(self, image: str | None = None) -> dict[str, Any]:
-        """Options of an exported job: tags, and the image if the policy names some."""
+        """Return options of an exported job: tags, and the image if the policy names some."""
         allowed = self.policy.containers
         if image is not None and allowed and image not in allowed:
             raise self._against(f"the containers {', '.join(allowed)}", image)
@@ -126,7 +126,7 @@ class Project:
         return tags | ({} if chosen is None else {"image_uri": chosen})
 
     def started(self, cluster: Cluster, estimate: Estimate, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of a job to start with those of the project, if its policy allows the run."""
+        """Return the options of a job to start with those of the project, if its policy allows the run."""
         self.require(cluster)
         hours = None if estimate.days is None else 24 * estimate.days * cluster.gpus
         for name, value in (("max_days", estimate.days), ("max_usd", estimate.usd_total), ("max_gpu_hours", hours)):
@@ -144,7 +144,7 @@ class Project:
 
 
 def project_of(folder: Path) -> Project:
-    """The project of the nearest `smp_advisor.toml`, from a folder upward to that of its repository."""
+    """Return the project of the nearest `smp_advisor.toml`, from a folder upward to that of its repository."""
     for place in (folder.resolve(), *folder.resolve().parents):
         if (place / FILE).is_file():
             return _read(place / FILE)
@@ -188,7 +188,7 @@ def _toml(file: Path) -> dict[str, Any]:
 
 
 def _named(file: Path, name: Any) -> Path:
-    """A file that the project names, in its folder."""
+    """Return a file that the project names, in its folder."""
     path = (file.parent / name).resolve() if isinstance(name, str) and "\0" not in name else None
     if path is None or not path.is_relative_to(file.parent.resolve()):
         raise AdvisorError(f"{file} names {name!r:.80}: a path of a file in its folder is required.")
@@ -196,7 +196,7 @@ def _named(file: Path, name: Any) -> Path:
 
 
 def _table(file: Path, document: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A table of the file itself, or of one that it names."""
+    """Return a table of the file itself, or of one that it names."""
     value = document.get(key, {})
     if isinstance(value, dict):
         return value

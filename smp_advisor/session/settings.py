@@ -28,7 +28,7 @@ PRECISION = "precision"
 
 
 def job_labels(library: str) -> Mapping[str, str]:
-    """Labels of the controls, by field of the job."""
+    """Return labels of the controls, by field of the job."""
     supported = get_library(library).training_settings
     own = {name: setting.title for name, setting in training_settings().items() if name in supported}
     in_plan = {PRECISION: "Precision"} if get_library(library).plan.precision_fields("bf16") else {}
@@ -36,7 +36,7 @@ def job_labels(library: str) -> Mapping[str, str]:
 
 
 def job_settings(job: Job, library: str) -> Settings:
-    """Values of the controls."""
+    """Return values of the controls."""
     return {name: getattr(job, name) for name in job_labels(library)}
 
 
@@ -71,7 +71,7 @@ def stack_help(name: str, library: str) -> str:
 
 
 def with_job(advice: Recommendation, settings: Settings) -> Recommendation:
-    """The advice with other settings of the job. Its plan is estimated again, not chosen again."""
+    """Return the advice with other settings of the job. Its plan is estimated again, not chosen again."""
     changes: dict[str, Any] = {name: settings[name] for name in job_settings(advice.job, advice.plan.library)}
     if changes[STACK] != advice.job.stack:
         default = get_library(advice.plan.library).default_attention
@@ -92,17 +92,17 @@ def with_job(advice: Recommendation, settings: Settings) -> Recommendation:
 
 
 def labels_of(library: str) -> Mapping[str, str]:
-    """Labels of a library's controls, by setting."""
+    """Return labels of a library's controls, by setting."""
     return {name: label_of(library, name) for name in names_of(library)}
 
 
 def rows_of(library: str) -> Mapping[str, str]:
-    """Labels of the rows of a plan's configuration, by setting."""
+    """Return labels of the rows of a plan's configuration, by setting."""
     return {**labels_of(library), "global_batch": "Global batch"}
 
 
 def value_text(name: str, value: Setting) -> str:
-    """Text of a setting's value."""
+    """Return the text of a setting's value."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, int):
@@ -114,7 +114,7 @@ def value_text(name: str, value: Setting) -> str:
 
 
 def with_labels(library: str, text: str) -> str:
-    """A message with the labels of settings instead of their names: ``Batch size must be a multiple of ...``."""
+    """Return a message with the labels of settings instead of their names: ``Batch size must be a multiple of ...``."""
     titles = {setting.key: setting.title for setting in (*schema(library).parameters, *schema(library).settings)}
 
     def labeled(name: re.Match[str]) -> str:
@@ -124,7 +124,7 @@ def with_labels(library: str, text: str) -> str:
 
 
 def configuration(advice: Recommendation, plan: Plan) -> list[str]:
-    """Texts of a plan's configuration, in the order of `rows_of`; empty if a row does not apply."""
+    """Return texts of a plan's configuration, in the order of `rows_of`; empty if a row does not apply."""
     texts = {
         name: stack_text(str(value), plan.library) if name == STACK else value_text(name, value)
         for name, value in settings_of(plan, advice.job).items()
@@ -136,7 +136,7 @@ def configuration(advice: Recommendation, plan: Plan) -> list[str]:
 
 
 def dollars(amount: float) -> str:
-    """An amount in USD: full dollars from 100, else cents or three significant digits."""
+    """Return an amount in USD: full dollars from 100, else cents or three significant digits."""
     if amount >= 100:
         return f"${amount:,.0f}"
     return f"${amount:.2f}" if amount >= 0.1 else f"${amount:.3g}"
@@ -157,14 +157,14 @@ def throughput_change(before: float, after: float) -> str:
 
 
 def precision_text(job: Job) -> str:
-    """Text of a job's precision."""
+    """Return the text of a job's precision."""
     if job.precision == "fp32":
         return "fp32"
     return f"{job.precision} with {'16-bit states' if job.state_precision == '16-bit' else 'fp32 master copies'}"
 
 
 def training_settings_text(job: Job) -> str:
-    """Settings of the training script that differ from their defaults; empty without any."""
+    """Return settings of the training script that differ from their defaults; empty without any."""
     table = training_settings()
     texts = [
         table[name].title.lower() if value is True else f"{table[name].title.lower()} {value}"
@@ -178,7 +178,7 @@ _TYPES = {"int": int, "bool": bool, "str": str}
 
 
 def names_of(library: str) -> tuple[str, ...]:
-    """Names of the controls, in the order of the form: those of the plan, then those of the job."""
+    """Return names of the controls, in the order of the form: those of the plan, then those of the job."""
     return (*get_library(library).controls, *job_labels(library))
 
 
@@ -190,7 +190,7 @@ def require_name(name: str, library: str) -> None:
 
 
 def label_of(library: str, name: str) -> str:
-    """Label of a control."""
+    """Return the label of a control."""
     if name in job_labels(library):
         return job_labels(library)[name]
     codec = get_library(library).control_codec
@@ -199,7 +199,7 @@ def label_of(library: str, name: str) -> str:
 
 
 def settings_of(plan: Plan, job: Job | None = None) -> Settings:
-    """Values of the controls for a plan and a job; without a job, its controls have their defaults."""
+    """Return values of the controls for a plan and a job; without a job, its controls have their defaults."""
     record = get_library(plan.library)
     return {
         **record.control_codec.settings(record.controls, fields_of(plan)),
@@ -208,7 +208,7 @@ def settings_of(plan: Plan, job: Job | None = None) -> Settings:
 
 
 def plan_fields_of(advice: Recommendation, settings: Settings) -> dict[str, Any]:
-    """Fields of the plan of these settings. Fields without a control keep the recommended values."""
+    """Return fields of the plan of these settings. Fields without a control keep the recommended values."""
     library = advice.plan.library
     record, of_job = get_library(library), job_labels(library)
     of_plan = {name: value for name, value in settings.items() if name not in of_job}
@@ -219,7 +219,7 @@ def plan_fields_of(advice: Recommendation, settings: Settings) -> dict[str, Any]
 
 
 def plan_of(advice: Recommendation, settings: Settings) -> Plan:
-    """The plan of these settings. Fields without a control keep the recommended values."""
+    """Return the plan of these settings. Fields without a control keep the recommended values."""
     if settings == settings_of(advice.plan, advice.job):
         return advice.plan
     fields = plan_fields_of(advice, settings)
@@ -227,7 +227,7 @@ def plan_of(advice: Recommendation, settings: Settings) -> Plan:
 
 
 def moved_settings(advice: Recommendation, before: Settings, name: str, value: Setting) -> Settings:
-    """Settings after one control moves to `value`. Others change only if they depend on it."""
+    """Return settings after one control moves to `value`. Others change only if they depend on it."""
     if name in job_labels(advice.plan.library):
         return {**before, name: value}
     record = get_library(advice.plan.library)
@@ -246,7 +246,7 @@ def moved_settings(advice: Recommendation, before: Settings, name: str, value: S
 
 
 def require_settings(value: object, library: str = DEFAULT_LIBRARY) -> Settings:
-    """The same settings, checked to be complete and of the right types."""
+    """Return the same settings, checked to be complete and of the right types."""
     names = names_of(library)
     if not isinstance(value, dict) or set(value) != set(names):
         raise PlanError(f"The advisor's settings must contain each of {', '.join(names)} exactly once.")

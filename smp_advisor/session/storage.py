@@ -111,7 +111,7 @@ def _forms() -> dict[str, Any]:
 
 @cache
 def _names() -> dict[str, Any]:
-    """Names in annotations that their modules import for type checkers only."""
+    """Return names in annotations that their modules import for type checkers only."""
     names: dict[str, Any] = {"Mapping": Mapping}
     for home in _HOMES:
         names |= vars(import_module(f"smp_advisor.{home}"))

@@ -96,7 +96,7 @@ def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:
 
 
 def _of_version_1(document: dict[str, Any]) -> dict[str, Any]:
-    """The document in the present form: in version 1, every object had its kind as `type`."""
+    """Return the document in the present form: in version 1, every object had its kind as `type`."""
 
     def without_types(value: Any) -> Any:
         if isinstance(value, dict):
@@ -169,7 +169,7 @@ def _described(model: Model) -> dict[str, Any]:
 
 
 def _changed(value: Any, usual: Any) -> dict[str, Any]:
-    """The fields of a value that differ from those of another one."""
+    """Return the fields of a value that differ from those of another one."""
     own, defaults = plain(value), plain(usual)
     return {name: part for name, part in own.items() if part != defaults.get(name)}
 
@@ -211,7 +211,7 @@ def _path(path: object) -> Path:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The text of a file of limited size."""
+    """Return the text of a file of limited size."""
     return files.read_text(_path(path), _MOST_BYTES, StorageError)
 
 
@@ -250,7 +250,7 @@ def html_report(advice: Advice, inserted: str = "", *, unfold: bool = False) -> 
 
 
 def markdown_page(advice: Advice) -> str:
-    """The report as Markdown, with the cell that starts the job."""
+    """Return the report as Markdown, with the cell that starts the job."""
     (title, summary), *remaining = sections(advice.explained, details=True)
     parts = [f"# {markdown(title)}", *_markdown_lines(summary)]
     for heading, lines in remaining:
@@ -260,7 +260,7 @@ def markdown_page(advice: Advice) -> str:
 
 
 def _cell(advice: Advice) -> str:
-    """The cell, or the reason against it as a comment."""
+    """Return the cell, or the reason against it as a comment."""
     try:
         return advice.cell()
     except ExportError as error:

@@ -10,7 +10,7 @@ from random import Random
 import smp_advisor as smpa
 from smp_advisor.libraries.library import libraries
 from smp_advisor.session import Advice
-from smp_advisor.session.options import AdviseSettings, JobOptionSettings
+from smp_advisor.session.options import keyword_names
 from smp_advisor.session.written import from_text
 
 from .values import VALUES, Values
@@ -105,7 +105,7 @@ class EntryPoints(Values):
 
     def _functions(self) -> dict[str, Callable[[], object]]:
         parts = (self.model, self.cluster, self.job)
-        settings = [*ADVISE, *AdviseSettings.__annotations__]
+        settings = [*ADVISE, *keyword_names("AdviseSettings"), *keyword_names("PlanSettings")]
 
         def advise() -> object:
             return smpa.advise("350M", P4D, **{"library": "ddp", "sequence_length": 512, **self.some(settings)})
@@ -140,7 +140,7 @@ class EntryPoints(Values):
         }
 
     def _methods(self) -> dict[str, Callable[[], object]]:
-        advice, options = self.advice, list(JobOptionSettings.__annotations__)
+        advice, options = self.advice, keyword_names("JobOptionSettings")
 
         def move() -> object:
             return advice.move(**self.some([*advice.controls.settings, "tensor_parallel_degree"], 1))

@@ -1,4 +1,4 @@
-"""AWS's published configurations through the cost model, and what is extrapolated from them."""
+"""AWS's published configurations through the cost model, and their distance from a plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from smp_advisor.advice.reference import extrapolate, nearest_reference, reference_rows
+from smp_advisor.advice.reference import nearest_reference, reference_rows
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.costs.wording import gib, throughput
@@ -34,45 +34,6 @@ def test_a_published_row_has_its_size_its_marks_and_fits_with_its_techniques_onl
     assert estimate(row.model, row.cluster, row.job, row.plan).fits
     for without in ({"shard_optimizer_state": False}, {"activation_checkpointing": False}):
         assert not estimate(row.model, row.cluster, row.job, replace(row.plan, **without)).fits
-
-
-@pytest.mark.parametrize(
-    ("of", "length"),
-    [(model("20 B"), 512), (None, 2048), (model("20 B"), 1024)],
-    ids=["20 B", "2048 tokens", "both"],
-)
-def test_extrapolation_lowers_the_batch_first_and_finds_a_setting_that_fits(of, length):
-    path = extrapolate(ROWS["10 B"], model=of, job=replace(ROWS["10 B"].job, sequence_length=length))
-    found = path.first_fit
-
-    assert found is not None
-    assert path.trials[0].plan == ROWS["10 B"].plan
-    assert not path.trials[0].fits
-    assert not any(trial.fits for trial in path.trials[:-1])
-    lowered = [trial.plan.batch_size for trial in path.trials]
-    degrees = [trial.plan.tensor_parallel_degree for trial in path.trials]
-    assert lowered == sorted(lowered, reverse=True)
-    assert degrees == sorted(degrees)
-    # The degree moves only once the batch cannot shrink further.
-    assert all(batch == lowered[-1] for batch, degree in zip(lowered, degrees, strict=True) if degree > 4)
-
-
-def test_extrapolation_says_where_it_ends():
-    path = extrapolate(ROWS["10 B"], model=ROWS["60 B"].model, cluster=Cluster(P4D, 2))
-
-    assert path.first_fit is None
-    assert path.trials
-
-    path = extrapolate(ROWS["10 B"], model=model("1.5 B"))
-
-    assert not path.trials
-    assert "attention heads" in path.obstacle
-
-    smaller = Model.from_shape(layers=48, hidden=8192, heads=64, vocab=50_000, max_positions=2048)
-    path = extrapolate(ROWS["10 B"], model=smaller)
-
-    assert path.first_fit.plan.tensor_parallel_degree == 8
-    assert path.first_fit.plan.batch_size == 1
 
 
 @pytest.mark.parametrize(
