@@ -15,10 +15,9 @@ from smp_advisor.costs.wording import (
     fits,
     plural,
     probability,
+    rate,
     run_cost,
     run_time,
-    throughput,
-    token_rate,
 )
 from smp_advisor.errors import AdvisorError
 
@@ -95,7 +94,7 @@ def _answer(advice: Advice | AdvisorError) -> str:
     if isinstance(advice, AdvisorError):
         return "no plan"
     estimate = advice.estimate
-    speed = token_rate(estimate) if advice.model.reads_tokens else throughput(estimate)
+    speed = rate(advice.model, estimate)
     return f"`{advice.plan.library}`, {speed}, fits ({probability(estimate.fit_probability)})"
 
 
@@ -137,7 +136,7 @@ _LEFT_OUT = (
 def _choice(advice: Advice) -> str:
     estimate = advice.estimate
     place = f"{plural(advice.cluster.nodes, 'node')} of {advice.cluster.instance.name}"
-    speed = token_rate(estimate) if advice.model.reads_tokens else throughput(estimate)
+    speed = rate(advice.model, estimate)
     parts = [
         f"**{advice.plan.library}** on {place}",
         f"fits ({probability(estimate.fit_probability)} likely)",

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.advice.conclusion import brief_change
 from smp_advisor.advice.practices import Step, order, practice
 from smp_advisor.advice.variants import PlannedRun, WhatIf, evaluate, evaluate_best, vary, without
-from smp_advisor.core.tables import Table
-from smp_advisor.core.uninterrupted import uninterrupted
+from smp_advisor.core.tables import Table, frame_of
 from smp_advisor.costs.evaluate import memory_columns
 from smp_advisor.costs.wording import (
     SAME,
@@ -169,15 +168,12 @@ class Ladder:
 
     def frame(self) -> pd.DataFrame:
         """Return one row per rung. ``used`` separates the rungs of the plan from the others."""
-        with uninterrupted():
-            import pandas as pd
-
         columns = ("technique", "title", "needed_gib", "fits", "step_seconds", "decision", "because")
         rows = [
             {"used": rung in self.rungs, **{name: getattr(rung, name) for name in columns}}
             for rung in (*self.rungs, *self.unused)
         ]
-        return pd.DataFrame(rows, columns=[*columns[:2], "used", *columns[2:]])
+        return frame_of(rows, columns=[*columns[:2], "used", *columns[2:]])
 
     def __str__(self) -> str:
         return ladder_text(self)

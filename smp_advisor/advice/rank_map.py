@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.core.tables import Table
-from smp_advisor.core.uninterrupted import uninterrupted
+from smp_advisor.core.tables import Table, frame_of
 from smp_advisor.costs.wording import plural
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree, shard_degree
@@ -78,11 +77,8 @@ class RankTable:
 
     def frame(self) -> pd.DataFrame:
         """Return one row per GPU, in the order of ranks."""
-        with uninterrupted():
-            import pandas as pd
-
         columns = {name: getattr(self, name) for name in COLUMNS}
-        return pd.DataFrame(columns | self.groups)
+        return frame_of(columns | self.groups)
 
     @property
     def period(self) -> int:

@@ -124,10 +124,15 @@ class Table:
 
     def frame(self) -> pd.DataFrame:
         """Return the table as a DataFrame of texts."""
-        with uninterrupted():
-            import pandas as pd
+        return frame_of([list(row) for row in self.rows], columns=list(self.columns))
 
-        return pd.DataFrame([list(row) for row in self.rows], columns=list(self.columns))
+
+def frame_of(data: Any, **options: Any) -> pd.DataFrame:
+    """Return a DataFrame. Pandas is imported at its first use, which an interrupt does not break."""
+    with uninterrupted():
+        import pandas as pd
+
+    return pd.DataFrame(data, **options)
 
 
 def _breaks(text: str) -> str:

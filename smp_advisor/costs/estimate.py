@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.arguments import brief
-from smp_advisor.core.uninterrupted import uninterrupted
+from smp_advisor.core.tables import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,11 +70,8 @@ class Memory:
 
     def to_frame(self) -> pd.DataFrame:
         """Table with one row per stage, one column per category (GiB), and the total."""
-        with uninterrupted():
-            import pandas as pd
-
         rows = [{name: getattr(s, name) for name in ("stage", "layers", *CATEGORIES)} for s in self.stages]
-        frame = pd.DataFrame(rows).set_index("stage")
+        frame = frame_of(rows).set_index("stage")
         frame["total_gib"] = frame[list(CATEGORIES)].sum(axis=1)
         return frame
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.core.tables import Figure
 from smp_advisor.costs.uncertainty import TWO_SIDED
@@ -15,45 +15,58 @@ _LEAST_SHOWN_SECONDS = 0.9995
 """Shorter steps are shown in milliseconds: ``1.00 s``, ``999 ms``."""
 
 
+class _Form(NamedTuple):
+    """How a field of an estimate is shown."""
+
+    label: str
+    unit: str
+    scale: float = 1
+    """Of the field's own unit."""
+    note: str = ""
+
+
+_FORMS = {
+    "samples_per_second": _Form("Throughput", "samples/s"),
+    "tokens_per_second": _Form("Throughput", "tokens/s"),
+    "tflops_per_gpu": _Form("Compute per GPU", "TFLOP/s"),
+    "mfu": _Form("Utilization", "%", 100, "of peak"),
+    "usd_total": _Form("Cost of the run", "USD"),
+}
+
+
 def figures_of(model: Model, estimate: Estimate) -> dict[str, Figure]:
     """Return the figures of an estimate by their terms: the names of its fields.
 
     Missing are the cost per hour and per million without a known price, time and cost of the run without tokens, and
     the rate of tokens of a model that reads none.
     """
-    figures = [
+    headroom, hourly, share = estimate.headroom_gib, estimate.usd_per_hour, 100 * estimate.effective.share
+    of_elapsed = "of the elapsed time in training steps"
+    figures = (
         memory(estimate),
-        Figure(
-            label="Headroom per GPU",
-            value=estimate.headroom_gib,
-            unit="GiB",
-            term="headroom_gib",
-            note="usable, not needed",
-        ),
-        step_time(estimate),
-        throughput(estimate),
-        *([token_rate(estimate)] if model.reads_tokens else []),
-        compute(estimate),
-        utilization(estimate),
-    ]
-    if estimate.usd_per_hour is not None:
-        figures.append(Figure(label="Price", value=estimate.usd_per_hour, unit="USD per hour", term="usd_per_hour"))
-    figures += [
-        figure
-        for figure in (cost_per_million(model, estimate), run_time(estimate), run_cost(estimate))
-        if figure is not None
-    ]
-    share = 100 * estimate.effective.share
-    figures.append(
-        Figure(
-            label="Effective time",
-            value=share,
-            unit="%",
-            term="effective_time",
-            note="of the elapsed time in training steps",
-        )
+        Figure(label="Headroom per GPU", value=headroom, unit="GiB", term="headroom_gib", note="usable, not needed"),
+        duration(estimate, estimate.step_seconds),
+        figure(estimate, "samples_per_second"),
+        figure(estimate, "tokens_per_second") if model.reads_tokens else None,
+        figure(estimate, "tflops_per_gpu"),
+        figure(estimate, "mfu"),
+        None if hourly is None else Figure(label="Price", value=hourly, unit="USD per hour", term="usd_per_hour"),
+        cost_per_million(model, estimate),
+        run_time(estimate),
+        figure(estimate, "usd_total"),
+        Figure(label="Effective time", value=share, unit="%", term="effective_time", note=of_elapsed),
     )
-    return {figure.term: figure for figure in figures}
+    return {entry.term: entry for entry in figures if entry is not None}
+
+
+def figure(estimate: Estimate, term: str, form: _Form | None = None) -> Figure | None:
+    """Return the figure of a field with a range; None where the field is unknown."""
+    label, unit, scale, note = form or _FORMS[term]
+    value, ends = getattr(estimate, term), getattr(estimate, f"{term}_range")
+    if value is None or ends is None:
+        return None
+    interval = (scale * ends[0], scale * ends[1])
+    return Figure(label=label, value=scale * value, interval=interval, unit=unit, term=term, note=note)
 
 
 def memory(estimate: Estimate) -> Figure:
@@ -77,91 +90,13 @@ def duration(estimate: Estimate, seconds: float, label: str = "Step time") -> Fi
     return Figure(label=label, value=value, interval=(low * value, high * value), unit=unit, term="step_seconds")
 
 
-def step_time(estimate: Estimate) -> Figure:
-    """Return the time of an optimizer step."""
-    return duration(estimate, estimate.step_seconds)
-
-
-def throughput(estimate: Estimate) -> Figure:
-    """Return the samples per second of the cluster."""
-    return Figure(
-        label="Throughput",
-        value=estimate.samples_per_second,
-        interval=estimate.samples_per_second_range,
-        unit="samples/s",
-        term="samples_per_second",
-    )
-
-
-def token_rate(estimate: Estimate) -> Figure:
-    """Return the tokens per second of the cluster."""
-    return Figure(
-        label="Throughput",
-        value=estimate.tokens_per_second,
-        interval=estimate.tokens_per_second_range,
-        unit="tokens/s",
-        term="tokens_per_second",
-    )
-
-
-def rate(model: Model, estimate: Estimate) -> Figure:
-    """Return the throughput in the unit of the model: tokens, or samples."""
-    return token_rate(estimate) if model.reads_tokens else throughput(estimate)
-
-
-def compute(estimate: Estimate) -> Figure:
-    """Return the model FLOP/s per GPU."""
-    return Figure(
-        label="Compute per GPU",
-        value=estimate.tflops_per_gpu,
-        interval=estimate.tflops_per_gpu_range,
-        unit="TFLOP/s",
-        term="tflops_per_gpu",
-    )
-
-
-def utilization(estimate: Estimate) -> Figure:
-    """Return the model FLOPs utilization (MFU)."""
-    low, high = estimate.mfu_range
-    return Figure(
-        label="Utilization",
-        value=100 * estimate.mfu,
-        interval=(100 * low, 100 * high),
-        unit="%",
-        term="mfu",
-        note="of peak",
-    )
-
-
 def cost_per_million(model: Model, estimate: Estimate) -> Figure | None:
     """Return the USD per million tokens, or samples of a model that reads none; None without a price."""
-    price, ends = estimate.usd_per_million_tokens, estimate.usd_per_million_tokens_range
-    if price is None or ends is None:
-        return None
-    tokens = 1 if model.reads_tokens else model.fixed_sequence_length or 1
-    return Figure(
-        label="Cost",
-        value=tokens * price,
-        interval=(tokens * ends[0], tokens * ends[1]),
-        unit="USD",
-        term="usd_per_million_tokens",
-        note=f"per million {'tokens' if model.reads_tokens else 'samples'}",
-    )
+    tokens, what = (1, "tokens") if model.reads_tokens else (model.fixed_sequence_length or 1, "samples")
+    return figure(estimate, "usd_per_million_tokens", _Form("Cost", "USD", tokens, f"per million {what}"))
 
 
 def run_time(estimate: Estimate) -> Figure | None:
     """Return the elapsed time of the run, in hours below a day; None without tokens."""
-    days, ends = estimate.days, estimate.days_range
-    if days is None or ends is None:
-        return None
-    unit, scale = ("days", 1) if days >= 1 else ("hours", 24)
-    interval = (scale * ends[0], scale * ends[1])
-    return Figure(label="Full run", value=scale * days, interval=interval, unit=unit, term="days")
-
-
-def run_cost(estimate: Estimate) -> Figure | None:
-    """Return the cost of the run; None without tokens or a price."""
-    total, ends = estimate.usd_total, estimate.usd_total_range
-    if total is None or ends is None:
-        return None
-    return Figure(label="Cost of the run", value=total, interval=ends, unit="USD", term="usd_total")
+    is_long = estimate.days is None or estimate.days >= 1
+    return figure(estimate, "days", _Form("Full run", "days") if is_long else _Form("Full run", "hours", 24))

@@ -9,6 +9,7 @@ from smp_advisor.costs import figures
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
+    from smp_advisor.core.tables import Figure
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.workload.adapter import Adapter
     from smp_advisor.workload.job import Job
@@ -192,6 +193,11 @@ def global_batch(model: Model, estimate: Estimate) -> str:
     return f"{samples} ({estimate.tokens_per_step:,} tokens)" if model.reads_tokens else samples
 
 
+def _text(figure: Figure | None) -> str:
+    """Return a figure with its unit and interval; empty for an unknown one."""
+    return "" if figure is None else figure.text
+
+
 def duration(estimate: Estimate, seconds: float) -> str:
     """Return a part of the step: ``0.412 s (0.351 to 0.567)``, ``41.2 ms (35.1 to 56.7)``."""
     return figures.duration(estimate, seconds).text
@@ -199,32 +205,22 @@ def duration(estimate: Estimate, seconds: float) -> str:
 
 def step_time(estimate: Estimate) -> str:
     """Return the time of a step: ``3.54 s (3.02 to 4.87)``."""
-    return figures.step_time(estimate).text
+    return duration(estimate, estimate.step_seconds)
 
 
 def throughput(estimate: Estimate) -> str:
     """Return the throughput: ``361 samples/s (263 to 424)``."""
-    return figures.throughput(estimate).text
-
-
-def token_rate(estimate: Estimate) -> str:
-    """Return the throughput: ``740,000 tokens/s (538,000 to 868,000)``."""
-    return figures.token_rate(estimate).text
+    return _text(figures.figure(estimate, "samples_per_second"))
 
 
 def rate(model: Model, estimate: Estimate) -> str:
-    """Return the throughput in the unit of the model: tokens, or samples."""
-    return figures.rate(model, estimate).text
-
-
-def compute(estimate: Estimate) -> str:
-    """Return the model FLOPs per GPU: ``152 TFLOP/s (111 to 178)``."""
-    return figures.compute(estimate).text
+    """Return the throughput in the unit of the model: ``740,000 tokens/s (538,000 to 868,000)``, or samples."""
+    return _text(figures.figure(estimate, "tokens_per_second" if model.reads_tokens else "samples_per_second"))
 
 
 def utilization(estimate: Estimate) -> str:
     """Return the model FLOPs utilization: ``48.7 % (35.5 to 57.1)``."""
-    return figures.utilization(estimate).text
+    return _text(figures.figure(estimate, "mfu"))
 
 
 def cost_per_million(model: Model, estimate: Estimate) -> str:
@@ -235,14 +231,12 @@ def cost_per_million(model: Model, estimate: Estimate) -> str:
 
 def run_time(estimate: Estimate) -> str:
     """Return the time of the run: ``21.7 days (18.5 to 29.8)``, ``7.31 hours (6.23 to 10.1)``; empty without tokens."""
-    figure = figures.run_time(estimate)
-    return "" if figure is None else figure.text
+    return _text(figures.run_time(estimate))
 
 
 def run_cost(estimate: Estimate) -> str:
     """Return the cost of the run: ``45,300 USD (38,600 to 62,300)``; empty if tokens or price are unknown."""
-    figure = figures.run_cost(estimate)
-    return "" if figure is None else figure.text
+    return _text(figures.figure(estimate, "usd_total"))
 
 
 def compared(current: Estimate, alternative: Estimate) -> str:

@@ -21,8 +21,10 @@ from smp_advisor.costs.wording import (
     run_time,
     seconds,
     spare,
-    token_rate,
     utilization,
+)
+from smp_advisor.costs.wording import (
+    rate as rate_of,
 )
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search.rank import NEAR_BEST
@@ -53,7 +55,7 @@ def figures(model: Model, estimate: Estimate) -> list[Figure]:
     batch, rate = f"{estimate.global_batch_size:,} samples", ""
     if model.reads_tokens:
         batch += f", {estimate.tokens_per_step:,} tokens"
-        rate = f"; {token_rate(estimate)}"
+        rate = f"; {rate_of(model, estimate)}"
     needed, usable = estimate.needed_gib, estimate.usable_gpu_memory_gib
     _, middle, high = memory_interval(estimate)
     error = f"± {gib(high - middle)} (95 %)".replace(" ", "\N{NO-BREAK SPACE}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.cluster.table import instance
-from smp_advisor.core.uninterrupted import uninterrupted
+from smp_advisor.core.tables import frame_of
 from smp_advisor.costs.kernels import operator_seconds
 from smp_advisor.errors import ProfileError
 
@@ -22,10 +22,7 @@ _OPERATOR_FIGURES = ("count", "flops", "bytes", "seconds")
 
 
 def _frame(rows: list[dict[str, object]], index: list[str]) -> pd.DataFrame:
-    with uninterrupted():
-        import pandas as pd
-
-    return pd.DataFrame(rows).set_index(index)
+    return frame_of(rows).set_index(index)
 
 
 def _equal_blocks(profile: Profile) -> dict[BlockProfile, list[str]]:

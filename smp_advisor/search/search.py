@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smp_advisor.core import GIB
-from smp_advisor.core.uninterrupted import uninterrupted
+from smp_advisor.core.tables import frame_of
 from smp_advisor.costs.evaluate import (
     estimate,
     fit_probability,
@@ -233,9 +233,6 @@ def listed_plans(result: SearchResult) -> list[Plan]:
 
 def alternatives(result: SearchResult, model: Model, job: Job, *, min_fit_probability: float) -> pd.DataFrame:
     """The best plan of each combination of techniques, one row per combination, best first."""
-    with uninterrupted():
-        import pandas as pd
-
     fitting, too_large = _representatives(result)
     best = result.ranked[fitting]
     fits = set(best.tolist())
@@ -258,7 +255,7 @@ def alternatives(result: SearchResult, model: Model, job: Job, *, min_fit_probab
             }
         )
         rows[-1]["why"] = _why(rows[-1], rows[0], result.objective, min_fit_probability)
-    return pd.DataFrame(rows)
+    return frame_of(rows)
 
 
 def _speed(value: Estimate | None) -> dict[str, float | None]:

@@ -9,8 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.core.tables import Table
-from smp_advisor.core.uninterrupted import uninterrupted
+from smp_advisor.core.tables import Table, frame_of
 from smp_advisor.costs.uncertainty import TWO_SIDED, kind_correlation, spreads
 from smp_advisor.costs.wording import (
     cost_per_million,
@@ -211,9 +210,6 @@ class ClusterSizes:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per cluster: speed, days and USD with their 95 % intervals, memory, saving over the requested one."""
-        with uninterrupted():
-            import pandas as pd
-
         knee, chosen, reference = {id(size) for size in self.knees}, self.chosen, self.reference
         rows = []
         for size in self.sizes:
@@ -248,7 +244,7 @@ class ClusterSizes:
                 | {"within_limits": size.fits and within(size, self.limits), "knee": id(size) in knee}
                 | {"chosen": size is chosen}
             )
-        return pd.DataFrame(rows)
+        return frame_of(rows)
 
     def lines(self) -> list[str]:
         """The chosen cluster with its figures, what it saves, the knee, and how many clusters were compared."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.core import GIB
 from smp_advisor.core.files import sentence
-from smp_advisor.core.tables import Table
-from smp_advisor.core.uninterrupted import uninterrupted
+from smp_advisor.core.tables import Table, frame_of
 from smp_advisor.costs.evaluate import fit_probability
 from smp_advisor.costs.wording import (
     batch_limit,
@@ -76,9 +75,6 @@ class WaysOut:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per change: memory, speed, days and cost of the best plan after it."""
-        with uninterrupted():
-            import pandas as pd
-
         rows = []
         for way in self.ways:
             now, nearest = way.size.estimate, self.nearest_gib
@@ -98,7 +94,7 @@ class WaysOut:
                     "global_batch": None if now is None else now.global_batch_size,
                 }
             )
-        return pd.DataFrame(rows)
+        return frame_of(rows)
 
     def of(self, change: Change) -> WayOut | None:
         """The first change of a kind; None if none of them makes the model fit."""

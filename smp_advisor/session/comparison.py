@@ -14,11 +14,10 @@ from smp_advisor.costs.wording import (
     gib,
     percent,
     probability,
+    rate,
     run_cost,
     run_time,
     step_time,
-    throughput,
-    token_rate,
 )
 from smp_advisor.libraries import get_library, schema
 from smp_advisor.libraries.controls import fields_of
@@ -129,7 +128,7 @@ def _settings(first: Entry, second: Entry) -> Iterator[Row]:
 
 def _figures(first: Entry, second: Entry) -> Iterator[Row]:
     before, after = first.state.estimate, second.state.estimate
-    speed = token_rate if first.state.advice.model.reads_tokens else throughput
+    model = first.state.advice.model
 
     def price(estimate: Estimate) -> str:
         return "" if estimate.usd_per_hour is None else dollars(estimate.usd_per_hour)
@@ -138,7 +137,11 @@ def _figures(first: Entry, second: Entry) -> Iterator[Row]:
     rows: tuple[tuple[str, Callable[[Estimate], str], str], ...] = (
         ("Memory needed per GPU", lambda estimate: gib(estimate.needed_gib), _memory(before, after)),
         ("Price per hour", price, ""),
-        ("Throughput", speed, _relative(before.samples_per_second, after.samples_per_second)),
+        (
+            "Throughput",
+            lambda estimate: rate(model, estimate),
+            _relative(before.samples_per_second, after.samples_per_second),
+        ),
         ("Step time", step_time, _relative(before.step_seconds, after.step_seconds)),
         ("Full run", run_time, _days(before, after)),
         ("Cost of the run", run_cost, _dollars(before, after)),
