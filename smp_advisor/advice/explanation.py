@@ -256,7 +256,7 @@ def explain(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple
         for name, argument in arguments.items()
         for key, comparison in argument.comparisons(run).items()
     }
-    compared, estimates = evaluate_best(run, plans)
+    compared, estimates = evaluate_best(run, plans)  # of all techniques together: one pass of the cost model
     steps: list[Step] = []
     tip = subset_tip(library) if run.fits else ""
     for technique, argument in arguments.items():

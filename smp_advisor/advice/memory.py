@@ -147,6 +147,7 @@ def _on_degrees(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Co
         sentences.append(f"{replicas} such groups reduce gradients between them.")
     if not get_library(run.plan.library).shard_field:
         return _on_strategy(run, comparisons, estimates, sentences)
+    # AWS advises the lowest degree that fits, so that a lower one that fits is the news, and else that none does.
     by_degree = {int(key): estimate for key, estimate in estimates.items()}
     lower = {degree: estimate for degree, estimate in by_degree.items() if degree < current}
     enough = [degree for degree, estimate in lower.items() if fits(estimate, run.min_fit_probability)]

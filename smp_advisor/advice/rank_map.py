@@ -175,6 +175,7 @@ def rank_map(plan: Plan, cluster: Cluster, placement_strategy: str | None = None
     order = _ORDERS.get(strategy, strategy)
     tp, cp = plan.tensor_parallel_degree, plan.context_parallel_degree
     sizes = {"D": data_parallel_degree(plan, cluster) // tp, "P": plan.pipeline_parallel_degree, "T": tp}
+    # The place of a rank in the order of its letters is a number in a mixed base: the last letter is the last digit.
     rank = np.arange(cluster.gpus, dtype=np.int64)
     place: dict[str, Ints] = {}
     stride = 1

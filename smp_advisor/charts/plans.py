@@ -263,10 +263,13 @@ def sizes_chart(sizes: ClusterSizes, advice: Recommendation) -> Chart:
         for group, (name, members) in enumerate(groupby(priced, key=lambda triple: triple[1].cluster.instance.name))
     ]
     points = [point for _, line in lines for point in line]
-    times = [end for point in points for end in (point.x, *(point.ranges or [()])[0])]
-    costs = [end for point in points for end in (point.y, *(point.ranges or [(), ()])[1])]
     deadline, budget = (sizes.limits.max_days, sizes.limits.max_usd) if run else (None, None)
-    times, costs = times + [deadline] * bool(deadline), costs + [budget] * bool(budget)
+    # The axes reach to the limits and to both ends of the intervals, which only the present cluster has.
+    times = [point.x for point in points] + ([deadline] if deadline else [])
+    costs = [point.y for point in points] + ([budget] if budget else [])
+    for of_time, of_cost in (point.ranges for point in points if point.ranges):
+        times += of_time
+        costs += of_cost
     across = Axis(
         "days of the run" if run else "hours per billion tokens",
         0.9 * min(times),

@@ -143,6 +143,7 @@ class Cluster:
             raise ClusterError(f"gpu must be the name of the GPU, for example 'A100 80GB', not {gpu!r}.")
         require_whole("gpus_per_node", gpus_per_node, ClusterError)
         require_whole("vcpus", figures.get("vcpus", 1), ClusterError)
+        # A link or a price of 0 means that there is none; every other 0 would divide.
         required = {
             "usable_gpu_memory_gib": usable_gpu_memory_gib,
             "peak_tflops": peak_tflops,
@@ -167,6 +168,7 @@ class Cluster:
                 f" ({figures['gpu_memory_gib']:g})."
             )
 
+        # What the user does not know is that of the most similar board, and listed as assumed.
         similar = most_similar(gpu, usable_gpu_memory_gib, peak_tflops)
         fallbacks = {
             "nvlink": linked and intra_node_gb_per_s > PCIE_GB_PER_S,

@@ -202,7 +202,9 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
     hits = list(_survivors(_hits(lines), lines))
     if not hits:
         return None
+    # The deepest cause, and of equally deep ones the first: later ones are its echoes on other ranks.
     first = min(hits, key=lambda hit: (hit.depth, hit.row))
+    # Whether the plan, another process or fragments took the memory shows in the figures of the message alone.
     memory = _figures(" ".join(line.text for line in lines[first.row : first.row + 6]))
     kind, memory = (first.kind, {}) if first.kind.name != "gpu_memory" or first.kind.is_fact else (first.kind, memory)
     if memory:

@@ -146,6 +146,7 @@ def measured_run(
 ) -> MeasuredRun:
     """Return the run of a plan that a log measured. `accept` takes what is unlikely, never what no hardware reaches."""
     check_against(plan, cluster, model, job)
+    # A figure of another batch, or of a run with a fault, would teach the wrong thing about every later plan.
     batch = global_batch_size(plan, cluster)
     if log.global_batch_size is not None and log.global_batch_size != batch:
         raise CalibrationError(
@@ -159,6 +160,7 @@ def measured_run(
             "again, or pass accept=True (--accept) if it stays."
         )
     _require_work(log, batch, model, cluster, job, accept=accept)
+    # The typical step, and what was left out of it: the notes are what a reader can check the figure by.
     notes = list(log.notes)
     figures = typical(timed(log, model, cluster, job, plan))
     if figures is not None and log.title != FIGURES:
@@ -167,6 +169,7 @@ def measured_run(
         notes += [f"Dropped {count}: {reason}." for reason, count in figures.dropped]
     if figures is not None and log.global_batch_size is None and not log.work:
         notes.append(f"The global batch is taken from the plan, {batch:,} samples per step: inferred.")
+    # Memory. A run that ran out of it shows a lower limit of the need, not the need.
     kind: MemoryKind = ""
     peak = None
     if log.out_of_memory:

@@ -128,6 +128,7 @@ def start_local(
     small = None if advice.script else small_training(advice.model, advice.cluster, advice.job, advice.plan)
     if small is None and not advice.script:
         raise RunError(f"No script can be generated for {advice.model.name!r}: pass script= to advise().")
+    # The prediction and the settings are in the folder before the process starts: it may be watched from elsewhere.
     folder = _new_folder(place, "local")
     with _written(folder):
         source = folder / "source"

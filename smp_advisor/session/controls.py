@@ -179,6 +179,7 @@ def controls(advice: Recommendation, settings: Settings) -> list[Control]:
     )
     library = advice.plan.library
     of_plan = [_of_plan(advice, settings, name, values) for name, values in positions(situation).items()]
+    # The job's controls follow: the kind of code is a fact, precision and the training settings are choices.
     code, labels = str(settings[STACK]), job_labels(library)
     codes = tuple(dict.fromkeys([*stacks_for(advice), code]))
     of_job = [
