@@ -63,11 +63,13 @@ def plan_text(plan: Plan) -> str:
     parts, described = [], schema(plan.library).described
     for name in dict.fromkeys([*get_library(plan.library).alternatives, "batch_size"]):
         value, parameter = getattr(plan, name, None), described(name)
+        if value is not True and value in (None, False, 1, 0, "none", ""):
+            continue  # the plan does not use the technique
         title = parameter.title.lower() if parameter else name.replace("_", " ")
-        if value in (None, False, 1, 0, "none", "") and value is not True:
-            continue
-        text = checkpointing_text(str(value)) if name == "activation_checkpointing" else str(value).replace("_", " ")
-        parts.append(title if value is True and name != "activation_checkpointing" else f"{title} {text}")
+        if name == "activation_checkpointing":
+            parts.append(f"{title} {checkpointing_text(str(value))}")
+        else:
+            parts.append(title if value is True else f"{title} {str(value).replace('_', ' ')}")
     return ", ".join(parts)
 
 

@@ -10,7 +10,7 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of
 from smp_advisor.export.script_torch import fixed_settings
 from smp_advisor.export.template import Comment, render
-from smp_advisor.libraries.plan import accelerate_settings
+from smp_advisor.libraries.sharding import accelerate_settings
 
 _IMPLEMENTED = {
     "loss": ("chunked",),

@@ -11,7 +11,6 @@ from smp_advisor.core.files import sentence
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, libraries, plan_defaults, require_library
 from smp_advisor.libraries.schema import nearest, schema
-from smp_advisor.libraries.sharding import RESHARDING
 from smp_advisor.libraries.validation import fields_from, setting_violations, violations
 from smp_advisor.libraries.version import default_version, require_version
 
@@ -306,18 +305,6 @@ class Plan(_PlanFields):
     def from_reading(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """Fields of a plan from a dictionary, with the library's values for missing settings."""
         return settings
-
-
-def accelerate_settings(plan: Any) -> dict[str, Any]:
-    """Settings of ``fully_shard`` in Accelerate and the Trainer, which wrap the layers of ``_no_split_modules``."""
-    return {
-        "version": 2,
-        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "reshard_after_forward": plan.sharding_strategy in RESHARDING,
-        "activation_checkpointing": bool(plan.activation_checkpointing),
-        "cpu_ram_efficient_loading": True,
-        "state_dict_type": "SHARDED_STATE_DICT",
-    }
 
 
 def _refuse(kind: type[Plan], name: str) -> NoReturn:

@@ -333,6 +333,7 @@ def _matches(
     """Facts and kinds that a text shows, with the named groups in its own case."""
     lowered, last = text.translate(ASCII_LOWER), None
     for kind, pattern in patterns:
+        # One match of a kind is enough. The literal is a quick test: few patterns are searched in a line.
         if kind is last or pattern.literal not in lowered or not (match := pattern.search.search(lowered)):
             continue
         frames = "" if raised is None else raised.frames
@@ -343,6 +344,7 @@ def _matches(
             if not kind.near.search("\n".join((frames, text, *before)).translate(ASCII_LOWER)):
                 continue
         last = kind
+        # Searched in lower case, quoted as it was printed.
         spans = ((name, match.span(name)) for name, value in match.groupdict().items() if value)
         yield kind, {name: text[start:end].strip(" '\".,:;") for name, (start, end) in spans}
 

@@ -194,11 +194,13 @@ class History:
 
     def entered(self, entry: Entry) -> History:
         """Return the history with a new last entry."""
-        before = self.entries[: self.position + 1]
-        if len(before) > 1 and entry.gesture and entry.gesture == self.current.gesture:
-            before = before[:-1]
+        before = self.entries[: self.position + 1]  # another plan than the undone ones replaces them
+        is_same_drag = len(before) > 1 and entry.gesture and entry.gesture == self.current.gesture
+        if is_same_drag:
+            before = before[:-1]  # a drag is one entry: its last plan
         if before[-1].shows(entry):
-            return self if len(before) == self.position + 1 else replace(self, entries=before, position=len(before) - 1)
+            # Nothing changed, unless a drag came back to where it began: then it leaves no entry.
+            return replace(self, entries=before, position=len(before) - 1) if is_same_drag else self
         entries = (*before, entry)[-LONGEST:]
         return replace(self, entries=entries, position=len(entries) - 1)
 
