@@ -1,4 +1,4 @@
-"""Profiling of a model: a full-size trace, a scaled copy, a local run of the script, a rehearsal of the plan."""
+"""Profiling of a model: a full-size trace, a scaled copy, and whether its batch may be divided."""
 
 from __future__ import annotations
 

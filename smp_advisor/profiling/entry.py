@@ -1,4 +1,4 @@
-"""`profile`: runs the requested stages (trace, scaled copy, local run, rehearsal) and returns one `Profile`."""
+"""`profile`: runs the requested stages (trace, scaled copy, division) and returns one `Profile`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from smp_advisor.arguments import require_path, require_types
+from smp_advisor.arguments import require_types
 from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.plan import Plan
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-Stage = Literal["trace", "copy", "local", "rehearsal"]
-STAGES: tuple[Stage, ...] = ("trace", "copy", "local", "rehearsal")
+Stage = Literal["trace", "copy", "division"]
+STAGES: tuple[Stage, ...] = ("trace", "copy", "division")
 
-_STAGE_TEXTS = {"trace": "trace", "copy": "scaled copy", "local": "local run", "rehearsal": "rehearsal"}
+_STAGE_TEXTS = {"trace": "trace", "copy": "scaled copy", "division": "check of the division"}
 _Result = TypeVar("_Result")
 
 
@@ -35,7 +35,6 @@ def profile(
     *,
     stages: Sequence[Stage] | None = None,
     plan: Plan | None = None,
-    script: str | os.PathLike[str] | None = None,
     inputs: Any = None,
     precision: str | None = None,
     attention: str | None = None,
@@ -54,17 +53,15 @@ def profile(
     ----------
     model
         A ``torch.nn.Module`` (never modified); a transformers configuration (object, dict, or path of a
-        ``config.json``); a `Model`; a parameter count; or the path of a training script (``.py``), which is run.
+        ``config.json``); a `Model`; or a parameter count. A training script is rehearsed: `smp_advisor.rehearse`.
     job
         The training job. Its fields can be passed as keywords instead (``sequence_length=512``).
     stages
-        Any of ``trace`` (the full model, without allocating it), ``copy`` (two real steps of a scaled copy), ``local``
-        (the script as SageMaker would run it) and ``rehearsal`` (the plan on local processes). None runs the trace and
-        the copy, the local run if there is a `script`, and the rehearsal if there is a `plan`.
+        Any of ``trace`` (the full model, without allocating it), ``copy`` (two real steps of a scaled copy) and
+        ``division`` (a batch of the copy against its microbatches). None runs the trace and the copy, and the division
+        if there is a `plan`.
     plan
-        The plan to rehearse. The copy uses its microbatches and activation checkpointing.
-    script
-        Training script for the local run.
+        The plan that divides the batch. The copy uses its microbatches and activation checkpointing.
     inputs
         Inputs of the forward method, used as they are: a tensor, tensors by name or by position, a ``DataLoader`` (its
         first batch), or a function of (batch, sequence) that returns them. Tensors whose first size is 1 are a batch
@@ -83,7 +80,7 @@ def profile(
     batch
         Samples per microbatch for the displayed figures. None uses the plan's microbatch, or 1 without a plan.
     data_parallel_degree
-        Model replicas in the planned job, for the rehearsal. None rehearses two.
+        Model replicas in the planned job, for the division. None assumes two.
     memory_bytes
         Memory of each child process. None is half of the available memory, at most 4 GiB. The scaled copy is built for
         the same limit, and for 4 GiB without one.
@@ -108,10 +105,12 @@ def profile(
     >>> smp_advisor.advise(profile, "ml.p4d.24xlarge", instance_count=16)  # doctest: +SKIP
     """
     if isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".py"):
-        script, model = model, None
+        raise ProfileError(
+            f"{os.fspath(model)!r:.200} is a training script: smp_advisor.rehearse() runs it, profile() takes a model."
+        )
     job = _job(job, settings)
-    _require(plan=plan, script=script, inputs=inputs, memory_bytes=memory_bytes, seconds=seconds, batch=batch)
-    selected = _stages(stages, model=model, plan=plan, script=script)
+    _require(plan=plan, inputs=inputs, memory_bytes=memory_bytes, seconds=seconds, batch=batch)
+    selected = _stages(stages, plan=plan)
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds or GUARD_SECONDS)
     trace_settings: dict[str, Any] = {
         "precision": precision_of_job(job, requested=precision, library=library, plan=plan),
@@ -133,26 +132,20 @@ def profile(
     if "torch" in sys.modules and {"trace", "copy"} & set(selected):
         with uninterrupted():  # PyTorch imports it with fake tensors, again in every child process
             import torch._dynamo.config  # noqa: F401
-    if model is None:
-        kernel = kernel_for(None, **choice)
-        result = Profile(name=str(script), source="script", attention=kernel.name, **trace_settings)
-    else:
-        traced = None
-        if "trace" in selected:
-            arguments = (model, trace_settings, choice, inputs)
-            traced = runner.run(
-                "trace",
-                lambda: Profile.from_dict(
-                    run_isolated(_trace_live, *arguments, what="the trace", limits=limits, **callbacks)
-                ),
-            )
-        try:
-            result = traced or _counted(model, trace_settings, choice)
-        except Exception:
-            runner.completed(
-                Profile(name="", source="module", attention="", **trace_settings)
-            )  # raises the first failure
-            raise
+    traced = None
+    if "trace" in selected:
+        arguments = (model, trace_settings, choice, inputs)
+        traced = runner.run(
+            "trace",
+            lambda: Profile.from_dict(
+                run_isolated(_trace_live, *arguments, what="the trace", limits=limits, **callbacks)
+            ),
+        )
+    try:
+        result = traced or _counted(model, trace_settings, choice)
+    except Exception:
+        runner.completed(Profile(name="", source="module", attention="", **trace_settings))  # raises the first failure
+        raise
     if "copy" in selected:
         from smp_advisor.profiling import scaled
 
@@ -170,26 +163,18 @@ def profile(
             ),
         )
         result = dataclasses.replace(result, scaled=copy)
-    if "rehearsal" in selected and plan is not None:
+    if "division" in selected and plan is not None:
+        from smp_advisor.profiling import division
         from smp_advisor.profiling.profiled_model import read_model
-        from smp_advisor.profiling.rehearsal.run import run as rehearse
 
         degree = data_parallel_degree
-        rehearsed = runner.run(
-            "rehearsal",
-            lambda: rehearse(
+        divided = runner.run(
+            "division",
+            lambda: division.run(
                 read_model(model), job, plan, data_parallel_degree=degree, inputs=inputs, **bounds, **callbacks
             ),
         )
-        result = dataclasses.replace(result, rehearsal=rehearsed)
-    if "local" in selected:
-        from smp_advisor.profiling import local_run
-
-        script_settings = {} if plan is None else local_run.run_settings(plan)
-        local_result = runner.run(
-            "local", lambda: local_run.run(os.fspath(script or ""), **script_settings, **bounds, on_line=on_line)
-        )
-        result = dataclasses.replace(result, local=local_result)
+        result = dataclasses.replace(result, division=divided)
     return runner.completed(result)
 
 
@@ -235,11 +220,9 @@ def _job(job: Job | None, settings: dict[str, Any]) -> Job:
     return job
 
 
-def _require(*, plan: object, script: object, inputs: object, **numbers: object) -> None:
+def _require(*, plan: object, inputs: object, **numbers: object) -> None:
     """Refuse arguments of a wrong type before a process starts."""
     require_types({"plan": (plan, (Plan, type(None)))}, "profile")
-    if script is not None:
-        require_path(script, "profile")
     if not (inputs is None or callable(inputs) or hasattr(inputs, "__iter__")) or isinstance(inputs, str):
         raise ProfileError(
             "inputs must contain tensors: pass a tensor, a tuple or dict of them, a DataLoader, or a function of "
@@ -251,23 +234,17 @@ def _require(*, plan: object, script: object, inputs: object, **numbers: object)
             raise ProfileError(f"{name} must be a number above 0, not {value!r:.80}.")
 
 
-def _stages(stages: Sequence[Stage] | None, *, model: Any, plan: Any, script: Any) -> tuple[Stage, ...]:
+def _stages(stages: Sequence[Stage] | None, *, plan: Any) -> tuple[Stage, ...]:
     if stages is None:
-        selected: list[Stage] = ["trace", "copy"] if model is not None else []
-        if script is not None:
-            selected.append("local")
-        if plan is not None and model is not None:
-            selected.append("rehearsal")
-        return tuple(selected)
+        return ("trace", "copy") if plan is None else STAGES
     if isinstance(stages, str):
         stages = cast("tuple[Stage, ...]", (stages,))
     require_types({"stages": (stages, (list, tuple, set, frozenset))}, "profile")
     for stage in stages:
         if stage not in STAGES:
             raise ProfileError(f"stages must be among {', '.join(STAGES)}, not {stage!r}.")
-        name, value = {"local": ("script", script), "rehearsal": ("plan", plan)}.get(stage, ("model", model))
-        if value is None:
-            raise ProfileError(f"The stage {stage!r} requires a {name}: pass {name}=.")
+    if "division" in stages and plan is None:
+        raise ProfileError("The stage 'division' requires a plan: pass plan=.")
     return tuple(stages)
 
 

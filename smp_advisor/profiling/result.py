@@ -20,6 +20,69 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """A property of the model, its loss or its data that breaks a divided step."""
+
+    kind: str
+    """Cause in two or three words: ``sum loss``."""
+    text: str
+    parameter: str = ""
+    """Name of the parameter with the largest difference; empty if the problem is in no single parameter."""
+    line: str = ""
+    """The user's file and line; empty if unknown."""
+
+    def __str__(self) -> str:
+        details = [f"parameter {self.parameter}" if self.parameter else "", self.line]
+        details = [detail for detail in details if detail]
+        return f"{self.text} ({'; '.join(details)})" if details else self.text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Division(NotebookResult):
+    """Whether the batch of a step may be divided into microbatches and replicas."""
+
+    name: str
+    parts: int
+    """Microbatches of all replicas into which the batch was divided."""
+    samples: int
+    """Samples per part."""
+    reductions: tuple[str, ...]
+    """Reduced dimensions of the copy."""
+    loss: float | None
+    """Loss of all samples in one pass; None if it is not comparable."""
+    problems: tuple[Problem, ...] = ()
+    """Properties of the model, its loss or its data that break the planned job."""
+    notes: tuple[str, ...] = ()
+    """Requirements of the model that break nothing, one sentence each."""
+    not_checked: tuple[str, ...] = ()
+    """Parts of the plan that were not looked at, one sentence each."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing that breaks the job was found."""
+        return not self.problems
+
+    @property
+    def summary(self) -> str:
+        """The check in one line."""
+        if self.problems:
+            return " ".join(map(str, self.problems))
+        return f"The batch may be divided: {self.parts} parts of {self.samples} agree with the entire batch."
+
+    @property
+    def findings(self) -> tuple[tuple[str, str], ...]:
+        """Label and text of each check."""
+        rows = [("Problem", str(problem)) for problem in self.problems]
+        if self.loss is not None:
+            rows.append(("Entire batch", f"loss {self.loss:.7g} in one pass"))
+        rows.append(("Reduced", ", ".join(self.reductions) or "nothing"))
+        rows += [("Note", sentence) for sentence in self.notes]
+        return (*rows, *(("Not checked", sentence) for sentence in self.not_checked))
+
+    _repr_pretty_ = NotebookResult._repr_pretty_
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Profile(NotebookResult):
     """Measured properties of a model: parameters, and FLOPs and activation bytes as functions of batch and sequence.
 
@@ -104,10 +167,8 @@ class Profile(NotebookResult):
     """The transformers configuration; ``{}`` if there is none."""
     scaled: Any = None
     """`ScaledRun`: real steps of the scaled copy; None if not run."""
-    local: Any = None
-    """`LocalRun`: run of the script under the SageMaker contract; None if not run."""
-    rehearsal: Any = None
-    """`Rehearsal`: the plan on local processes; None if not run."""
+    division: Any = None
+    """`Division`: a batch of the copy against its parts; None if not run."""
 
     def activation_bytes(self, batch: int, sequence: int = 1, *, checkpointing: bool = False) -> int:
         """Bytes saved by autograd for one microbatch at the end of its forward pass, on one GPU without parallelism."""

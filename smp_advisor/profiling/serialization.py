@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.local_run.run import LocalRun
 from smp_advisor.profiling.parts import Agreement, BlockProfile, ModuleProfile, OperatorProfile, Provenance, Segment
 from smp_advisor.profiling.polynomial import Polynomial
-from smp_advisor.profiling.rehearsal.result import Rehearsal
-from smp_advisor.profiling.result import Profile
+from smp_advisor.profiling.result import Division, Profile
 from smp_advisor.profiling.result_html import restored
 from smp_advisor.profiling.scaled.result import ScaledRun
 
@@ -21,8 +19,7 @@ _SHARED: dict[str, Any] = {"blocks": BlockProfile, "timeline": Segment, "checkpo
 """Fields whose entries are mostly equal, and the kind of these."""
 _KINDS: dict[str, Any] = {
     "scaled": ScaledRun | None,
-    "local": LocalRun | None,
-    "rehearsal": Rehearsal | None,
+    "division": Division | None,
     "provenance": tuple[Provenance, ...],
     "agreements": tuple[Agreement, ...],
     "outside_operators": tuple[OperatorProfile, ...],

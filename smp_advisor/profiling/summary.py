@@ -20,7 +20,7 @@ def verdicts(profile: Profile) -> tuple[str, ...]:
     """One sentence for each finding; empty if no stage found anything."""
     parts = ", ".join(f"{path or 'the module'} ({format_count(size)})" for path, size in profile.unreached[:5])
     idle = [f"The inputs did not reach parameters of {parts}: their costs are missing."] if parts else []
-    titles = ((profile.scaled, "Scaled copy"), (profile.rehearsal, "Rehearsal"), (profile.local, "Local run"))
+    titles = ((profile.scaled, "Scaled copy"), (profile.division, "Division"))
     notes = [entry.note for entry in profile.provenance if entry.figure == "FLOPs" and entry.confidence == "low"]
     return (
         *idle,
@@ -112,7 +112,7 @@ def report(profile: Profile, most_lines: int | None = _MOST_LINES) -> list[tuple
         lines.append(("Ran here", " ".join(stages)))
     missing = "times and memory of a GPU"
     missing += ', training steps (stages=["copy"])' if profile.scaled is None else ""
-    missing += ", the plan on several processes (plan=advice.plan)" if profile.rehearsal is None else ""
+    missing += ", the division of the batch (plan=advice.plan)" if profile.division is None else ""
     last = [("Next", f'smpa.advise(profile, "ml.p4d.24xlarge"). Not measured: {missing}')]
     warnings = [row for row in _notes(profile) if row[1].partition(": ")[2] not in stages]  # which are above
     room = len(warnings) if most_lines is None else max(1, most_lines - len(lines) - 1)
@@ -141,7 +141,7 @@ def _notes(profile: Profile) -> list[tuple[str, str]]:
 
 
 def _stages(profile: Profile) -> list[Any]:
-    return [stage for stage in (profile.scaled, profile.local, profile.rehearsal) if stage is not None]
+    return [stage for stage in (profile.scaled, profile.division) if stage is not None]
 
 
 def _sources(profile: Profile) -> list[tuple[str, str]]:

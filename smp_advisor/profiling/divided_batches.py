@@ -1,11 +1,11 @@
-"""Repeatable steps of a single process: the reference of the ranks, and whether a batch may be divided."""
+"""Whether a batch may be divided: repeatable steps of one process over a batch, and over its parts."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +13,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from smp_advisor.profiling.inputs import mapped, microbatches_of, samples_of
+from smp_advisor.profiling.loss_lines import line_of_loss, line_of_parameter, nonfinite_line
 from smp_advisor.profiling.patching import patched
-from smp_advisor.profiling.rehearsal.result import Problem
-from smp_advisor.profiling.rehearsal.source import line_of_loss, line_of_parameter, nonfinite_line
+from smp_advisor.profiling.result import Problem
 from smp_advisor.profiling.step import call_model, loss_of
 
 if TYPE_CHECKING:
@@ -154,40 +154,6 @@ def joined(parts: Sequence[Batch]) -> dict[str, Any]:
     """Inverse of `microbatches_of`."""
     batch: dict[str, Any] = mapped(lambda *rows: torch.cat(rows), *map(dict, parts))
     return batch
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reference:
-    """Step of one process over all batches."""
-
-    loss: float
-    gradients: Mapping[str, Tensor]
-    updated: Mapping[str, Tensor]
-    """Parameters after one optimizer step."""
-    used: tuple[frozenset[str], ...]
-    """Names of the parameters with a gradient, by microbatch; first all microbatches of the first replica."""
-
-
-def reference(model: nn.Module, batches: Sequence[Batch], microbatches: int, learning_rate: float) -> Reference:
-    """Loss, gradients and updated parameters of one process's step over all batches; the model is unchanged."""
-    model.zero_grad(set_to_none=True)
-    total = len(batches) * microbatches
-    loss_sum = 0.0
-    used: list[frozenset[str]] = []
-    gradients: dict[str, Tensor] = {}
-    for batch in batches:
-        with restored_buffers(model):  # each rank starts from the same buffers
-            for part in microbatches_of(batch, microbatches):
-                loss, own = _gradients(model, part)
-                loss_sum += loss / total
-                used.append(frozenset(own))
-                for name, gradient in own.items():
-                    gradients[name] = gradients[name] + gradient / total if name in gradients else gradient / total
-    # Momentum does not change the first step: the gradient times the learning rate.
-    updated = {
-        name: p.detach() - learning_rate * gradients[name] for name, p in model.named_parameters() if name in gradients
-    }
-    return Reference(loss=loss_sum, gradients=gradients, updated=updated, used=tuple(used))
 
 
 def used_by(model: nn.Module, batch: Batch) -> frozenset[str]:
@@ -354,15 +320,6 @@ def _nonfinite(model: nn.Module, part: Batch, loss: float, unsound: Sequence[str
     else:
         text = f"The loss is {name} in one process already, so no parallelism is the cause."
     return Problem(kind="NaN", text=text, parameter=unsound[0] if unsound else "", line=line)
-
-
-def shared_by_blocks(model: nn.Module, paths: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Names of each parameter that several blocks share, by its first name."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if any(name.startswith(f"{path}.") for path in paths):
-            names.setdefault(id(parameter), []).append(name)
-    return {group[0]: tuple(group) for group in names.values() if len(group) > 1}
 
 
 def largest_difference(values: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tuple[float, str]:

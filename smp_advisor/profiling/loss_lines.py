@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ENTRY = "profiling/step.py"
-"""Frames before this module's call of the model belong to the kernel and to the rehearsal."""
+"""Frames before this module's call of the model belong to the kernel and to the check."""
 _MAX_NODES = 100_000
 
 

@@ -1,1 +1,0 @@
-"""Rehearsal of a plan: the scaled copy on a few local processes with PyTorch's own parallelism."""
