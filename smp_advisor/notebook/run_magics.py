@@ -1,4 +1,4 @@
-"""Magics of code that runs: profiles, local runs and proofs in child processes; starting, watching and learning."""
+"""Magics of code that runs: profiles and rehearsals in child processes; starting, watching and learning."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from smp_advisor.notebook.advisor import Advisor
-    from smp_advisor.profiling.local_run import LocalRun
     from smp_advisor.profiling.result import Profile
     from smp_advisor.rehearsal import Rehearsal
     from smp_advisor.runs.watching import Run
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 # IPython does not annotate the decorators that make a magic.
 
 
-_STAGES = ("trace", "copy", "local", "rehearsal")
+_STAGES = ("trace", "copy", "division")
 
 
 @magics_class
@@ -62,7 +61,7 @@ class ProfileMagics(Magics):
     @magic_arguments()
     @argument(
         "model",
-        help="A variable with a model or a config, the path of a config.json, a parameter count (10B), or a script.",
+        help="A variable with a model or a config, the path of a config.json, or a parameter count (10B).",
     )
     @table_options("sequence_length")
     @argument(
@@ -81,16 +80,19 @@ class ProfileMagics(Magics):
     )
     @table_options("batch", "memory", "seconds")
     @argument("--stage", action="append", choices=_STAGES, help="Run only this stage; repeatable.")
-    @argument("--plan", action="store_true", help="Use and rehearse the plan of the advisor displayed last.")
+    @argument(
+        "--plan",
+        action="store_true",
+        help="Use the plan of the advisor displayed last.",
+    )
     @argument("--inputs", help="A variable with example inputs, required if they cannot be inferred.")
-    @argument("--script", help="A training script to run under SageMaker's contract.")
     @line_magic
     def smp_profile(self, line: str) -> Profile:
         """Profile a model before paying for a cluster: ``profile = %smp_profile model``.
 
         Displays the profile and returns it. Traces the full model without allocating it, trains a scaled copy for a few
-        steps on this machine, and with ``--plan`` rehearses the plan on local processes. Child processes do all the
-        work and cannot harm the kernel.
+        steps on this machine, and with ``--plan`` compares a batch with the plan's microbatches. Child processes do
+        all the work and cannot harm the kernel.
         """
         with uninterrupted():
             from smp_advisor.profiling import profile
@@ -119,7 +121,6 @@ class ProfileMagics(Magics):
             "attention": arguments.attention,
             "library": arguments.library,
             "batch": value_of(arguments, "batch"),
-            "script": arguments.script,
             "inputs": inputs,
             "memory_bytes": None if memory is None else int(memory * 2**30),
             "seconds": value_of(arguments, "seconds"),
@@ -139,60 +140,8 @@ class ProfileMagics(Magics):
 
     @with_help
     @magic_arguments()
-    @table_options("processes", "steps", "seconds", "memory")
-    @argument(
-        "--hyperparameter", "-p", action="append", default=[], help="NAME=VALUE: option of the script; repeatable."
-    )
-    @argument("--channel", "-c", action="append", default=[], help="NAME=FOLDER: data of a channel; repeatable.")
-    @argument("--plan", action="store_true", help="Use mp_parameters and settings of the advisor displayed last.")
-    @argument("--name", default="train.py", help="Name of the script; default train.py.")
-    @argument("--source-dir", help="Folder to copy along with the script, as the estimator uploads it.")
-    @cell_magic
-    def smp_local(self, line: str, cell: str) -> LocalRun:
-        """Run the cell as a training script under SageMaker's contract: ``%%smp_local --processes 2 --steps 20``.
-
-        It runs as a process with the folders, options and SM_* variables of SageMaker's container.
-        """
-        arguments = parsed(self.smp_local, line)
-        with ProgressDisplay(arguments.name) as progress:
-            try:
-                result = self._run(arguments, cell, progress)
-            except KeyboardInterrupt:
-                raise UsageError(f"{arguments.name} was interrupted; all its processes have ended.") from None
-            progress.has_failed = not result.ok
-            return result
-
-    def _run(self, arguments: Namespace, cell: str, progress: ProgressDisplay) -> LocalRun:
-        with uninterrupted():
-            from smp_advisor.profiling.local_run import run, run_settings
-
-        settings: dict[str, Any] = {"hyperparameters": {}, "parameters": {}, "processes": 1}
-        if arguments.plan:
-            settings = run_settings(required(self.shell, "no plan yet", ", or leave out --plan").plan)
-        own = named_values(arguments.hyperparameter, "--hyperparameter")
-        channels = named_texts(arguments.channel, "--channel")
-        memory = value_of(arguments, "memory")
-        source = _written(cell, arguments.name, arguments.source_dir)
-        try:
-            return run(
-                arguments.name,
-                source_dir=source,
-                hyperparameters=settings["hyperparameters"] | own,
-                parameters=settings["parameters"],
-                channels=channels,
-                processes=value_of(arguments, "processes") or settings["processes"],
-                steps=value_of(arguments, "steps"),
-                seconds=value_of(arguments, "seconds") or 600.0,
-                memory_bytes=None if memory is None else int(memory * 2**30),
-                on_line=progress.add_line,
-            )
-        finally:
-            shutil.rmtree(source.parent, ignore_errors=True)  # the run has a copy
-
-    @with_help
-    @magic_arguments()
     @argument("script", nargs="?", help="The training script; left out before a cell that is the script.")
-    @table_options("processes")
+    @table_options("processes", "steps")
     @argument(
         "--hyperparameter", "-p", action="append", default=[], help="NAME=VALUE: option of the script; repeatable."
     )
@@ -221,6 +170,15 @@ class ProfileMagics(Magics):
         show_result(self.shell, "smp_rehearse", result)
         return result
 
+    @with_help
+    @cell_magic
+    def smp_local(self, line: str, cell: str) -> Rehearsal:
+        """Rehearse the cell: another name of ``%%smp_rehearse``, which has its options."""
+        result: Rehearsal = self.smp_rehearse(line, cell)
+        return result
+
+    smp_local.parser = smp_rehearse.parser  # type: ignore[attr-defined]
+
     def _rehearsed(self, arguments: Namespace, cell: str | None, progress: ProgressDisplay) -> Rehearsal:
         with uninterrupted():
             from smp_advisor.rehearsal import rehearse
@@ -239,6 +197,7 @@ class ProfileMagics(Magics):
             "processes": value_of(arguments, "processes") or 2,
             "data": named_texts(arguments.channel, "--channel") or None,
             "compare": None if arguments.compare is None else Path(arguments.compare),
+            "steps": value_of(arguments, "steps"),
             "on_line": progress.add_line, "on_progress": progress.update,
         }  # fmt: skip
         try:

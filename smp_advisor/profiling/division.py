@@ -178,9 +178,7 @@ def _set_up(
     )  # fmt: skip
 
 
-def _copy(
-    profiled: ProfiledModel, stack: ExitStack, memory_bytes: int, fewest: int, not_checked: list[str]
-) -> Copy:
+def _copy(profiled: ProfiledModel, stack: ExitStack, memory_bytes: int, fewest: int, not_checked: list[str]) -> Copy:
     """The copy, with all blocks of a small module and with every block that shares a weight with another."""
 
     def copy(blocks: int) -> Copy:

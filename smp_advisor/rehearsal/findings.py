@@ -45,7 +45,8 @@ def not_rehearsed(stage: Stage) -> str:
     """Why an error shows nothing about the script; empty if it does."""
     failure = first_error(stage)
     if failure is None:
-        return "" if not stage["verdict"] or stage["verdict"]["code"] != "heavy" else stage["verdict"]["text"]
+        verdict = stage["verdict"]
+        return verdict["text"] if verdict and verdict["code"] in ("heavy", "guard") else ""
     error = failure[1]
     if error["module"] and error["name"] == "ModuleNotFoundError":
         return f"the module {error['module']!r} is not installed here"

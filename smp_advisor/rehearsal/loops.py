@@ -86,7 +86,7 @@ class _Counts:
             self._needed[key] = observer.options["steps"] * max(1, count)
             observer.put("loop", key=key, size=self._sizes.get(key), iterations=count)
         if key in self._needed:
-            if observer.done or (observer.options["steps"] < 1 << 20 and count >= self._needed[key]):
+            if observer.done or count >= self._needed[key]:
                 observer.done = True
                 return True
         elif self._is_evaluation(key):
@@ -96,7 +96,7 @@ class _Counts:
         return False
 
     def _is_evaluation(self, key: str) -> bool:
-        if torch.is_grad_enabled() or self._observer.options["steps"] >= 1 << 20:
+        if torch.is_grad_enabled() or self._observer.options.get("live"):
             return False
         before, evaluations = self._passes[key]
         evaluations += self.total_passes > before

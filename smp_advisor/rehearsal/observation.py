@@ -39,7 +39,9 @@ def install(observer: Observer) -> None:
     _saves(observer)
     _loaders(observer)
     _arguments(observer)
-    _no_dropout()
+    _layers(observer)
+    if not observer.options.get("live"):
+        _no_dropout()
 
 
 class _Training:
@@ -87,7 +89,8 @@ class _Training:
             observer.backwards += 1
             if tensor.numel() == 1:
                 observer.put("backward", loss=float(local(tensor.detach())), site=observer.site())
-                if observer.world > 1 and gradient is None and not observer.has_tensor_parallel:
+                marks = observer.looks and not observer.has_tensor_parallel
+                if observer.world > 1 and gradient is None and marks:
                     gradient = torch.full_like(tensor, 1 + MARK * observer.rank)
             return backward(tensor, gradient, retain_graph, create_graph, inputs)
 
@@ -126,7 +129,7 @@ class _Training:
         inputs = [
             entry for entry in itertools.chain(arguments, options.values()) if next(tensors_in(entry), None) is not None
         ]
-        if not inputs or next(module.parameters(), None) is None:
+        if not inputs or not observer.looks or next(module.parameters(), None) is None:
             return
         if id(module) not in self.models:
             self.models[id(module)] = module
@@ -161,9 +164,9 @@ class _Training:
 
     def _before(self, optimizer: Any, *_: Any) -> None:
         self.stepping += 1
-        if self.quiet or self.stepping > 1:
-            return
         observer = self.observer
+        if self.quiet or self.stepping > 1 or not observer.looks:
+            return
         every, replicated, parts = self._parts(optimizer)
         for parameter in every:
             self.first.setdefault(id(parameter), (parameter, figures_of([parameter])))
@@ -191,8 +194,9 @@ class _Training:
             return
         observer.updates += 1
         observer.enter("steps")
-        _, replicated, parts = self._parts(optimizer)
-        observer.put("updated", parameters=figures_of(replicated), parts=figures_of(parts))
+        if observer.looks:
+            _, replicated, parts = self._parts(optimizer)
+            observer.put("updated", parameters=figures_of(replicated), parts=figures_of(parts))
         kill_after = observer.options.get("kill_after")
         if kill_after and observer.updates >= kill_after and observer.saved:
             observer.put("killed")
@@ -390,7 +394,8 @@ def _loaders(observer: Observer) -> None:
                 return
             if index == 0:
                 backwards = observer.backwards
-            observer.put("batch", loader=getattr(self, "rehearsed", -1), index=index, digest=digest_of(batch)[0])
+            if observer.looks:
+                observer.put("batch", loader=getattr(self, "rehearsed", -1), index=index, digest=digest_of(batch)[0])
             yield batch
 
     loader.__iter__ = few
@@ -469,6 +474,23 @@ def _no_dropout() -> None:
         self.dropout = 0.0
 
     torch.nn.RNNBase.__init__ = create_without  # type: ignore[method-assign]
+
+
+def _layers(observer: Observer) -> None:
+    """Count the FLOPs of layers, by which a run is too heavy, instead of by its time."""
+    functional: Any = torch.nn.functional
+    for name in ("linear", "conv1d", "conv2d", "conv3d"):
+        setattr(functional, name, _counted(observer, getattr(functional, name)))
+
+
+def _counted(observer: Observer, layer: Any) -> Any:
+    def counted(input: Any, weight: Any, *arguments: Any, **options: Any) -> Any:  # noqa: A002 - names of PyTorch
+        output = layer(input, weight, *arguments, **options)
+        if weight.dim() > 1:
+            observer.worked(2.0 * output.numel() * weight.numel() / weight.shape[0])
+        return output
+
+    return counted
 
 
 def clipping(observer: Observer) -> None:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 _HASHED = 64
 """Most tensors of one batch that are compared."""
+_LATE_PAUSES = 300
+"""Guard of a rank that is late, whose peers neither wait in a collective nor end."""
+MOST_FLOPS = 1e12
+"""Of the forward passes of one stage and rank: minutes of a processor."""
+LOOKED_AT = 6
 WAITS = 1
 """State of a rank in a collective, in the memory that the ranks share."""
 
@@ -41,8 +46,22 @@ class Observer:
         self.fsdp_units: list[Any] = []
         self.done = False
         """Whether enough updates were seen: every loop that contains some is left."""
+        self.flops = 0.0
+        """FLOPs of the forward passes of layers."""
         self._phase = ""
         self._noted: set[Any] = set()
+
+    @property
+    def looks(self) -> bool:
+        """Whether figures are taken: in all updates, or in the first ones of a run that is watched."""
+        return not self.options.get("live") or self.updates < LOOKED_AT
+
+    def worked(self, flops: float) -> None:
+        """Count the FLOPs of a layer; a run that needs too many ends here, on every machine at the same layer."""
+        self.flops += flops
+        if self.flops > MOST_FLOPS and not self.options.get("live"):
+            self.once("heavy", text=f"its first updates need more than {MOST_FLOPS:.0e} FLOPs per process")
+            raise Ended
 
     def put(self, kind: str, **values: Any) -> None:
         """Record an event."""
@@ -99,7 +118,7 @@ class Observer:
         import time
 
         peers = [rank for rank in range(self.world) if rank != self.rank]
-        for _ in range(100):
+        for _ in range(_LATE_PAUSES):
             if all(self.shared[rank] for rank in peers):
                 return
             time.sleep(0.03)

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 STEPS, BATCHES, MOST = 6, 4, 40
 _MOST_PROCESSES = 4
-_SECONDS = 3600.0
-"""Last guard of a rehearsal. Counts of updates and batches end it before."""
+_GUARD_SECONDS = 3600.0
+"""Last guard of a rehearsal. Counts of updates, batches and FLOPs end it before."""
+_MOST_STEPS, _NEVER = 10_000_000, 1 << 30
 _MOST_FILES, _MOST_FILE_BYTES = 2000, 5 * 2**20
 _LEFT_OUT = ("__pycache__", ".git", ".ipynb_checkpoints", "node_modules", "wandb", "mlruns")
 _SIZE_BYTES = 4 * 2**30
@@ -64,6 +65,7 @@ def rehearse(
     data: Mapping[str, str | os.PathLike[str]] | str | os.PathLike[str] | None = None,
     compare: str | os.PathLike[str] | None = None,
     *,
+    steps: int | None = None,
     keep_half_precision: bool = False,
     allow_unconfined: bool = False,
     on_line: Callable[[str], None] | None = None,
@@ -90,6 +92,8 @@ def rehearse(
     compare
         Another version of the script, such as the one before a change: losses, gradients, parameters, saved names and
         collectives of the two are compared.
+    steps
+        Updates of one run that stays alive to be watched, with its data and loops as they are, instead of all stages.
     keep_half_precision
         Compute in the script's types of 16 bits instead of fp32: errors of types then show, and sums are less exact.
     allow_unconfined
@@ -113,12 +117,16 @@ def rehearse(
     require_linux()
     if type(processes) is not int or not 1 <= processes <= _MOST_PROCESSES:
         raise AdvisorError(f"rehearse() takes 1 to {_MOST_PROCESSES} processes, not {processes!r}.")
+    if steps is not None and (type(steps) is not int or not 1 <= steps <= _MOST_STEPS):
+        raise AdvisorError(f"rehearse() takes 1 to {_MOST_STEPS:,} steps, not {steps!r:.40}.")
     start, extra = job_of(job)
     if start.is_given and not start.launches:
         processes = 1
     with tempfile.TemporaryDirectory(prefix="smp-rehearsal-") as name:
         code = _copied(script, extra, Path(name) / "code")
         request = _request(code, start, processes, _channels(data), allow_unconfined, keep_half_precision)
+        if steps is not None:
+            request |= {"stages": "live", "steps": steps, "batches": _NEVER, "most": steps + MOST}
         recorded = _recorded(request, on_line, on_progress)
         result = _judged(code, start, processes, recorded)
         if compare is None:
@@ -137,7 +145,7 @@ def _recorded(request: dict[str, Any], on_line: Any, on_progress: Any) -> dict[s
     memory = max(2 * 2**30, available_memory_bytes() * 3 // 4)
     recorded: dict[str, Any] = run_isolated(
         "smp_advisor.rehearsal.stages:run", request, what=f"the rehearsal of {request['script']}",
-        limits=Limits(memory_bytes=memory, seconds=_SECONDS, processes=64), environment=clean_environment(),
+        limits=Limits(memory_bytes=memory, seconds=request["seconds"], processes=64), environment=clean_environment(),
         on_line=on_line, on_progress=on_progress,
     )  # fmt: skip
     return recorded
@@ -216,6 +224,7 @@ def _request(
     return {
         "source": str(code.folder), "script": code.script, "job": asdict(job), "channels": channels,
         "processes": processes, "steps": STEPS, "batches": BATCHES, "most": MOST, "stages": "all",
+        "seconds": _GUARD_SECONDS,
         "size_bytes": min(_SIZE_BYTES, max(2**28, available_memory_bytes() // 3)), "allow_unconfined": allow_unconfined,
         "imports": sorted(roots), "words": sorted({"Trainer"} if re.search(r"Trainer\b", code_text) else set()),
         "names": names, "one_label": "SequenceClassification" in code.text,

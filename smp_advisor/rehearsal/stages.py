@@ -23,10 +23,8 @@ from smp_advisor.sandbox import progress
 from smp_advisor.sandbox.confinement import confined
 from smp_advisor.sandbox.deadlock import Stillness
 
-STEPS, BATCHES, MOST = 6, 4, 40
-_HEAVY_SECONDS = 150.0
-"""Last guard: seconds of a processor of one stage. Counts of updates and batches end it before."""
-_WALL_SECONDS = 900.0
+_GUARD_SECONDS = 900.0
+"""Last guard of a stage. Counts of updates, batches and FLOPs end it before: one that it ends is not rehearsed."""
 _PAUSE_SECONDS = 0.02
 _STILL = 25
 """Observations in a row of processes that all sleep, after which none will go on."""
@@ -69,7 +67,10 @@ class _Rank:
     place: int = 0
     end: int | None = None
     collectives: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    """Those that another rank has not begun yet, or that this one has not ended."""
     done: set[tuple[str, int]] = field(default_factory=set)
+    log_place: int = 0
+    line: bytes = b""
 
     def read(self) -> bool:
         """Read new events; whether there were some."""
@@ -89,6 +90,14 @@ class _Rank:
         if event["kind"] == "collective":
             self.collectives[key] = event
         self.events.append(event)
+
+    def show(self, prefix: str) -> None:
+        """Write new complete lines of the script to the live log."""
+        data = os.pread(self.log_file, 1 << 20, self.log_place)
+        self.log_place += len(data)
+        *lines, self.line = (self.line + data).split(b"\n")
+        for line in lines:
+            print(prefix + line.decode("utf-8", "replace"), flush=True)  # noqa: T201 - the live log
 
     def waits_in(self) -> dict[str, Any] | None:
         """The collective that it has begun and not ended."""
@@ -115,11 +124,12 @@ class _Rehearsed:
         begun = time.process_time()
         self._import()
         imports = time.process_time() - begun
-        first = self._stage("several processes", late=True)
-        if first["verdict"] and first["verdict"]["code"] == "heavy":
+        live = self.request["stages"] == "live"
+        first = self._stage("several processes", late=True, live=live)
+        if first["verdict"] and first["verdict"]["code"] == "heavy" and not live:
             first = self._stage("several processes", late=True, batch_times=0.001)
         recorded = {event["kind"]: event for event in first["ranks"][0]["events"]}
-        if not first["failed"] and "step" in recorded and self.request["stages"] != "first":
+        if not first["failed"] and "step" in recorded and self.request["stages"] == "all":
             self._further(first)
         return {"stages": self.stages, "import_seconds": imports}
 
@@ -202,7 +212,10 @@ class _Rehearsed:
                 ) | (contract.of_launcher(rank, world, per_node, port) if self.job.launches else {}),
             }  # fmt: skip
             ranks.append(_start(rank, shared, values))
-        verdict, seconds = self._follow(ranks)
+        live = bool(options.get("live"))
+        verdict, seconds = self._follow(
+            ranks, shows=not self.stages, guard=self.request["seconds"] if live else _GUARD_SECONDS
+        )
         stage = {
             "name": name, "verdict": verdict, "seconds": seconds, "world": world, "nodes": nodes,
             "ranks": [{"end": rank.end, "events": rank.events, "log": _tail(rank.log_file)} for rank in ranks],
@@ -231,9 +244,9 @@ class _Rehearsed:
             shutil.rmtree(self.base / "checkpoints")
             backup.rename(self.base / "checkpoints")
 
-    def _follow(self, ranks: list[_Rank]) -> tuple[dict[str, Any] | None, float]:
+    def _follow(self, ranks: list[_Rank], *, shows: bool, guard: float) -> tuple[dict[str, Any] | None, float]:
         begun, used, verdict = time.monotonic(), 0.0, None
-        still = Stillness()
+        still, meetings = Stillness(), _Meetings(ranks)
         while any(rank.end is None for rank in ranks):
             for rank in ranks:
                 if rank.end is None:
@@ -243,16 +256,16 @@ class _Rehearsed:
                         used += usage.ru_utime + usage.ru_stime
                         still = Stillness()
             moved = [rank.read() for rank in ranks]
+            for number, rank in enumerate(ranks if shows else ()):
+                rank.show(f"[rank{number}]: " if number else "")
             alive = [rank for rank in ranks if rank.end is None]
             if not alive:
                 break
-            verdict = _mismatch(ranks) or _waits_for_ended(ranks)
+            verdict = meetings.mismatch() or _waits_for_ended(ranks) or _heavy(ranks)
             if verdict is None and not any(moved) and still.observe([rank.pid for rank in alive]) >= _STILL:
                 verdict = _asleep(ranks)
-            if verdict is None and _processor_seconds(alive) > _HEAVY_SECONDS:
-                verdict = {"code": "heavy", "text": f"it needs more than {_HEAVY_SECONDS:.0f} seconds of a processor"}
-            if verdict is None and time.monotonic() - begun > _WALL_SECONDS:
-                verdict = {"code": "heavy", "text": f"the guard of {_WALL_SECONDS:.0f} seconds struck"}
+            if verdict is None and time.monotonic() - begun > guard:
+                verdict = {"code": "guard", "text": f"the guard of {guard:.0f} seconds struck"}
             if verdict is not None:
                 used += _end(alive)
                 break
@@ -261,9 +274,9 @@ class _Rehearsed:
             while rank.read():
                 pass
         if verdict is None:
-            verdict = _mismatch(ranks)
+            verdict = meetings.mismatch() or _heavy(ranks)
         if verdict is not None:
-            verdict["parted"], place = _parted(ranks)
+            verdict["parted"], place = meetings.parted
             verdict["site"] = place or verdict.get("site", "")
         return verdict, used
 
@@ -342,39 +355,48 @@ def _end(ranks: list[_Rank]) -> float:
     return used
 
 
-def _processor_seconds(ranks: list[_Rank]) -> float:
-    ticks = 0
-    for rank in ranks:
-        with contextlib.suppress(OSError, IndexError):
-            words = Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(words[11]) + int(words[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 _ANY_SIZE = ("gather", "scatter", "alltoall", "alltoall_base", "all_to_all_single", "allgather", "barrier")
-
-
-def _pairs(ranks: list[_Rank]) -> Any:
-    """Collectives of all processes with the same number, for the first rank and each other one."""
-    for key, event in ranks[0].collectives.items():
-        for number, rank in enumerate(ranks[1:], 1):
-            partner = rank.collectives.get(key)
-            if partner is not None and event["ranks"] == partner["ranks"] == len(ranks):
-                yield event, number, partner
 
 
 def _shown(rank: int, event: dict[str, Any]) -> str:
     return f"rank {rank} is in {event['operation']} of {event['elements']:,} elements at {event['site']}"
 
 
-def _mismatch(ranks: list[_Rank]) -> dict[str, Any] | None:
-    for event, number, partner in _pairs(ranks):
-        same = event["operation"] == partner["operation"]
-        if same and (event["elements"] == partner["elements"] or event["operation"] in _ANY_SIZE):
-            continue
-        text = f"{_shown(0, event)}, while {_shown(number, partner)}"
-        return {"code": "order", "text": text, "site": event["site"], "sites": [event["site"], partner["site"]]}
-    return None
+class _Meetings:
+    """Collectives of all ranks, compared by group and number as they are recorded."""
+
+    def __init__(self, ranks: list[_Rank]) -> None:
+        self._ranks = ranks
+        self.parted = ("", "")
+        """The first collective at which ranks were at different lines, and the line of the first rank."""
+
+    def mismatch(self) -> dict[str, Any] | None:
+        """The first collective that ranks do not share; those that all have ended are forgotten."""
+        first, *others = self._ranks
+        for key, event in list(first.collectives.items()):
+            if event["ranks"] != len(self._ranks):
+                continue
+            partners = [rank.collectives.get(key) for rank in others]
+            for number, partner in enumerate(partners, 1):
+                if partner is None or partner["ranks"] != len(self._ranks):
+                    continue
+                if event["site"] != partner["site"] and not self.parted[0]:
+                    self.parted = f"rank 0 at {event['site']}, rank {number} at {partner['site']}", event["site"]
+                if event["operation"] == partner["operation"] and (
+                    event["elements"] == partner["elements"] or event["operation"] in _ANY_SIZE
+                ):
+                    continue
+                text = f"{_shown(0, event)}, while {_shown(number, partner)}"
+                return {"code": "order", "text": text, "site": event["site"]}
+            if all(partners) and all(key in rank.done for rank in self._ranks):
+                for rank in self._ranks:
+                    del rank.collectives[key]
+        return None
+
+
+def _heavy(ranks: list[_Rank]) -> dict[str, Any] | None:
+    heavy = next((event for rank in ranks for event in rank.events if event["kind"] == "heavy"), None)
+    return heavy and {"code": "heavy", "text": heavy["text"]}
 
 
 def _waits_for_ended(ranks: list[_Rank]) -> dict[str, Any] | None:
@@ -392,12 +414,12 @@ def _waits_for_ended(ranks: list[_Rank]) -> dict[str, Any] | None:
                 )
                 error = next((entry for entry in ended.events if entry["kind"] == "error"), None)
                 text += f" by {error['name']}: {error['text'][:160]}" if error else ""
-                return {"code": "ended", "text": text, "site": event["site"], "sites": [event["site"]]}
+                return {"code": "ended", "text": text, "site": event["site"]}
     return None
 
 
 def _asleep(ranks: list[_Rank]) -> dict[str, Any]:
-    texts, sites = [], []
+    texts, site = [], ""
     for number, rank in enumerate(ranks):
         event = rank.waits_in()
         if rank.end is not None:
@@ -406,18 +428,5 @@ def _asleep(ranks: list[_Rank]) -> dict[str, Any]:
             texts.append(f"rank {number} waits outside of a collective")
         else:
             texts.append(f"rank {number} waits in {event['operation']} at {event['site']}")
-            sites.append(event["site"])
-    return {
-        "code": "asleep",
-        "text": "no process computes: " + ", ".join(texts),
-        "site": next(iter(sites), ""),
-        "sites": sites,
-    }
-
-
-def _parted(ranks: list[_Rank]) -> tuple[str, str]:
-    """The first collective at which ranks were at different lines, and the line of the first rank."""
-    for event, number, partner in _pairs(ranks):
-        if event["site"] != partner["site"]:
-            return f"rank 0 at {event['site']}, rank {number} at {partner['site']}", event["site"]
-    return "", ""
+            site = site or event["site"]
+    return {"code": "asleep", "text": "no process computes: " + ", ".join(texts), "site": site}

@@ -18,9 +18,10 @@ from smp_advisor.core.files import read_text, user_path, write_text
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.export import small_training, terms_of
 from smp_advisor.libraries.job_rules import SCRIPT_NAME
-from smp_advisor.runs.local import SETTINGS
+from smp_advisor.runs.local import MOST_TIMES, SETTINGS
 from smp_advisor.runs.measure import PROCESSOR
 from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, PROCESS, STATUS, LocalFolder, TrainingJob, environment
+from smp_advisor.runs.steps import STEADY_STEPS
 from smp_advisor.runs.watching import Run
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ _TFLOPS_PER_PROCESS = 0.1
 """fp32 of a process with one thread: two 8-wide FMA per cycle at 3 GHz. Assumed: machines differ by a factor of 4."""
 _GB_PER_SECOND, _GIB = 2.0, 16.0
 """Exchange of gloo over shared memory, and memory per process, which is not measured: both assumed."""
-_SECONDS = 3600.0
 _MOST_STEPS = 10_000
 _MOST_LOG = 64 * 2**20
 """Bytes of what a cell prints."""
@@ -122,8 +122,9 @@ def start_local(
     count: object = steps
     if type(count) is not int or not 1 <= steps <= _MOST_STEPS:
         raise RunError(f"steps must be an integer from 1 to 10,000, not {steps!r:.40}.")
-    if unknown := set(options) - {"processes"}:
-        raise RunError(f"A local run has no option {min(unknown)}: it has folder, steps and processes.")
+    if unknown := set(options) - {"processes", "data", "allow_unconfined"}:
+        known = "folder, steps, processes, data and allow_unconfined"
+        raise RunError(f"A local run has no option {min(unknown)}: it has {known}.")
     processes = options.get("processes", _PROCESSES)
     small = None if advice.script else small_training(advice.model, advice.cluster, advice.job, advice.plan)
     if small is None and not advice.script:
@@ -133,19 +134,24 @@ def start_local(
     with _written(folder):
         source = folder / "source"
         source.mkdir(exist_ok=True)
-        settings: dict[str, Any] = {"processes": processes, "seconds": _SECONDS, "hyperparameters": {}}
+        # The code of a script of yours is confined; the generated one also runs where namespaces are refused.
+        settings: dict[str, Any] = {
+            "script": str(advice.script or source / SCRIPT_NAME), "processes": processes, "steps": steps,
+            "hyperparameters": {}, "data": options.get("data"),
+            "allow_unconfined": bool(options.get("allow_unconfined", small is not None)),
+        }  # fmt: skip
         prediction: Advice | None = None
         notes: tuple[str, ...] = LOCAL_NOTES
         if small is not None:
-            settings |= {"script": SCRIPT_NAME, "source_dir": str(source)}
-            settings["hyperparameters"] = {"max_steps": steps, "log_every": 1}
+            # The run ends before: after its steps, once enough of them are regular.
+            most = MOST_TIMES * steps if steps >= STEADY_STEPS else steps
+            settings["hyperparameters"] = {"max_steps": most, "log_every": 1}
             write_text(source / SCRIPT_NAME, small.script)
             prediction, reason = _prediction(advise, small, processes, steps)
             notes = (*notes, *reason)
             if prediction is not None:
                 write_text(folder / ADVICE, prediction.as_json())
         else:
-            settings |= {"script": advice.script, "steps": steps}
             notes = (*notes, "A script of yours has its own model, so there is no prediction for it on this machine.")
         write_text(folder / SETTINGS, json.dumps(settings))
         write_text(folder / STATUS, json.dumps({"status": "InProgress", "transitions": []}))

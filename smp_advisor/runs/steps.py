@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+STEADY_STEPS = 20
+"""Regular steps after which a run calibrates its own prediction."""
 _SETTLED = 1.1
 """A leading step that is slower than this factor of the median is warm-up."""
 _MOST_WARM_UP, _FEW = 0.2, 3

@@ -28,7 +28,7 @@ from smp_advisor.runs.page import (
 )
 from smp_advisor.runs.readers import Log, Reader, Sample
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, Source, TrainingJob
-from smp_advisor.runs.steps import Typical, typical
+from smp_advisor.runs.steps import STEADY_STEPS, Typical, typical
 from smp_advisor.runs.worth import Offer, offer_of
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.session import Advice
 
-STEADY_STEPS = 20
-"""Regular steps after which a run calibrates its own prediction."""
 _TAIL = 200_000
 """Characters at the end of the log in which a failure is read."""
 _DAY = 86_400

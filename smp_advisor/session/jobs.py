@@ -178,8 +178,8 @@ def start(
     Parameters
     ----------
     local
-        Whether to train the small model of `local_cell` in two gloo processes of this machine, with a prediction
-        for it.
+        Whether to rehearse the small model of `local_cell`, or the script of the request, in two processes of this
+        machine that stay alive to be watched, with a prediction for the small model.
     confirm
         Whether to start a job for its price.
     folder
@@ -189,9 +189,9 @@ def start(
     tag
         As for `cell`.
     steps
-        Steps of a local run; 40 if None.
+        Steps of a local run; 40 if None. It goes on up to four times as long until 20 of them are regular.
     options
-        As for `cell`; of a local run, ``processes``.
+        As for `cell`; of a local run, ``processes``, ``data`` and ``allow_unconfined`` as for `smp_advisor.rehearse`.
 
     Raises
     ------

@@ -298,7 +298,7 @@ def _arguments(observer: Observer, module: Any) -> None:
             pass  # loaders multiply their own batch
         for name in ("save_steps", "eval_steps"):
             value = getattr(self, name, None)
-            if value and (value > 2 or value < 1):
+            if not observer.options.get("live") and value and (value > 2 or value < 1):
                 setattr(self, name, 2)
         if not self.load_best_model_at_end and self.eval_strategy == "steps" and not self.eval_steps:
             self.eval_steps = 2
