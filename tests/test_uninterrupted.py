@@ -20,8 +20,8 @@ PACKAGE = Path(__file__).parents[1] / "smp_advisor"
 FRAGILE = {"numpy", "pandas", "torch"}
 LOCAL_IMPORT = re.compile(rf"^\s+(import|from) ({'|'.join(FRAGILE)})\b", re.MULTILINE)
 OWN_PROCESS = {
-    *("rehearsal", "local_run", "scaled"),
-    *("profiled_model.py", "step.py", "fake.py"),
+    *("rehearsal", "scaled"),
+    *("profiled_model.py", "step.py", "fake.py", "division.py", "divided_batches.py", "loss_lines.py"),
 }
 """Code that runs in child processes, which end with the interrupt."""
 

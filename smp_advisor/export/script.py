@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -21,7 +22,7 @@ from smp_advisor.export.script_parts import (
     settings_of,
     unscripted,
 )
-from smp_advisor.export.template import Comment, text_literal
+from smp_advisor.export.template import Comment
 from smp_advisor.libraries.job_rules import SCRIPT_NAME
 from smp_advisor.libraries.library import LOCAL_LIBRARY, supports_tensor_parallelism
 from smp_advisor.libraries.plan import Plan
@@ -330,8 +331,7 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
     chosen = JobOptions.of(options)
     if chosen.script is not None:
         folder = "" if chosen.source_dir is None else f"{chosen.source_dir}/"
-        path = text_literal(f"{folder}{chosen.script}")
-        return f'%%smp_local --steps {_STEPS}\nimport runpy\n\nrunpy.run_path({path}, run_name="__main__")\n'
+        return f"%smp_rehearse {shlex.quote(f'{folder}{chosen.script}')} --steps {_STEPS}\n"
     note, trainer = "", "plain"
     if builds(model):
         with suppress(ExportError):  # of the plan's own script

@@ -51,6 +51,26 @@ if TYPE_CHECKING:
 _STAGES = ("trace", "copy", "division")
 
 
+def _options_of_rehearsals(magic: Any) -> Any:
+    """The options of ``%%smp_rehearse``, also under its other name."""
+    options = (
+        argument("script", nargs="?", help="The training script; left out before a cell that is the script."),
+        table_options("processes", "steps"),
+        argument(
+            "--hyperparameter", "-p", action="append", default=[], help="NAME=VALUE: option of the script; repeatable."
+        ),
+        argument("--channel", "-c", action="append", default=[], help="NAME=FOLDER: data of a channel; repeatable."),
+        argument("--job", help="A variable with a plan, an advice or the text of a cell, or the path of a cell."),
+        argument("--plan", action="store_true", help="Use the settings of the advisor displayed last."),
+        argument("--compare", help="Another version of the script, to compare both."),
+        argument("--name", default="train.py", help="Name of the script in a cell; default train.py."),
+        argument("--source-dir", help="Folder to copy along with the script in a cell."),
+    )
+    for option in reversed(options):
+        magic = option(magic)
+    return magic
+
+
 @magics_class
 class ProfileMagics(Magics):
     """Magics without state; ``--plan`` uses the plan of the advisor displayed last."""
@@ -140,17 +160,7 @@ class ProfileMagics(Magics):
 
     @with_help
     @magic_arguments()
-    @argument("script", nargs="?", help="The training script; left out before a cell that is the script.")
-    @table_options("processes", "steps")
-    @argument(
-        "--hyperparameter", "-p", action="append", default=[], help="NAME=VALUE: option of the script; repeatable."
-    )
-    @argument("--channel", "-c", action="append", default=[], help="NAME=FOLDER: data of a channel; repeatable.")
-    @argument("--job", help="A variable with a plan, an advice or the text of a cell, or the path of a cell.")
-    @argument("--plan", action="store_true", help="Use the settings of the advisor displayed last.")
-    @argument("--compare", help="Another version of the script, to compare both.")
-    @argument("--name", default="train.py", help="Name of the script in a cell; default train.py.")
-    @argument("--source-dir", help="Folder to copy along with the script in a cell.")
+    @_options_of_rehearsals
     @line_cell_magic
     def smp_rehearse(self, line: str, cell: str | None = None) -> Rehearsal:
         """Run a training script here for a few updates, as a job starts it: ``%smp_rehearse train.py``.
@@ -171,13 +181,13 @@ class ProfileMagics(Magics):
         return result
 
     @with_help
+    @magic_arguments()
+    @_options_of_rehearsals
     @cell_magic
     def smp_local(self, line: str, cell: str) -> Rehearsal:
         """Rehearse the cell: another name of ``%%smp_rehearse``, which has its options."""
         result: Rehearsal = self.smp_rehearse(line, cell)
         return result
-
-    smp_local.parser = smp_rehearse.parser  # type: ignore[attr-defined]
 
     def _rehearsed(self, arguments: Namespace, cell: str | None, progress: ProgressDisplay) -> Rehearsal:
         with uninterrupted():

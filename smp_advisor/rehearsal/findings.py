@@ -16,6 +16,7 @@ Event = dict[str, Any]
 _LOST_PEER = re.compile(r"[Cc]onnection|closed by peer|gloo|Broken pipe|timed out|[Ss]ocket|Application timeout")
 _TOLERANCE = 2e-5
 """Relative difference of sums of squares: averaged gradients differ by rounding, others by the mark of 0.1 %."""
+_NODES_TOLERANCE = 0.03
 _KEPT = ("/opt/ml/model", "/opt/ml/checkpoints", "/opt/ml/output", "/dev/", "/tmp/")
 _ALONE_PASSES, _ALONE_ROWS = 3, 20
 
@@ -52,6 +53,8 @@ def not_rehearsed(stage: Stage) -> str:
         return f"the module {error['module']!r} is not installed here"
     if error["own"]:
         return f"a stand-in failed ({error['name']}: {error['text'][:120]})"
+    if error["imports"] and not error["text"].startswith("cannot import name"):
+        return f"a library does not import here ({error['name']}: {error['text'][:120]})"
     rows = [e["what"] for e in events(stage, failure[0], "stand-in") if e["what"].startswith("data set ")]
     names_column = re.search(r"column|features|KeyError|^'\w+'$", error["text"] + error["name"])
     if rows and names_column and error["update"] == 0 and error["name"] in ("KeyError", "ValueError"):
@@ -168,6 +171,8 @@ def apart(stage: Stage) -> Iterator[Observed]:
     if not events(stage, 0, "tensor parallel") and not any(events(stage, rank, "message") for rank in ranks_of(stage)):
         yield from _not_averaged(steps)
         yield from _same_batches(stage)
+    if any(event["size"] == len(steps) for event in events(stage, 0, "tensor parallel")):
+        yield from _other_batches(stage)
     for mine, theirs in zip(events(stage, 0, "loader"), events(stage, 1, "loader"), strict=False):
         if (
             mine["length"] != theirs["length"]
@@ -251,6 +256,14 @@ def _same_batches(stage: Stage) -> Iterator[Observed]:
         ):
             text = "the second epoch has the same batches in the same order: set_epoch() is not called"
             yield Observed(kind="same order", text=text, site=loader["site"], level="warning")
+
+
+def _other_batches(stage: Stage) -> Iterator[Observed]:
+    for number, (mine, theirs) in enumerate(zip(events(stage, 0, "pass"), events(stage, 1, "pass"), strict=False), 1):
+        if mine["digest"] != theirs["digest"]:
+            text = f"training pass {number} has other inputs on rank 0 than on rank 1, which divide the same layers"
+            yield Observed(kind="other batches", text=text, site=mine["site"])
+            return
 
 
 def _trains(stage: Stage, epoch: list[str]) -> bool:
@@ -497,8 +510,8 @@ def _schedule_end(stage: Stage) -> tuple[float, float] | None:
     return planned, last["zero_step"] / last["per_update"]
 
 
-def nodes(stage: Stage) -> Iterator[Observed]:
-    """A second node that is taken for the first."""
+def nodes(stage: Stage, several: Stage) -> Iterator[Observed]:
+    """A second node that is taken for the first: at the start, or in the samples and the scale of the first update."""
     for rank in ranks_of(stage):
         for event in events(stage, rank, "group"):
             world = len(stage["ranks"])
@@ -513,6 +526,18 @@ def nodes(stage: Stage) -> Iterator[Observed]:
                 text = f"the script sets MASTER_ADDR to {event['address']}, where other nodes do not find the first one"
                 yield Observed(kind="node", text=text, site=event["site"], stage=stage["name"])
                 return
+    mine, theirs = updates_of_all(stage), updates_of_all(several)
+    if stage["failed"] or not mine or not theirs or events(stage, 0, "tensor parallel"):
+        return
+    count, site = len(stage["ranks"]), events(stage, 0, "step")[0]["site"]
+    if mine[0][2:] == theirs[0][2:]:
+        ratio = mine[0][1] / theirs[0][1] if theirs[0][1] else 1.0
+        if abs(ratio - 1) > _NODES_TOLERANCE:
+            text = f"with {count} nodes of one GPU the first gradient norm is {ratio:.3f} times that of one node"
+            yield Observed(kind="node", text=text, site=site, stage=stage["name"])
+    elif any(_same_batches(stage)) and not any(_same_batches(several)):
+        text = f"with {count} nodes of one GPU every rank has the same inputs: they are divided within a node only"
+        yield Observed(kind="node", text=text, site=events(stage, 0, "pass")[0]["site"], stage=stage["name"])
 
 
 def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> Iterator[Observed]:

@@ -144,9 +144,11 @@ def _note_error(observer: Observer, error: BaseException) -> None:
     site = sites[-1] if sites else ""
     if isinstance(error, SyntaxError) and error.filename and error.filename.startswith(observer.code):
         site = f"{error.filename[len(observer.code) :]}:{error.lineno}"
+    user = next((f for f in reversed(frames) if f.filename.startswith(observer.code)), None)
+    imports = bool(user and last is not user and (user.line or "").lstrip().startswith(("import ", "from ")))
     observer.put(
         "error", name=type(error).__name__, text=" ".join(str(error).split())[:600], site=site,
         module=getattr(error, "name", None) if isinstance(error, ImportError) else None,
         own=bool(last and last.filename.startswith(_OWN) and last.name not in _PASSING),
-        at=f"{last.filename}:{last.lineno}" if last else "",
+        imports=imports, at=f"{last.filename}:{last.lineno}" if last else "",
     )  # fmt: skip

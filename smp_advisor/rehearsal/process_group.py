@@ -7,6 +7,7 @@ with an average differs between releases of PyTorch.
 from __future__ import annotations
 
 import os
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -188,8 +189,12 @@ def install(observer: Observer) -> None:
         ("init_process_group", init_process_group), ("new_group", new_group), ("barrier", barrier),
         ("get_backend", get_backend),
     ):  # fmt: skip
-        setattr(dist, name, function)
+        original = getattr(dist, name)
         setattr(state, name, function)
+        # Parts of PyTorch have the name itself: a mesh makes the group that a script does not.
+        for module in [entry for key, entry in sys.modules.items() if key.startswith("torch.distributed")]:
+            if vars(module).get(name) is original:
+                setattr(module, name, function)
     on_cpu: Any = state
     on_cpu._get_object_coll_device = lambda group=None: "cpu"  # noqa: ARG005
     on_cpu._get_pg_default_device = lambda group=None: torch.device("cpu")  # noqa: ARG005

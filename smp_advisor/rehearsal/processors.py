@@ -23,6 +23,8 @@ _FACTORIES = (
 )  # fmt: skip
 _OF_TENSORS = ("to", "new_tensor", "new_zeros", "new_ones", "new_full", "new_empty")
 _HALF = (torch.float16, torch.bfloat16)
+_SAME_INPUTS = ("tp", "tensor", "model")
+"""Names of the dimension of a mesh whose ranks divide the layers: each has the same inputs."""
 _MEMORY_BYTES = 80 * 2**30
 
 
@@ -259,9 +261,10 @@ def _parallel(observer: Observer) -> None:
     def mesh(device_type: str, mesh_shape: Any, **options: Any) -> Any:
         del device_type
         names = options.get("mesh_dim_names") or ()
-        if any(name in ("tp", "cp", "sp", "pp", "tensor", "model", "context", "sequence") for name in names):
-            observer.has_tensor_parallel = True
-            observer.once("tensor parallel")
+        for name, size in zip(names, mesh_shape, strict=False):
+            if size > 1 and name in (*_SAME_INPUTS, "cp", "sp", "pp", "context", "sequence"):
+                observer.has_tensor_parallel = True
+                observer.once("tensor parallel", size=size if name in _SAME_INPUTS else 0)
         options.pop("backend_override", None)
         return make_mesh("cpu", mesh_shape, **options)
 
@@ -304,10 +307,12 @@ def _parallel(observer: Observer) -> None:
 
         split = parallel.parallelize_module
 
-        def parallelize(*arguments: Any, **options: Any) -> Any:
-            observer.has_tensor_parallel = True
-            observer.once("tensor parallel")
-            return split(*arguments, **options)
+        def parallelize(module: Any, device_mesh: Any = None, *arguments: Any, **options: Any) -> Any:
+            size = observer.world if device_mesh is None else device_mesh.size()
+            if size > 1:
+                observer.has_tensor_parallel = True
+                observer.once("tensor parallel", size=size)
+            return split(module, device_mesh, *arguments, **options)
 
         parallel.parallelize_module = parallelize
     except ImportError:

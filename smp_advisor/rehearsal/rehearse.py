@@ -351,7 +351,7 @@ def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> li
         if why:
             skipped["accumulation"] = why
     if (nodes := stages.get("nodes of one GPU")) is not None:
-        of_nodes = [*judge.nodes(nodes)]
+        of_nodes = [*judge.nodes(nodes, first)]
         findings += of_nodes or ([] if judge.not_rehearsed(nodes) else [*judge.failures(nodes)])
     if (bad := stages.get("a bad batch on the last rank")) is not None and not judge.not_rehearsed(bad):
         findings += [replace(entry, kind="bad batch") for entry in judge.failures(bad)]

@@ -44,6 +44,7 @@ KINDS: Mapping[str, str] = {
     "not averaged": "gradients that are not averaged",
     "no group": "processes without a process group",
     "same batches": "the same batches on every rank",
+    "other batches": "different batches within a tensor-parallel group",
     "same order": "the same order in every epoch",
     "uneven": "loaders of different lengths",
     "scale": "scale of loss and gradients against one process",

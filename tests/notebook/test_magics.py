@@ -8,13 +8,13 @@ import pytest
 from IPython.core.error import UsageError
 
 import smp_advisor.profiling
-import smp_advisor.profiling.local_run
+import smp_advisor.rehearsal
 import smp_advisor.session.advise
 from smp_advisor.errors import ProfileError
 from smp_advisor.notebook import Advisor
 from smp_advisor.notebook.magics import MAGICS
 from smp_advisor.notebook.shown import set_displayed_last
-from smp_advisor.profiling.local_run import LocalRun
+from smp_advisor.rehearsal import Rehearsal
 from smp_advisor.workload import Adapter
 
 from .advice import PIPELINE, make_advice
@@ -208,7 +208,7 @@ def test_options_and_their_values_are_completed(shell):
     assert "ml.p4d.24xlarge" in completed("%smp_advise 10B --instance ")
     assert set(completed("%smp_advise 10B --precision ")) >= {"fp16", "bf16", "fp32"}
     assert "--sdk" in completed("%smp_export --s")
-    assert set(completed("%smp_profile model --stage ")) >= {"trace", "rehearsal"}
+    assert set(completed("%smp_profile model --stage ")) >= {"trace", "division"}
     assert "--processes" in completed("%%smp_local ")
 
 
@@ -275,8 +275,8 @@ def test_clusters_are_compared_for_the_advice_displayed_last(shell, capsys):
         shell.run_line_magic("smp_clusters", "--max-usd lots")
 
 
-def ran(script="train.py", **fields):
-    return LocalRun(script=script, command="", variables={}, folder="", seconds=0, peak_bytes=0, **fields)
+def ran(outcome="ran to the end"):
+    return Rehearsal(script="train.py", processes=2, outcome=outcome, updates=0, findings=())
 
 
 @pytest.fixture
@@ -290,13 +290,13 @@ def calls(monkeypatch):
         recorded.append((model, {k: v for k, v in settings.items() if not k.startswith("on_")}))
         return "profile"
 
-    def run(script, **settings):
-        files = {path.name: path.read_text() for path in settings["source_dir"].iterdir()}
-        recorded.append((script, {**settings, "files": files}))
-        return ran(script)
+    def rehearse(script, job, **settings):
+        files = {path.name: path.read_text() for path in script.parent.iterdir()}
+        recorded.append((script, {**settings, "job": job, "files": files}))
+        return ran()
 
     monkeypatch.setattr(smp_advisor.profiling, "profile", profile)
-    monkeypatch.setattr(smp_advisor.profiling.local_run, "run", run)
+    monkeypatch.setattr(smp_advisor.rehearsal, "rehearse", rehearse)
     return recorded
 
 
@@ -304,12 +304,12 @@ def test_options_of_a_profile_reach_the_python_api(shell, calls, capsys):
     shell.user_ns |= {"model": "held", "batch": {"x": 1}}
     line = (
         "model --sequence-length 512 --precision bf16 --attention fused --library smp-v2 --batch 4 --stage trace "
-        "--stage copy --inputs batch --memory 1.5 --seconds 30 --script train.py"
+        "--stage copy --inputs batch --memory 1.5 --seconds 30"
     )
     assert shell.run_line_magic("smp_profile", line) == "profile"
     job = {"sequence_length": 512, "precision": "bf16", "attention": "fused", "library": "smp-v2", "batch": 4}
     stages = {"stages": ("trace", "copy"), "inputs": {"x": 1}, "memory_bytes": 1536 * 2**20, "seconds": 30.0}
-    assert calls == [("held", {**job, **stages, "script": "train.py"})]
+    assert calls == [("held", {**job, **stages})]
     assert "a line" in capsys.readouterr().out
 
 
@@ -321,24 +321,22 @@ def test_the_advisor_shown_last_gives_plan_and_job(shell, calls):
     assert settings["plan"] == advisor.plan
     assert settings["job"].sequence_length == 64
     assert settings["job"].precision == advisor.advice.job.precision
-    shell.run_cell_magic("smp_local", "--plan --processes 2 -p batch_size=1", "pass")
+    shell.run_cell_magic("smp_local", "--plan --processes 3", "pass")
     _, settings = calls[1]
-    assert settings["parameters"] == advisor.plan.parameters
-    assert settings["hyperparameters"] == advisor.plan.hyperparameters | {"batch_size": 1}
-    assert settings["processes"] == 2
+    assert (settings["job"], settings["processes"]) == (advisor.plan, 3)
 
 
 def test_a_cell_becomes_a_script_beside_its_folder(shell, calls, tmp_path):
     (tmp_path / "helper.py").write_text("x = 1")
     line = f"--name run.py --source-dir {tmp_path} -p lr=1e-4 -p note=text -c train={tmp_path} -c more=1e3"
-    shell.run_cell_magic("smp_local", f"{line} --steps 3 --seconds 9", "import helper")
+    shell.run_cell_magic("smp_local", f"{line} --steps 3", "import helper")
     script, settings = calls[0]
-    assert script == "run.py"
+    assert script.name == "run.py"
     assert settings["files"] == {"run.py": "import helper", "helper.py": "x = 1"}
-    assert not settings["source_dir"].parent.exists()
-    assert settings["hyperparameters"] == {"lr": 1e-4, "note": "text"}
-    assert settings["channels"] == {"train": str(tmp_path), "more": "1e3"}
-    assert (settings["steps"], settings["seconds"]) == (3, 9.0)
+    assert not script.parent.exists()
+    assert settings["job"] == {"hyperparameters": {"lr": 1e-4, "note": "text"}}
+    assert settings["data"] == {"train": str(tmp_path), "more": "1e3"}
+    assert settings["steps"] == 3
 
 
 @pytest.mark.usefixtures("calls")
@@ -354,7 +352,7 @@ def test_a_profile_is_shown_once_also_if_it_is_assigned(shell, capsys, cell):
 @pytest.mark.parametrize("text", ["%smp_profile --help", "%%smp_local --help\npass"])
 def test_help_names_the_options_and_runs_nothing(shell, calls, capsys, text):
     shell.run_cell(text)
-    assert "--seconds" in capsys.readouterr().out
+    assert "--processes" in (shown := capsys.readouterr().out) or "--seconds" in shown
     assert calls == []
 
 
@@ -378,7 +376,9 @@ def test_a_script_that_fails_is_not_called_done(shell, monkeypatch):
         def update(self, data, **_):
             shown.append(data["text/plain"])
 
-    monkeypatch.setattr(smp_advisor.profiling.local_run, "run", lambda script, **_: ran(script, error="It fails."))
+    monkeypatch.setattr(
+        smp_advisor.rehearsal, "rehearse", lambda *_, **__: ran("stopped at the start because it fails")
+    )
     monkeypatch.setattr("smp_advisor.notebook.shown.display", lambda *_, **__: Handle())
     monkeypatch.setattr(type(shell), "kernel", None, raising=False)
     assert not shell.run_cell_magic("smp_local", "", "raise SystemExit(1)").ok

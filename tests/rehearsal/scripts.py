@@ -145,8 +145,32 @@ trainer = Trainer(
 trainer.train(resume_from_checkpoint=get_last_checkpoint("/opt/ml/checkpoints"))
 trainer.save_model(os.environ["SM_MODEL_DIR"])
 """
+TENSOR_PARALLEL = """
+import os, torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+mesh = init_device_mesh("cuda", (int(os.environ["WORLD_SIZE"]),), mesh_dim_names=("tp",))
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1)).cuda()
+model = parallelize_module(net, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+generator = torch.Generator().manual_seed(1)
+for step in range(20):
+    a = torch.randn(8, 8, generator=generator)
+    loss = (model(a.cuda()) - a.sum(1, keepdim=True).cuda()).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+full = {name: getattr(value, "full_tensor", lambda v=value: v)() for name, value in model.state_dict().items()}
+if dist.get_rank() == 0:
+    torch.save(full, os.environ["SM_MODEL_DIR"] + "/model.pt")
+dist.barrier()
+"""
 CORRECT = {
     "ddp": DDP,
+    "tensor parallel": TENSOR_PARALLEL,
     "fsdp2": FSDP2,
     "fsdp1": START + FSDP1 + DATA + LOOP + SAVE_FSDP1,
     "accumulation": START + WRAP + DATA + ACCUMULATE + SAVE,
@@ -190,6 +214,7 @@ PLANTED = {
         ("DistributedSampler(", "DistributedSampler(num_replicas=2, rank=rank, dataset="),
     ),
     "same batches": changed(DDP, ("sampler=sampler)", "shuffle=False)")),
+    "other batches": changed(TENSOR_PARALLEL, ("manual_seed(1)", "manual_seed(1 + dist.get_rank())")),
     "same order": changed(DDP, ("    sampler.set_epoch(epoch)\n", "")),
     "scale": changed(DDP, (BACKWARD, "        (loss * dist.get_world_size()).backward()\n")),
     "accumulation": changed(ACCELERATE, ("accelerator.backward(loss)", "loss.backward()")),

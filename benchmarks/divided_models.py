@@ -1,7 +1,12 @@
-"""Tiny models and losses for rehearsals: 30 with one injected fault each, and 30 sound ones."""
+"""Count the faults that the division of a batch shows, and its false alarms on sound models.
+
+Run it with ``python -m benchmarks.divided_models``. A fault counts as found if a problem contains its cause, and its
+parameter where there is one. It fails if a fault is missed, or with a false alarm.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +14,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from smp_advisor import Plan
+from smp_advisor import Job, Plan
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.division import run
+from smp_advisor.profiling.profiled_model import read_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +34,7 @@ TENSOR = Plan(tensor_parallel_degree=2, batch_size=4)
 
 @dataclass(frozen=True)
 class Case:
-    """A model to rehearse; `causes` are phrases of which the report of a fault must contain one."""
+    """A model to divide; `causes` are phrases of which the report of a fault must contain one."""
 
     name: str
     make: Callable[[], Any]
@@ -258,52 +266,7 @@ class SingleSampleStatistics(nn.Module):
         return self.leave(self.norm(self.enter(x))).square().mean()
 
 
-# Faults of several processes
-
-
-def _rank() -> int:
-    import torch.distributed as dist
-
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-class FailsOnRankOne(Rows):
-    def forward(self, x: Tensor) -> Tensor:
-        if _rank() == 1:
-            raise ValueError("no shard of the data for this rank")
-        return self.hidden(x).square().mean()
-
-
-class WaitsOnRankZero(Rows):
-    def forward(self, x: Tensor) -> Tensor:
-        import torch.distributed as dist
-
-        loss = self.hidden(x).square().mean()
-        if dist.is_initialized() and dist.get_rank() == 0:
-            dist.barrier()
-        return loss
-
-
-class ScaledByRank(Rows):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.hidden(x).square().mean() * (1 + _rank())
-
-
-class FrozenOnRankOne(Rows):
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.enter(x)
-        hidden = hidden.detach() if _rank() else hidden
-        for block in self.blocks:
-            hidden = block(hidden)
-        return self.leave(hidden).square().mean()
-
-
-class DividesByWorld(Rows):
-    def forward(self, x: Tensor) -> Tensor:
-        import torch.distributed as dist
-
-        world = dist.get_world_size() if dist.is_initialized() else 1
-        return self.hidden(x).square().mean() / world
+# Faults of data
 
 
 class RoutedByData(Rows):
@@ -350,7 +313,6 @@ def _ignored_labels(batch: int, sequence: int) -> dict[str, Tensor]:
 
 _SUM, _BATCH, _MEAN = ("is a sum over",), ("depends on the other samples",), ("unequal numbers",)
 _SHARED, _STATE, _HANG = ("one weight in",), ("keeps state outside",), ("(a hang)",)
-_DIFFER = ("not those of one process",)
 
 FAULTS = (
     Case("sum over tokens", SumOfTokens, causes=_SUM),
@@ -380,10 +342,6 @@ FAULTS = (
          causes=(*_STATE, "CheckpointError", "checkpoint")),
     Case("batch norm on one sample", SingleSampleStatistics, Plan(library="ddp", batch_size=1),
          causes=("more than 1 value",)),
-    Case("second rank fails", FailsOnRankOne, causes=("Rank 1 of 2 failed first",), tags=frozenset({"fast"})),
-    Case("loss scaled by rank", ScaledByRank, causes=_DIFFER),
-    Case("gradient cut on one rank", FrozenOnRankOne, causes=("gets no gradient on this rank",), parameter="enter."),
-    Case("loss divided by the number of ranks", DividesByWorld, causes=_DIFFER),
     Case("layer used by some data", RoutedByData, causes=_HANG, parameter="expert."),
     Case("block skipped by some data, sharded", SkipsBlocksByData, FSDP, causes=_HANG, parameter="blocks.2"),
 )  # fmt: skip
@@ -553,3 +511,32 @@ SOUND = (
     Case("GPT-2", _transformers("gpt2", **_GPT2), PIPELINE),
     Case("Llama, sharded", _transformers("llama", **_LLAMA), FSDP_CHECKPOINTED),
 )  # fmt: skip
+
+
+def report(case: Case) -> tuple[bool, str]:
+    """Whether nothing was found, and the problems as text."""
+    try:
+        done = run(
+            read_model(case.make()), Job(sequence_length=TOKENS), case.plan, data_parallel_degree=case.data,
+            inputs=case.inputs,
+        )  # fmt: skip
+    except ProfileError as error:
+        return False, str(error)
+    return done.ok, " ".join(map(str, done.problems))
+
+
+def is_found(case: Case, text: str) -> bool:
+    """Whether a report names the cause of an injected fault."""
+    return any(cause in text for cause in case.causes) and case.parameter in text
+
+
+def main() -> int:
+    """Check all cases."""
+    results = [(case, *report(case)) for case in (*FAULTS, *SOUND)]
+    wrong = [case.name for case, ok, text in results if ok == bool(case.causes) or not (ok or is_found(case, text))]
+    print(f"{len(FAULTS)} faults and {len(SOUND)} sound models; wrong: {', '.join(wrong) or 'none'}")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
