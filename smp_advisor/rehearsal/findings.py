@@ -361,6 +361,12 @@ def saves(stage: Stage, *, keeps_checkpoints: bool) -> Iterator[Observed]:
             "/opt/ml/checkpoints are kept"
         )
         yield Observed(kind="place", text=text, site=lost[0]["site"], level="warning")
+    elif stage["left"]:
+        text = (
+            f"{stage['left'][0]} is written to the folder of the code and lost when the job ends: only /opt/ml/model, "
+            "/opt/ml/output/data and /opt/ml/checkpoints are kept"
+        )
+        yield Observed(kind="place", text=text, level="warning")
     checkpoints = [name for name, _ in stage["model"] if re.search(r"checkpoint-\d+/|optimizer\.(pt|bin)", name)]
     if checkpoints:
         folders = sorted({name.split("/")[0] for name in checkpoints})

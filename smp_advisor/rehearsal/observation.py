@@ -13,6 +13,7 @@ import itertools
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 MARK = 1e-3
 _LATE_WRITES = 3
+_MOST_RANKS, _LARGEST_STATE_BYTES = 4, 256 * 2**20
 _LONGEST_EPOCH = 128
 _LONGEST_SCHEDULE, _ZERO = 10_000_000, 1e-9
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
@@ -35,6 +37,7 @@ _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", 
 
 def install(observer: Observer) -> None:
     """Record what this process does from now on."""
+    observer.options.update(save=torch.save, read=functools.partial(torch.load, map_location="cpu"))
     _Training(observer).install()
     _saves(observer)
     _loaders(observer)
@@ -135,12 +138,39 @@ class _Training:
             self.models[id(module)] = module
             if observer.updates == 0:
                 observer.enter("forward and backward")
+                self._same_start(module)
             observer.put(
                 "model", name=type(module).__name__, elements=sum(p.numel() for p in module.parameters()),
                 bytes=sum(p.numel() * p.element_size() for p in module.parameters()),
             )  # fmt: skip
         digest, samples, count = digest_of(inputs)
         observer.put("pass", digest=digest, samples=samples, count=count, site=observer.site())
+
+    def _same_start(self, module: Any) -> None:
+        """Keep the parameters before the first pass, or start from those that the ranks of the first stage had.
+
+        Random numbers of shards are others than those of entire parameters, and the scale of gradients then, too.
+        """
+        state, number = str(self.observer.options["state"]), len(self.models)
+        own = list(module.named_parameters())
+        if self.observer.options.get("keeps_state"):
+            if sum(p.numel() * p.element_size() for _, p in own) < _LARGEST_STATE_BYTES:
+                parts = {name: local(p.detach()).clone() for name, p in own}
+                self.observer.options["save"](parts, f"{state}-{number}-{self.observer.rank}")
+        elif self.observer.world == 1 and Path(f"{state}-{number}-1").exists():
+            places = [Path(f"{state}-{number}-{rank}") for rank in range(_MOST_RANKS)]
+            ranks = [self.observer.options["read"](place) for place in places if place.exists()]
+            names = {name.removeprefix("module."): name for name in ranks[0]}
+            with torch.no_grad():
+                for name, parameter in own:
+                    key = names.get(name.removeprefix("module."))
+                    whole = local(parameter.detach())
+                    if key is None:
+                        continue
+                    first = ranks[0][key]
+                    value = first if first.shape == whole.shape else torch.cat([part[key] for part in ranks])
+                    if value.shape == whole.shape:
+                        whole.copy_(value)
 
     def _poisoned(self, result: Any) -> Any:
         observer = self.observer

@@ -41,6 +41,7 @@ _PRELOADED = (
     "torchvision",
     "evaluate",
 )
+_OF_MODELS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp", ".pkl", ".npz", ".onnx")
 SOURCE, CHANNELS = "/smp/source", "/smp/channels"
 
 
@@ -125,7 +126,7 @@ class _Rehearsed:
         self._import()
         imports = time.process_time() - begun
         live = self.request["stages"] == "live"
-        first = self._stage("several processes", late=True, live=live)
+        first = self._stage("several processes", late=True, live=live, keeps_state=not live and self.processes > 1)
         if first["verdict"] and first["verdict"]["code"] == "heavy" and not live:
             first = self._stage("several processes", late=True, batch_times=0.001)
         recorded = {event["kind"]: event for event in first["ranks"][0]["events"]}
@@ -195,7 +196,10 @@ class _Rehearsed:
         per_node = world // nodes
         limits = {"steps": self.request["steps"], "batches": self.request["batches"], "most": self.request["most"]}
         request_settings = {key: self.request[key] for key in ("columns", "keep_half", "texts_needed")}
-        settings = {**limits, **request_settings, "local_world": per_node, "nodes": nodes, **options}
+        settings = {
+            **limits, **request_settings, "local_world": per_node, "nodes": nodes,
+            "state": str(self._shown("/tmp/first")), **options,
+        }  # fmt: skip
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -221,13 +225,19 @@ class _Rehearsed:
             "ranks": [{"end": rank.end, "events": rank.events, "log": _tail(rank.log_file)} for rank in ranks],
             "failed": bool(verdict) or any(rank.end not in (0, None) for rank in ranks),
             "checkpoints": _files(self.base / "checkpoints"), "model": _files(self.base / "model"),
-            "failure": (self.base / "output/failure").is_file(),
+            "left": self._left(), "failure": (self.base / "output/failure").is_file(),
         }  # fmt: skip
         for ended in ranks:
             os.close(ended.events_file)
             os.close(ended.log_file)
         self.stages.append(stage)
         return stage
+
+    def _left(self) -> list[str]:
+        """Files of models that the script wrote to the folder of the code, which ends with the job."""
+        before = self._shown(SOURCE)
+        places = [path.relative_to(self.code) for path in sorted(self.code.rglob("*")) if path.suffix in _OF_MODELS]
+        return [str(place) for place in places if not (before / place).exists()][:20]
 
     def _fresh(self, hosts: int, *, keeps: bool) -> None:
         backup = self.base.with_name("kept")

@@ -43,6 +43,7 @@ def _accelerator(observer: Observer, module: Any) -> None:
 
     @functools.wraps(create)
     def created(self: Any, *arguments: Any, **options: Any) -> None:
+        scales = options.get("mixed_precision") == "fp16"
         if options.get("mixed_precision") in ("fp16", "bf16", "fp8") and not observer.options.get("keep_half"):
             observer.stand_in("16-bit numbers: fp32")
             options["mixed_precision"] = "no"
@@ -56,8 +57,11 @@ def _accelerator(observer: Observer, module: Any) -> None:
                 options["gradient_accumulation_steps"] = 1
                 observer.options["batch_times"] = times
         create(self, *arguments, **options)
+        self.rehearsed_scales = scales
 
     kind.__init__ = created
+    for name, is_scaled in (("backward", True), ("unscale_gradients", False), ("clip_grad_norm_", False)):
+        setattr(kind, name, _marked(observer, getattr(kind, name), is_scaled=is_scaled))
     for name in ("init_trackers", "log"):
         setattr(kind, name, lambda *_, **__: None)
     save_state = kind.save_state
@@ -78,3 +82,18 @@ def _accelerator(observer: Observer, module: Any) -> None:
         return folder
 
     kind.save_state = saved
+
+
+def _marked(observer: Observer, method: Any, *, is_scaled: bool) -> Any:
+    """A method that scales gradients of fp16, or takes the scale off again before it clips them."""
+
+    @functools.wraps(method)
+    def called(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not is_scaled:
+            observer.options["scaled"] = False
+        result = method(self, *arguments, **options)
+        if is_scaled:
+            observer.options["scaled"] = self.rehearsed_scales
+        return result
+
+    return called
