@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.rehearsal.report import Observed
@@ -169,7 +170,7 @@ def apart(stage: Stage) -> Iterator[Observed]:
         text = f"{len(steps)} processes train without a process group, each its own model"
         yield Observed(kind="no group", text=text, site=steps[0][0]["site"])
     if not events(stage, 0, "tensor parallel") and not any(events(stage, rank, "message") for rank in ranks_of(stage)):
-        yield from _not_averaged(steps)
+        yield from [*_not_averaged(steps)] or _other_parameters(steps)
         yield from _same_batches(stage)
     if any(event["size"] == len(steps) for event in events(stage, 0, "tensor parallel")):
         yield from _other_batches(stage)
@@ -217,6 +218,14 @@ def _not_averaged(steps: list[list[Event]]) -> Iterator[Observed]:
         )
         yield Observed(kind="not averaged", text=text, site=mine["site"])
         return
+
+
+def _other_parameters(steps: list[list[Event]]) -> Iterator[Observed]:
+    pairs = [(a, b) for a, b in zip(steps[0], steps[1], strict=False) if a["optimizer"] == b["optimizer"] == 0]
+    if pairs and all(not _near(a["parameters"][1], b["parameters"][1], 1e-9) for a, b in pairs):
+        mine, theirs = (event["parameters"][1] for event in pairs[0])
+        text = f"the ranks have different parameters: their squares sum to {mine:.6g} on rank 0, {theirs:.6g} on rank 1"
+        yield Observed(kind="not averaged", text=text, site=pairs[0][0]["site"])
 
 
 def _near(first: float, second: float, tolerance: float) -> bool:
@@ -572,6 +581,12 @@ def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> I
         text = f"after a kill the parameters are none of those that were saved ({name})"
         yield Observed(kind="resume", text=text, site=site, stage=again["name"])
         return
+    steps = [events(again, rank, "step") for rank in ranks_of(again)]
+    if len(steps) > 1 and all(steps):
+        apart_now = next(_other_parameters(steps), None)
+        if apart_now is not None:
+            yield replace(apart_now, kind="resume", text=f"after a kill {apart_now.text}", stage=again["name"])
+            return
     update = matches[-1]
     if update == 0:
         text = f"after a kill the script starts from zero: {name} is in /opt/ml/checkpoints, and is not read"

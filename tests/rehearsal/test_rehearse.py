@@ -18,7 +18,7 @@ def test_nothing_is_found_in_a_correct_script(dialect):
     assert done.findings == (), done
     assert done.updates >= 2
     assert {"order", "not averaged", "same batches", "place", "load"} <= set(done.observed), done
-    assert "scale" in done.observed or dialect in ("accelerate", "trainer"), done  # which draw another order
+    assert "scale" in done.observed or dialect in ("accelerate", "trainer", "tensor parallel"), done  # other order
     assert done.reachable == ()
 
 
