@@ -342,7 +342,7 @@ def test_a_file_is_parsed_once_for_all_scripts(package, monkeypatch):
 def patterns():
     """Every regular expression of the checker's rooms, and the one that is made for a file name."""
     for room in ("scripts", "reading", "findings"):
-        for path in sorted((Path(smp_advisor.__file__).parent / room).rglob("*.py")):
+        for path in sorted((Path(smp_advisor.__file__).parent / "review" / room).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile":
                     text = "".join(

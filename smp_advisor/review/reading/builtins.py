@@ -268,7 +268,7 @@ def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
         return first
     if event.name == "functools.partial" and first is not None:
         return _partial(event, first)
-    if event.name == "getattr" and len(event.arguments) > 1:
+    if event.name in ("getattr", "hasattr") and len(event.arguments) > 1:
         return _attribute(run, frame, event)
     if event.name in ("importlib.import_module", "__import__"):
         return _module(run, frame, event)
@@ -283,6 +283,14 @@ def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
     if event.name == "setattr" and len(event.arguments) == 3:
         _set_attribute(run, event)
     return (_environment(run, event) if run.assumes else None) or _data(run, event, first) or Result(event)
+
+
+def _holds_a_module(value: Value, name: Value) -> bool:
+    """``hasattr(model, "module")`` of a model that DDP certainly wraps."""
+    wraps = [
+        isinstance(option, Result) and option.call.called == "DistributedDataParallel" for option in options(value)
+    ]
+    return bool(wraps) and all(wraps) and isinstance(name, Constant) and name.value == "module"
 
 
 def _environment(run: Run, event: Call) -> Value | None:
@@ -340,7 +348,9 @@ def _partial(event: Call, first: Value) -> Value:
 
 
 def _attribute(run: Run, frame: Frame, event: Call) -> Value:
-    """``getattr(object, "name")``, or the default in the third argument."""
+    """``getattr(object, "name")``, or the default in the third argument; ``hasattr``, where it is certain."""
+    if event.name == "hasattr":
+        return Constant(value=True) if _holds_a_module(*event.arguments[:2]) else Result(event)
     names = [option.value for option in options(event.arguments[1]) if isinstance(option, Constant)]
     if not names or not all(isinstance(name, str) for name in names):
         return _chosen(event) or Result(event)

@@ -179,12 +179,13 @@ def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
     if decided is not None:
         return execute(run, frame, node.body if decided else node.orelse)
     run.count(_STEPS_OF_A_BRANCH)
+    run.trace.tests[node.test] = test
     paths: list[tuple[Leaving, Changes]] = []
     for holds, block in ((True, node.body), (False, node.orelse)):
         with run.journal.branch() as changes, run.under(Guard(node.test, test, holds)):
             leaving = execute(run, frame, block)
         paths.append((leaving, changes))
-        if leaving in ("break", "return") and run.loops:
+        if leaving in ("break", "return") and run.loops and _is_of_the_function(run, frame):
             guard = Guard(node.test, test, holds)
             run.trace.departures.append(Departure(frame.module, guard, run.loops[-1], run.order))
     body_leaves, orelse_leaves = (leaving is not None for leaving, _ in paths)
@@ -193,6 +194,13 @@ def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
         ends = "raise" in (paths[0][0], paths[1][0])
         run.guards.append(Guard(node.test, test, holds=orelse_leaves, or_ends=ends))
     return _after(run, frame, paths, node.test)
+
+
+def _is_of_the_function(run: Run, frame: Frame) -> bool:
+    """Whether the innermost loop is one of the function in progress: a return leaves no loop of its caller."""
+    node = run.functions[-1].node if run.functions else None
+    first = run.loops[-1].lineno  # type: ignore[attr-defined] - a statement
+    return node is None or (frame.function is not None and node.lineno <= first <= (node.end_lineno or first))
 
 
 def _after(run: Run, frame: Frame, paths: list[tuple[Leaving, Changes]], why: Reason) -> Leaving:

@@ -156,6 +156,8 @@ class Trace:
     assumed: list[str] = field(default_factory=list)
     """Defaults that were taken for values, one sentence each."""
     departures: list[Departure] = field(default_factory=list)
+    tests: dict[ast.expr, Value] = field(default_factory=dict)
+    """Conditions that decide between values: a `Choice` names the expression."""
     options: dict[str, Call] = field(default_factory=dict)
     """Calls that declare command-line options, by attribute."""
     classes: list[Class] = field(default_factory=list)

@@ -246,10 +246,8 @@ def of_clock(value: Value) -> bool:
 
 def of_own_batches(context: Context, value: Value | None, divided: Callable[[Call], bool]) -> bool:
     """Whether a number certainly comes from the batches of this rank alone: its loss before any reduction."""
-    parts = list(derivation(value))
+    parts = [part for number in _numbers_in(context, value) for part in derivation(number)]
     calls = [part.call for part in parts if isinstance(part, Result)]
-    if not any(call.method == "item" or call.name == "float" or call.called in _TESTS for call in calls):
-        return False
     if any(call.called.endswith(_REDUCED) for call in calls):
         return False
     inside = {id(part) for part in parts} | {id(call) for call in calls}
@@ -261,6 +259,33 @@ def of_own_batches(context: Context, value: Value | None, divided: Callable[[Cal
         ):
             return False
     return any(divided(call) for call in calls)
+
+
+_ARITHMETIC = frozenset(["int", "abs", "min", "max", "round", "sum", "all", "any"])
+
+
+def _numbers_in(context: Context, value: Value | None) -> list[Value]:
+    """Tensors that became numbers in a condition, also where they decide between its values: a counter of patience."""
+    numbers, visited, pending = list[Value](), set[int](), [] if value is None else [value]
+    while pending and len(visited) < _MOST_PARTS:
+        part = pending.pop()
+        if id(part) in visited:
+            continue
+        visited.add(id(part))
+        if isinstance(part, Choice):
+            test = context.trace.tests.get(part.why) if isinstance(part.why, ast.expr) else None
+            pending += [*part.alternatives, *([] if test is None else [test])]
+        elif isinstance(part, (Operation, Collection)):
+            pending += part.operands if isinstance(part, Operation) else part.items
+        elif isinstance(part, Result):
+            if part.call.method == "item" or part.call.name == "float" or part.call.called in _TESTS:
+                numbers.append(part)
+            elif part.call.name in _ARITHMETIC:
+                pending += part.call.arguments
+    return numbers
+
+
+_MOST_PARTS = 60
 
 
 _COLLECTIVES = frozenset(f"torch.distributed.{name}" for name in known_names("collectives"))
@@ -306,7 +331,11 @@ def _home(member: Member) -> str:
 def framework_runs(call: Call) -> bool:
     """Whether a framework calls the method that the call is in: a hook of a Trainer, LightningModule or callback."""
     homes = [function.home for function in call.functions if function.home is not None]
-    return any(path.endswith(("LightningModule", "Callback", "Trainer")) for home in homes for path in home.ancestors())
+    return any(
+        path.endswith(("LightningModule", "LightningDataModule", "Callback", "Trainer"))
+        for home in homes
+        for path in home.ancestors()
+    )
 
 
 def met_by_name(call: Call, *, sharded: bool) -> tuple[str, str] | None:

@@ -12,7 +12,6 @@ from smp_advisor.review.scripts.checks.planned import config_entry, trainer_argu
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.queries import argument_node, constant, makers
 from smp_advisor.review.scripts.releases import (
-    OLDEST,
     accepts,
     arguments_of,
     base_of,
@@ -58,14 +57,20 @@ def _known_to_the_release(context: Context) -> Iterator[Hit]:
     for call, name in trainer_calls(context):
         package = name.partition(".")[0]
         span = span_of(context, package)
-        last = min(span.last, newest(package))
+        first, last = max(span.first, oldest(package)), min(span.last, newest(package))
         if not exists(name, last):
             values: dict[str, object] = {
-                "call": call.called,
+                "call": call.called or call.module.text(call.node.func),
                 "release": f"{package} {_text(last)}",
                 "why": _why(span, package),
             }
-            yield Hit(call.module, call.node, values, severity=_severity(span), variant="name")
+            yield Hit(
+                call.module,
+                call.node,
+                values,
+                severity=_severity(certain=span.known and not exists(name, first)),
+                variant="name",
+            )
             continue
         for argument in call.passed.entries:
             hit = _unknown(context, call, name, str(argument), last, span)
@@ -86,17 +91,23 @@ def _unknown(context: Context, call: Call, name: str, argument: str, last: Relea
             last = min(outer.last, newest(package))
     release_span = ever(name, argument)
     node = argument_node(call, argument) or call.node
-    values: dict[str, object] = {"argument": argument, "call": call.called, "why": _why(span, package)}
+    values: dict[str, object] = {
+        "argument": argument,
+        "call": call.called or call.module.text(call.node.func),
+        "why": _why(span, package),
+    }
     if release_span is not None and release_span[0] > last:
         if argument_node(call, argument) is None:
             return None  # it comes from a dictionary, which the script may fill by the release
         values["release"] = f"{package} {_text(release_span[0])}"
-        return Hit(call.module, node, values, severity=_severity(span), variant="later")
+        return Hit(call.module, node, values, severity=_severity(certain=span.known), variant="later")
     if release_span is not None and not callable_of(call.name) and not instead_of(name, argument):
         return None  # a subclass of another package may keep it
     if release_span is not None:
         values |= {"release": f"{package} {_text(release_span[1])}", "instead": _instead(call, name, argument, last)}
-        return Hit(call.module, node, values, severity=_severity(span), variant="removed")
+        return Hit(
+            call.module, node, values, severity=_severity(certain=span.first >= release_span[1]), variant="removed"
+        )
     if (span.known and span.last < oldest(package)) or not callable_of(call.name):
         return None  # a subclass has arguments of its own
     instead = _instead(call, name, argument, last)
@@ -121,8 +132,9 @@ def _names(name: str) -> list[str]:
     return [*arguments_of(name), *(arguments_of(base_of(name)) if base_of(name) else ())]
 
 
-def _severity(span: Span) -> Severity:
-    return "error" if span.known or span.first > OLDEST else "warning"
+def _severity(*, certain: bool) -> Severity:
+    """An error where no release that the job may have accepts it: an image keeps its own within the bounds."""
+    return "error" if certain else "warning"
 
 
 def _why(span: Span, package: str) -> str:
@@ -171,7 +183,7 @@ def _one_checkpointing(context: Context) -> Iterator[Hit]:
 def _weights_that_cannot_be_unscaled(context: Context) -> Iterator[Hit]:
     halves = [
         call
-        for call in context.trace.methods("from_pretrained", "fromconfig_entry")
+        for call in context.trace.methods("from_pretrained", "from_config")
         if call.reached and any(_is_half(call.argument(name)) for name in ("dtype", "torch_dtype"))
     ]
     for call in trainer_arguments(context):
@@ -261,18 +273,16 @@ def _state_of_the_checkpoint(context: Context) -> Iterator[Hit]:
         return
     severity: Severity = "warning" if span.where and span.first >= _LOW_RELEASE else "info"
     for call in trainer_arguments(context):
-        sharded = any(call.gives(name) for name in ("fsdp", "deepspeed", "fsdpconfig_entry")) or call.unpacks
+        sharded = any(call.gives(name) for name in ("fsdp", "deepspeed", "fsdp_config")) or call.unpacks
         if constant(call.argument("bf16")) is not True or sharded:
             continue
         for load in context.trace.methods("from_pretrained"):
-            typed = any(
-                load.gives(name) for name in ("dtype", "torch_dtype", "quantizationconfig_entry", "load_in_4bit")
-            )
+            typed = any(load.gives(name) for name in ("dtype", "torch_dtype", "quantization_config", "load_in_4bit"))
             if load.reached and "AutoModelForCausalLM" in load.name and not typed and not _adapts(context):
                 yield Hit(load.module, load.node, severity=severity)
 
 
 def _adapts(context: Context) -> bool:
     return any(call.name.startswith("peft.") for call in context.trace.calls) or any(
-        call.gives("peftconfig_entry") for call in context.trace.calls
+        call.gives("peft_config") for call in context.trace.calls
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.review.reading.values import Instance, Item, Result, options
-from smp_advisor.review.scripts.checks.data import loaders
-from smp_advisor.review.scripts.checks.parallel import by_framework, parallel_wraps
+from smp_advisor.review.scripts.checks.data import iterations_over, loaders
+from smp_advisor.review.scripts.checks.parallel import by_framework, joins, parallel_wraps
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.processes import owner_kind
+from smp_advisor.review.scripts.processes import framework_runs, owner_kind
 from smp_advisor.review.scripts.queries import constant, derivation, makers, mentions, origins, ranks
 
 if TYPE_CHECKING:
@@ -36,23 +37,30 @@ _DEVICES = ("torch.cuda.set_device",)
 
 @check("DDP618")
 def _device_of_the_instance(context: Context) -> Iterator[Hit]:
+    spawned = any("spawn" in entry.called for entry in context.trace.calls)
     for call in context.trace.named(*_DEVICES, "torch.nn.parallel.DistributedDataParallel"):
         value = call.argument("device", 0) if call.name in _DEVICES else call.argument("device_ids", 1)
         if value is None or not call.reached:
             continue
         direct = [part for option in options(value) for part in getattr(option, "items", [option])]
-        if direct and all(_is_world_rank(part) for part in direct):
+        if direct and all(_is_world_rank(part, _VARIABLES) for part in direct):
             yield Hit(call.module, call.node, {"call": call.called})
+        elif direct and not spawned and all(_is_world_rank(part, _WORLD) for part in direct):
+            yield Hit(call.module, call.node, {"call": call.called}, severity="warning")
 
 
-def _is_world_rank(value: Value) -> bool:
+_VARIABLES = frozenset(["os.environ.RANK"])
+_WORLD = _VARIABLES | {"torch.distributed.get_rank"}
+
+
+def _is_world_rank(value: Value, names: frozenset[str]) -> bool:
     """Whether a device is the rank itself, which counts over all instances: not its remainder."""
     variables = set[str]()
     for option in options(value):
         if not isinstance(option, (Result, Item)):
             return False
         variables |= ranks(option)
-    return bool(variables) and variables <= {"os.environ.RANK"}
+    return bool(variables) and variables <= names
 
 
 @check("DDP619")
@@ -79,8 +87,8 @@ def _as_many_batches_on_every_rank(context: Context) -> Iterator[Hit]:
     if by_framework(context) or not parallel_wraps(context):
         return
     text = "".join(module.source.text for module in context.trace.modules)
-    bounded = any(
-        word in text for word in ("join(", "Join(", "max_steps", "islice", "num_steps", "total_steps", "cycle(")
+    bounded = joins(context) or any(
+        word in text for word in ("max_steps", "islice", "num_steps", "total_steps", "cycle(")
     )
     for call in loaders(context) if not bounded else ():
         for part in derivation(call.argument("dataset", 0)):
@@ -143,9 +151,43 @@ def _divided_by_lightning(context: Context) -> Iterator[Hit]:
     strategies = {constant(call.argument("strategy")) for call in trainers}
     for call in loaders(context) if trainers and strategies != {None} else ():
         has_sampler = any(call.gives(name, at) for name, at in (("sampler", 3), ("batch_sampler", 4)))
-        text = call.module.source.text
-        if call.reached and not has_sampler and "rank" not in text:
+        read = call.reached or framework_runs(call)
+        if read and not has_sampler and _RANKED.search(call.module.source.text) is None:
             yield Hit(call.module, call.node)
+
+
+_RANKED = re.compile(r"global_rank|get_rank|world_size|num_replicas|DistributedSampler|\bRANK\b|split_dataset_by_node")
+
+
+@check("DDP622")
+def _scores_of_all_ranks(context: Context) -> Iterator[Hit]:
+    """``correct / len(loader.dataset)``, where each rank counts only its part."""
+    divided = [
+        call for call in loaders(context) if any("Sampler" in m.name for m in makers(call.argument("sampler", 3)))
+    ]
+    trained = {loop for back in context.trace.methods("backward") for loop in back.loops}
+    visited = set[ast.AST]()
+    for iteration in context.trace.iterations if parallel_wraps(context) else ():
+        parts = [part.call for part in derivation(iteration.over) if isinstance(part, Result)]
+        if iteration.node in trained or not any(call in divided for call in parts):
+            continue
+        home: ast.AST | None = iteration.node
+        while home is not None and not isinstance(home, (ast.FunctionDef, ast.Module)):
+            home = iteration.module.parent(home)
+        if home is None or home in visited or isinstance(home, ast.Module) or mentions(home, *_REDUCING):
+            continue
+        visited.add(home)
+        for node in ast.walk(home):
+            if (
+                isinstance(node, ast.BinOp)
+                and isinstance(node.op, ast.Div)
+                and _ROWS.fullmatch(ast.unparse(node.right))
+            ):
+                yield Hit(iteration.module, node, {"score": ast.unparse(node)[:80]})
+
+
+_REDUCING = ("reduce", "gather", "broadcast", "metric", "world_size", "sync")
+_ROWS = re.compile(r"len\([\w.]+\.dataset\)")
 
 
 @check("TRN725")
@@ -158,6 +200,16 @@ def _work_of_fabric(context: Context) -> Iterator[Hit]:
         if several and not launched and not call.unpacks:
             yield Hit(call.module, call.node, variant="no launch")
     setups = [call for call in context.trace.methods("setup", "setup_module") if owner_kind(call.receiver) == "fabric"]
+    ready = {part.call for call in context.trace.methods("setup_dataloaders") for value in call.arguments
+             for part in derivation(value) if isinstance(part, Result)}  # fmt: skip
+    backwards = [
+        call for call in context.trace.methods("backward") if call.reached and owner_kind(call.receiver) == "fabric"
+    ]
+    trained = {loop for call in backwards for loop in call.loops}
+    for loader in loaders(context) if setups else ():
+        trains = any(iteration.node in trained for iteration in iterations_over(context, loader))
+        if loader.reached and trains and loader not in ready and loader.argument("sampler", 3) is None:
+            yield Hit(loader.module, loader.node, variant="loader")
     for call in context.trace.methods("backward") if fabrics else ():
         if call.reached and owner_kind(call.receiver) != "fabric" and not call.arguments:
             sources = [part.call for part in derivation(call.receiver) if isinstance(part, Result)]

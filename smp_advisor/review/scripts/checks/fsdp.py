@@ -98,13 +98,25 @@ def _several_units(context: Context) -> Iterator[Hit]:
 @check("SMP313")
 def _scaled_by_all_ranks(context: Context) -> Iterator[Hit]:
     wraps = [wrap for wrap in _wraps(context) if _computes_in(wrap, _HALF)]
+    scalers = [call for call in context.trace.named(*_SCALERS) if call.reached]
+    if scalers and not wraps and _casts_to_half(context):
+        wraps = [wrap for wrap in _wraps(context) if not in_place(wrap)]
     if not wraps or context.trace.named(*_SHARDED_SCALERS):
         return
-    scalers = [call for call in context.trace.named(*_SCALERS) if call.reached]
     if scalers and not in_place(wraps[0]):
         yield Hit(scalers[0].module, scalers[0].node, variant="local")
     elif not scalers and any(call.reached for call in context.trace.methods("backward")):
         yield Hit(wraps[0].module, wraps[0].node, variant="none")
+
+
+def _casts_to_half(context: Context) -> bool:
+    """Whether a forward pass certainly runs under autocast in float16, the default for GPUs."""
+    for call in context.trace.named("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"):
+        dtype = call.argument("dtype", 0 if call.name.startswith("torch.cuda") else 1)
+        named = [option.path for option in options(dtype) if isinstance(option, External)]
+        if call.reached and not call.gives("enabled") and (dtype is None or (named and set(named) <= _HALF)):
+            return True
+    return False
 
 
 _CHECKPOINTS = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
+from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import (
     Argument,
     Constant,
@@ -14,17 +16,18 @@ from smp_advisor.review.reading.values import (
     Result,
     options,
 )
-from smp_advisor.review.scripts.checks.parallel import REPLICATING, by_framework, parallel_wraps, wrapped_by
+from smp_advisor.review.scripts.checks.parallel import REPLICATING, by_framework, joins, parallel_wraps, wrapped_by
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import FSDP, in_place
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.processes import owner_kind
-from smp_advisor.review.scripts.queries import constant, derivation, is_optimizer, makers, updates
+from smp_advisor.review.scripts.processes import PROCESSES, owner_kind
+from smp_advisor.review.scripts.queries import constant, derivation, is_optimizer, makers, mentions, updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.review.reading.module import Module
     from smp_advisor.review.reading.trace import Call
     from smp_advisor.review.reading.values import Value
 
@@ -48,8 +51,7 @@ def _without_average(call: Call, wraps: list[Call]) -> bool:
 @check("DDP614")
 def _averaged_once(context: Context) -> Iterator[Hit]:
     wraps = parallel_wraps(context)
-    text = "".join(module.source.text for module in context.trace.modules)
-    if not wraps or "all_reduce" in text or ".join(" in text:
+    if not wraps or context.trace.methods("all_reduce", "all_reduce_coalesced", "reduce_gradients") or joins(context):
         return
     backwards = [call for call in context.trace.methods("backward") if call.reached and call.loops]
     steps = any(step.reached and step.loops for step, _ in updates(context.trace))
@@ -75,7 +77,8 @@ def _frozen_before_wrapping(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods("requires_grad_") if wraps and trains and not finds else ():
         off = constant(call.argument("requires_grad", 0)) is False
         for wrap in wraps if off and call.reached else ():
-            if call.order > wrap.order and _is_part_of(call.receiver, [wrap]):
+            of_wrap = _is_part_of(call.receiver, [wrap]) or _is_parameter_of(call.receiver, [wrap])
+            if call.order > wrap.order and of_wrap:
                 yield Hit(call.module, call.node, {"wrapper": "DistributedDataParallel"})
 
 
@@ -88,7 +91,7 @@ def _is_part_of(owner: Value | None, wraps: list[Call]) -> bool:
     return False
 
 
-def _is_parameter_of(value: Value, wraps: list[Call]) -> bool:
+def _is_parameter_of(value: Value | None, wraps: list[Call]) -> bool:
     """Whether the value is an element of ``model.parameters()`` or of a part of the model."""
     for part in derivation(value):
         listed = isinstance(part, Result) and part.call.method in ("parameters", "named_parameters")
@@ -126,18 +129,24 @@ def _groups_of_flat_parameters(context: Context) -> Iterator[Hit]:
     wraps = [wrap for wrap in _fsdp1(context) if Conditions(context.settings).truth(
         wrap.argument("use_orig_params", 9) or Constant(value=False)) is False]  # fmt: skip
     for call in context.trace.calls if wraps and not by_framework(context) else ():
-        if not call.reached or not is_optimizer(call.name) or not call.node.args:
+        if not call.reached or not is_optimizer(call.name) or not any(wrap.order < call.order for wrap in wraps):
             continue
-        later = any(wrap.order < call.order for wrap in wraps)
-        text = ast.dump(call.node.args[0]) + "".join(
-            ast.dump(node)
-            for node in call.module.all(ast.comprehension)
-            if abs(node.iter.lineno - call.node.lineno) < 12
-        )
-        if later and ("attr='ndim'" in text or "attr='dim'" in text) and "weight_decay" in call.module.source.text:
+        if any("weight_decay" in module.source.text and _by_dimensions(module) for module in context.trace.modules):
             yield Hit(call.module, call.node, {"optimizer": call.called})
 
 
+def _by_dimensions(module: Module) -> bool:
+    """Whether parameters are chosen by their dimensions: ``[p for p in model.parameters() if p.ndim >= 2]``."""
+    loops = [(node.iter, node.ifs) for node in module.all(ast.comprehension)]
+    loops += [
+        (node.iter, [part.test for part in ast.walk(node) if isinstance(part, ast.If)]) for node in module.all(ast.For)
+    ]
+    return any(
+        "parameters" in ast.unparse(over) and mentions(test, _DIMENSIONS) for over, tests in loops for test in tests
+    )
+
+
+_DIMENSIONS = re.compile(r"^(?:n?dim|shape)$")
 _GENERATES = ("generate",)
 
 
@@ -279,3 +288,45 @@ def _clipped_over_one_mesh(context: Context) -> Iterator[Hit]:
         for maker in makers(call.argument("parameters", 0)):
             if call.reached and maker.method == "parameters" and wrapped_by(maker.receiver, wraps) is not None:
                 yield Hit(call.module, call.node)
+
+
+@check("SMP327")
+def _shards_of_every_rank(context: Context) -> Iterator[Hit]:
+    wraps = _fsdp2(context)
+    first, second = PROCESSES[:2]
+    for call in context.trace.named("torch.save") if wraps else ():
+        if not call.reached or not first.runs(call) or second.runs(call):
+            continue
+        parts = [part.call for part in derivation(call.argument("obj", 0)) if isinstance(part, Result)]
+        whole = any(part.called in _WHOLE or part.name.endswith("get_model_state_dict") for part in parts)
+        for part in parts if not whole else ():
+            if part.method == "state_dict" and wrapped_by(part.receiver, wraps) is not None:
+                yield Hit(call.module, call.node, {"state": part.module.text(part.node)})
+                break
+
+
+_WHOLE = ("full_tensor", "gather", "all_gather", "unshard")
+
+
+@check("DDP621")
+def _kept_until_the_update(context: Context) -> Iterator[Hit]:
+    if not parallel_wraps(context):
+        return
+    for step, optimizer in updates(context.trace):
+        delays = [guard for guard in step.guards if _counts_batches(guard.value)]
+        delays = [guard for guard in delays if step.loops and _inside(step.loops[-1], guard.test)]
+        for reset in context.trace.methods("zero_grad") if delays and step.reached else ():
+            tests = {guard.test for guard in reset.guards}
+            together = reset.reached and reset.loops[-1:] == step.loops[-1:]
+            own = not set(makers(reset.receiver)).isdisjoint(makers(optimizer))
+            if together and own and not exclusive(step, reset) and not any(guard.test in tests for guard in delays):
+                yield Hit(reset.module, reset.node, {"test": ast.unparse(delays[0].test)[:80]})
+
+
+def _inside(loop: ast.AST, node: ast.AST) -> bool:
+    return any(part is node for part in ast.walk(loop))
+
+
+def _counts_batches(value: Value) -> bool:
+    """Whether a condition holds for some batches only: ``(number + 1) % accumulation == 0``."""
+    return any(isinstance(part, Operation) and part.operator == "Mod" for part in derivation(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 from smp_advisor.review.reading.values import Argument, Constant, External, Function, Item, Member, Result, options
@@ -120,9 +121,25 @@ def _saved_before_the_signal(context: Context) -> Iterator[Hit]:
     ]
     for call, handler in handlers:
         inside = [save for save in saves if any(function.node is handler.node for function in save.functions)]
-        beside = [save for save in saves if save not in inside]
-        if inside and not beside and context.trains:
+        # One after the loop is that of the final model.
+        flagged = [save for save in saves if _waits_for(save, handler)]
+        beside = [save for save in saves if save not in inside and save not in flagged and save.loops]
+        if (inside or flagged) and not beside and context.trains:
             yield Hit(call.module, call.node)
+
+
+def _waits_for(save: Call, handler: Function) -> bool:
+    """Whether a save runs only after the handler has set its flag."""
+    nodes = list(ast.walk(handler.node))
+    targets = [target for node in nodes if isinstance(node, ast.Assign) for target in node.targets]
+    targets += [
+        node.func.value
+        for node in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "set"
+    ]
+    flags = set(map(ast.unparse, targets))
+    tests = [part for guard in save.guards if guard.holds for part in ast.walk(guard.test)]
+    return any(isinstance(part, (ast.Name, ast.Attribute)) and ast.unparse(part) in flags for part in tests)
 
 
 def _is_term(value: Value | None) -> bool:

@@ -101,6 +101,13 @@ def wrapped_by(value: Value | None, wraps: list[Call]) -> Call | None:
     return None
 
 
+def joins(context: Context) -> bool:
+    """Whether ranks may end with different numbers of batches: ``with model.join():`` or ``Join``."""
+    return bool(
+        context.trace.named("torch.distributed.algorithms.join.Join", "torch.distributed.algorithms.Join")
+    ) or any(wrapped_by(call.receiver, parallel_wraps(context)) is not None for call in context.trace.methods("join"))
+
+
 _SAMPLER = "torch.utils.data.DistributedSampler"
 _DATA = ("torch.", "torchvision.", "torchaudio.", "torchtext.", "datasets.", "s3torchconnector.")
 
@@ -281,14 +288,39 @@ def _no_inner_forward(context: Context) -> Iterator[Hit]:
     for back in context.trace.methods("backward") if wraps and not reduces else ():
         parts = [part.call for part in derivation(back.receiver) if isinstance(part, Result) and back.reached]
         for call in parts:
-            inner = call.receiver if call.method and isinstance(call.receiver, Member) else None
-            wrap = wrapped_by(inner.owner, wraps) if inner is not None and inner.name == "module" else None
+            held = (call.receiver, *(() if call.method else call.candidates))
+            inner = next((value for value in held if isinstance(value, Member) and value.name == "module"), None)
+            wrap = wrapped_by(inner.owner, wraps) if inner is not None else None
             if wrap is not None and not in_place(wrap) and call.method not in _PARTS:
                 values = {"call": call.module.text(call.node.func), "wrapper": wrap.name.rpartition(".")[2]}
                 yield Hit(call.module, call.node, values)
+    yield from _through_the_wrapper_of_trainer(context)
 
 
 _PARTS = ("parameters", "named_parameters", "state_dict", "modules", "children")
+
+
+def _through_the_wrapper_of_trainer(context: Context) -> Iterator[Hit]:
+    """``model.module(**inputs)`` in compute_loss of a Trainer, which passes the model in its wrapper."""
+    for instance in context.trace.instances:
+        method = instance.cls.find("compute_loss")
+        node = getattr(method, "node", None)
+        if node is None or len(node.args.args) < 2 or not any(p.endswith("Trainer") for p in instance.cls.ancestors()):
+            continue
+        wrapped = f"{node.args.args[1].arg}.module"
+        inner = {wrapped}
+        for part in ast.walk(node):
+            if isinstance(part, ast.Assign) and wrapped in map(ast.unparse, ast.walk(part.value)):
+                inner |= {ast.unparse(target) for target in part.targets if isinstance(target, ast.Name)}
+        for part in ast.walk(node):
+            if isinstance(part, ast.Call) and ast.unparse(part.func) in inner and not _in_no_grad(node, part):
+                values: dict[str, object] = {"call": ast.unparse(part.func), "wrapper": "DistributedDataParallel"}
+                yield Hit(method.module, part, values)  # type: ignore[union-attr]
+
+
+def _in_no_grad(function: ast.AST, call: ast.Call) -> bool:
+    blocks = [part for part in ast.walk(function) if isinstance(part, ast.With) and call in ast.walk(part)]
+    return any("no_grad" in ast.unparse(item) for block in blocks for item in block.items)
 
 
 @check("SMP310")

@@ -10,7 +10,7 @@ import yaml
 from smp_advisor.core.files import CONFIGURATION, read_bytes, table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.reading.module import replace
-from smp_advisor.review.reading.values import Collection, Constant, Mapping, options
+from smp_advisor.review.reading.values import Collection, Constant, Mapping, Member, options
 from smp_advisor.review.scripts.checks.parallel import reached_accelerators
 from smp_advisor.review.scripts.checks.sharding import FSDP, shards
 from smp_advisor.review.scripts.conditions import Conditions
@@ -268,6 +268,12 @@ def _saved_from_all_shards(context: Context) -> Iterator[Hit]:
         unwrapped = any(maker.method == "unwrap_model" for maker in makers(call.receiver))
         if call.reached and unwrapped and not call.gives("state_dict"):
             yield Hit(call.module, call.node)
+    sharded = any(constant(option) for call in trainer_arguments(context) for option in options(call.argument("fsdp")))
+    for call in context.trace.methods("save_pretrained") if sharded else ():
+        owner = call.receiver
+        of_trainer = isinstance(owner, Member) and owner.name in ("model", "model_wrapped")
+        if call.reached and of_trainer and any(maker.name.endswith("Trainer") for maker in makers(owner.owner)):
+            yield Hit(call.module, call.node, variant="trainer")
 
 
 @check("TRN716")

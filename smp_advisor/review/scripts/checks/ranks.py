@@ -156,6 +156,11 @@ def _waiting_within_the_time_limit(context: Context) -> Iterator[Hit]:
     for call in context.trace.calls:
         if call.node in visited or not call.reached or not _is_long(call):
             continue
+        if _one_after_another(call):
+            visited.add(call.node)
+            around = {"work": call.module.text(call.node.func), "call": "main_process_first"}
+            yield Hit(call.module, call.node, around, severity="info")
+            continue
         waits = next((end for start, stop, end in spans if start < call.order < stop), None)
         on = [process.runs(call) for process in met.processes]
         if waits is None and any(on) and not all(on):
@@ -167,6 +172,12 @@ def _waiting_within_the_time_limit(context: Context) -> Iterator[Hit]:
                 "call": waits.module.text(waits.node.func),
             }
             yield Hit(call.module, call.node, values)
+
+
+def _one_after_another(call: Call) -> bool:
+    """Whether a block lets the first rank work while the others wait: ``with accelerator.main_process_first()``."""
+    makers_around = [part.call for value in call.contexts for part in options(value) if isinstance(part, Result)]
+    return any(maker.method.endswith("main_process_first") for maker in makers_around)
 
 
 def _has_time_limit(context: Context) -> bool:
@@ -222,12 +233,17 @@ def _of_batches(context: Context, value: Value | None) -> bool:
         for loader in loaders(context)
         if any("Sampler" in maker.name for maker in makers(loader.argument("sampler", 3)))
     }
-    prepares = {
+    divided |= {
         call
         for call in context.trace.methods("prepare", "setup_dataloaders", "prepare_data_loader")
         if owner_kind(call.receiver) in ("accelerate", "fabric")
     }
-    return of_own_batches(context, value, lambda call: call in divided or call in prepares)
+    loops = {
+        iteration.node
+        for iteration in context.trace.iterations
+        if any(isinstance(part, Result) and part.call in divided for part in derivation(iteration.over))
+    }
+    return of_own_batches(context, value, lambda call: call in divided or not loops.isdisjoint(call.loops))
 
 
 @check("DDP613")
