@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -14,7 +15,7 @@ from smp_advisor.estimators.configuration import count
 from smp_advisor.estimators.documents import Siblings, yaml_table
 from smp_advisor.estimators.manifests import configuration_of_manifest, looks_like_manifest
 from smp_advisor.estimators.readback import read_back
-from smp_advisor.estimators.received import leave_out, read_received
+from smp_advisor.estimators.received import leave_out, read_received, take_from_script
 from smp_advisor.estimators.recipes import configuration_of_recipe
 from smp_advisor.estimators.strategies import (
     configuration_of_accelerate,
@@ -161,7 +162,7 @@ class Case:
         return self.configuration.span
 
 
-_JOBS = ("estimator", "model trainer", "request")
+_JOBS = ("estimator", "model trainer", "request", "manifest")
 _MOST_JOBS = 100
 """Jobs of one text that are checked."""
 _MOST_PARAMETERS = 500
@@ -195,6 +196,10 @@ class Terms:
             if configuration.form in _JOBS and configuration.strategy is None:
                 reads = read_strategy if configuration.library is None else read_defaults
                 reads(configuration, siblings)
+            waits = configuration.form in _JOBS and id(configuration) not in received
+            if waits and (got := read_received(configuration, siblings)) is not None:
+                received[id(configuration)] = got  # a command or shell script starts it
+                take_from_script(configuration, got)
         # A notebook often trains first without the libraries: that job is no defect.
         jobs = [(job, get_library(job.library)) for job in configurations if job.library]
         chosen = [job for job, library in jobs if library.divides_model or library.compiles] or configurations
@@ -224,6 +229,11 @@ def _first(configurations: list[Configuration]) -> list[Configuration]:
     return configurations[: min(_MOST_JOBS, bisect_right(parameters, _MOST_PARAMETERS))]
 
 
+_IGNORED = ("entry_point", "hyperparameters", "distribution")
+"""Arguments of ``PyTorch(...)`` that SDK 2.257 ignores with a recipe."""
+_HYPERPOD_COMMAND = re.compile(r"\bhyp (?:create|init) hyp-[\w-]+job\b|\bhyperpod start-job\b")
+
+
 def read_configurations(
     document: Document, variables: Dictionary[str, Any] | None
 ) -> tuple[list[Configuration], tuple[Unresolved, ...]]:
@@ -244,7 +254,14 @@ def read_configurations(
         notes = [document.source.unresolved(call.node.lineno, in_recipe) for call in recipes]
         return configurations, (*notes, *cell.unresolved)
     if recipes:
-        raise AdvisorError(in_recipe)
+        ignored = [name for name in _IGNORED if any(name in call.keywords for call in recipes)]
+        beside = f" The SDK ignores {', '.join(ignored)} beside training_recipe." if ignored else ""
+        raise AdvisorError(f"{in_recipe}{beside}")
+    if command := _HYPERPOD_COMMAND.search(document.source.text):
+        raise AdvisorError(
+            f"The job is started by the command {command[0]}, which is not read: paste the manifest or the recipe that"
+            " the command submits."
+        )
     if "sagemaker.remote_function" in document.source.text:
         raise AdvisorError("A function with @remote is a job that is not read: paste it as an estimator or a request.")
     if cell.stopped is not None:

@@ -14,6 +14,7 @@ from smp_advisor.estimators.launchers import (
     read_distribution,
     read_options,
 )
+from smp_advisor.estimators.manifests import configuration_of_manifest, table_of_call
 from smp_advisor.estimators.sagemaker_jobs import (
     ESTIMATORS,
     configuration_of_estimator,
@@ -61,13 +62,14 @@ def read_cell(source: Source, variables: Dictionary[str, Any] | None = None, *, 
         run = follow(source, computes=True, assumes=True, variables=names, concerns=_makes)
         module = run.trace.modules[0]
         body = module.tree.body
+        calls = tuple(run.trace.calls)
         alone = body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
         only = run.evaluate(Frame(module, module.scope), alone) if alone is not None else None
     except TooLongError:
         raise AdvisorError(f"{source.path} has too much code to read: paste the part with the estimator.") from None
     copies: dict[int, Value] = {}
     values = {name: settled(value, copies) for name, value in module.scope.names.items()}
-    return Cell(tuple(run.trace.calls), values, only, run.stopped, tuple(run.unresolved), tuple(run.trace.assumed))
+    return Cell(calls, values, only, run.stopped, tuple(run.unresolved), tuple(run.trace.assumed))
 
 
 def _makes(run: Run, function: Function) -> bool:
@@ -96,6 +98,8 @@ def configurations_of_cell(cell: Cell) -> list[Configuration]:
             configurations.append(configuration_of_estimator(call.called, call.passed, sure=call.sure))
         elif call.called == "ModelTrainer":
             configurations.append(configuration_of_trainer(call, _started(cell, call)))
+        elif call.called.lower() == "hyperpodpytorchjob":
+            configurations.append(configuration_of_manifest(table_of_call(call.passed)))
         elif call.called == "create_training_job":
             configurations.append(configuration_of_request(call.passed))
     if configurations:

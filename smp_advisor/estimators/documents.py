@@ -57,15 +57,22 @@ class Siblings:
         if self.file is None or not all(parts):
             return None
         relative = PurePosixPath(*(part.replace("\0", "") for part in parts))
-        if relative.is_absolute():
-            relative = PurePosixPath(relative.name)  # a path in the container
-        most = SCRIPT if relative.suffix == ".py" else CONFIGURATION
-        for folder in (self.file.parent, *list(self.file.parent.parents)[:_MOST_FOLDERS]):
+        for path in self.places(relative):
             try:
-                return read_bytes(folder / relative, most).decode("utf-8")
+                return read_bytes(path, SCRIPT if relative.suffix == ".py" else CONFIGURATION).decode("utf-8")
             except (OSError, ValueError):
                 continue
         return self._written(relative.name)
+
+    def places(self, path: PurePosixPath) -> Iterator[Path]:
+        """Where a file of the job may be: one of the container's paths is searched by its name."""
+        if self.file is None:
+            return
+        inner = (
+            [path] if not path.is_absolute() else [PurePosixPath(name, path.name) for name in ("", "src", "scripts")]
+        )
+        for folder in (self.file.parent, *list(self.file.parent.parents)[:_MOST_FOLDERS]):
+            yield from (folder / place for place in inner)
 
     def _written(self, name: str) -> str | None:
         if self.file is None or self.file.suffix != ".ipynb":
@@ -266,6 +273,11 @@ _MOST_NODES = 10_000
 """Values and keys of a recipe; an alias counts with all of its values."""
 _LONGEST_NUMBER = 40
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
+_TEMPLATES = {
+    "AWSTemplateFormatVersion": "a CloudFormation template",
+    "{{": "a template with {{ }}",
+}
+"""Other texts in YAML, by a mark in them."""
 _WRAPPERS = ("recipes", "training_config", "recipe")
 
 
@@ -275,7 +287,7 @@ def yaml_table(text: str) -> Mapping:
     try:
         loader = _Loader(text)
         try:
-            node = loader.get_single_node()
+            node = _job_of([*iter(lambda: loader.get_node() if loader.check_node() else None, None)])
             loader.nodes = 0
             value = _value(node, loader, 0) if node is not None else None
         finally:
@@ -287,10 +299,23 @@ def yaml_table(text: str) -> Mapping:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "it cannot be read"
+        if other := next((what for mark, what in _TEMPLATES.items() if mark in text), ""):
+            raise AdvisorError(
+                f"The text is {other}, which is not read: paste the recipe or manifest of the job."
+            ) from None
         raise AdvisorError(f"The recipe is not valid YAML{where} ({problem}): paste the complete file.") from None
     if not isinstance(value, Mapping):
         raise AdvisorError("The text is not a recipe: a recipe is a mapping with trainer and model.")
     return value
+
+
+def _job_of(nodes: list[yaml.Node]) -> yaml.Node | None:
+    """The first document that is a training job, among those of other objects of its cluster; else the first."""
+    for node in nodes:
+        keys = node.value if isinstance(node, yaml.MappingNode) else ()
+        if any(key.value == "kind" and str(value.value).endswith("Job") for key, value in keys):
+            return node
+    return nodes[0] if nodes else None
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
@@ -387,3 +412,28 @@ def _referred(recipe: Mapping, table: Mapping, value: Constant) -> Value:
             return Constant(target.value, value.span)
         path, home = again.group(1), owner if isinstance(owner, Mapping) else recipe
     return Unknown(f"it refers to {match.group(0)}")
+
+
+def around_the_script(words: list[str]) -> tuple[list[str], str, list[str]]:
+    """Words before the Python file of a command, the file, and the words after it."""
+    at = next((number for number, word in enumerate(words) if word.endswith(".py")), None)
+    return (words, "", []) if at is None else (words[:at], words[at], words[at + 1 :])
+
+
+def options_of(words: list[str]) -> dict[str, Any]:
+    """Options of a command: ``--layers=32``, ``--layers 32``, ``--resume``."""
+
+    def as_number(text: str) -> Any:
+        return int(text) if text.isdecimal() and len(text) <= _LONGEST_NUMBER else text
+
+    options: dict[str, Any] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            options[name] = as_number(value) if equals else True
+            name = "" if equals else name
+        elif name:
+            options[name], name = as_number(word), ""
+    return options

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.configuration import Configuration, Setting, constant, inner_table, plain_of, undescribed
-from smp_advisor.review.reading.values import Collection, Mapping
+from smp_advisor.estimators.configuration import (
+    Configuration,
+    Gap,
+    Setting,
+    constant,
+    digits_as_number,
+    inner_table,
+    plain_of,
+)
+from smp_advisor.estimators.configuration import count as count_of
+from smp_advisor.estimators.documents import around_the_script, options_of
+from smp_advisor.review.reading.values import Collection, Constant, Entry, Mapping, Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from smp_advisor.review.reading.values import Value
 
 _READ = ("HyperPodPyTorchJob", "PyTorchJob")
 _TYPE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
@@ -31,29 +44,56 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
         )
     configuration = Configuration("manifest", f"The {kind}", table.span)
     specs = list(_replicas(table))
-    nodes = sum(count for count, _ in specs)
+    counts = [count for count, _ in specs]
+    nodes = None if None in counts else sum(count for count in counts if count is not None)
     containers = [container for _, pod in specs for container in _containers(pod)]
     configuration.tables["manifest"] = table
-    configuration.settings["instance_count"] = Setting(nodes or 1, table.span)
+    if nodes is None:
+        configuration.gaps.append(Gap("instance_count", "the manifest has a variable in its place", table.span))
+    else:
+        configuration.settings["instance_count"] = Setting(nodes or 1, table.span)
     for _, pod in specs:
         selector = inner_table(pod, "nodeSelector")
         for name in _TYPE:
             configuration.take(selector, name, "instance_type")
     limits = [_limits(container) for container in containers]
-    gpus = [value for values in limits if isinstance(value := values.get(_GPU), int)]
+    gpus = [number for values in limits if (number := count_of(digits_as_number(values.get(_GPU))))]
     if gpus:
         configuration.settings["processes_per_host"] = Setting(max(gpus))
     configuration.set(requests_efa=any(EFA in values for values in limits), command=_command(containers))
-    entry = next((word for word in _command(containers).split() if word.endswith(".py")), None)
-    if entry is not None:
-        configuration.set(entry_point=entry)
-    why = "its script is in the image or on a volume: check the script itself with check_script"
-    configuration.use(undescribed(configuration.title, why))
+    before, entry, after = around_the_script(_command(containers).split())
+    if entry:
+        configuration.set(entry_point=entry, starts=any("run" in word or "launch" in word for word in before))
+    for name, value in options_of(after).items():
+        configuration.hyperparameters[name] = Setting(value, table.span)
     return configuration
 
 
-def _replicas(table: Mapping) -> Iterator[tuple[int, Mapping]]:
-    """Pods of the job with their number."""
+def table_of_call(call: Mapping, kind: str = "HyperPodPyTorchJob") -> Mapping:
+    """The manifest that a ``HyperPodPytorchJob(...)`` of the HyperPod SDK makes."""
+    spec = _camel(call)
+    return Mapping({"kind": Entry(Constant(kind)), "spec": Entry(spec)}, call.span, call.open)
+
+
+def _camel(value: Value) -> Value:
+    """Objects of the SDK as tables with the names of the manifest: ``replica_specs`` is ``replicaSpecs``."""
+    if isinstance(value, Result):
+        return _camel(value.call.passed)
+    if isinstance(value, Collection):
+        return Collection([_camel(item) for item in value.items], value.span, value.open)
+    if not isinstance(value, Mapping):
+        return value
+    entries = {_name(key): replace(entry, value=_camel(entry.value)) for key, entry in value.entries.items()}
+    return Mapping(entries, value.span, value.open)
+
+
+def _name(key: object) -> str:
+    first, *others = str(key).split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def _replicas(table: Mapping) -> Iterator[tuple[int | None, Mapping]]:
+    """Pods of the job with their number; None if a variable stands for it."""
     spec = inner_table(table, "spec")
     listed = spec.get("replicaSpecs") if spec is not None else None
     groups = list(listed.items) if isinstance(listed, Collection) else []
@@ -64,7 +104,8 @@ def _replicas(table: Mapping) -> Iterator[tuple[int, Mapping]]:
             pod = inner_table(inner_table(group, "template"), "spec")
             count = constant(group, "replicas")
             if pod is not None:
-                yield count if isinstance(count, int) else 1, pod
+                number = 1 if "replicas" not in group.entries else digits_as_number(count)
+                yield number if isinstance(number, int) else None, pod
 
 
 def _containers(pod: Mapping) -> list[Mapping]:

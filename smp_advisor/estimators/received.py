@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,8 @@ class Received:
     """Name of the model that it loads; empty if it is not known."""
     keeps_checkpoints: bool | None
     """Whether its checkpoints are in the folder that SageMaker copies; None if they are not seen."""
+    resumes: bool
+    """Whether it may load a checkpoint at its start; true unless it certainly does not."""
 
 
 def read_received(configuration: Configuration, siblings: Siblings) -> Received | None:
@@ -54,7 +57,7 @@ def read_received(configuration: Configuration, siblings: Siblings) -> Received 
     if path is None:
         return None
     by_command = isinstance(configuration.get("command"), str)
-    passed = {} if by_command else _written(configuration)
+    passed = {} if by_command and configuration.form != "manifest" else _written(configuration)
     versions = {
         name: str(value)
         for name, value in (
@@ -78,6 +81,7 @@ def read_received(configuration: Configuration, siblings: Siblings) -> Received 
         _is_distributed(context),
         _model_of(context),
         _keeps(context),
+        _resumes(context),
     )
 
 
@@ -89,7 +93,15 @@ def leave_out(configuration: Configuration, received: Received) -> None:
         if configuration.hyperparameters.pop(key, None) is not None:
             notes.append(f"{name} is set in the text, and {received.path.name} does not receive it.")
     configuration.settings["unreceived"] = Setting(tuple(notes))
+    take_from_script(configuration, received)
+
+
+def take_from_script(configuration: Configuration, received: Received) -> None:
+    """What the code of the script shows: its model, the defaults of its options, and for how many processes it is."""
     configuration.settings["script_is_distributed"] = Setting(received.distributed)
+    defaults = {name: call.argument("default") for name, call in received.context.trace.options.items() if call.reached}
+    values = {name: value.value for name, value in defaults.items() if isinstance(value, Constant)}
+    configuration.settings["script_options"] = Setting(values)
     if received.model:
         configuration.settings["script_model"] = Setting(received.model)
 
@@ -134,15 +146,18 @@ def _script_of(configuration: Configuration, siblings: Siblings) -> Path | None:
     local = not isinstance(folder, str) or "://" not in folder
     if not isinstance(entry, str) or not entry.endswith(".py") or not local or "git_config" in configuration.settings:
         return None
-    if siblings.file is None or PurePosixPath(entry).is_absolute() or "\0" in entry:
+    if siblings.file is None or "\0" in entry:
         return None
     parts = [folder] if isinstance(folder, str) and "\0" not in folder else [""]
-    path = siblings.file.parent.joinpath(*parts, entry)
-    try:
-        usable = path.is_file() and path.stat().st_size < _MOST_CHARACTERS
-    except OSError:
-        return None
-    return path if usable else None
+    of_container = PurePosixPath(entry).is_absolute()
+    places = siblings.places(PurePosixPath(entry)) if of_container else [siblings.file.parent.joinpath(*parts, entry)]
+    for path in places:
+        try:
+            if path.is_file() and path.stat().st_size < _MOST_CHARACTERS:
+                return path
+        except OSError:
+            return None
+    return None
 
 
 def _ignored(context: Context, passed: dict[str, Any]) -> tuple[str, ...]:
@@ -161,6 +176,17 @@ def _is_distributed(context: Context) -> bool:
     if any("spawn" in name or name == "notebook_launcher" for name in names):
         return False
     return bool(names & set(_LAUNCHED)) or any(name.endswith(_TRAINERS) for name in names)
+
+
+_LOADS = re.compile(
+    r"resume|restore|last_checkpoint|load_state|load_checkpoint|torch\.load|dcp\.load|ckpt_path|from_checkpoint"
+)
+
+
+def _resumes(context: Context) -> bool:
+    trains = any(call.reached and call.method in ("train", "fit", "backward") for call in context.trace.calls)
+    texts = (module.source.text for module in context.trace.modules)
+    return not trains or bool(context.unresolved) or any(_LOADS.search(text) for text in texts)
 
 
 def _keeps(context: Context) -> bool | None:

@@ -24,7 +24,7 @@ from smp_advisor.estimators.configuration import (
     replicated,
     undescribed,
 )
-from smp_advisor.estimators.documents import FETCHES, yaml_table
+from smp_advisor.estimators.documents import FETCHES, around_the_script, options_of, yaml_table
 from smp_advisor.estimators.readback import BATCH, SEQUENCE
 from smp_advisor.estimators.strategies import (
     configuration_of_accelerate,
@@ -34,6 +34,7 @@ from smp_advisor.estimators.strategies import (
 )
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.libraries.library import get_library
+from smp_advisor.review.scripts.releases import default_of, newest
 from smp_advisor.review.scripts.settings import CHECKPOINTING
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def read_training_script(text: str) -> ScriptFacts | None:
         bits=loads or (_BITS[0] if casts else ""),
         upcast=bool(casts),
         checkpoints_quantized=any(False not in _constants(call, "use_gradient_checkpointing") for call in casts),
-        checkpoints=_checkpoints(by_name, keywords),
+        checkpoints=_checkpoints(by_name, keywords, {node.id for node in nodes if isinstance(node, ast.Name)}),
         trains=any(name in ("backward", "fit", "train") or name.endswith("Trainer") for name in by_name),
         maps_devices=any("auto" in _constants(call, "device_map") for call in calls),
         full=_HALF.search(text) is None and "4bit" not in text and "TrlParser" not in by_name,
@@ -181,13 +182,15 @@ def _options(call: ast.Call) -> list[str]:
     return [str(arg.value).lstrip("-").replace("-", "_") for arg in call.args if isinstance(arg, ast.Constant)]
 
 
-def _checkpoints(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword]) -> bool:
+def _checkpoints(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], configs: set[str]) -> bool:
     """Whether activations are checkpointed: by the default of an option for it, or by a call or argument."""
     for call in by_name.get("add_argument", []):
         if not set(CHECKPOINTING).isdisjoint(_options(call)):
             return True in _constants(call, "default")
     fast = any(ast.unparse(call.func).startswith("Fast") for call in by_name.get("get_peft_model", []))  # of Unsloth
     passed = [keyword.value for keyword in keywords if keyword.arg in CHECKPOINTING]
+    if not passed and any(default_of(f"trl.{name}", CHECKPOINTING[0], newest("trl")) is True for name in configs):
+        return True
     by_argument = any(isinstance(value, ast.Constant) and value.value for value in passed)
     return fast or by_argument or any(f"{name}_enable" in by_name for name in CHECKPOINTING)
 
@@ -233,6 +236,7 @@ _BESIDE = "put that file next to the checked one"
 """Remedy for settings of a script, which are no job by themselves."""
 _PEFT_RANK = 8
 """Default rank of an adapter in PEFT."""
+_OF_FSDP = ("activation_checkpointing", "fsdp_activation_checkpointing")
 _TRAINER_ARGUMENTS = {"bf16", "fp16", "learning_rate", "num_train_epochs", "optim", "per_device_train_batch_size"}
 
 
@@ -291,6 +295,7 @@ def _read_command(  # noqa: C901 - a list of cases
         lines = _named(configuration, siblings, shell, setting) or ""
         configuration.set(fetches=configuration.get("fetches") or FETCHES.search(lines) is not None)
         words = [*((word, replace(setting, key=shell)) for word in _words_of_shell(lines)), *words]  # before others
+    _take_options(configuration, siblings, [str(setting.value) for setting in started])
     strategy, option = None, ""
     configuration.settings["starts"] = Setting(any("launch" in word or "torchrun" in word for word, _ in words))
     for word, setting in words[:_MOST_WORDS]:
@@ -323,6 +328,25 @@ def _read_command(  # noqa: C901 - a list of cases
         return undescribed(strategy.name, f"the settings of the script are in the file {file}")
     on_one = strategy is not None and terms_of(configuration).gpus == 1
     return replicated("One GPU") if on_one else strategy
+
+
+def _take_options(configuration: Configuration, siblings: Siblings, commands: list[str]) -> None:
+    """Options that a command, or a line of the shell script that it starts, passes to the Python file."""
+    folder = configuration.get("source_dir")
+    for command in list(commands):
+        for word in command.split():
+            places = [(folder, word)] if isinstance(folder, str) and "://" not in folder else []
+            texts = [siblings.text(*parts) for parts in (*places, (word,))] if word.endswith(".sh") else []
+            commands += [text for text in texts if text is not None][:1]
+    for command in commands:
+        for line in command.replace("\\\n", " ").split("\n"):
+            before, entry, after = around_the_script(line.split())
+            if entry and (before or len(commands) == 1) and not line.lstrip().startswith("#"):
+                passed = {name: value for name, value in options_of(after).items() if "$" not in str(value)}
+                configuration.set_hyperparameters(**passed)
+                read = ", ".join(f"{name} {value}" for name, value in passed.items() if name in _READ)
+                if read:
+                    configuration.set(assumes=(*configuration.get("assumes", ()), f"The command passes {read}."))
 
 
 def _words_of_shell(text: str) -> list[str]:
@@ -397,6 +421,10 @@ def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy |
     option = configuration.hyperparameters.get(SHARDS)
     if option is not None and option.value not in (None, "", False, '""'):
         return fsdp_option(option.value)
+    option = configuration.hyperparameters.get("sharding_strategy")
+    if option is not None and isinstance(option.value, str):
+        sharded = fully_sharded(f"{option.value}_shard" if option.value in ("full", "hybrid") else option.value)
+        return sharded.assuming("The option sharding_strategy is FSDP's.")
     return None
 
 
@@ -441,9 +469,18 @@ def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strate
     if launched and "git_config" in configuration.settings and len(arguments) > 1:
         assumption = "The example script of transformers replicates the model without fsdp or deepspeed."
         return replicated().assuming(assumption)
-    searched = "there is no readable script next to the text" if script is None else "the script shows no strategy"
     why = "starts a script whose strategy is unknown, so there is no plan: its hyperparameters and environment set"
+    searched = _searched(configuration, script)
     return Strategy(name="", why_no_plan=f"{configuration.title} {why} neither fsdp nor deepspeed, and {searched}.")
+
+
+def _searched(configuration: Configuration, script: ScriptFacts | None) -> str:
+    """Where a strategy was looked for, as a clause."""
+    if script is not None:
+        return "the script shows no strategy"
+    if configuration.form == "manifest":
+        return "its script is in the image or on a volume: check the script itself with check_script"
+    return "there is no readable script next to the text"
 
 
 def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[str]:
@@ -483,7 +520,7 @@ def _defaults(configuration: Configuration, script: ScriptFacts | None) -> list[
     values = configuration.hyperparameters
     present = {"batch_size"} if any(name in values for name in BATCH) else set()
     present |= set(SEQUENCE) if any(name in values for name in SEQUENCE) else set()
-    settings = script.settings if script is not None else {}
+    settings = _of_options(configuration, script)
     taken = {name: value for name, value in settings.items() if name not in present and name not in values}
     for name, value in taken.items():
         values[name] = Setting(value)
@@ -500,12 +537,26 @@ def _defaults(configuration: Configuration, script: ScriptFacts | None) -> list[
     return assumed
 
 
+def _of_options(configuration: Configuration, script: ScriptFacts | None) -> dict[str, Any]:
+    """Settings in the code of the script, and defaults of its options, which other files may declare."""
+    declared = configuration.get("script_options", {})
+    settings = {name: value for name, value in declared.items() if name in _READ and value is not None}
+    batch = next((settings.pop(name) for name in BATCH if name in settings), None)
+    settings |= {"batch_size": batch} if batch else {}
+    return settings | (script.settings if script is not None else {})
+
+
 def _precision(configuration: Configuration, script: ScriptFacts | None) -> str:
     """Set precision and checkpointing by the Trainer's arguments; the assumption about the precision, if any."""
     values = configuration.hyperparameters
     new = values.get("activation_checkpointing")
     setting = values.get("gradient_checkpointing") if new is None else new
-    if setting is not None and (new is None or str(new.value).lower() in ("true", "false")):
+    inner = values.get("fsdp_config")
+    if new is None and inner is not None and isinstance(inner.value, dict):
+        on = next((inner.value[name] for name in _OF_FSDP if name in inner.value), None)
+        if is_on(on):
+            values["activation_checkpointing"] = setting = new = Setting("true", inner.span)
+    if setting is not None and (new is None or str(new.value).lower() in ("true", "false", "1", "0")):
         values["activation_checkpointing"] = Setting("each" if is_on(setting.value) else "none", setting.span)
     elif script is not None and (
         script.checkpoints or (script.checkpoints_quantized and "bit" in configuration.get("adapter", ""))

@@ -11,6 +11,7 @@ import pytest
 import smp_advisor
 from scripts.pages.checks import checks_page, page_of, section_page
 from smp_advisor import check_estimator, check_script
+from smp_advisor.core.files import data_file
 from smp_advisor.review.findings.catalog import Check, Example, Wording, catalog, sections
 from smp_advisor.review.findings.code_hosts import as_sarif
 from smp_advisor.review.findings.finding import Finding
@@ -80,8 +81,10 @@ UNUSUAL = {
     ("EST508", "host memory, certainly"),
     ("EST508", "GPU memory"),
     ("EST515", "elsewhere"),
+    ("EST515", "not resumed"),
     ("EST515", "volume"),
     ("SMP003", "received"),
+    ("SMP004", "flag"),
     ("SMP004", "ignored"),
     ("SMP004", "refused"),
 }
@@ -100,11 +103,12 @@ def pattern(check: Check, variant: str) -> str:
 def test_every_variant_is_used_and_has_an_example() -> None:
     """A finding with an unknown variant would fail only when it is reported."""
     used = set()
-    for pattern in ("scripts/checks/*.py", "scripts/processes.py", "estimators/checks/*.py"):
+    for pattern in ("review/scripts/checks/*.py", "review/scripts/processes.py", "estimators/checks/*.py"):
         for path in Path(smp_advisor.__file__).parent.glob(pattern):
             tree = ast.parse(path.read_text("utf-8"))
             used |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     composed = {f"{name} by option" for name in ("call", "framework")} | {"v1 with the MPI driver on one node"}
+    composed |= {row["name"] for row in data_file("review.scripts", "combinations")["row"]}
     assert {name for _, name, _ in WORDINGS} - {""} <= used | composed
 
     shown = {(check.id, example.variant) for check, example in EXAMPLES}

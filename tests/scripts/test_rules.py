@@ -99,11 +99,71 @@ def test_the_release_decides_what_an_argument_means(tmp_path: Path) -> None:
     script.write_text(TRAINER.replace("bf16=True", 'bf16=True, evaluation_strategy="steps"'))
     for pin, expected in (
         ("", "warning"), ("transformers==4.40.2", None), ("transformers>=4.36,<4.45", None),
-        ("transformers==4.56.2", "error"), ("transformers>=5", "error"),
+        ("transformers==4.56.2", "error"), ("transformers>=5", "error"), ("transformers>=4.36", "warning"),
     ):  # fmt: skip
         (tmp_path / "requirements.txt").write_text(f"{pin}\n")
         severities = [finding.severity for finding in check_script(script) if finding.id == "TRN720"]
         assert severities == ([expected] if expected else []), pin
+
+
+BODY = "        loss = model(batch.cuda()).mean()\n        loss.backward()\n"
+PATIENCE = """\
+    total = 0.0
+    for (batch,) in loader:
+        with torch.no_grad():
+            total += model(batch.cuda()).mean().item()
+    if total < best:
+        best, waited = total, 0
+    else:
+        waited += 1
+    if waited >= 3:
+        break
+"""
+FREEZE = """\
+def freeze(part):
+    for parameter in part.parameters():
+        parameter.requires_grad_(False)
+
+
+freeze(model.module[0])
+"""
+HANDLER = """\
+import signal
+
+stop = False
+
+
+def handler(number, frame):
+    global stop
+    stop = True
+
+
+signal.signal(signal.SIGTERM, handler)
+"""
+IN_HELPERS = {
+    "DDP614": DDP.replace(BODY, "        with model.no_sync():\n            print(os.path.join('a', 'b'))\n"
+                                "            loss = model(batch.cuda()).mean()\n            loss.backward()\n"),
+    "DDP608": DDP.replace("model(batch.cuda()).mean()", "unwrapped(model)(batch.cuda()).mean()").replace(
+        "dataset = T", "def unwrapped(m):\n    return m.module if hasattr(m, 'module') else m\n\n\ndataset = T"),
+    "DDP615": DDP.replace("optimizer = ", FREEZE + "optimizer = "),
+    "DDP612": DDP.replace("for epoch in range(3):", "best, waited = 1e9, 0\nfor epoch in range(3):") + PATIENCE,
+    "DDP618": DDP.replace('int(os.environ["LOCAL_RANK"])', "dist.get_rank()"),
+    "SMP006": DDP.replace("for epoch", HANDLER + "for epoch") + (
+        "    if stop and rank == 0:\n        torch.save(model.module.state_dict(), 'last.pt')\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", IN_HELPERS)
+def test_a_defect_is_named_in_what_scripts_put_around_it(rule: str) -> None:
+    assert found(IN_HELPERS[rule]) == {rule}
+
+
+def test_what_no_rule_follows_is_named() -> None:
+    text = "from mylib.models import build\nfrom mylib.trainer import OwnTrainer\n\nOwnTrainer(build()).train()\n"
+    shown = str(check_script(text))
+    assert "mylib.models.build" in shown
+    assert "mylib.trainer.OwnTrainer" in shown
+    assert "Hugging Face Trainer" not in shown
 
 
 def test_the_table_of_arguments_has_names_defaults_and_bounds() -> None:

@@ -169,7 +169,7 @@ def _terms_of_estimator(case: Case, call: Mapping) -> Iterator[Hit]:
             hit = case.hit("EST514", "range", named=key, value=value, most=most, what=what)
             yield replace(hit, span=call.entries[key].span)
     name = constant(call, "base_job_name")
-    if isinstance(name, str) and not _JOB_NAME.fullmatch(name[:40]):
+    if isinstance(name, str) and not _JOB_NAME.fullmatch(f"{name[:39]}-2026"):  # the SDK adds the time
         yield replace(case.hit("EST514", "job name", named=name), span=call.entries["base_job_name"].span)
     mpi = case.configuration.tables.get("mpi")
     mpi_options = constant(mpi, "custom_mpi_options")
@@ -218,12 +218,17 @@ def outputs(case: Case) -> Iterator[Hit]:
     """EST515: checkpoints that are not where the job copies them, or do not fit on its volume."""
     received, terms, model = case.received, terms_of(case.configuration), case.back.model
     call = case.configuration.tables.get("estimator")
-    if received is None or call is None or received.keeps_checkpoints is not False:
+    if received is None or call is None:
+        return
+    if terms.checkpoints and terms.spot and not received.resumes:
+        yield case.hit("EST515", "not resumed", "checkpoint_s3_uri", script=received.path.name)
+    if received.keeps_checkpoints is not False:
         return
     if terms.checkpoints:
         yield case.hit("EST515", "elsewhere", "checkpoint_s3_uri", script=received.path.name)
     size = constant(call, "volume_size", "train_volume_size")
-    if isinstance(size, int) and model is not None:
+    adapts = bool(case.configuration.get("adapter"))  # its checkpoints are small
+    if isinstance(size, int) and model is not None and not adapts:
         checkpoint_gb = model.parameter_count * _STATE_BYTES / 1e9
         if checkpoint_gb * _CHECKPOINTS > size:
             hit = case.hit("EST515", "volume", size=size, each=f"{checkpoint_gb:,.0f}", script=received.path.name)

@@ -49,12 +49,17 @@ class Coverage:
     parts: tuple[Part, ...]
     assumed: tuple[str, ...]
     """Assumptions, one sentence each."""
+    outside: tuple[str, ...] = ()
+    """Calls of packages that are not among the files and that no rule knows, by their dotted names."""
 
     @property
     def lines(self) -> list[str]:
         """The statement as lines of text."""
         rules = ", ".join(self.libraries) or "none of a library: the script uses none that has rules"
         lines = [f"Rules applied: {rules}.", "Seen: " + "; ".join(map(str, self.parts)) + "."]
+        more = f" and {len(self.outside) - _MOST} more" if self.outside[_MOST:] else ""
+        names = f"{', '.join(self.outside[:_MOST])}{more}"
+        lines += [f"Not followed, because their code is in other packages: {names}."] * bool(self.outside)
         return lines + [f"Assumed: {' '.join(self.assumed)}"] * bool(self.assumed)
 
 
@@ -159,6 +164,9 @@ def nothing_found(report: Report) -> str:
     """The meaning of "no findings": the rules that ran, and what they could not follow."""
     coverage, places = report.coverage, len(report.unresolved)
     left = f"; {places} place{'s were' if places > 1 else ' was'} not followed" if places else ""
+    if coverage is not None and coverage.outside:
+        packages = sorted({name.partition(".")[0] for name in coverage.outside})
+        left += f"; calls of {', '.join(packages[:_MOST])}{' and others' if packages[_MOST:] else ''} were not followed"
     if coverage is None:
         return f"no findings{left}"
     has_places = any(part.places for part in coverage.parts)

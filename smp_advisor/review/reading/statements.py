@@ -80,7 +80,15 @@ def _assign(run: Run, frame: Frame, node: ast.Assign | ast.AnnAssign) -> None:
     if node.value is not None:
         value = run.evaluate(frame, node.value)
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            bind_target(run, frame, target, value, node.value)
+            bind_target(run, frame, target, _or_unknown(run, frame, target, value), node.value)
+
+
+def _or_unknown(run: Run, frame: Frame, target: ast.expr, value: Value) -> Value:
+    """A number or flag of the module that functions set with ``global``, at a time that is not known."""
+    if run.computes or frame.scope is not frame.module.scope or not isinstance(value, Constant):
+        return value
+    shared = {name for node in frame.module.all(ast.Global) for name in node.names}
+    return choice(value, Unknown("a function sets it")) if getattr(target, "id", "") in shared else value
 
 
 def _augmented(run: Run, frame: Frame, node: ast.AugAssign) -> None:
@@ -199,7 +207,7 @@ def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
 def _is_of_the_function(run: Run, frame: Frame) -> bool:
     """Whether the innermost loop is one of the function in progress: a return leaves no loop of its caller."""
     node = run.functions[-1].node if run.functions else None
-    first = run.loops[-1].lineno  # type: ignore[attr-defined] - a statement
+    first: int = getattr(run.loops[-1], "lineno", 0)
     return node is None or (frame.function is not None and node.lineno <= first <= (node.end_lineno or first))
 
 

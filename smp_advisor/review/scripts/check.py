@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from smp_advisor.review.findings.catalog import catalog
 from smp_advisor.review.findings.finding import Fix, Replacement
 from smp_advisor.review.findings.report import Coverage, Part, Report
 from smp_advisor.review.reading.module import changed, complete, diff
+from smp_advisor.review.reading.outside import LIBRARIES
 from smp_advisor.review.reading.source import cell_changes, read
 from smp_advisor.review.scripts.checks import judge
 from smp_advisor.review.scripts.checks.arguments import trainer_calls
@@ -72,7 +74,24 @@ def coverage(context: Context) -> Coverage:
         Part(role="training loops", places=_loops(context)),
         Part(role="savers", places=_places([*context.trace.named(*_SAVES), *context.trace.methods(*_SAVING)])),
     )
-    return Coverage(libraries=tuple(dict.fromkeys(names)), parts=parts, assumed=tuple(_assumed(context)))
+    return Coverage(
+        libraries=tuple(dict.fromkeys(names)),
+        parts=parts,
+        assumed=tuple(_assumed(context)),
+        outside=tuple(dict.fromkeys(_outside(context))),
+    )
+
+
+_BESIDE = frozenset([*sys.stdlib_module_names, *LIBRARIES, *known_names("beside")])
+"""Packages that the rules know, or that have no part in training."""
+
+
+def _outside(context: Context) -> Iterator[str]:
+    """Calls of packages whose code is not read and that no rule knows."""
+    packages = {name.partition(".")[0] for _, _, name in context.trace.imports if not name.startswith(".")} - _BESIDE
+    for call in context.trace.calls:
+        if call.reached and call.function is None and "." in call.name and call.name.partition(".")[0] in packages:
+            yield call.name
 
 
 def _reached(calls: Iterable[Call]) -> list[Call]:

@@ -58,6 +58,17 @@ class Libraries:
         return self.smp_torch or self.smp_tensorflow
 
 
+_OTHERS = ("lightning.", "pytorch_lightning.", "torch.", "composer.", "tensorflow.", "keras.", "ray.")
+"""Frameworks with trainers of their own."""
+_HAVE = ("transformers.", "trl.", "sentence_transformers.", "setfit.", "optimum.")
+_ARGUMENTS = ("args", "train_dataset", "processing_class", "tokenizer", "data_collator")
+
+
+def is_of_transformers(call: Call) -> bool:
+    """Whether a trainer extends that of transformers: by its package, or by the arguments that it gets."""
+    return call.name.startswith(_HAVE) or any(call.argument(name) is not None for name in _ARGUMENTS) or call.unpacks
+
+
 @dataclass(slots=True)
 class Context:
     """One script after it was followed."""
@@ -97,10 +108,9 @@ class Context:
         """Whether Hugging Face Trainer runs the training, because the script has no step."""
         if any(function.step is not None for function in self.trace.functions):
             return False
-        used = [call.name for call in self.trace.calls]
+        used = [call.name for call in self.trace.calls if not call.name.endswith("Trainer") or is_of_transformers(call)]
         used += [path for cls in self.trace.classes for path in cls.ancestors()]
-        frameworks = ("lightning.", "pytorch_lightning.", "torch.", "composer.", "tensorflow.", "keras.")
-        return any(name.endswith(("Trainer", "TrainingArguments")) and not name.startswith(frameworks) for name in used)
+        return any(name.endswith(("Trainer", "TrainingArguments")) and not name.startswith(_OTHERS) for name in used)
 
     def models(self) -> Iterator[Call]:
         """Calls of the wrapped model: its forward passes."""

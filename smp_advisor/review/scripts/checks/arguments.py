@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import difflib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import table
 from smp_advisor.review.reading.module import replace
-from smp_advisor.review.reading.values import Argument, Constant, External, Instance, options
+from smp_advisor.review.reading.values import Argument, Constant, External, Instance, Result, options
 from smp_advisor.review.scripts.checks.planned import config_entry, trainer_arguments
-from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.queries import argument_node, constant, makers
+from smp_advisor.review.scripts.context import Context, Hit, check, is_of_transformers
+from smp_advisor.review.scripts.queries import argument_node, constant, derivation, makers
 from smp_advisor.review.scripts.releases import (
     accepts,
     arguments_of,
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 def trainer_calls(context: Context) -> Iterator[tuple[Call, str]]:
     """Reached calls of callables in the table, with their names there; of subclasses in the script, too."""
     for call in context.trace.calls:
-        if call.reached and call.name and (name := callable_of(call.name) or derived_from(call.name)):
+        derived = derived_from(call.name) if is_of_transformers(call) else ""
+        if call.reached and call.name and (name := callable_of(call.name) or derived):
             yield call, name
     for instance in context.trace.instances:
         own = instance.cls.find("__init__")
@@ -273,7 +275,9 @@ def _state_of_the_checkpoint(context: Context) -> Iterator[Hit]:
         return
     severity: Severity = "warning" if span.where and span.first >= _LOW_RELEASE else "info"
     for call in trainer_arguments(context):
-        sharded = any(call.gives(name) for name in ("fsdp", "deepspeed", "fsdp_config")) or call.unpacks
+        sharded = (
+            any(call.gives(name) for name in ("fsdp", "deepspeed", "fsdp_config", "parallelism_config")) or call.unpacks
+        )
         if constant(call.argument("bf16")) is not True or sharded:
             continue
         for load in context.trace.methods("from_pretrained"):
@@ -286,3 +290,57 @@ def _adapts(context: Context) -> bool:
     return any(call.name.startswith("peft.") for call in context.trace.calls) or any(
         call.gives("peft_config") for call in context.trace.calls
     )
+
+
+_COMBINATIONS = table("smp_advisor.review.scripts", "data/combinations.toml")["row"]
+
+
+@check("TRN736")
+def _arguments_that_go_together(context: Context) -> Iterator[Hit]:
+    calls = [call for call in context.trace.calls if call.reached]
+    calls += [instance.call for instance in context.trace.instances if instance.call.reached]
+    for row in _COMBINATIONS:
+        places = [[call for call in calls if _meets(call, need)] for need in row["needs"]]
+        if row.get("in_one_call"):
+            places = [[call for call in places[-1] if all(call in several for several in places)]]
+        if all(places):
+            call, argument = places[-1][0], row["needs"][-1]["argument"]
+            yield Hit(call.module, argument_node(call, argument) or call.node, variant=row["name"])
+
+
+def _meets(call: Call, need: dict[str, Any]) -> bool:
+    """Whether a call certainly has what one part of a combination needs."""
+    value = call.argument(need["argument"])
+    if value is None or not call.called.endswith(tuple(need["calls"])):
+        return False
+    if "absent" in need and (call.unpacks or any(call.argument(name) is not None for name in need["absent"])):
+        return False
+    found = [constant(option) for option in options(value)]
+    if "is" in need:
+        return found == [need["is"]]
+    if "above" in need:
+        return all(isinstance(number, (int, float)) and number > need["above"] for number in found)
+    if "has" in need:
+        items = [constant(item) for option in options(value) for item in getattr(option, "items", [])]
+        return need["has"] in items
+    return all(not isinstance(option, Argument) and constant(option) not in _OFF for option in options(value)) or any(
+        bool(known) for known in found
+    )
+
+
+_OFF = (False, "", 0)
+
+
+@check("TRN737")
+def _steps_of_a_stream(context: Context) -> Iterator[Hit]:
+    """A Trainer cannot count the rows of a stream."""
+    for call, name in trainer_calls(context):
+        arguments = makers(call.argument("args", 1))
+        parts = [part.call for part in derivation(call.argument("train_dataset")) if isinstance(part, Result)]
+        streams = any(constant(part.argument("streaming")) is True for part in parts)
+        known = arguments and not any(maker.gives("max_steps") for maker in arguments)
+        if name.endswith("Trainer") and streams and known and all(a.called in _ARGUMENTS for a in arguments):
+            yield Hit(call.module, arguments[0].node, {"call": call.called})
+
+
+_ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", "DPOConfig")

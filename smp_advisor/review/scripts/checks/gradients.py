@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.review.reading.module import Module
-    from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.reading.trace import Call, Guard
     from smp_advisor.review.reading.values import Value
 
 
@@ -313,18 +313,18 @@ def _kept_until_the_update(context: Context) -> Iterator[Hit]:
     if not parallel_wraps(context):
         return
     for step, optimizer in updates(context.trace):
-        delays = [guard for guard in step.guards if _counts_batches(guard.value)]
-        delays = [guard for guard in delays if step.loops and _inside(step.loops[-1], guard.test)]
+        delays = _delays(step, step.loops)
         for reset in context.trace.methods("zero_grad") if delays and step.reached else ():
-            tests = {guard.test for guard in reset.guards}
             together = reset.reached and reset.loops[-1:] == step.loops[-1:]
             own = not set(makers(reset.receiver)).isdisjoint(makers(optimizer))
-            if together and own and not exclusive(step, reset) and not any(guard.test in tests for guard in delays):
+            if together and own and not exclusive(step, reset) and not _delays(reset, step.loops):
                 yield Hit(reset.module, reset.node, {"test": ast.unparse(delays[0].test)[:80]})
 
 
-def _inside(loop: ast.AST, node: ast.AST) -> bool:
-    return any(part is node for part in ast.walk(loop))
+def _delays(call: Call, loops: tuple[ast.AST, ...]) -> list[Guard]:
+    """Conditions around a call in a loop that count its batches."""
+    inner = set(ast.walk(loops[-1])) if loops else set()
+    return [guard for guard in call.guards if guard.test in inner and _counts_batches(guard.value)]
 
 
 def _counts_batches(value: Value) -> bool:

@@ -47,6 +47,10 @@ def _options_that_are_received(context: Context) -> Iterator[Hit]:
     skips_unknown = all(call.method == "parse_known_args" for call in parses)
     for name in passed:
         flag = f"--{name}"
+        declared = context.trace.options.get(name)
+        action = constant(declared.argument("action")) if declared is not None else None
+        if declared is not None and action in ("store_true", "store_false") and not skips_unknown:
+            yield Hit(declared.module, declared.node, {"option": name, "near": ""}, variant="flag")
         if flag in flags or (not skips_unknown and any(option.startswith(flag) for option in flags)):
             continue
         spelling = flag.replace("_", "-") if "_" in name else flag.replace("-", "_")

@@ -126,9 +126,11 @@ def _each_its_own_part(context: Context) -> Iterator[Hit]:
         if not call.reached or not trains or not together or dataset is None or is_sharded(dataset):
             continue
         sources = [maker for origin in origins(dataset) for maker in makers(whole_of(origin))]
+        parts = [part.call for part in derivation(dataset) if isinstance(part, Result)]
+        sources += [part for part in parts if part.name.partition(".")[0] in _STREAMS]
         makers_outside = [maker.name for maker in sources if not maker.name.startswith(_DATA)]
         if makers_outside or any(map(_divides, sources)):
-            for name in (name for name in makers_outside if name.partition(".")[0] in _STREAMS):
+            for name in sorted({name.partition(".")[0] for name in makers_outside} & _STREAMS):
                 context.leave_open(call.module, call.node, f"how {name} divides its rows over the ranks (DDP603)")
             continue  # another package may divide its data sets by itself
         streams = any(constant(loading.argument("streaming")) is True for loading in sources)

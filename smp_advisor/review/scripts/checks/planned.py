@@ -270,9 +270,10 @@ def _saved_from_all_shards(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node)
     sharded = any(constant(option) for call in trainer_arguments(context) for option in options(call.argument("fsdp")))
     for call in context.trace.methods("save_pretrained") if sharded else ():
-        owner = call.receiver
-        of_trainer = isinstance(owner, Member) and owner.name in ("model", "model_wrapped")
-        if call.reached and of_trainer and any(maker.name.endswith("Trainer") for maker in makers(owner.owner)):
+        owner = call.receiver if isinstance(call.receiver, Member) else None
+        if owner is None or not call.reached or owner.name not in ("model", "model_wrapped"):
+            continue
+        if any(maker.name.endswith("Trainer") for maker in makers(owner.owner)):
             yield Hit(call.module, call.node, variant="trainer")
 
 

@@ -158,7 +158,7 @@ def _waiting_within_the_time_limit(context: Context) -> Iterator[Hit]:
             continue
         if _one_after_another(call):
             visited.add(call.node)
-            around = {"work": call.module.text(call.node.func), "call": "main_process_first"}
+            around: dict[str, object] = {"work": call.module.text(call.node.func), "call": "main_process_first"}
             yield Hit(call.module, call.node, around, severity="info")
             continue
         waits = next((end for start, stop, end in spans if start < call.order < stop), None)
