@@ -75,7 +75,7 @@ OTHERS = """
 
 - `calibration.json`, written by `advice.job.calibration.save(...)` and `%smp_calibrate --save`: measured runs, for
   `calibration=` of later advice.
-- `train_smp.py`, written by the exported script cell: the training script of the plan.
+- `train_<model>_<digest>.py`, written by the exported script cell: the training script of the plan.
 - `train.fixed.py`, written by `apply_fixes`: the script with safe fixes. With `in_place=True` and
   `smp-advisor-check --fix`, the script itself changes, and `train.py.bak` is the script before.
 - `*.svg`, written by `advice.chart(...).save(...)`: a chart.

@@ -181,14 +181,15 @@ def _stored_product_bytes(model: Model, layout: Layout, world: World, stage: Sta
     """Outputs that the blocks of a stage store next to their checkpointed inputs, for one microbatch, bytes per GPU.
 
     torchtitan's selective checkpointing (``_save_list`` with every second ``aten.mm``): the outputs of every second
-    matrix product, from the first on, and of fused attention. Grouped products of experts are no ``aten.mm``.
+    matrix product, from the first on, and of fused attention. Grouped products of experts are no ``aten.mm``, and the
+    last product is left out: the sum with the residual does not need it in the backward pass.
     """
     if not anywhere(layout.keeps_products):
         return 0.0
     tp = layout.tensor_parallel_degree
     elements: Floats = 0.0
     for group, count in zip(model.groups, stage.block_counts, strict=True):
-        stored = [(width, split) for width, split, experts in _products(group.block)[::2] if experts == 1]
+        stored = [(width, split) for width, split, experts in _products(group.block) if experts == 1][:-1:2]
         divided, replicated = (sum(width for width, split in stored if split is side) for side in (True, False))
         attended = sum(a.heads * a.head_dim for a in group.block.attentions if a.fusible)
         alone = replicated / where(layout.sequence_parallel, tp, 1)

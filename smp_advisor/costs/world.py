@@ -231,6 +231,7 @@ class LocalParameters:
     adapters: Floats
     """Parameters of an adapter, divided like the product they adapt. Not part of the other fields."""
     unpacked: Floats = 0.0
+    fp32: Floats = 0.0
     """Parameters of the blocks that a quantized base keeps in 16 bits. Included in the other fields."""
 
     @property
@@ -252,6 +253,7 @@ def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParamet
         root=counts.outside + divided,
         adapters=counts.adapters / tp,
         unpacked=counts.unpacked / tp,
+        fp32=counts.fp32,
     )
 
 
@@ -261,6 +263,7 @@ class _StageParameters(NamedTuple):
     experts: float
     adapters: float
     unpacked: float
+    fp32: float
     vocabulary: int
     """Embedding and head, which tensor parallelism may divide."""
     outside: int
@@ -288,6 +291,7 @@ def _stage_parameters(model: Model, stage: Stage) -> _StageParameters:
         experts=experts,
         adapters=float(sum(block.adapter_parameters * count for block, count in blocks)),
         unpacked=float(sum(block.unpacked_parameters * count for block, count in blocks)),
+        fp32=float(sum(block.fp32_parameters * count for block, count in blocks)),
         vocabulary=vocabulary,
         outside=outside,
     )
@@ -315,6 +319,7 @@ def _frozen_bytes(local: LocalParameters, layout: Layout, world: World) -> Float
     packed = local.total - wide
     scales = state_bytes.frozen_scale_bytes * packed  # bitsandbytes keeps them outside the parameter
     total = state_bytes.frozen_bytes * packed + state_bytes.compute_bytes * wide - scales
+    total = total + (4 - state_bytes.compute_bytes) * local.fp32
     return scales + where(layout.shard_level >= 3, total / world.shards, total)
 
 

@@ -13,7 +13,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import count, digits_as_number, inner_table, is_on, plain_of
 from smp_advisor.estimators.recipes import adapter_of
 from smp_advisor.estimators.terms import LOCAL, is_version, library_version, version_of_older_pair
-from smp_advisor.libraries.job_rules import SCRIPT_NAME
+from smp_advisor.libraries.job_rules import EXPORTED_SCRIPT
 from smp_advisor.libraries.layout import of_own_code
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.plan import Plan
@@ -283,7 +283,7 @@ def _job(
     except AdvisorError:
         return None
     entry = configuration.get("entry_point")
-    is_exported = isinstance(entry, str) and PurePosixPath(entry).name == SCRIPT_NAME
+    is_exported = isinstance(entry, str) and EXPORTED_SCRIPT.fullmatch(PurePosixPath(entry).name) is not None
     return job if is_exported or plan is None else of_own_code(job, plan.library)
 
 

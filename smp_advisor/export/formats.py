@@ -23,7 +23,6 @@ from smp_advisor.export.launch import Launch, ScriptCheck, launch
 from smp_advisor.export.options import JobOptions, option_names, require_integer, require_text
 from smp_advisor.export.script import written
 from smp_advisor.export.template import Comment, comments, render
-from smp_advisor.libraries.job_rules import SCRIPT_NAME
 from smp_advisor.libraries.plan import Plan
 
 if TYPE_CHECKING:
@@ -203,7 +202,7 @@ def _replica(job: ClusterJob, count: int) -> dict[str, Any]:
     resources = {"nvidia.com/gpu": machine.gpus}
     if machine.efa:
         resources["vpc.amazonaws.com/efa"] = data_file("export", "clusters")["efa"].get(machine.name, 1)
-    script = f"{_CODE}/{SCRIPT_NAME}" if job.files else str(job.options.script)
+    script = f"{_CODE}/{content.script}" if job.files else str(job.options.script)
     torchrun = (
         f'torchrun --nnodes={content.cluster.nodes} --nproc-per-node={machine.gpus} --node-rank="$RANK"'
         ' --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
@@ -249,7 +248,7 @@ def sbatch(job: ClusterJob) -> str:
     for name, text in job.files.items():
         lines += [f"cat >{shlex.quote(f'{job.directory}/{name}')} <<'{_END}'", text.rstrip("\n"), _END]
     container = ["--container-image", image, "--container-mounts", f"{shared}:{shared}"] if image else []
-    script = job.options.script or f"{job.directory}/{SCRIPT_NAME}"
+    script = job.options.script or f"{job.directory}/{content.script}"
     texts = {
         "name": job.name,
         "partition": job.options.partition or "",
@@ -310,7 +309,7 @@ def exported(
                 "Fine-tuning starts from weights: pass environment={'SM_CHANNEL_MODEL': ...} with the directory of a"
                 " model of transformers (save_pretrained)."
             )
-        files = {SCRIPT_NAME: written(content.training), "requirements.txt": content.requirements}
+        files = {content.script: written(content.training), "requirements.txt": content.requirements}
         files |= content.companions
     if content.library.of_sagemaker:
         title = content.library.title

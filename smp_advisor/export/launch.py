@@ -23,9 +23,9 @@ from smp_advisor.export.options import (
     require_terms,
 )
 from smp_advisor.export.run import Run, Schedule, run_of, schedule_of
-from smp_advisor.export.script import builds, companions, requirements, writable
+from smp_advisor.export.script import builds, companions, requirements, script_name, writable
 from smp_advisor.export.template import Expression
-from smp_advisor.libraries.job_rules import MAX_RUN_SECONDS, SCRIPT_NAME, JobTerms
+from smp_advisor.libraries.job_rules import MAX_RUN_SECONDS, JobTerms
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.version import image, require_supported_instance, version_on
@@ -204,7 +204,7 @@ def launch(
         options=options,
         container=image(plan.library, plan.version),
         training=training,
-        script=options.script or (SCRIPT_NAME if training is not None else _OWN_SCRIPT),
+        script=options.script or (_OWN_SCRIPT if training is None else script_name(training)),
         requirements=_requirements(options, training),
         companions={} if training is None else companions(training),
         hyperparameters=passed,

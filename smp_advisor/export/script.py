@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,7 +24,6 @@ from smp_advisor.export.script_parts import (
     unscripted,
 )
 from smp_advisor.export.template import Comment
-from smp_advisor.libraries.job_rules import SCRIPT_NAME
 from smp_advisor.libraries.library import LOCAL_LIBRARY, supports_tensor_parallelism
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.validation import unscripted_adapter
@@ -158,8 +158,8 @@ def script_cell(
     """
     if not builds(model):
         return ""
-    script = training_script(model, cluster, job, plan, trainer=trainer, objective=objective)
-    return f"%%writefile {SCRIPT_NAME}\n{script}"
+    training = writable(model, cluster, job, plan, trainer=trainer, objective=objective)
+    return f"%%writefile {script_name(training)}\n{written(training)}"
 
 
 def training_script(
@@ -176,7 +176,8 @@ def training_script(
 def written(training: Training) -> str:
     """The script of a training run; its second line has the digest by which the cell of the job knows it."""
     title, lines = _KINDS[_kind(training)][2](training).split("\n", 1)
-    return f"{title}\n# Export: {sha256(f'{title}{lines}'.encode()).hexdigest()[:12]}\n{lines}"
+    content = repr((title, lines, sorted(companions(training).items())))
+    return f"{title}\n# Export: {sha256(content.encode()).hexdigest()[:12]}\n{lines}"
 
 
 def export_line(training: Training) -> str:
@@ -184,9 +185,17 @@ def export_line(training: Training) -> str:
     return written(training).split("\n", 2)[1]
 
 
+def script_name(training: Training) -> str:
+    """Name of the file of a script, by its model and its content: scripts of one notebook are not mixed up."""
+    name = re.sub(r"[^a-z0-9]+", "-", training.model.name.lower()).strip("-")[:30].strip("-") or "model"
+    return f"train_{name}_{export_line(training).removeprefix('# Export: ')[:8]}.py"
+
+
 def companions(training: Training) -> dict[str, str]:
     """Texts of the files next to the script, which the cell of the job writes, by name; empty without any."""
-    return script_trl.companions(training) if training.trainer == "trl" else {}
+    if training.trainer == "trl":
+        return script_trl.companions(training)
+    return script_torch.companions(training) if training.library.script == "torch" else {}
 
 
 def requirements(training: Training) -> str:
@@ -344,4 +353,4 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
     if small is None:
         hint = "# Put the code of your training script here, without calls of the library."
         return f"%%smp_local --steps {_STEPS}\n{hint}\n"
-    return f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name {SCRIPT_NAME}\n{note}{small.script}"
+    return f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name train.py\n{note}{small.script}"

@@ -37,7 +37,7 @@ DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.floa
 _TASKS = ("causal", "masked", "sequence_to_sequence", "text_classification", "image_classification")
 _OPTIONAL = (
     *("accumulates", "checks_launch", "half_inputs", "reads_text", "weighted", "norms", "full_batches"),
-    *("chats", "pairs", "sharded", "tensorflow"),
+    *("chats", "pairs", "encodes", "sharded", "tensorflow"),
 )
 """Parts that only some scripts have."""
 _LAUNCHERS = {"torchrun": "torchrun", "mpi": "MPI", "xla": "torch_xla"}
@@ -299,6 +299,12 @@ class Training:
             "chooses_checkpointing": "activation_checkpointing" in plan.hyperparameters,
             "more_positions": self.lacks_positions,
         }
+
+
+def rows_file(training: Training) -> str:
+    """``rows.py``, which reads rows and marks the tokens that have a loss: the same for every trainer."""
+    pairs = training.architecture.task == "sequence_to_sequence"
+    return gathered(render("rows.py.in", pairs=pairs, chats=not pairs))
 
 
 def hardware(cluster: Cluster) -> str:

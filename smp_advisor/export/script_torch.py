@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of, unscripted
+from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of, rows_file, unscripted
 from smp_advisor.export.template import Comment
 from smp_advisor.libraries.library import FULLY_SHARD_SINCE, supports_tensor_parallelism
 from smp_advisor.libraries.sharding import RESHARDING
@@ -82,6 +82,18 @@ def requirements(training: Training) -> list[str]:
     return packages
 
 
+def encodes(training: Training) -> bool:
+    """Whether rows may be prompts and completions or conversations, besides documents."""
+    return training.architecture.task == "sequence_to_sequence" or (
+        training.architecture.task == "causal" and training.tunes
+    )
+
+
+def companions(training: Training) -> dict[str, str]:
+    """The file next to the script: the reader of rows that have prompts."""
+    return {"rows.py": rows_file(training)} if encodes(training) and not training.small_copy else {}
+
+
 def write(training: Training) -> str:
     """Generate the script."""
     plan, smp = training.plan, training.library.smdistributed
@@ -118,12 +130,13 @@ def write(training: Training) -> str:
         "backward": Comment("state.scaler.scale(loss).backward()" if plan.precision == "fp16" else "loss.backward()"),
         "clip": Comment(_clipping(training)),
         "loss": Comment("forward(model, batch)" if enters else 'model(**batch)["loss"]'),
-        "wrapper": Comment("wrapper, " if keeps_products or plan.offload_activations else ""),
+        "wrapper": Comment("selective, " if keeps_products else "wrapper, " if plan.offload_activations else ""),
         "step_option": Comment(f", {option}" if (option := _step_option(training)) else ""),
         "checkpoint_period": Comment(str(period)),
         "reads_text": training.architecture.reads_text,
         "chats": causal and training.tunes,
         "pairs": pairs,
+        "encodes": encodes(training),
         "weighted": weighted,
         "norms": plan.precision != "fp16",
         "smp": smp,

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of
+from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of, rows_file
 from smp_advisor.export.script_torch import fixed_settings
 from smp_advisor.export.template import Comment, render
 from smp_advisor.libraries.sharding import accelerate_settings
@@ -171,7 +171,7 @@ def settings(training: Training) -> dict[str, Any]:
         # sharded, each step runs the base without the adapter.
         chosen["precompute_ref_log_probs"] = not _shards_quantized(training)
     else:
-        chosen["packing_strategy"] = "wrapped"  # every sample is full, as in the estimate
+        chosen["dataset_kwargs"] = {"skip_prepare_dataset": True}  # rows are token ids with labels
     if adapter is not None:
         chosen |= {
             "use_peft": True,
@@ -216,9 +216,9 @@ def settings(training: Training) -> dict[str, Any]:
 
 
 def companions(training: Training) -> dict[str, str]:
-    """The files next to the script: the plan, and the callback that reports its steps."""
-    report = render("report.py.in")
-    return {"train.yaml": yaml.safe_dump(settings(training), sort_keys=False), "report.py": report}
+    """The files next to the script: the plan, the callback that reports its steps, and the reader of rows."""
+    plan = yaml.safe_dump(settings(training), sort_keys=False)
+    return {"train.yaml": plan, "report.py": render("report.py.in"), "rows.py": rows_file(training)}
 
 
 def write(training: Training) -> str:
@@ -231,6 +231,7 @@ def write(training: Training) -> str:
         "sharded": sharded,
         "hybrid": "groups" in content,
         "preferences": preferences,
+        "chats": not preferences,
         "reference": preferences and sharded and not _shards_quantized(training),
         "adapter": (adapter := training.job.adapter) is not None,
         "quantized": adapter is not None and adapter.quantized,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import data_file
@@ -159,9 +160,35 @@ def _file_system(name: str, place: FileSystem) -> Call:
 _REGION = Expression("session.boto_region_name")
 
 
+_SHELL_NAME = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
+
+
+def _require_exportable(job: Launch) -> None:
+    """Raise `ExportError` for names and values that the start script of version 3 cannot export as variables.
+
+    It writes ``export SM_CHANNEL_NAME='...'`` and ``export SM_HP_NAME='...'`` for the shell (3.27.0,
+    ``container_drivers/scripts/environment.py``), and the job ends before the training script starts.
+    """
+    for kind, names in (("channel", job.inputs), ("hyperparameter", job.hyperparameters)):
+        for name in names:
+            if not _SHELL_NAME.fullmatch(name):
+                raise ExportError(
+                    f"Version 3 of the SageMaker Python SDK makes a shell variable of the {kind} {name!r}, whose name"
+                    ' may have letters, digits and underscores only: rename it, or export with sdk="v2".'
+                )
+    for name, value in job.hyperparameters.items():
+        if "'" in (value if isinstance(value, str) else json.dumps(value)):
+            raise ExportError(
+                f"Version 3 of the SageMaker Python SDK writes the value of {name!r} between apostrophes, and it has"
+                ' one: pass it in a file, or export with sdk="v2".'
+            )
+
+
 def trainer_values(job: Launch) -> dict[str, object]:
     """Template values of a cell for version 3."""
     options, board = job.options, {"s3_output_path": job.tensorboard_s3_uri}
+    if job.torchrun:
+        _require_exportable(job)
     return {
         "image": _image(job),
         "trainer": _trainer(job),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 MAX_RUN_SECONDS = 28 * 86_400
 """Longest ``MaxRuntimeInSeconds`` of CreateTrainingJob (botocore's model of the API, Aug 2026)."""
-SCRIPT_NAME = "train_smp.py"
-"""Name of the generated script, next to the notebook."""
+EXPORTED_SCRIPT = re.compile(r"train_[a-z0-9-]+_[0-9a-f]{8}\.py|train_smp\.py")
+"""Names of generated scripts: model and digest; one name for all in earlier releases."""
 LOCAL = ("local", "local_cpu", "local_gpu")
 """Instance types of the SDK's local mode."""
 

@@ -26,7 +26,8 @@ def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **op
         estimator = advice.cell(sdk, plan, **options)
         sources = ["" if options.get("script") else advice.script_cell(plan, **kind), estimator]
     elif what == "script":
-        sources = [advice.script_cell(plan, **kind)]
+        files = advice.script_files(plan, **kind).items()
+        sources = [advice.script_cell(plan, **kind), *(f"%%writefile {name}\n{text}" for name, text in files)]
     elif what == "local":
         sources = [advice.local_cell(plan, **options)]
     elif what == "monitoring":

@@ -17,7 +17,6 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.core.files import read_text, user_path, write_text
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.export import small_training, terms_of
-from smp_advisor.libraries.job_rules import SCRIPT_NAME
 from smp_advisor.runs.local import MOST_TIMES, SETTINGS
 from smp_advisor.runs.measure import PROCESSOR
 from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, PROCESS, STATUS, LocalFolder, TrainingJob, environment
@@ -42,6 +41,7 @@ _MOST_LOG = 64 * 2**20
 """Bytes of what a cell prints."""
 _STARTED = re.compile(r"^Started (\S+):|^Job \d+ of up to \d+: \S*#/jobs/(\S+)", re.MULTILINE)
 """Lines of the exported cell about its job."""
+_SCRIPT = "train.py"
 _JOB, _JOB_LOG = "job.py", "job.log"
 """Files in the folder of a job: its cell, and what that prints."""
 TAG = "smp-advisor-plan"
@@ -136,7 +136,7 @@ def start_local(
         source.mkdir(exist_ok=True)
         # The code of a script of yours is confined; the generated one also runs where namespaces are refused.
         settings: dict[str, Any] = {
-            "script": str(advice.script or source / SCRIPT_NAME), "processes": processes, "steps": steps,
+            "script": str(advice.script or source / _SCRIPT), "processes": processes, "steps": steps,
             "hyperparameters": {}, "data": options.get("data"),
             "allow_unconfined": bool(options.get("allow_unconfined", small is not None)),
         }  # fmt: skip
@@ -146,7 +146,7 @@ def start_local(
             # The run ends before: after its steps, once enough of them are regular.
             most = MOST_TIMES * steps if steps >= STEADY_STEPS else steps
             settings["hyperparameters"] = {"max_steps": most, "log_every": 1}
-            write_text(source / SCRIPT_NAME, small.script)
+            write_text(source / _SCRIPT, small.script)
             prediction, reason = _prediction(advise, small, processes, steps)
             notes = (*notes, *reason)
             if prediction is not None:
@@ -203,7 +203,8 @@ def start_job(advice: Advice, cell: str, place: str | os.PathLike[str] | None, *
         write_text(folder / ADVICE, advice.as_json())
         write_text(folder / _JOB, cell)
         if generated:
-            write_text(folder / SCRIPT_NAME, advice.script_cell(advice.plan).partition("\n")[2])
+            first, _, script = advice.script_cell(advice.plan).partition("\n")
+            write_text(folder / first.removeprefix("%%writefile "), script)
     log = folder / _JOB_LOG
     # A script of the user is named from the folder of the notebook.
     process = _child([sys.executable, str(folder / _JOB)], folder if generated else Path.cwd(), log)

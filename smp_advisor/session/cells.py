@@ -92,11 +92,17 @@ def script_cell(
     return "" if advice.script else script_cell(*run_of(advice, plan), trainer=trainer, objective=objective)
 
 
-def script_files(advice: Advice, plan: Plan | None = None) -> dict[str, str]:
+def script_files(
+    advice: Advice, plan: Plan | None = None, *, trainer: str | None = None, objective: str | None = None
+) -> dict[str, str]:
     """Return the texts of the files that the generated script reads, by name, which the job's cell writes, too."""
     from smp_advisor.export.script import builds, companions, writable
 
-    return {} if advice.script or not builds(advice.model) else companions(writable(*run_of(advice, plan)))
+    return (
+        {}
+        if advice.script or not builds(advice.model)
+        else companions(writable(*run_of(advice, plan), trainer=trainer, objective=objective))
+    )
 
 
 @completes("JobOptionSettings")

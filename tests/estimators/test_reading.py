@@ -296,7 +296,9 @@ def test_an_estimator_is_told_from_a_script(tmp_path):
     assert not looks_like_estimator("def (")
 
 
-@pytest.mark.parametrize(("script", "is_exported"), [("train.py", False), ("src/train_smp.py", True)])
+@pytest.mark.parametrize(
+    ("script", "is_exported"), [("train.py", False), ("src/train_smp.py", True), ("train_llama-3-8b_4ebaea32.py", True)]
+)
 def test_a_loss_in_parts_is_that_of_the_exported_script_only(script, is_exported):
     model = Model.from_name("llama-3-8b")
     hyperparameters = {"lora_r": 16, "lora_alpha": 32, "per_device_train_batch_size": 4, "max_seq_length": 2048}

@@ -18,6 +18,7 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError
+from smp_advisor.export import script_cell
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.space import enumerate_plans
@@ -185,7 +186,7 @@ def expected(drawn: RandomJob, *, generated: bool) -> dict[str, Any]:
     if str(options.get("checkpoints")).startswith("fsx"):
         script["checkpoint_directory"] = "/opt/ml/input/data/checkpoints"
     facts["hyperparameters"] = script | options.get("extra_hyperparameters", {}) | _launched(drawn)
-    facts["program"] = "train_smp.py" if generated else "mine.py"
+    facts["program"] = script_cell(*drawn.parts).split(None, 2)[1] if generated else "mine.py"
     return facts
 
 

@@ -171,7 +171,7 @@ def test_each_job_is_the_plan_with_every_option(ran):
         ignored = {"metrics"} if environment == "v3-oldest" else set()
         assert differences(job, results[name], generated=True, ignored=ignored) == [], name
         files = results[name]["files"]
-        assert files["train_smp.py"] == training_script(*job.parts), name
+        assert files[script_cell(*job.parts).split(None, 2)[1]] == training_script(*job.parts), name
         needs = name not in {"SMP v1 TensorFlow", "Training Compiler, one GPU"}
         assert ("transformers==" in files["requirements.txt"]) is needs, name
 

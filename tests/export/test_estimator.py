@@ -158,11 +158,14 @@ def test_a_script_that_was_not_written_is_named(monkeypatch, tmp_path):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "us-west-2")
     cell = estimator_cell(*CASES["10 B"].parts, sdk="v2")
-    with pytest.raises(RuntimeError, match=r"train_smp\.py is missing: first run the cell that writes it"):
+    # Another advice of the notebook wrote its script.
+    own, other = (script_cell(*CASES[name].parts).partition("\n") for name in ("10 B", "60 B"))
+    (tmp_path / other[0].split()[1]).write_text(other[2])
+    name = own[0].split()[1]
+    with pytest.raises(RuntimeError, match=f"{name} is missing: first run the cell that writes it"):
         exec(cell, {})
-    # Another advice of the notebook wrote its script since.
-    (tmp_path / "train_smp.py").write_text(training_script(*CASES["60 B"].parts))
-    with pytest.raises(RuntimeError, match=r"train_smp\.py is of another model or plan: first run the cell"):
+    (tmp_path / name).write_text(other[2])
+    with pytest.raises(RuntimeError, match=f"{name} is of another model or plan: first run the cell"):
         exec(cell, {})
 
 

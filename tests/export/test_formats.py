@@ -75,7 +75,8 @@ def test_a_kubernetes_job_is_valid_by_the_schema_of_its_kind(cluster, script):
         assert {"name": "SM_CHANNEL_TRAIN", "value": "/fsx/data"} in container["env"]
     assert bool(config) == (script is None)
     if config:
-        compile(config[0]["data"]["train_smp.py"], "train_smp.py", "exec")
+        (name,) = (name for name in config[0]["data"] if name.startswith("train_"))
+        compile(config[0]["data"][name], name, "exec")
         assert len(json.dumps(config[0])) < 2**20
 
 

@@ -39,7 +39,7 @@ def notebook(drawn):
             cell, generated = estimator_cell(*drawn.parts, sdk=drawn.sdk, script="mine.py", **drawn.options), False
         except AdvisorError:
             return None
-    name = "train_smp.py" if generated else "mine.py"
+    name = re.search(r"train_[a-z0-9_-]+\.py", cell)[0] if generated else "mine.py"
     cell = cell.replace("START_ANYWAY = False", "START_ANYWAY = True")
     (line,) = re.findall(r"# Export: \w+", cell) or ["# of the user"]
     return [BUCKET, f"%%writefile {name}\n{line}\nprint()\n", cell], generated

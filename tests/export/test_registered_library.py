@@ -40,7 +40,7 @@ def test_its_job_is_a_pytorch_loop_started_by_torchrun(plan):
     ast.parse(v2)
     ast.parse(v3)
     assert 'repository/pytorch"' in permissions_cell(CLUSTER, plan)
-    assert script_cell(*parts).startswith("%%writefile train_smp.py\n")
+    assert script_cell(*parts).startswith("%%writefile train_")
     script = training_script(*parts)
     ast.parse(script)
     assert ("fully_shard(" in script) is plan.shards_parameters

@@ -19,7 +19,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smp_advisor.cluster import Cluster
+from smp_advisor.export.script import companions, writable
 from smp_advisor.export.template import render
+from smp_advisor.libraries import Plan
+from smp_advisor.workload import Job
+from tests.export.examples import P4D, TASKS
 
 
 def namespace():
@@ -108,7 +113,7 @@ def test_an_evaluation_uses_each_sample_once(replicas, batch_size):
     assert sorted(sample for each in batches for batch, count in each for sample in batch[:count]) == list(range(29))
 
 
-def test_figures_go_to_tensorboard_and_mlflow(monkeypatch):
+def test_figures_go_to_tensorboard_and_mlflow(monkeypatch, tmp_path):
     """Each only where it is installed and wanted: TensorBoard is in the containers, MLflow has a tracking server."""
     flags = dict.fromkeys(("tensorflow", "image_classification", "small_copy", "chats"), False) | {"norms": True}
     meter = {"over_processes": lambda values: np.array([values]), "suppress": contextlib.suppress}
@@ -129,10 +134,26 @@ def test_figures_go_to_tensorboard_and_mlflow(monkeypatch):
     sys.modules["torch.utils.tensorboard"].SummaryWriter = lambda directory, **_: SimpleNamespace(
         add_scalar=lambda *scalar: scalars.append((directory, *scalar))
     )
-    for name in ("start_run", "log_params", "log_metrics"):
-        call = lambda *values, name=name, **options: calls.append((name, *values, options))  # noqa: E731
-        setattr(sys.modules["mlflow"], name, call)
+
+    def called(name, *values, **options):
+        calls.append((name, *values, options))
+        return SimpleNamespace(info=SimpleNamespace(run_id="run 1"))
+
+    for name in ("start_run", "log_params", "log_metrics", "end_run"):
+        setattr(sys.modules["mlflow"], name, functools.partial(called, name))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "arn:aws:sagemaker:tracking")
+    monkeypatch.setenv("SM_MODEL_DIR", str(tmp_path))
+    given.checkpoint_directory, given.checkpoint_every = tmp_path / "checkpoints", 3
+    left = []
+    meter |= {"atexit": SimpleNamespace(register=lambda *call: left.append(call)), "sys": sys}
+    meter["signal"] = SimpleNamespace(SIGTERM=15, signal=lambda *_: None)
+    meter["Meter"](given, 0, batches, 3).finish(9)
+    assert [call[0] for call in calls] == ["start_run", "log_params", "end_run"]
+    assert left == [(sys.modules["mlflow"].end_run, "FAILED")], "unless it finished before"
+    resumed = len(calls)
+    meter["Meter"](given, 0, batches, 3)
+    assert calls[resumed:] == [("start_run", {"run_id": "run 1", "run_name": None})], "in its run"
+    calls.clear()
     tracked = meter["Meter"](given, 0, batches, 0)
     tracked.log(7, 2.5, 0.1, 0.5)
     assert ("board", "loss", 2.5, 7) in scalars
@@ -205,40 +226,98 @@ def rendered(messages, template, prompt=False):
     return texts[0], places[0] if marks else []
 
 
+def reader():
+    """Names of the files that read rows: those next to a script."""
+    names = {"__name__": "rows"}
+    exec(render("rows.py.in", chats=True, pairs=False), names)
+    return SimpleNamespace(**names)
+
+
+ROWS = reader()
+
+
 def turns_of(template, first=0):
-    """Parts of a conversation that have a loss in the plain script, of the turns from this one on."""
-    flags = {"chats": True, "pairs": False}
-    names = {"np": np, "functools": functools}
-    exec(render("data/rows.py.in", **flags), names)
-    rows = names["Rows"]([], Characters(template), 8)
-    _, labels = rows.conversation(CHAT, None, first)
-    parts = rows.tokenizer.apply_chat_template(CHAT)["parts"]
+    """Parts of a conversation that have a loss, of the turns from this one on."""
+    tokenizer = Characters(template)
+    _, labels = ROWS.encode_turns(tokenizer, CHAT, None, first, None)
+    parts = tokenizer.apply_chat_template(CHAT)["parts"]
     marked = (part if label != -100 else "\0" for label, part in zip(labels, parts, strict=True))
     return [part for part in "".join(marked).split("\0") if part]
 
 
-def encoded_by(tokenizer):
-    """Labels of a prompt and its completion, by a tokenizer of words with the blanks before them."""
-
-    def encode(text, return_offsets_mapping):
-        found = [(part[0], part.span()) for part in re.finditer(r" ?[A-Za-z]+| ", text)]
-        added = {"none": ([], []), "bos": ([("<s>", (0, 0))], []), "eos": ([], [("</s>", (0, 0))])}[tokenizer]
-        parts = [*added[0], *found, *added[1]]
-        names.setdefault("ids", ["</s>"]).extend(part for part, _ in parts if part not in names["ids"])
-        ids = [names["ids"].index(part) for part, _ in parts]
-        return {"input_ids": ids, "offset_mapping": [span for _, span in parts]}
-
-    names = {"np": np, "functools": functools}
-    exec(render("data/rows.py.in", chats=True, pairs=False), names)
-    encode.eos_token_id = 0
-    rows = names["Rows"]([{"prompt": "The capital is ", "completion": "Paris"}], encode, 32)
-    tokens, labels = rows[0]
-    return [names["ids"][token] for token, label in zip(tokens, labels, strict=True) if label != -100]
+CORPUS = ["The capital of France is Paris.", "The sentiment is positive", "one two three", "The capital is Paris"] * 30
 
 
-@pytest.mark.parametrize("tokenizer", ["none", "bos", "eos"])
-def test_a_token_over_the_end_of_the_prompt_and_one_end_token_are_trained(tokenizer):
-    assert encoded_by(tokenizer) == [" Paris", "</s>"]
+def tokenizers_of_six_kinds():
+    """Tokenizers as of GPT-2, Llama 3, Llama 2 with its end token, T5, BERT, and of bytes in Python."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+    from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
+
+    special = ["<unk>", "<s>", "</s>", "[PAD]"]
+
+    def trained(model, trainer, before, added=""):
+        core = Tokenizer(model)
+        core.pre_tokenizer = before
+        core.train_from_iterator(CORPUS, trainer(special_tokens=special, vocab_size=200))
+        if added:
+            ids = [("<s>", 1), ("</s>", 2)]
+            core.post_processor = processors.TemplateProcessing(single=added, special_tokens=ids)
+        names = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "[PAD]"}
+        return PreTrainedTokenizerFast(tokenizer_object=core, **names)
+
+    bytes_of = lambda **more: pre_tokenizers.ByteLevel(add_prefix_space=False, **more)  # noqa: E731
+    words, bpe, whole = pre_tokenizers.Metaspace(), trainers.BpeTrainer, models.BPE(unk_token="<unk>")
+    wordpiece = models.WordPiece(unk_token="<unk>")
+    return {
+        "GPT-2": trained(models.BPE(), bpe, bytes_of()),
+        "Llama 3": trained(models.BPE(), bpe, bytes_of(), "<s> $A"),
+        "Llama 2, adds its end": trained(whole, bpe, words, "<s> $A </s>"),
+        "T5": trained(models.Unigram(), trainers.UnigramTrainer, words, "$A </s>"),
+        "BERT": trained(wordpiece, trainers.WordPieceTrainer, pre_tokenizers.BertPreTokenizer()),
+        "bytes, in Python": ByT5Tokenizer(),
+    }
+
+
+@pytest.mark.torch
+def test_a_completion_and_one_end_token_are_trained_with_six_kinds_of_tokenizer():
+    """The reader of rows is one file, so both trainers of a plan train the same tokens."""
+    for name, tokenizer in tokenizers_of_six_kinds().items():
+        for row in (
+            {"prompt": "The sentiment is ", "completion": "positive"},  # a token over the end of the prompt
+            {"prompt": "The capital of France is", "completion": " Paris."},
+            {"text": "one two three"},
+        ):
+            encoded = ROWS.encode_row(row, 0, tokenizer, 64, "text", None)
+            trained = [token for token in encoded["labels"] if token != -100]
+            assert trained.count(tokenizer.eos_token_id) == 1, name
+            text = re.sub("[Ġ▁ ]", "", tokenizer.decode(trained, skip_special_tokens=True))
+            assert text == row.get("completion", row.get("text")).replace(" ", ""), name
+            assert encoded["targets"] >= 2, name
+    files = [companions(parts) for parts in two_trainers()]
+    assert files[0]["rows.py"] == files[1]["rows.py"]
+
+
+def two_trainers():
+    job, plan = Job(sequence_length=8, training="fine-tuning"), Plan(library="ddp", batch_size=4, precision="fp32")
+    parts = TASKS["llama"], Cluster(P4D, 1), job, plan
+    return [writable(*parts, trainer=trainer) for trainer in ("trl", "plain")]
+
+
+@pytest.mark.torch
+def test_rows_without_a_target_are_left_out_and_counted(capsys):
+    from datasets import Dataset
+
+    tokenizer = tokenizers_of_six_kinds()["GPT-2"]
+    pairs = [("one two three one two three", " Paris"), ("one", " two"), ("one two", " three " * 9), ("", "")]
+    rows = Dataset.from_list([{"prompt": prompt, "completion": completion} for prompt, completion in pairs])
+    kept = ROWS.encode_rows(rows, tokenizer, 5)
+    assert len(kept) == 2
+    assert max(map(len, kept["input_ids"])) <= 5
+    assert "2 of 4 rows are used: 2 are longer than 5 tokens, 2 have nothing to train on" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="No row has a token to train on"):
+        ROWS.encode_rows(rows.select([0, 3]), tokenizer, 5)
+    with pytest.raises(SystemExit, match=r"Row 0 of the data cannot be read \(TypeError: .*see the top of the script"):
+        ROWS.encode_rows(Dataset.from_list([{"prompt": 3, "completion": "x"}]), tokenizer, 5)
 
 
 def test_token_ids_of_another_type_are_refused(tmp_path):
@@ -251,23 +330,27 @@ def test_token_ids_of_another_type_are_refused(tmp_path):
 
 
 @pytest.mark.torch
-def test_files_that_cannot_be_read_are_named_with_the_line_and_the_remedy(tmp_path, capsys):
-    names = {"os": os, "Path": Path, "json": json}
-    exec(render("data/files.py.in"), names)
+def test_files_that_cannot_be_read_are_named_with_the_line_and_the_remedy(tmp_path, capsys, monkeypatch):
+    read = functools.partial(ROWS.read_rows, cache_dir=str(tmp_path.with_name("cache of rows")))
     good, broken = tmp_path / "train.jsonl", tmp_path / "more.jsonl"
     with pytest.raises(SystemExit, match="has rows in no files: use one of json, parquet"):
-        names["read_rows"](tmp_path)
+        read(tmp_path)
     good.write_text('{"text": "one"}\n')
     (tmp_path / "empty.jsonl").touch()
-    options = {"cache_dir": str(tmp_path.with_name("cache of rows"))}
-    assert len(names["read_rows"](tmp_path, **options)) == 1
-    assert capsys.readouterr().out == f"Rows of {good}\n"
+    for name in ("validation.jsonl", "my-test-set.JSONL"):
+        (tmp_path / name).write_text('{"text": "held out"}\n' * 2)
+    assert read(tmp_path)["text"][:] == ["one"]
+    others = f"{tmp_path / 'my-test-set.JSONL'} {tmp_path / 'validation.jsonl'}"
+    assert capsys.readouterr().out == f"Rows of {good} and not of {others}\n"
+    monkeypatch.setenv("SM_CHANNEL_VALIDATION", str(tmp_path))
+    assert len(read(tmp_path)) == 5, "a channel of held-out rows has them all"
+    monkeypatch.delenv("SM_CHANNEL_VALIDATION")
     broken.write_text('{"text": "two"}\n{"text": \n')
     with pytest.raises(SystemExit, match=r"more.jsonl, line 2: .*Write one object in UTF-8 per line"):
-        names["read_rows"](tmp_path, **options)
+        read(tmp_path)
     broken.rename(tmp_path / "rows.csv")
     with pytest.raises(SystemExit, match="has rows in json and csv files"):
-        names["read_rows"](tmp_path, **options)
+        read(tmp_path)
 
 
 @pytest.mark.torch
@@ -288,7 +371,9 @@ def test_a_batch_of_conversations_is_as_long_as_its_longest_row():
     import torch
 
     flags = dict.fromkeys(("image_classification", "text_classification", "masked", "sequence_to_sequence"), False)
-    flags |= dict.fromkeys(("reads_text", "half_inputs", "causal", "pairs", "tunes", "weighted"), False)
+    flags |= dict.fromkeys(
+        ("reads_text", "half_inputs", "causal", "pairs", "tunes", "weighted", "encodes", "small_copy"), False
+    )
     names = {"torch": torch, "np": np, "math": math}
     source = render("data/dataset.py.in", **flags | {"chats": True})
     exec(source[source.index("def to_batch") :], names)

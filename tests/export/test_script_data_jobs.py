@@ -16,7 +16,7 @@ import pytest
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.compute import model_flops_per_sample
-from smp_advisor.export import training_script
+from smp_advisor.export.script import companions, writable, written
 from smp_advisor.libraries import Plan
 from smp_advisor.runs.readers import read_text
 from smp_advisor.workload.job import Job
@@ -72,9 +72,12 @@ def make_data(folder):
 
 
 def script(folder, name, plan, *, model=MODEL, **job):
-    path = folder / f"{name}.py"
+    path = folder / name / "train.py"
     job = Job(sequence_length=LENGTH, precision=plan.precision, **job)
-    path.write_text(training_script(model, TWO_NODES, job, plan, trainer="plain"))
+    training = writable(model, TWO_NODES, job, plan, trainer="plain")
+    path.parent.mkdir()
+    for file, text in {"train.py": written(training), **companions(training)}.items():
+        (path.parent / file).write_text(text)
     return path
 
 

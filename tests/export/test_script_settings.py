@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import json
 import sys
+from dataclasses import replace
 
 import pytest
 
 from smp_advisor.cluster import Cluster
+from smp_advisor.costs.evaluate import estimate
 from smp_advisor.export import estimator_cell, training_script
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
@@ -84,3 +88,62 @@ def test_every_setting_of_the_cell_is_read_or_built_in(library, monkeypatch, cap
         with pytest.raises(SystemExit):
             parse(script, settings | {name: "other"}, monkeypatch)
         assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.torch
+def test_operators_store_what_the_estimate_counts_and_change_no_gradient():
+    """Every second product without the last, which no gradient reads."""
+    import torch
+    import transformers
+    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as checkpointing
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    model, plan = TASKS["llama"], Plan(library="fsdp", batch_size=2, activation_checkpointing="operators")
+    stored = []
+
+    def counting(policy):
+        def decide(context, operator, *arguments, **keywords):
+            decision = policy(context, operator, *arguments, **keywords)
+            if decision == CheckpointPolicy.MUST_SAVE and not context.is_recompute:
+                stored.append((operator, arguments))
+            return decision
+
+        return create_selective_checkpoint_contexts(decide)
+
+    parts = Job(sequence_length=8, precision="bf16"), plan
+    source = training_script(model, Cluster(P4D, 1), *parts)
+    names = {"torch": torch, "CheckpointPolicy": CheckpointPolicy, "checkpointing": checkpointing}
+    names |= {"functools": functools, "create_selective_checkpoint_contexts": counting}
+    exec(source[source.index("ATTENTION = ") : source.index("def wrap(")], names)
+
+    def gradients(selective):
+        torch.manual_seed(0)
+        built = transformers.AutoModelForCausalLM.from_config(
+            transformers.AutoConfig.for_model(**json.loads(model.config_json))
+        )
+        if selective:
+            kind = type(built.model.layers[0])
+            checkpointing.apply_activation_checkpointing(
+                built, names["selective"], check_fn=lambda part: isinstance(part, kind)
+            )
+        tokens = torch.randint(0, 30, (2, 8), generator=torch.Generator().manual_seed(1))
+        built(input_ids=tokens, labels=tokens, use_cache=False)["loss"].backward()
+        return [value.grad for value in built.parameters()]
+
+    whole, selective = gradients(False), gradients(True)
+    assert all(torch.equal(*pair) for pair in zip(whole, selective, strict=True))
+    products = [arguments for operator, arguments in stored if operator in names["PRODUCTS"]]
+    widths = sum(matrix.size(1) for *_, matrix in products)
+    shape = model.shape
+    # Queries, values and gates; the last product is left out.
+    keys = next(iter(model.groups)).block.attentions[0]
+    assert len(products) == 3 * shape.layers
+    assert widths == shape.layers * (shape.hidden + keys.kv_heads * keys.head_dim + shape.ffn)
+    each, operators = (
+        estimate(model, Cluster(P4D, 1), parts[0], replace(plan, activation_checkpointing=kind))
+        .memory.stages[0]
+        .activations_gib
+        for kind in ("each", "operators")
+    )
+    attended = shape.layers * shape.hidden
+    assert round((operators - each) * 2**30) == 2 * 2 * 8 * (widths + attended)

@@ -176,7 +176,7 @@ def test_local_cells_hold_a_small_model_of_the_family(family):
     parts = TWO_NODES, Job(sequence_length=32), Plan(batch_size=16)
     cell = local_cell(TASKS[family], *parts)
     first, script = cell.split("\n", 1)
-    assert first == "%%smp_local --processes 2 --steps 20 --name train_smp.py"
+    assert first == "%%smp_local --processes 2 --steps 20 --name train.py"
     assert "smdistributed" not in script
     assert formatted(script) == script
     assert '"batch_size": 2,' in script

@@ -146,7 +146,7 @@ def test_export_puts_the_cell_of_the_controls_as_they_stand(shell, asked, next_c
     for what in ("--script", "script", "local", "monitoring", "permissions", "quota"):
         shell.run_line_magic("smp_export", what)
     starts = (
-        *2 * ["%%writefile train_smp.py"],
+        *2 * ["%%writefile train_"],
         "%%smp_local",
         "# Monitor the",
         "# Permissions that",

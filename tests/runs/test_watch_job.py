@@ -163,7 +163,8 @@ def test_inserted_probes_change_the_choice(account, tmp_path, monkeypatch, capsy
     set_displayed_last(shell, Advisor(advice))
     _, *probes, learn = cells(advice, advice.plan, "worth", "v2")
     for number, probe in enumerate(advice.worth_measuring().probes):
-        (tmp_path / "train_smp.py").write_text(probes[2 * number].partition("\n")[2])
+        first, _, script = probes[2 * number].partition("\n")
+        (tmp_path / first.split()[1]).write_text(script)
         command = [sys.executable, "-c", f"{probes[2 * number + 1]}\nprint(probe_{number + 1})"]
         name = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
         seconds = (1.0, 1.3)[number == 0] * probe.estimate.step_seconds
