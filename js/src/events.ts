@@ -26,6 +26,8 @@ export interface Insertion {
   /** Fingerprint of the plan; empty if the cells do not depend on it. */
   plan: string;
   mode: Mode;
+  /** Whether to run the cells: those of a click on a page that was executed here. */
+  run?: boolean;
   outcome?: Outcome;
 }
 

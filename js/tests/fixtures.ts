@@ -1,5 +1,5 @@
 import type { AnyModel } from '@anywidget/types';
-import type { AheadMessage, Control, Field, Packed, Pitfall, Snapshot, Recommendation, Settings, State, Traits, Why } from '../src/widget/wire';
+import type { AheadMessage, Control, Field, Packed, Snapshot, Recommendation, Settings, State, Traits } from '../src/widget/wire';
 
 /** A world with two sliders, in which memory is the batch and the degree decides nothing but itself. */
 export function snapshot(batch: number, degree: number): Snapshot {
@@ -22,11 +22,6 @@ export function snapshot(batch: number, degree: number): Snapshot {
     },
     likely: '90 % likely, 95 % required',
     headline: [['about', `${10 * batch}`, 'samples/s', '', '1 to 9'], ['', '3', 'days', '', '2 to 5'], ['', '$7k', 'in total', '$4/hour', '']],
-    figures: [[`${batch} GiB`, 'note']],
-    stages: [{ label: 'Each GPU', gib: [batch, 0, 2], total_gib: batch + 2, peak: true }],
-    seconds: [1, 2],
-    step_seconds: 3,
-    step_range: '95 %: 2.00 to 5.00',
     preferred: batch > 16 ? 'A larger batch must gain.' : ''
   };
 }
@@ -71,8 +66,6 @@ export function recommendation(): Recommendation {
   return {
     title: HOSTILE,
     workload: WORKLOAD,
-    facts: [{ label: 'Model', text: HOSTILE, mark: 'inferred', note: 'from 10 B' }],
-    defaults: ['precision fp16'],
     has_modules: false,
     decisive: ['Sharding.', 'It is the fastest.'],
     help: { batch_size: 'Samples.' },
@@ -80,46 +73,12 @@ export function recommendation(): Recommendation {
     required: '95 %',
     usable_gib: 30,
     per_sample: 1,
-    categories: ['Parameters', 'Gradients', 'Activations'],
-    seconds: ['Forward', 'Backward'],
-    figures: ['Memory'],
     groups: ['First', 'Second', 'Rare'],
     names: ['batch_size', 'tensor_parallel_degree'],
     rows: ['Batch size', 'Degree'],
-    recommended: snapshot(16, 1),
-    assumptions: ['Nothing.'],
-    tooltips: { Memory: 'GiB needed.' },
-    glossary: [{ term: 'batch size', text: HOSTILE, title: 'A page', url: 'javascript:alert(1)' }]
+    recommended: snapshot(16, 1)
   };
 }
-
-export const PITFALLS: Pitfall[] = [{ id: 'SMP103', severity: 'warning', text: HOSTILE, source_url: 'https://docs.aws.amazon.com/x' }];
-
-/** Reasons for a plan of the user's. */
-export const WHY: Why = {
-  because: ['It is the fastest.'],
-  compared: {
-    names: ['Recommended', 'On screen'],
-    summary: HOSTILE,
-    settings: [['Batch size', '16', '24', '']],
-    figures: [['Cost of the run', '$7k', '$8k', '+$1k']]
-  },
-  steps: [
-    {
-      order: 1,
-      technique: 'batch',
-      title: HOSTILE,
-      decision: 'used',
-      because: HOSTILE,
-      details: 'It needs 1 GiB.',
-      trade_off: 'It costs.',
-      figures: [['with', '1 GiB']],
-      source_title: 'Page',
-      source_url: 'javascript:alert(1)'
-    }
-  ],
-  reference: { name: '10 B', summary: 'AWS ran it.', fits: true, needed_gib: 28, differences: [], extrapolation: '', source_url: '' }
-};
 
 type Handler = (...args: never[]) => void;
 

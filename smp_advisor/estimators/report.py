@@ -12,14 +12,30 @@ from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.estimators.readback import ReadBack
 from smp_advisor.libraries.schema import schema
 from smp_advisor.review.findings.report import Report
+from smp_advisor.session.written import call_of
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.core.sheet import State
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.review.findings.page import Verdict
     from smp_advisor.session import Advice
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
+
+
+REQUIRED = 0.95
+"""Probability of the fit from which a job fits."""
+MEMORY = "EST508"
+"""The finding about the memory of a plan."""
+_OUT_OF_MEMORY = "This job would run out of memory in its first steps."
+
+
+def _verdict(estimate: Estimate) -> tuple[State, str]:
+    if not estimate.fits:
+        return "over", "Does not fit"
+    return ("fits", "Fits") if estimate.fit_probability >= REQUIRED else ("risk", "At risk")
 
 
 def _described(reading: Reading) -> str:
@@ -41,10 +57,10 @@ def _lines(reading: Reading) -> list[str]:
     sentences += [f"  Inferred: {sentence}" for sentence in reading.inferred]
     if reading.estimate is not None:
         now = reading.estimate
-        sentences.append(f"  By the memory model, it needs {gib(now.needed_gib)} per GPU: it {fit(now, 0.95)}.")
+        sentences.append(f"  By the memory model, it needs {gib(now.needed_gib)} per GPU: it {fit(now, REQUIRED)}.")
         if (checkpointed := reading.checkpointed) is not None:
             written = "With activation checkpointing, which the text does not set"
-            sentences.append(f"  {written}, it needs {gib(checkpointed.needed_gib)}: it {fit(checkpointed, 0.95)}.")
+            sentences.append(f"  {written}, it needs {gib(checkpointed.needed_gib)}: it {fit(checkpointed, REQUIRED)}.")
     return sentences
 
 
@@ -156,6 +172,61 @@ class EstimatorReport(Report):
             f"b/{self.path}",
         )
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """The text and the corrected text."""
+        return self.text, self.corrected
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the job's memory, if its plan, model and cluster are known, else that of the findings."""
+        main, base = self.main, super(EstimatorReport, self).verdict
+        if main is None:
+            return base
+        about = [main.title, "" if main.plan is None else f"{schema(main.plan.library).name} {main.plan.version}"]
+        about += ["" if main.model is None else main.model.summary.partition("; ")[2] or main.model.summary]
+        about += ["" if main.job is None else f"{main.job.sequence_length:,} tokens"]
+        about += ["" if main.cluster is None else f"{main.cluster.nodes} × {main.cluster.instance.name}"]
+        base = replace(base, about=tuple(filter(None, about)))
+        if main.estimate is None:
+            reason = f"Memory is not known: {main.open[0]}" if main.open else base.sentence
+            state = "none" if base.state == "fits" else base.state
+            return replace(base, sentence=reason, state=state, call=self._call(hold=False))
+        now, needed = main.estimate, main.checkpointed
+        state, words = _verdict(now)
+        text = _OUT_OF_MEMORY if state == "over" else ""
+        if needed is not None:
+            fits = _verdict(needed)[0] == "fits"
+            state, words = ("risk", "Depends on the script") if fits else (state, words)
+            size = f"{gib(needed.needed_gib)}: {'fits' if fits else 'still too big'}"
+            text = f"{'' if fits else text} With activation checkpointing, which the text does not set: {size}."
+        if self.mended is not None and self.mended.estimate is not None and state != "fits":
+            after = self.mended.estimate
+            text += f" With the fixes: {gib(after.needed_gib)}, {_verdict(after)[1].lower()}." * (after != now)
+        others = [finding for finding in self.of("error") if finding.id != MEMORY]
+        if others and state != "over":
+            state, words, text = "over", "Fails", f"Its memory {fit(now, REQUIRED)}, but it fails: {others[0].message}"
+        return replace(
+            base,
+            state=state,
+            words=words,
+            sentence=text.strip(),
+            memory=(now.needed_gib, now.usable_gpu_memory_gib),
+            call=self._call(hold=state != "over"),
+        )
+
+    def _call(self, *, hold: bool) -> str:
+        """Python of the advice for this job, with its global batch if `hold`."""
+        from smp_advisor.libraries.groups import global_batch_size
+
+        main = self.main
+        if main is None or main.model is None or main.cluster is None or main.job is None:
+            return ""
+        settings: dict[str, Any] = {} if main.library is None else {"library": main.library}
+        if hold and main.plan is not None:
+            settings["global_batch_size"] = global_batch_size(main.plan, main.cluster)
+        return call_of(main.model, main.cluster, main.job, **settings)
 
     @property
     def introduction(self) -> list[str]:

@@ -87,7 +87,7 @@ class Advisor(anywidget.AnyWidget):
             "panel": PanelRequests(self._advice, self.send).serve,
             "check": self._send_checked,
             "fix": self._send_checked,
-            "paste": self._send_pasted,
+            "paste": self._send_checked,
         }
         self.on_msg(self._on_message)
 
@@ -286,20 +286,13 @@ class Advisor(anywidget.AnyWidget):
             handler(content)
 
     def _send_checked(self, content: dict[str, Any]) -> None:
+        kind, text, shell = content["kind"], str(content.get("text", "")), get_ipython()
         with self._turn:
-            report = (
-                fixed(content, self.plan)
-                if content["kind"] == "fix"
-                else checked(str(content.get("path", "")), self.plan)
-            )
+            if kind == "paste":
+                report = pasted(text, self.advice, self.plan, {} if shell is None else shell.user_ns)
+            else:
+                report = fixed(content, self.plan) if kind == "fix" else checked(text, self.plan)
         self.send({"kind": "checked", "id": str(content.get("id", "")), **report})
-
-    def _send_pasted(self, content: dict[str, Any]) -> None:
-        shell = get_ipython()
-        names = {} if shell is None else shell.user_ns
-        with self._turn:
-            report = pasted(str(content.get("text", "")), self.advice, self.plan, names)
-        self.send({"kind": "pasted", "id": str(content.get("id", "")), **report})
 
     def _send_cells(self, content: dict[str, Any]) -> None:
         identity, region = str(content["request"].get("id", "")), str(content.get("region", "")) or None

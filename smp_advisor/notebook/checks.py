@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ def plain_names(names: Mapping[str, Any], text: str) -> dict[str, Any]:
     return {name: value for name, value in names.items() if name in used and isinstance(value, kinds)}
 
 
-def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> dict[str, Any]:
+def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> dict[str, str]:
     """Check a pasted text, and compare its plan with the plan on screen."""
     from smp_advisor.estimators import check_estimator
 
@@ -60,61 +61,57 @@ def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> d
         job = replace(advice.job, global_batch_size=None)
         report = check_estimator(text, model=advice.model, job=job, variables=plain_names(names, text))
     except AdvisorError as error:
-        nothing: dict[str, Any] = {"read": [], "findings": [], "unresolved": [], "diff": "", "corrected": ""}
-        return {"summary": str(error), **nothing, "comparison": None}
-    return {
-        "summary": f"{report.totals or 'No findings'}, for {advice.model.name}.",
-        "read": [line.strip() for line in (*report.introduction, *report.outcome)],
-        "findings": [{**finding.plain(), "place": f"line {finding.line}:"} for finding in report],
-        "unresolved": [f"Line {part.line}: {part.what}" for part in report.unresolved],
-        "diff": report.diff,
-        "corrected": report.corrected if report.diff else "",
-        "comparison": _comparison(report, advice, plan),
-    }
+        return _answer(str(error))
+    html = f"{report._repr_html_()}{_comparison(report, advice, plan)}"
+    return _answer(
+        f"{report.totals or 'No findings'}, for {advice.model.name}.", html, report.corrected * bool(report.diff)
+    )
 
 
-def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str, Any] | None:
-    """Comparison of the pasted plan, or its corrected form, with the plan on screen; None without a plan."""
+def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> str:
+    """Comparison of the pasted plan, or its corrected form, with the plan on screen; empty without a plan."""
     read = report.main if report.plan is not None else report.mended
     if read is None or read.plan is None:
-        return None
+        return ""
     try:
-        compared = advice.compare(read.plan, plan)
+        compared = advice.compare(read.plan, plan)._repr_html_()
     except AdvisorError as error:
-        return {"gain": str(error), "rows": []}
-    figures = compared.figures if compared.settings else ()
-    rows = [[row.label, row.first, row.second, row.change] for row in (*compared.settings, *figures)]
-    return {"gain": compared.summary, "rows": rows}
+        compared = f"<p>{escape(str(error))}</p>"
+    return f"<h4>Your plan compared with the plan on screen</h4>{compared}"
 
 
-def checked(path: str, plan: Plan) -> dict[str, Any]:
-    """Check a script by its path: a summary (or why it cannot be), findings with their fixes, unresolved parts."""
+def checked(path: str, plan: Plan) -> dict[str, str]:
+    """Check a script by its path: the page of its report, with all fixes together, or why it cannot be read."""
     from smp_advisor.review.scripts import check_script, plan_fixes
 
     if not path.strip():
-        return _no_script("Enter the path of a training script, for example train.py.")
+        return _answer("Enter the path of a training script, for example train.py.")
     script = user_path(path.strip(), AdvisorError)
     try:
         report = check_script(script, plan)
         fixable = sum(finding.fix is not None for finding in report)
         fixes = plan_fixes(script, plan=plan) if fixable > 1 else []
     except AdvisorError as error:
-        return _no_script(str(error))
+        return _answer(str(error))
     ids = ", ".join(sorted({identifier for fix in fixes for identifier in fix.ids}))
     title = f"All automatic fixes together{f' in {len(fixes)} files' if len(fixes) > 1 else ''}: {ids}"
-    return {
-        "summary": f"{path.strip()}, against this plan: {report.totals or 'no findings'}.",
-        "findings": [{**finding.plain(), "place": f"{finding.path}:{finding.line}"} for finding in report],
-        "unresolved": [f"{part.path}:{part.line} {part.what}" for part in report.unresolved],
-        "together": {"title": title, "diff": _diff(fixes)} if fixes else None,
-    }
+    together = (
+        f'<details><summary>{escape(title)}</summary><pre tabindex="0" data-smp-text="diff">'
+        f'{escape(_diff(fixes))}</pre><span data-smp-fix=""></span></details>'
+    )
+    summary = f"{path.strip()}, against this plan: {report.totals or 'no findings'}."
+    return _answer(summary, f"{report._repr_html_()}{together if fixes else ''}")
 
 
-def fixed(content: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+def _answer(summary: str, html: str = "", corrected: str = "") -> dict[str, str]:
+    return {"summary": summary, "html": html, "corrected": corrected}
+
+
+def fixed(content: Mapping[str, Any], plan: Plan) -> dict[str, str]:
     """Write a fix that the user has reviewed, of one finding or all, if it is still the same, and check again."""
     from smp_advisor.review.scripts.fixes import write_fixed
 
-    path, in_place = str(content.get("path", "")), content.get("in_place") is True
+    path, in_place = str(content.get("text", "")), content.get("in_place") is True
     written: list[str] = []
     try:
         files = _reviewed(content, plan)
@@ -132,7 +129,7 @@ def _reviewed(content: Mapping[str, Any], plan: Plan) -> list[tuple[Path, str]]:
     """Files to write with their new texts; empty if the change is not the reviewed one."""
     from smp_advisor.review.scripts import check_script, plan_fixes
 
-    script, diff = user_path(str(content.get("path", "")).strip(), AdvisorError), content.get("diff")
+    script, diff = user_path(str(content.get("text", "")).strip(), AdvisorError), content.get("diff")
     if not content.get("check"):
         fixes = plan_fixes(script, plan=plan)
         return [(fix.path, fix.text) for fix in fixes] if _diff(fixes) == diff else []
@@ -146,7 +143,3 @@ def _reviewed(content: Mapping[str, Any], plan: Plan) -> list[tuple[Path, str]]:
 
 def _diff(fixes: list[FileFix]) -> str:
     return "".join(fix.diff for fix in fixes)
-
-
-def _no_script(summary: str) -> dict[str, Any]:
-    return {"summary": summary, "findings": [], "unresolved": [], "together": None}

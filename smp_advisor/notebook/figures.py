@@ -7,24 +7,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.advice.choice import certainty_in_short
 from smp_advisor.advice.report import ladder_of
-from smp_advisor.charts.step import memory_interval
 from smp_advisor.core.tables import between, number
 from smp_advisor.costs.wording import (
     adapter_text,
     cost_per_million,
-    gib,
-    gives_back,
-    overhead_summary,
     percent,
     probability,
-    run_cost,
-    run_time,
     seconds,
-    spare,
-    utilization,
-)
-from smp_advisor.costs.wording import (
-    rate as rate_of,
 )
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search.rank import NEAR_BEST
@@ -39,64 +28,6 @@ if TYPE_CHECKING:
 
 _AS_FAST = 0.005
 """Gain in speed from which a plan is shown as faster."""
-
-
-class Figure(NamedTuple):
-    """One key figure: label, value, small note below, and the setting that the glossary explains."""
-
-    label: str
-    value: str
-    note: str
-    term: str
-
-
-def figures(model: Model, estimate: Estimate) -> list[Figure]:
-    """Figures for the decision, with the same labels in the same order for every plan of a job."""
-    batch, rate = f"{estimate.global_batch_size:,} samples", ""
-    if model.reads_tokens:
-        batch += f", {estimate.tokens_per_step:,} tokens"
-        rate = f"; {rate_of(model, estimate)}"
-    needed, usable = estimate.needed_gib, estimate.usable_gpu_memory_gib
-    _, middle, high = memory_interval(estimate)
-    error = f"± {gib(high - middle)} (95 %)".replace(" ", "\N{NO-BREAK SPACE}")
-    if gives_back(estimate):
-        error = f"{error}; {spare(estimate)}".replace(" GiB", "\N{NO-BREAK SPACE}GiB")
-    price, about_price = "unknown", "no on-demand price in the table"
-    if estimate.usd_per_hour is not None:
-        price, about_price = f"{dollars(estimate.usd_per_hour)} per hour", cost_per_million(model, estimate)
-    result = [
-        Figure("Memory per GPU", f"{needed:,.1f} of {gib(usable)}", error, "needed_gib"),
-        Figure(
-            "Throughput",
-            f"{number(estimate.samples_per_second)} samples/s",
-            f"{_range(estimate.samples_per_second_range)}{rate}",
-            "tokens_per_second",
-        ),
-        Figure("Step time", seconds(estimate.step_seconds), f"{step_range(estimate)}; {batch}", "step_seconds"),
-        Figure(
-            "Compute per GPU",
-            f"{number(estimate.tflops_per_gpu)} TFLOP/s",
-            f"{_range(estimate.tflops_per_gpu_range)}; {utilization(estimate)} of peak (MFU)",
-            "mfu",
-        ),
-        Figure("Price", price, about_price, "usd_per_hour"),
-    ]
-    if (days := estimate.days_range) is not None:
-        value, _, _ = run_time(estimate).partition(" (")
-        total = f"{run_cost(estimate)} in total" if estimate.usd_total is not None else "price unknown"
-        scale = 24 if value.endswith("hours") else 1
-        result.append(Figure("Full run", value, f"{_range(days, scale)}; {total}", "days_range"))
-    share = f"{100 * estimate.effective.share:.1f} %"
-    return [*result, Figure("Effective time", share, overhead_summary(estimate), "effective_time")]
-
-
-def step_range(estimate: Estimate) -> str:
-    """Interval of the step time in the unit in which `seconds` shows it."""
-    return _range(estimate.step_seconds_range, 1000 if estimate.step_seconds < 0.9995 else 1)
-
-
-def _range(ends: tuple[float, float], scale: float = 1.0) -> str:
-    return f"95\N{NO-BREAK SPACE}%: {between(ends, scale)}"
 
 
 Fit = Literal["fits", "risk", "over"]

@@ -6,6 +6,7 @@ import secrets
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from html import escape
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +18,18 @@ from smp_advisor.charts.plans import clusters_chart, points_of
 from smp_advisor.charts.step import modules_chart
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.notebook.figures import FITS, fit, headlines, memory
-from smp_advisor.notebook.view_state import explanation
+from smp_advisor.notebook.view_state import terms_of, uncited_hardware
 from smp_advisor.notebook.workload_fields import ways_to_fit
 from smp_advisor.runs.sources import LocalFolder
 from smp_advisor.session import control_state
 from smp_advisor.session.advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.session.options import named_values
 from smp_advisor.session.settings import require_settings, with_labels
+from smp_advisor.session.written import html_sections, html_sources
 
 if TYPE_CHECKING:
     from smp_advisor.runs.watching import Run
     from smp_advisor.session import Advice
-    from smp_advisor.session.comparison import Comparison
     from smp_advisor.session.control_state import ControlState, Entry
 
 
@@ -63,22 +64,10 @@ def compare(advice: Advice, state: ControlState, options: Mapping[str, object]) 
     return {
         "plans": names,
         "chosen": [first, second],
-        "compared": comparison_data(advice.compare_at(state, first, second)),
+        "compared": advice.compare_at(state, first, second)._repr_html_(),
         "snapshots": [[name, *plan_line(entry)] for name, entry in advice.snapshot_entries.items()],
         "history": [[entry.summary, *plan_line(entry)] for entry in history[start : start + _SHOWN]],
         "position": position - start,
-    }
-
-
-def comparison_data(comparison: Comparison) -> dict[str, Any]:
-    """A comparison for a view. Rows are label, first, second and change."""
-    return {
-        "names": list(comparison.names),
-        "summary": comparison.summary,
-        **{
-            part: [[row.label, row.first, row.second, row.change] for row in getattr(comparison, part)]
-            for part in ("settings", "figures")
-        },
     }
 
 
@@ -96,22 +85,30 @@ def plan_line(entry: Entry) -> list[str]:
 
 
 def why(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
-    """Reasons for the plan on screen, how the search chose the recommended one, and the difference and its price."""
-    shown = advice.at(state)
-    recommended = advice.recommended
-    own = explanation(shown)
-    return {
-        "because": explanation(recommended)["because"],
-        "compared": None if shown is recommended else comparison_data(advice.compare_at(state)),
-        "steps": own["steps"],
-        "reference": own["reference"],
-    }
+    """The ladder of the plan on screen with its reasons, and its difference from the recommended one."""
+    shown, own = advice.at(state), ""
+    if shown is not advice.recommended:
+        own = f"<h3>Your plan against the recommended one</h3>{advice.compare_at(state)._repr_html_()}"
+    ladder = ladder_html(ladder_of(shown, None), reasons_of(shown.steps), bars=True)
+    folded = html_sections(shown, "Why", "Techniques", "Nearest AWS reference", opened=("Why",))
+    chosen = html_sections(advice.recommended, "Model and cluster", opened=())
+    return {"html": f"{own}{ladder}{folded}{chosen}{html_sources(shown.steps)}"}
 
 
-def ladder(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
-    """The techniques of the plan and those against which it decides, each with its reason."""
+def facts(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
+    """Every figure, fact and assumption of the plan on screen, and the terms of the page."""
     shown = advice.at(state)
-    return {"html": ladder_html(ladder_of(shown, None), reasons_of(shown.steps), bars=True)}
+    uncited = uncited_hardware(shown.cluster.instance)
+    folded = html_sections(
+        shown, "Figures", "Configuration", "Calibration", "Effective time", "Assumptions", opened=("Figures",)
+    )
+    terms = "".join(
+        f"<li><b>{escape(term.term)}</b>: {escape(term.text)}"
+        f' <a href="{escape(term.source_url)}" target="_blank" rel="noopener">{escape(term.source_title)}</a></li>'
+        for term in terms_of(shown.plan.library)
+    )
+    head = "".join(f"<p>{escape(text)}</p>" for text in (shown.model.summary, shown.cluster.summary, uncited) if text)
+    return {"html": f"{head}{folded}<details><summary>Glossary</summary><ul>{terms}</ul></details>"}
 
 
 _MOST_OFFERS = 20
@@ -170,9 +167,12 @@ PANELS: dict[str, Panel] = {
     "fit": lambda advice, state, _: {
         "ways": [{name: way[name] for name in ("text", "note", "workload")} for way in ways_to_fit(advice, state)]
     },
-    "ladder": ladder,
+    "costs": lambda _, state, __: {
+        "html": "".join(chart_of(state.advice, name, state.plan).as_html() for name in ("time", "memory"))
+    },
     "why": why,
-    "requirements": lambda advice, state, _: {"pitfalls": explanation(advice.at(state))["pitfalls"]},
+    "facts": facts,
+    "requirements": lambda advice, state, _: {"html": html_sections(advice.at(state), "Requirements", opened=())},
     "compare": compare,
     "clusters": clusters,
     "start": start,

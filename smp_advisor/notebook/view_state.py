@@ -11,35 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.ladder import stairs
 from smp_advisor.advice.report import planned
-from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, profile_of, stage_groups, time_labels
+from smp_advisor.charts.step import profile_of, stage_groups
 from smp_advisor.core.files import data_file
 from smp_advisor.costs.estimate import CATEGORIES, Estimate
-from smp_advisor.costs.wording import adapter_text, batch_limit, listed, overhead_notes, percent, probability, sentences
+from smp_advisor.costs.wording import adapter_text, listed, percent, probability
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import Settings, get_library, libraries, plan_fields
 from smp_advisor.libraries.schema import schema
-from smp_advisor.notebook.figures import decisive, figures, fit, headlines, likelihood, memory, preferred, step_range
-from smp_advisor.notebook.workload_fields import OBJECTIVES, workload_fields
+from smp_advisor.notebook.figures import decisive, fit, headlines, likelihood, memory, preferred
+from smp_advisor.notebook.workload_fields import workload_fields
 from smp_advisor.session.controls import controls, estimates_of
 from smp_advisor.session.settings import (
     configuration,
     moved_settings,
     plan_of,
-    precision_text,
     rows_of,
     settings_of,
-    training_settings_text,
     with_job,
     with_labels,
 )
-from smp_advisor.workload.counts import format_count
-from smp_advisor.workload.job import OPTIMIZERS
-from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from smp_advisor.advice.recommendation import Recommendation
+    from smp_advisor.cluster import Instance
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.session.control_state import ControlState
     from smp_advisor.workload import Job
@@ -126,14 +122,6 @@ def snapshot(advice: Recommendation, settings: Settings, plan: Plan, estimate: E
         "preferred": preferred(advice, estimate),
         "likely": likelihood(estimate, advice.min_fit_probability),
         "headline": [(*figure,) for figure in headlines(model, estimate)],
-        "figures": [(figure.value, figure.note) for figure in figures(model, estimate)],
-        "stages": [
-            {"label": group.label, "gib": group.parts, "total_gib": group.total, "peak": group.is_peak}
-            for group in stage_groups(estimate.memory.stages)
-        ],
-        "seconds": [float(f"{getattr(estimate.time, name):.4g}") for name in TIME_LABELS],
-        "step_seconds": float(f"{estimate.step_seconds:.9g}"),
-        "step_range": step_range(estimate),
     }
 
 
@@ -171,79 +159,20 @@ _IN_ORDER = (
 """Controls of the techniques of AWS's best practices, and those that only some libraries have. Others change rarely."""
 
 
-def facts(advice: Recommendation) -> list[Data]:
-    """Model, cluster, training, library and objective, one line each."""
-    model, job = advice.model, advice.job
-    batch = (
-        f"global batch {job.global_batch_size:,}"
-        if job.global_batch_size
-        else f"global batch not fixed, up to {batch_limit(model, job)}"
-    )
-    run = [precision_text(job), OPTIMIZERS[job.optimizer].label, training_settings_text(job), batch]
-    if model.reads_tokens:
-        run.insert(0, f"{job.sequence_length:,} tokens per sample")
-    if job.tokens:
-        run.append(f"{format_count(job.tokens)} tokens in total")
-    assumed, likely = advice.cluster.instance.assumed, 100 * advice.min_fit_probability
-    learned = advice.learned
-    calibration = [] if learned is None else [_fact("Calibration", learned.headline)]
-    code = stack(get_library(advice.plan.library).stack if job.stack == AUTO else job.stack).title
-    marks = ("inferred", "the exported script; set stack for other code") if job.stack == AUTO else ("", "")
-    return [
-        _fact("Model", model.summary),
-        _fact("Cluster", advice.cluster.summary, "", "some figures assumed" if assumed else ""),
-        _fact("Training", ", ".join(filter(None, run))),
-        *calibration,
-        _fact("Code", code, *marks),
-        _fact("Library", f"{schema(advice.plan.library).name} {advice.plan.version}"),
-        _fact("Objective", f"{OBJECTIVES[advice.objective]}, at least {likely:g} % likely to fit"),
-    ]
-
-
-def tooltips(advice: Recommendation) -> dict[str, str]:
-    """Definitions of the labels of controls, figures and parts of bars, by label."""
-    library = advice.plan.library
-    labels = {**rows_of(library), **CATEGORY_LABELS, **time_labels(library)}
-    entries = [*labels.items(), *((figure.term, figure.label) for figure in figures(advice.model, advice.estimate))]
-    return {label: term.text for name, label in entries if (term := term_for(name))}
-
-
-def _fact(label: str, text: str, mark: str = "", note: str = "") -> Data:
-    return {"label": label, "text": text, "mark": mark, "note": note}
-
-
-_STEP = ("order", "technique", "title", "decision", "because", "details", "trade_off", "source_title", "source_url")
-"""Parts of a step for the views, without the plan of its comparison, which the ladder shows."""
-
-
-def explanation(advice: Recommendation) -> Data:
-    """Reasons for the plan of an advice."""
-    return {
-        "because": [
-            sentence
-            for text in (advice.library_because, *advice.library_comparisons, advice.because)
-            for sentence in sentences(text)
-        ],
-        "steps": [
-            {**{name: getattr(step, name) for name in _STEP}, "figures": [list(pair) for pair in step.figures]}
-            for step in advice.steps
-        ],
-        "reference": None if advice.reference is None else asdict(advice.reference),
-        "pitfalls": [asdict(pitfall) for pitfall in advice.pitfalls],
-    }
+def uncited_hardware(instance: Instance) -> str:
+    """Which figures of an instance have no source, as a sentence; empty if all have."""
+    names = dict.fromkeys(_HARDWARE.get(name, name.replace("_", " ")) for name in instance.assumed)
+    return f"No source is cited for these figures of the hardware: {listed(list(names))}." if names else ""
 
 
 def recommendation(advice: Recommendation) -> Data:
     """Data of the advice that no control changes."""
     instance, library = advice.cluster.instance, advice.plan.library
     rows = rows_of(library)
-    uncited = dict.fromkeys(_HARDWARE.get(name, name.replace("_", " ")) for name in instance.assumed)
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} for "
     return {
         "title": f"{trained}{advice.model.name} on {advice.cluster.nodes} × {instance.name}",
         "workload": workload_fields(advice),
-        "facts": facts(advice),
-        "defaults": list(advice.defaults),
         "has_modules": profile_of(advice) is not None,
         "decisive": decisive(advice),
         "help": {c["name"]: c["help"] for c in control_dicts(advice, settings_of(advice.plan, advice.job))},
@@ -251,23 +180,10 @@ def recommendation(advice: Recommendation) -> Data:
         "required": percent(advice.min_fit_probability),
         "per_sample": advice.model.sequence_length(advice.job.sequence_length) if advice.model.reads_tokens else 1,
         "usable_gib": instance.usable_gpu_memory_gib,
-        "categories": [CATEGORY_LABELS[name] for name in CATEGORIES],
-        "seconds": list(time_labels(library).values()),
-        "figures": [figure.label for figure in figures(advice.model, advice.estimate)],
         "groups": ["AWS's best practices, in order", f"Also in {get_library(library).title}", "Rarely changed"],
         "names": list(rows),
         "rows": list(rows.values()),
         "recommended": snapshot(advice, settings_of(advice.plan, advice.job), advice.plan, advice.estimate),
-        "assumptions": [
-            *([f"No source is cited for these figures of the hardware: {listed(list(uncited))}."] if uncited else []),
-            *advice.estimate.assumptions,
-            *overhead_notes(advice.estimate),
-        ],
-        "tooltips": tooltips(advice),
-        "glossary": [
-            {"term": term.term, "text": term.text, "title": term.source_title, "url": term.source_url}
-            for term in terms_of(library)
-        ],
     }
 
 

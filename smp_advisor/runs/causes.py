@@ -83,6 +83,8 @@ def causes_of(
         check = "Compare its batch, sequence length and GPUs with the plan: it may do less work per step."
         return (*causes, *observed, Cause(name="less work", evidence=less, change=check))
     certain = [*observed, *_of_data(log, usual), *_of_hosts(busy)]
+    if advice.cluster.instance.gpu == PROCESSOR:  # nothing of it is known but its step time
+        return (*causes, *certain)
     return (*causes, *(certain or _of_parts(advice, usual, busy, against)))
 
 
@@ -90,7 +92,7 @@ def _not_counted(usual: Typical, restarts: int) -> Iterator[Cause]:
     """Yield steps that the typical step leaves out, and changes of their time."""
     dropped = dict(usual.dropped)
     if count := dropped.get("warm-up"):
-        text = f"{plural(count, 'value')} at the start left out, while kernels are chosen and memory is reserved."
+        text = f"{plural(count, 'value')} at the start, slower than the rest, left out of the median."
         yield Cause(name="warm-up", evidence=text, change="")
     again = max(restarts, *(n for reason, n in usual.dropped if reason.startswith("restart")), 0)
     if again:
@@ -117,10 +119,7 @@ def _not_counted(usual: Typical, restarts: int) -> Iterator[Cause]:
             f"{plural(stalls, 'value')} ({percent(share)}) are far above the median of {seconds(usual.seconds)}: the "
             f"mean is {seconds(usual.wall_seconds)}."
         )
-        change = (
-            "Checkpoints, evaluations, recompilations or stalls: the step numbers and the log around them show which; "
-            "save less often, or asynchronously, if they recur with checkpoints."
-        )
+        change = "The log around them shows what ran then. If they recur with checkpoints, save less often."
         yield Cause(name="stalls", evidence=text, change=change)
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING
 
+from smp_advisor.core.sheet import State, heading, sheet, strip, title
 from smp_advisor.core.tables import Table, between, number
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.uncertainty import TWO_SIDED
 from smp_advisor.costs.wording import gib, percent, plural, rate, seconds, step_time
-from smp_advisor.marks import label, linear, log_ticks, logarithmic, short
-from smp_advisor.marks import number as pixels
+from smp_advisor.libraries.schema import schema
+from smp_advisor.marks import dot, label, line, linear, path, rect, short, ticks
 from smp_advisor.runs.causes import is_assumed
+from smp_advisor.runs.measure import PROCESSOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +29,8 @@ _MANY_LINES = 200
 """Lines without a step after which the format is unknown."""
 IN_A_ROW = 5
 """Steps outside the interval, and polls without a line, that are an alarm."""
+STEADY_STEPS = 20
+"""Regular steps after which a run calibrates its own prediction."""
 _FULL = 0.97
 _DAY = 86_400
 
@@ -52,19 +58,20 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
         unit, amount = ("Tokens", expected.tokens_per_step) if tokens else ("Samples", expected.global_batch_size)
         predicted = rate(run.advice.model, expected)
         rows.append((f"{unit} per second", number(amount / usual.seconds), predicted))
-    if run.peak_gib is not None and run.advice is not None and expected is not None:
+    on_gpus = run.advice is not None and run.advice.cluster.instance.gpu != PROCESSOR
+    if run.peak_gib is not None and run.advice is not None and expected is not None and on_gpus:
         device = run.advice.cluster.instance.gpu_memory_gib
         predicted = f"{gib(expected.needed_gib)} needed, ± {gib(TWO_SIDED * expected.memory_error_gib)}"
         rows.append(("Peak memory per GPU", f"{gib(run.peak_gib)} of {gib(device)}", predicted))
     if run.steps.loss is not None:
         rows.append(("Loss", f"{run.steps.loss:.4g}", ""))
     left = run.remaining_days()
-    if left is not None and not run.done and not run.failed:
+    if left is not None and run.remaining_steps and not run.done and not run.failed:
         units = (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0), ("seconds", 86_400.0))
         unit, scale = next((entry for entry in units if entry[1] * left[0] >= 1), units[-1])
         rows.append(("Remaining", f"{number(scale * left[0])} {unit} ({between(left[1:], scale)})", ""))
         hourly = None if run.advice is None else run.advice.cluster.usd_per_hour
-        if hourly is not None:
+        if hourly is not None and on_gpus:
             value, low, high = (24 * hourly * days for days in left)
             rows.append(("Remaining cost", f"{number(value)} USD ({between((low, high))})", ""))
     every, ranged = run.last.settings.get("checkpoint_every", ""), run.step_range
@@ -166,67 +173,196 @@ def elapsed(value: float) -> str:
     return f"{max(value, 0):.0f} s"
 
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 440.0, 150.0, 44.0, 20.0
 _MOST_POINTS = 500
-_ORANGE = "#d55e00"
-"""Vermilion of the Okabe-Ito palette."""
+_LEFT, _RIGHT, _TOP, _MARGIN = 44.0, 110.0, 22.0, 20.0
+"""Room around a drawing for its labels, in pixels."""
+_STATES: dict[str, tuple[State, str]] = {
+    "Completed": ("fits", "Completed"),
+    "Failed": ("over", "Failed"),
+    "Stopped": ("risk", "Stopped"),
+    "Stopping": ("run", "Stopping"),
+}
 
 
 def page_of(run: Run) -> tuple[str, str]:
     """Return a run as it was read last, as text and as HTML."""
     rows = [(row.label, row.measured, row.predicted) for row in run.figures()]
-    figures = Table(columns=("", "Measured", "Predicted"), rows=rows)
+    figures = Table(columns=("", "Measured", "Predicted (95 %)"), rows=rows)
     notes = [*run.notes]
     if run.transitions:
         notes.insert(0, f"Phases: {', '.join(run.transitions)}.")
     if run.problem:
         notes.insert(0, f"Not read: {run.problem}")
+    reasons = conclusions_of(run)
     lines = [run.headline, *(f"  ! {alarm}" for alarm in run.alarms)]
     lines += [f"  {line}" for line in figures.lines()] if rows else []
-    reasons = conclusions_of(run)
     lines += [f"  {line}" for line in (*reasons, *notes)]
-    alarms = "".join(
-        f'<p role="alert" style="margin:4px 0;border-left:3px solid {_ORANGE};padding-left:8px">{escape(alarm)}</p>'
-        for alarm in run.alarms
-    )
-    why = "".join(f"<div>{escape(line)}</div>" for line in reasons)
-    small = "".join(f'<div style="font-size:0.9em">{escape(note)}</div>' for note in notes)
-    html = (
-        f'<div class="smp-run"><p role="status" style="font-weight:600;margin:0 0 4px">{escape(run.headline)}</p>'
-        f"{alarms}"
-        f"{_drawing(run)}{figures.html() if rows else ''}"
-        f"{why}{small}</div>"
+    alarms = "".join(f'<p role="alert" class="smp-alarm">{escape(alarm)}</p>' for alarm in run.alarms)
+    table = f"<div>{title('Measured and predicted')}{figures.html()}</div>" if rows else ""
+    about = [*_place(run), *([] if run.advice is None else [schema(run.advice.plan.library).name])]
+    freshness = "Ended" if run.done else "Watching" if run.polls else "Not read yet"
+    html = sheet(
+        f"Run {run.name}",
+        heading(run.name, about, freshness),
+        _strip(run),
+        _sentence(run),
+        alarms,
+        _step_times(run),
+        f'<div class="smp-two">{table}{_losses(run)}</div>' if table else _losses(run),
+        "".join(f"<p>{escape(line)}</p>" for line in reasons),
+        "".join(f'<p class="smp-note">{escape(note)}</p>' for note in notes),
     )
     return "\n".join(lines), html
 
 
-def _drawing(run: Run) -> str:
-    """Step times in the order of the log, over the band of the predicted interval."""
-    values = [sample.value if sample.value > 0 else math.nan for sample in run.samples]
-    every = max(1, math.ceil(len(values) / _MOST_POINTS))
-    shown = [value for value in values[::every] if value > 0]
-    if len(shown) < 2:
+def _place(run: Run) -> list[str]:
+    if run.advice is None:
+        return []
+    cluster = run.advice.cluster
+    if cluster.instance.gpu == PROCESSOR:
+        return [
+            f"small copy of {run.advice.model.name}",
+            f"{plural(cluster.gpus, 'process', 'processes')} of this machine",
+        ]
+    return [run.advice.model.name, f"{cluster.nodes} × {cluster.instance.name}"]
+
+
+def _strip(run: Run) -> str:
+    """The state, the step, the time left and the step time; its lower edge is the progress."""
+    state, words = _STATES.get(run.last.status, ("run", run.last.transitions[-1][0] if run.last.transitions else ""))
+    if run.failed:
+        state, words = "over", "Failed"
+    words = words or ("Training" if run.step is not None and not run.done else "Log ended" if run.done else "Starting")
+    total, facts = run.total_steps, list[tuple[str, str, str]]()
+    if run.step is not None:
+        facts.append(("step", f"{run.step:,}", f"of {total:,}" if total else ""))
+    left = run.remaining_days()
+    if left is not None and run.typical is not None and not run.done and not run.failed:
+        facts.append(("", elapsed(_DAY * left[0]), "left") if run.remaining_steps else ("", "", "writes its results"))
+    if run.typical is not None:
+        expected = "" if run.estimate is None else f", predicted {between(run.estimate.step_seconds_range)}"
+        facts.append(("", number(run.typical.seconds), f"s per step{expected}"))
+    share = 1.0 if run.last.status == "Completed" else min((run.step or 0) / total, 1.0) if total else 0.0
+    return strip(state, words, facts, filled=share)
+
+
+def _sentence(run: Run) -> str:
+    """How the step time compares with the prediction, what the run can teach, and the calls for both."""
+    expected, usual, texts = run.estimate, run.typical, list[str]()
+    if expected is not None and usual is not None:
+        low, high = expected.step_seconds_range
+        ratio = usual.seconds / expected.step_seconds
+        word = "slower" if ratio > 1 else "faster"
+        factor = f"{max(ratio, 1 / ratio):.1f} times {word} than predicted"
+        verdict = f"{factor}." if not low <= usual.seconds <= high else "As predicted, within the 95 % interval."
+        assumed = " The prediction assumes the speed of this machine, which was not measured." * is_assumed(run.advice)
+        texts.append(f"<b>{verdict}</b>{assumed}")
+        if usual.steps < STEADY_STEPS and not run.done:
+            texts.append(
+                f"{plural(usual.steps, 'regular step')} so far; with {STEADY_STEPS}, it can correct the next advice."
+            )
+        elif usual.steps >= STEADY_STEPS:
+            texts.append("The next advice can use it: <code>advice = run.calibrated()</code>")
+    if run.can_stop and not run.done:
+        texts.append("To end it: <code>run.stop()</code>")
+    return f'<p class="smp-sentence">{" ".join(texts)}</p>' if texts else ""
+
+
+def _step_times(run: Run) -> str:
+    """Seconds per step on a linear scale from 0: values, band and line of the prediction, and their median."""
+    samples = [sample for sample in run.samples if math.isfinite(sample.value) and sample.value > 0]
+    if len(samples) < 2:
         return ""
-    band = None if run.estimate is None else run.estimate.step_seconds_range
-    low, high = min(*shown, *(band or ())) / 1.1, max(*shown, *(band or ())) * 1.1
-    x = linear(0, len(shown) - 1, _LEFT, _WIDTH - 4)
-    y = logarithmic(low, high, _HEIGHT - _BOTTOM, 4)
-    parts = []
-    if band is not None:
-        top, bottom = y(band[1]), y(band[0])
-        parts.append(
-            f'<rect x="{pixels(_LEFT)}" y="{pixels(top)}" width="{pixels(_WIDTH - 4 - _LEFT)}"'
-            f' height="{pixels(bottom - top)}" fill="#0072b2" fill-opacity="0.18"/>'
-        )
-    points = " ".join(f"{pixels(x(place))},{pixels(y(value))}" for place, value in enumerate(shown))
-    parts.append(f'<polyline points="{points}" fill="none" stroke="{_ORANGE}" stroke-width="1.5"/>')
-    parts += [label("", _LEFT - 6, y(tick) + 4, short(tick), "end") for tick in log_ticks(low, high, 4)]
-    parts.append(
-        label("", _LEFT, _HEIGHT - 4, f"seconds per step, {len(values):,} values; band: predicted 95 % interval")
+    usual, expected, total = run.typical, run.estimate, run.total_steps
+    places = [sample.step if sample.step is not None else index + 1 for index, sample in enumerate(samples)]
+    used = set() if usual is None else set(usual.usual)
+    every = math.ceil(len(samples) / _MOST_POINTS)
+    shown = list(zip(places, samples, strict=True))[::every]
+    last = max(places[-1], total or 0)
+    band = None if expected is None else expected.step_seconds_range
+    # A first step of compilation would press all others against the axis.
+    most = 1.1 * max(
+        *(band or (0.0,)),
+        *(s.value for _, s in shown if s in used),
+        min(max(s.value for _, s in shown), 3 * median([s.value for _, s in shown])),
     )
-    about = f"Seconds per step: {between((min(shown), max(shown)))}" + (f"; predicted {between(band)}" if band else "")
+    width, height = 1080.0, 260.0
+    x, y = linear(min(places[0], 1), last, _LEFT, width - _RIGHT), linear(0, most, height - _MARGIN, _TOP)
+    end, parts, labels = width - _RIGHT, list[str](), list[tuple[float, str, str]]()
+    for tick in ticks(0, most, 5):
+        parts.append(line("smp-grid", _LEFT, y(tick), end, y(tick)))
+        parts.append(label("smp-quiet", _LEFT - 8, y(tick) + 4, short(tick), "end"))
+    if band is not None and expected is not None:
+        parts.append(rect("smp-band", _LEFT, y(band[1]), end - _LEFT, y(band[0]) - y(band[1])))
+        parts.append(line("smp-expected", _LEFT, y(expected.step_seconds), end, y(expected.step_seconds)))
+        labels.append((y(expected.step_seconds), "smp-quiet", f"predicted {number(expected.step_seconds)} s"))
+    parts.append(path("smp-values", [(x(place), y(min(s.value, most))) for place, s in shown]))
+    left_out = [place for place, s in shown if s not in used]
+    if len(shown) <= 120:
+        parts += [
+            dot(
+                "smp-kept" if s in used else "smp-left-out",
+                x(place),
+                y(min(s.value, most)),
+                3.5,
+                f"step {place}: {number(s.value)} s",
+            )
+            for place, s in shown
+        ]
+    if usual is not None:
+        first = next((place for place, s in shown if s in used), places[0])
+        parts.append(line("smp-median", x(first), y(usual.seconds), end, y(usual.seconds)))
+        labels.append((y(usual.seconds), "smp-strong", f"median {number(usual.seconds)} s"))
+    if total and not run.done:
+        parts.append(line("smp-nowline", x(places[-1]), _TOP - 14, x(places[-1]), height - _MARGIN))
+        parts.append(label("smp-quiet", x(places[-1]) + 6, _TOP - 6, "now"))
+    labels.sort()
+    for index, (at, style, text) in enumerate(labels):
+        crowded = index > 0 and at - labels[index - 1][0] < 16
+        parts.append(label(style, end + 8, labels[index - 1][0] + 20 if crowded else at + 4, text))
+    marks = sorted(
+        {int(min(places[0], 1)), *(int(tick) for tick in ticks(1, last, 5) if 1 < tick < 0.95 * last), int(last)}
+    )
+    parts += [
+        label("smp-quiet", x(mark), height - 4, f"step {mark:,}" if mark == marks[0] else f"{mark:,}", "middle")
+        for mark in marks
+    ]
+    about = f"Seconds per step from {short(min(s.value for _, s in shown))} to {short(max(s.value for _, s in shown))}"
+    about += f"; predicted {between(band)}" if band else ""
+    hollow = (
+        f"; hollow: {plural(len(left_out), 'value')} left out of the median" if left_out and len(shown) <= 120 else ""
+    )
+    over = "; values above the scale are drawn at its end" if any(s.value > most for _, s in shown) else ""
+    note = f"{len(samples):,} values, linear scale from 0{hollow}{over}"
+    return f"<div>{title('Seconds per step', note)}{_svg(width, height, about, parts)}</div>"
+
+
+def _losses(run: Run) -> str:
+    """The loss of the run by its steps, and whether it falls."""
+    values = [(step, loss) for step, loss in run.steps.losses if math.isfinite(loss)]
+    if len(values) < 2:
+        return ""
+    every = math.ceil(len(values) / _MOST_POINTS)
+    shown, (last, now) = values[::every], values[-1]
+    low, high = min(loss for _, loss in shown), max(loss for _, loss in shown)
+    width, height = 480.0, 130.0
+    x, y = linear(shown[0][0], last, _LEFT, width - 8), linear(low, high, height - _MARGIN, 8)
+    parts = [path("smp-values", [(x(step), y(loss)) for step, loss in shown])]
+    for tick in ticks(low, high, 3):
+        parts.append(line("smp-grid", _LEFT, y(tick), width - 8, y(tick)))
+        parts.append(label("smp-quiet", _LEFT - 6, y(tick) + 4, f"{tick:.4g}", "end"))
+    parts.append(label("smp-quiet", _LEFT, height - 4, f"step {shown[0][0]:,}"))
+    parts.append(label("smp-quiet", width - 8, height - 4, f"{last:,}", "end"))
+    third = max(len(values) // 3, 1)
+    early, late = (median([loss for _, loss in part]) for part in (values[:third], values[-third:]))
+    scatter = median([abs(after - before) for (_, before), (_, after) in pairwise(values)])
+    trend = "no trend yet" if abs(late - early) <= 2 * scatter else "falls" if late < early else "rises"
+    about = f"Loss from step {shown[0][0]:,} to {last:,}: {now:.4g}, {trend}"
+    return f"<div>{title('Loss', f'{now:.4g} at step {last:,}, {trend}')}{_svg(width, height, about, parts)}</div>"
+
+
+def _svg(width: float, height: float, about: str, parts: list[str]) -> str:
     return (
-        f'<svg viewBox="0 0 {pixels(_WIDTH)} {pixels(_HEIGHT)}" width="{pixels(_WIDTH)}" role="img"'
-        f' aria-label="{escape(about, quote=True)}" style="max-width:100%;font-size:12px;fill:currentColor">'
-        f"<title>{escape(about)}</title>{''.join(parts)}</svg>"
+        f'<div class="smp-drawing" tabindex="0"><svg viewBox="0 0 {width:g} {height:g}" role="img"'
+        f' aria-label="{escape(about, quote=True)}">{"".join(parts)}</svg></div>'
     )

@@ -143,6 +143,8 @@ class Reader:
 
     def __init__(self) -> None:
         self.loss: float | None = None
+        self.losses: list[tuple[int, float]] = []
+        """Each loss with the number of its step, or its place in the log."""
         self.infinite_loss = ""
         self.lines = 0
         """Lines that were read."""
@@ -250,6 +252,8 @@ class Reader:
         if loss is None:
             return
         self.loss = loss
+        if len(self.losses) < _MAX_SAMPLES:
+            self.losses.append((int(step) if step is not None else len(self.losses) + 1, loss))
         if not math.isfinite(loss) and not self.infinite_loss:
             self.infinite_loss = f"The loss is {loss} {f'at step {step:,.0f}' if step is not None else 'in the log'}"
 

@@ -62,6 +62,8 @@ class Typical:
     """Change of the logarithm from the first to the last step, if a line explains most of the spread; else 0."""
     rounding: float = 0.0
     """One standard deviation of the logarithm by a clock with full seconds."""
+    usual: tuple[Sample, ...] = ()
+    """The values in the median."""
 
     @property
     def error(self) -> float:
@@ -136,6 +138,7 @@ def _of_settled(
         changed=changed,
         trend=_trend(logs, spread),
         rounding=rounding,
+        usual=tuple(usual),
     )
 
 

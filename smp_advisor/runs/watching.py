@@ -19,6 +19,7 @@ from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.measure import PREFERRED, PROCESSOR, timed
 from smp_advisor.runs.page import (
     IN_A_ROW,
+    STEADY_STEPS,
     Figure,
     alarms_of,
     conclusions_of,
@@ -150,15 +151,14 @@ class Run(Shown):
 
     @property
     def status(self) -> str:
-        """Status and phase: ``InProgress, Training for 2.1 h``; ``Log`` for a file, which has none."""
+        """Phase or end: ``Training for 2.1 h``, ``Completed``; ``Log`` for a file, which has none."""
         if not self.last.status:
             return "not read yet" if not self.polls else "Log, failed" if self.failed else "Log"
-        if not self.last.transitions:
-            return self.last.status
+        if self.done or not self.last.transitions:
+            return "Starting" if self.last.status == "InProgress" else self.last.status
         name, start, end = self.last.transitions[-1]
-        if self.done:
-            return self.last.status
-        return f"{self.last.status}, {name} for {elapsed((end or self._clock()) - start)}"
+        ending = "Stopping, " if self.last.status == "Stopping" and name != "Stopping" else ""
+        return f"{ending}{name} for {elapsed((end or self._clock()) - start)}"
 
     @property
     def transitions(self) -> tuple[str, ...]:
@@ -485,6 +485,11 @@ class Run(Shown):
         if any(cause.name in NOT_OF_PLAN for cause in self.causes()):
             return None
         return offer_of(learned, self.advice.plan, self.remaining_steps, checkpoints=self.last.checkpoints)
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether `stop` can end it: a log alone cannot be ended."""
+        return isinstance(self.source, LocalFolder | TrainingJob)
 
     def stop(self) -> None:
         """End the run: the processes of a local one, or the job on AWS, which is billed until it has stopped.

@@ -6,6 +6,7 @@ import json
 import os
 import zlib
 from base64 import b64decode, b64encode
+from dataclasses import fields
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -19,13 +20,15 @@ from smp_advisor.core.words import fenced, markdown
 from smp_advisor.errors import ExportError, ModelError, StorageError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.session.storage import KINDS, from_plain, kind_of, plain
-from smp_advisor.workload import Job, Model
+from smp_advisor.workload import Adapter, Job, Model
 from smp_advisor.workload.from_config import is_model_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from smp_advisor.advice.practices import Step
     from smp_advisor.advice.recommendation import Recommendation
+    from smp_advisor.cluster import Cluster
     from smp_advisor.session import Advice
     from smp_advisor.session.control_state import ControlState, Entry
 
@@ -168,6 +171,26 @@ def _described(model: Model) -> dict[str, Any]:
     return {"config": config, **_changed(model, Model.from_config(config))}
 
 
+def call_of(model: Model, cluster: Cluster, job: Job, **settings: Any) -> str:
+    """Return the Python of `advise` for a model on a cluster; empty if a value cannot be written."""
+    described = _described(model)
+    config = described.pop("config", None)
+    name = described.pop("name", model.name) if config is not None else described.pop("name", "")
+    described.pop("note", None), described.pop("origin", None)
+    if described or (config is None and not name):
+        return ""
+    words = [repr(name) if config is None else f"smpa.Model.from_config({config!r})", repr(cluster.instance.name)]
+    values = {"instance_count": cluster.nodes, **settings}
+    for field in fields(job):
+        value = getattr(job, field.name)
+        if value != getattr(Job(), field.name) and field.name not in settings:
+            values[field.name] = value
+    if not all(isinstance(value, int | float | str | Adapter | None) for value in values.values()):
+        return ""
+    texts = (f"{name}={'smpa.' * isinstance(value, Adapter)}{value!r}" for name, value in values.items())
+    return f"advice = smpa.advise({', '.join([*words, *texts])})"
+
+
 def _changed(value: Any, usual: Any) -> dict[str, Any]:
     """Return the fields of a value that differ from those of another one."""
     own, defaults = plain(value), plain(usual)
@@ -237,16 +260,45 @@ def html_page(advice: Advice) -> str:
 def html_report(advice: Advice, inserted: str = "", *, unfold: bool = False) -> str:
     """Memory, step time, ladder and the sections of the report below its summary, as HTML."""
     charts = "".join(advice.chart(name).as_html() for name in ("memory", "time"))
-    parts = [charts, inserted, advice.ladder()._repr_html_()]
-    _, _, *remaining = sections(advice.explained, details=True)  # the second one is the ladder as text
-    for heading, lines in remaining:
-        if lines and heading not in {"Ladder", "Memory per GPU"}:  # which are above
-            opened = ' open=""' if unfold or heading in {"Why", "Configuration"} else ""
+    opened = None if unfold else ("Why", "Configuration")
+    folded = html_sections(advice.explained, opened=opened, left_out=("Ladder", "Memory per GPU"))
+    return "".join([charts, inserted, advice.ladder()._repr_html_(), folded, html_sources(advice.steps)])
+
+
+def html_sections(
+    advice: Recommendation,
+    *titles: str,
+    opened: tuple[str, ...] | None = None,
+    left_out: tuple[str, ...] = (),
+) -> str:
+    """Sections of the full report below its summary and ladder as HTML, folded.
+
+    Parameters
+    ----------
+    advice
+        With its reasons.
+    titles
+        Starts of the titles of the sections; all of them without any.
+    opened
+        Titles of those that are open; all without a value.
+    left_out
+        Titles of those that are left out.
+    """
+    parts = []
+    for heading, lines in sections(advice, details=True)[2:]:
+        if lines and heading not in left_out and heading.startswith(titles or ("",)):
+            is_open = ' open=""' if opened is None or heading in opened else ""
             title = f'<summary style="cursor:pointer;font-weight:600">{escape(heading)}</summary>'
-            parts.append(f"<details{opened}>{title}{''.join(_html_lines(lines))}</details>")
-    sources = {step.source_url: step.source_title for step in advice.steps if step.source_url.startswith("https://")}
-    links = ", ".join(f'<a href="{escape(url)}">{escape(name)}</a>' for url, name in sources.items())
-    return "".join([*parts, f"<p>Sources of the techniques: {links}</p>" if links else ""])
+            parts.append(f"<details{is_open}>{title}{''.join(_html_lines(lines))}</details>")
+    return "".join(parts)
+
+
+def html_sources(steps: Iterable[Step]) -> str:
+    """Links to the pages on which the techniques are based."""
+    sources = {step.source_url: step.source_title for step in steps if step.source_url.startswith("https://")}
+    link = '<a href="{}" target="_blank" rel="noopener">{}</a>'
+    links = (link.format(escape(url, quote=True), escape(name)) for url, name in sources.items())
+    return f"<p>Sources of the techniques: {', '.join(links)}</p>" if sources else ""
 
 
 def markdown_page(advice: Advice) -> str:

@@ -40,7 +40,7 @@ def test_clusters_have_a_line_for_each_type_are_searched_on_request_and_compared
 
 def test_the_rank_map_has_the_contents_of_every_gpu_and_a_table_loads_an_alternative(host, recommended):
     page = host(recommended.recommended)
-    open_tab(page.view, "Assumptions and facts")
+    open_tab(page.view, "Facts")
     table = page.view.get_by_role("group", name="Contents of every GPU")
     expect(table.get_by_role("columnheader", name="GPU 7")).to_be_visible()
     expect(table.get_by_role("rowheader")).to_have_count(1)
@@ -113,7 +113,7 @@ def test_plans_are_kept_by_name_and_compared_with_the_price_of_the_difference(ho
     tab = open_tab(page.view, "Compare")
     expect(tab.get_by_role("table").first).to_be_visible()
     page.view.get_by_label("Batch size").press("ArrowLeft")
-    expect(tab.locator(".smp-difference")).to_contain_text("for the full run")
+    expect(tab.locator(".smp-panel-body")).to_contain_text("for the full run")
     tab.get_by_label("Keep this plan as").fill("<b>smaller</b>")
     tab.get_by_role("button", name="Keep", exact=True).click()
     expect(tab.get_by_role("row", name="<b>smaller</b>")).to_be_visible()

@@ -259,5 +259,5 @@ def test_the_whole_path_works_without_a_mouse(host, recommended):
     assert [cells["what"] for cells in page.inserted] == ["job"]
     tab_to("Plans")
     keyboard.press("End")
-    expect(view.get_by_role("tabpanel", name="Assumptions and facts")).to_contain_text("ml.p4d.24xlarge")
+    expect(view.get_by_role("tabpanel", name="Facts")).to_contain_text("ml.p4d.24xlarge")
     assert page.errors == []

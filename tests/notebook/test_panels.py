@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from html import unescape
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -93,44 +95,43 @@ def script(tmp_path):
     return path
 
 
-def request(path, shown, finding=None, **changes):
-    if finding is None:
-        return {"path": str(path), "check": "", "diff": shown["together"]["diff"], "in_place": False, **changes}
-    return {
-        "path": str(path),
-        "check": finding["id"],
-        "place": finding["place"],
-        "column": finding["column"],
-        "diff": finding["fix"]["diff"],
-        "in_place": False,
-        **changes,
-    }
+def fixes_of(shown):
+    """Place, check and column of each fix on the page, with its diff; the last one is that of all together."""
+    pattern = r'data-smp-text="diff">([^<]*)</pre>(?:<span data-smp-copy[^>]*></span>)?<span data-smp-fix="([^"]*)">'
+    return [(unescape(of).split("|"), unescape(diff)) for diff, of in re.findall(pattern, shown["html"])]
+
+
+def request(path, fix, **changes):
+    (place, *more), diff = fix
+    check, column = more or ("", "0")
+    of = {"place": place, "check": check, "column": int(column), "diff": diff}
+    return {"text": str(path), "in_place": False, **of, **changes}
 
 
 def test_one_fix_in_place_keeps_a_backup_and_says_so(script):
     shown = checked(str(script), PLAN)
-    assert [(one["id"], bool(one["fix"])) for one in shown["findings"]] == [("SMP133", True), ("SMP101", True)]
-    assert "+args = parser.parse_known_args()[0]" in shown["findings"][0]["fix"]["diff"]
-    assert shown["together"]["title"] == "All automatic fixes together: SMP101, SMP133"
-    assert "+smp.init()" in shown["together"]["diff"]
+    first, second, together = fixes_of(shown)
+    assert [first[0][1], second[0][1], together[0]] == ["SMP133", "SMP101", [""]]
+    assert "+args = parser.parse_known_args()[0]" in first[1]
+    assert "All automatic fixes together: SMP101, SMP133" in shown["html"]
+    assert "+smp.init()" in together[1]
     assert script.read_text() == SCRIPT
-    after = fixed(request(script, shown, shown["findings"][0], in_place=True), PLAN)
+    after = fixed(request(script, first, in_place=True), PLAN)
     assert script.read_text() == SCRIPT.replace("parse_args()", "parse_known_args()[0]")
     assert (script.parent / "train.py.bak").read_text() == SCRIPT
     assert after["summary"].startswith(f"Wrote {script}; the previous file is train.py.bak. ")
-    assert [one["id"] for one in after["findings"]] == ["SMP101"]
-    assert after["together"] is None
+    assert [of[1] for of, _ in fixes_of(after)] == ["SMP101"]
 
 
 def test_all_fixes_go_to_a_copy(script):
-    after = fixed(request(script, checked(str(script), PLAN)), PLAN)
+    after = fixed(request(script, fixes_of(checked(str(script), PLAN))[-1]), PLAN)
     assert script.read_text() == SCRIPT
     copy = script.parent / "train.fixed.py"
     assert copy.read_text() == SCRIPT.replace("parse_args()", "parse_known_args()[0]").replace(
         "print(", "smp.init()\nprint("
     )
     assert after["summary"].startswith(f"Wrote {copy}. ")
-    assert len(after["findings"]) == 2  # of the script itself
+    assert len(fixes_of(after)) == 3  # of the script itself
 
 
 @pytest.mark.parametrize("single", [True, False])
@@ -138,8 +139,7 @@ def test_a_file_that_changed_since_is_left_alone(script, single):
     shown = checked(str(script), PLAN)
     other = "# another line\n" + SCRIPT
     script.write_text(other)
-    finding = shown["findings"][0] if single else None
-    after = fixed(request(script, shown, finding, in_place=True), PLAN)
+    after = fixed(request(script, fixes_of(shown)[0 if single else -1], in_place=True), PLAN)
     assert script.read_text() == other
     assert [path.name for path in script.parent.iterdir()] == ["train.py"]
     assert after["summary"].startswith("Nothing was written: ")
@@ -147,7 +147,7 @@ def test_a_file_that_changed_since_is_left_alone(script, single):
 
 def test_a_file_that_cannot_be_written_or_is_gone_is_a_sentence(script, monkeypatch):
     shown = checked(str(script), PLAN)
-    asked = request(script, shown, shown["findings"][0], in_place=True)
+    asked = request(script, fixes_of(shown)[0], in_place=True)
 
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
@@ -169,11 +169,11 @@ def test_a_notebook_s_cell_is_fixed_in_the_notebook(tmp_path):
         ' "print(smp.rank())"]}]}'
     )
     shown = checked(str(path), PLAN)
-    (finding,) = shown["findings"]
-    assert finding["place"] == f"{path}#cell-1:2"
-    after = fixed(request(path, shown, finding, in_place=True), PLAN)
+    (fix,) = fixes_of(shown)
+    assert fix[0][0] == f"{path}#cell-1:2"
+    after = fixed(request(path, fix, in_place=True), PLAN)
     assert "smp.init()\\nprint" in path.read_text() or '"smp.init()\\n"' in path.read_text()
-    assert after["findings"] == []
+    assert fixes_of(after) == []
 
 
 BROKEN = cells.V1.replace('"fp16": True', '"fp16": 1')
@@ -189,26 +189,24 @@ def test_the_panel_gets_findings_a_correction_and_a_comparison_with_the_plan_on_
     shown = pasted(BROKEN, small, small.plan, {})
     json.dumps(shown, allow_nan=False)
     assert shown["summary"].startswith("1 error")
-    assert [(one["id"], one["place"]) for one in shown["findings"]] == [("EST501", "line 14:")]
+    assert "line 14, EST501" in shown["html"]
     assert shown["corrected"] == cells.V1
-    assert shown["diff"].count("\n+") == 2
-    assert shown["comparison"]["gain"].startswith("Batch size")
-    assert any("tensor_parallel_degree=4" in line for line in shown["read"])
-    assert "Tensor parallel degree" in {row[0] for row in shown["comparison"]["rows"]}
+    page = unescape(re.sub("<[^>]*>", "", shown["html"]))
+    assert all(text in page for text in ("− ", '+ "fp16": True', "tensor_parallel_degree=4", "Batch size"))
     own = pasted(small.cell("v2"), small, small.plan, {})
-    assert (own["comparison"]["rows"], own["findings"]) == ([], [])
+    assert own["corrected"] == ""
+    assert "The same settings" in own["html"]
     named = cells.V1.replace('"microbatches": 4', '"microbatches": pieces')
-    unresolved, resolved = (pasted(named, small, small.plan, names)["unresolved"] for names in ({}, {"pieces": 4}))
-    assert any("pieces is set elsewhere" in line for line in unresolved)
-    assert resolved == []
+    unresolved, resolved = (pasted(named, small, small.plan, names)["html"] for names in ({}, {"pieces": 4}))
+    assert "pieces is set elsewhere" in unresolved
+    assert "pieces is set elsewhere" not in resolved
 
 
 def test_junk_is_a_sentence(small):
     for junk in ("", "x = 1", "def (", "a: [", "\x00"):
         shown = pasted(junk, small, small.plan, {})
         assert shown["summary"].endswith(".")
-        assert shown["findings"] == []
-        assert shown["comparison"] is None
+        assert shown["html"] == ""
 
 
 def test_a_cell_with_an_estimator_is_checked_as_one_and_not_run(shell):

@@ -11,7 +11,6 @@ import pytest
 
 import smp_advisor
 from smp_advisor.notebook.advisor import Advisor
-from smp_advisor.notebook.view_state import explanation
 from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.scaled.result import ScaledRun
 from smp_advisor.workload import Job, Model
@@ -92,7 +91,6 @@ def test_verdicts_reach_advice_report_widget_and_cells(profile):
     assert advice.warnings[:2] == found.verdicts
     for text in (advice.report(), advice.cell(sdk="v2"), advice.cell(sdk="v3"), advice.export("slurm")):
         assert all(verdict in " ".join(text.replace("#", " ").split()) for verdict in found.verdicts)
-    assert all(verdict in " ".join(explanation(advice)["because"]) for verdict in found.verdicts)
     assert "explodes" in Advisor(advice)._repr_mimebundle_()[0]["text/html"]
     assert "explodes" in str(found)
     assert "explodes" in found.as_html()

@@ -16,6 +16,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.checks import checked, fixed
 from smp_advisor.review.scripts import apply_fixes
 from smp_advisor.review.scripts.__main__ import main
+from tests.notebook.test_panels import fixes_of, request
 from tests.scripts import samples
 
 BROKEN = samples.PIPELINE.replace(", drop_last=True", "")
@@ -194,9 +195,8 @@ def test_the_command_and_the_panel_report_a_failing_write(script, capsys, monkey
     monkeypatch.setattr("pathlib.Path.replace", full)
     assert main([str(script), *NUMBERS, "--fix"]) == 2
     assert f"{script} cannot be written (No space left on device): it is unchanged." in capsys.readouterr().err
-    finding = next(finding for finding in shown["findings"] if finding["fix"])
-    request = {"path": str(script), "check": finding["id"], "place": finding["place"], "column": finding["column"]}
-    after = fixed({**request, "diff": finding["fix"]["diff"], "in_place": True}, PLAN)
+    (fix,) = (fix for fix in fixes_of(shown) if fix[0][1] == "SMP101")
+    after = fixed(request(script, fix, in_place=True), PLAN)
     assert after["summary"].startswith(f"Nothing was written: {script} cannot be written (No space left on device)")
     assert script.read_text() == text
     assert names(script.parent) == ["train.py"]

@@ -2,17 +2,14 @@
 
 export type Point = readonly [x: number, y: number];
 
-/** Width of a stretched drawing in its own units. */
-export const WIDE = 1000;
-
 /** A number with `digits` decimals, halves rounded up. */
 export const fixed = (value: number, digits: number): string => value.toFixed(digits);
 
 /** A coordinate, to a tenth. */
 export const number = (value: number): string => String(Math.floor(value * 10 + 0.5) / 10 || 0);
 
-/** Text as content or attribute of an element. */
-export const escape = (text: string): string =>
+/** Text as content of an element. */
+const escape = (text: string): string =>
   text.replace(/&/g, '&amp;').replace(/</g, '&lt;').replace(/>/g, '&gt;').replace(/"/g, '&quot;');
 
 const shape = (tag: string, attributes: string, title: string): string =>
@@ -32,12 +29,3 @@ export function path(style: string, points: readonly (Point | null)[], title = '
 }
 
 export const line = (style: string, x1: number, y1: number, x2: number, y2: number, title = ''): string => path(style, [[x1, y1], [x2, y2]], title);
-
-/** A dot, round however the drawing is stretched: its styles are those of the line's width. */
-export const dot = (style: string, x: number, y: number, title = ''): string => line(`smp-round ${style}`, x, y, x, y, title);
-
-/** A drawing as wide as its place. `description` states its contents for screen readers; without one, it is hidden from them. */
-export function stretched(height: number, description: string, parts: readonly string[]): string {
-  const role = description ? `role="img" aria-label="${escape(description)}"` : 'aria-hidden="true"';
-  return `<svg class="smp-chart smp-stretched" viewBox="0 0 ${WIDE} ${height}" preserveAspectRatio="none" ${role}>${parts.join('')}</svg>`;
-}

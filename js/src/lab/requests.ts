@@ -29,6 +29,7 @@ export function answerRequests(app: JupyterFrontEnd, tracker: INotebookTracker, 
     detail.outcome = insert(panel.content, index, ownerOf(place), detail);
     if (detail.outcome !== 'edited') {
       if (detail.plan) mark(place, detail.plan, view);
+      if (detail.run) void NotebookActions.run(panel.content, panel.sessionContext);
       // An output in a tab of its own can hide the notebook.
       if (!panel.isVisible) app.shell.activateById(panel.id);
     }

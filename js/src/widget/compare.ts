@@ -1,4 +1,3 @@
-import { comparisonTable } from './comparison';
 import type { Connection } from './connection';
 import { button, element, headerCell, keepKeys, setText } from './dom';
 import type { Panel } from './panel';
@@ -60,9 +59,11 @@ export class Compare implements Panel {
   private paint(data: Compared, into: HTMLElement): void {
     const focused = into.contains(document.activeElement) ? (document.activeElement as HTMLElement).dataset['key'] : undefined;
     const position = data.history.length - 1 - data.position;
+    const compared = element('div', 'smp-scroll');
+    compared.innerHTML = data.compared;
     into.replaceChildren(
       element('div', 'smp-ends', this.end(0, data), this.end(1, data)),
-      comparisonTable(data.compared),
+      compared,
       ...(data.snapshots.length > 0 ? [list('Kept plans', data.snapshots, (line, index) => this.ofSnapshot(line, index, data))] : []),
       list('History, newest first', [...data.history].reverse(), (_, index) => this.ofHistory(index, position), position)
     );

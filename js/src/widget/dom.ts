@@ -46,26 +46,8 @@ export function button(className: string, text: string, action: () => void): HTM
   return made;
 }
 
-/** A link to a page of documentation. Nothing is loaded before the user follows it. */
-export function sourceLink(url: string, title: string): HTMLAnchorElement | null {
-  if (!/^https:\/\//.test(url)) return null;
-  const made = keepKeys(element('a', 'smp-link', title || 'Source'));
-  made.href = url;
-  made.target = '_blank';
-  made.rel = 'noopener noreferrer';
-  return made;
-}
-
 export function disclosure(className: string, summary: Child[], ...body: Child[]): HTMLDetailsElement {
   return element('details', className, keepKeys(element('summary', 'smp-summary', ...summary)), ...body);
-}
-
-/** Show the definition of an element's text as its tooltip, if the glossary has one. */
-export function explain<T extends Element>(target: T, tooltips: Readonly<Record<string, string>>): T {
-  const text = tooltips[target.textContent ?? ''];
-  if (text) target.setAttribute('title', text);
-  else target.removeAttribute('title');
-  return target;
 }
 
 /** A heading of a table's row or column. */

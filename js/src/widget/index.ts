@@ -1,22 +1,19 @@
 import type { RenderProps } from '@anywidget/types';
 import { PRESENT_EVENT } from '../events';
 import { alternativesPanel, clustersPanel, modulesPanel } from './chart_panels';
-import { MemoryChart, TimeChart } from './charts';
-import { Checker } from './checker';
+import { CELL, Checker, SCRIPT } from './checks';
 import { Compare } from './compare';
 import { Connection } from './connection';
 import { Controls } from './controls';
 import { Curve } from './curve';
-import { disclosure, element, passShortcuts } from './dom';
-import { requirementsPanel, tablePanel, whyPanel } from './explanation';
+import { button, disclosure, element, passShortcuts } from './dom';
 import { Exporter } from './exporter';
-import { Facts } from './facts';
-import { stacked } from './panel';
+import { fixed, stacked, type Panel } from './panel';
 import { Picture } from './picture';
 import { Plans } from './plans';
 import { hasExtension } from './insert';
 import { MakeItFit } from './make_it_fit';
-import { Paste } from './paste';
+import { htmlPanel } from './remote_panel';
 import { runPanel } from './run_panel';
 import { Sentence } from './sentence';
 import { Session, type Screen } from './session';
@@ -103,18 +100,18 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const controls = new Controls(view, session, use, curve.node);
   const plans = new Plans(shown, view, connection, session);
   const undo = new Undo(session);
-  const checker = new Checker(view, (request, fail) => connection.request(request, fail));
-  const paste = new Paste(view, (request, fail) => connection.request(request, fail));
-  const time = stacked('smp-costs', new TimeChart(shown, () => exporter.insertKind('probe')), new MemoryChart(shown));
+  const html = (name: string, label = ''): Panel => htmlPanel(name, view, connection, label);
+  const measure = button('smp-button smp-small', 'Measure this', () => exporter.insertKind('probe'));
+  measure.title = 'Insert the cell of a short job that measures this step on one or two nodes';
   const tabs = new Tabs(view)
-    .add('time', 'Step time', time)
-    .add('why', 'Why', stacked('smp-why', tablePanel('ladder', view, connection), whyPanel(view, connection)))
+    .add('time', 'Step time', stacked('smp-costs', html('costs'), fixed(measure)))
+    .add('why', 'Why', html('why'))
     .add('clusters', 'Other clusters', clustersPanel(view, connection, changes => workload.change(changes)))
     .add('alternatives', 'Plans', alternativesPanel(view, connection, session))
     .add('compare', 'Compare', new Compare(view, connection, session))
-    .add('script', 'Your script', stacked('smp-script', exporter.preview, requirementsPanel(view, connection), checker, paste))
+    .add('script', 'Your script', stacked('smp-script', exporter.preview, html('requirements'), new Checker(SCRIPT, view, connection), new Checker(CELL, view, connection)))
     .add('run', 'Start and watch', runPanel(view, connection, () => exporter.insertKind('worth')))
-    .add('facts', 'Assumptions and facts', stacked('smp-more', new Facts(shown), tablePanel('ranks', view, connection, 'Contents of every GPU')), shown.assumptions.length);
+    .add('facts', 'Facts', stacked('smp-more', html('facts'), html('ranks', 'Contents of every GPU')));
   if (shown.has_modules) tabs.add('modules', 'Modules', modulesPanel(view, connection, session));
   const details = disclosure('smp-details', [element('b', '', 'Details'), ' ', element('span', 'smp-note', 'step time, why, other clusters, plans, script, start and watch, facts')], tabs.node);
   details.addEventListener('toggle', () => draw(session.screen));

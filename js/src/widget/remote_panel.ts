@@ -1,5 +1,5 @@
 import type { Connection } from './connection';
-import { button, element, setText } from './dom';
+import { button, element, keepKeys, setText } from './dom';
 import { same } from './look_ahead';
 import type { Panel } from './panel';
 import type { Screen } from './session';
@@ -114,4 +114,23 @@ export class RemotePanel<Data> implements Panel {
     this.again.hidden = true;
     setText(this.note, text);
   }
+}
+
+/**
+ * A page of the kernel, which escapes every text in it; parts that were open stay open. One with a label can be wider than
+ * its place: it scrolls, also by keyboard.
+ */
+export function htmlPanel(name: string, view: string, connection: Connection, label = ''): RemotePanel<{ html: string }> {
+  return new RemotePanel(name, view, connection, ({ html }, into) => {
+    const titleOf = (details: Element): string => details.querySelector('summary')?.textContent ?? '';
+    const open = new Set([...into.querySelectorAll('details[open]')].map(titleOf));
+    into.innerHTML = html;
+    into.querySelectorAll('details').forEach(details => (details.open ||= open.has(titleOf(details))));
+    into.querySelectorAll('summary').forEach(keepKeys);
+    if (!label) return;
+    keepKeys(into).classList.add('smp-scroll');
+    into.tabIndex = 0;
+    into.setAttribute('role', 'group');
+    into.setAttribute('aria-label', label);
+  });
 }

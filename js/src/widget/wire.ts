@@ -3,22 +3,6 @@
 export type Setting = number | string | boolean;
 export type Settings = Readonly<Record<string, Setting>>;
 
-export interface Fact {
-  label: string;
-  text: string;
-  mark: string;
-  note: string;
-}
-
-export interface StageGroup {
-  label: string;
-  /** GiB of each category. */
-  gib: number[];
-  /** Their sum before rounding. */
-  total_gib: number;
-  peak: boolean;
-}
-
 /** What strip and picture show of a plan. */
 export interface Costs {
   /** State against the required probability. */
@@ -60,15 +44,6 @@ export interface Snapshot extends Moment {
   likely: string;
   /** How exact (a word), value, unit, note and 95 % interval of speed, time and money. */
   headline: [about: string, value: string, unit: string, note: string, range: string][];
-  /** Value and note of each figure. */
-  figures: [value: string, note: string][];
-  stages: StageGroup[];
-  /** Seconds of each part of the step. */
-  seconds: number[];
-  /** Their sum before rounding. */
-  step_seconds: number;
-  /** Interval of the sum: "95 %: 3.02 to 4.87". */
-  step_range: string;
 }
 
 export interface Control {
@@ -112,102 +87,11 @@ export interface WayOut {
   workload: Readonly<Record<string, string>>;
 }
 
-export interface Step {
-  order: number;
-  technique: string;
-  title: string;
-  decision: 'used' | 'not used' | 'not possible';
-  because: string;
-  details: string;
-  trade_off: string;
-  figures: [label: string, value: string][];
-  source_title: string;
-  source_url: string;
-}
-
-export interface Difference {
-  setting: string;
-  reference: string;
-  recommended: string;
-  because: string;
-}
-
-export interface Reference {
-  name: string;
-  summary: string;
-  fits: boolean;
-  needed_gib: number;
-  differences: Difference[];
-  extrapolation: string;
-  source_url: string;
-}
-
-export interface Pitfall {
-  id: string;
-  severity: 'error' | 'warning' | 'info';
-  text: string;
-  source_url: string;
-}
-
-/** A finding of the script checker; `checks.py` is the other side. */
-export interface CheckedFinding {
-  id: string;
-  severity: 'error' | 'warning' | 'info';
-  /** File and line. */
-  place: string;
-  column: number;
-  /** Text of the line. */
-  text: string;
-  message: string;
-  consequence: string;
-  remedy: string;
-  source_title: string;
-  source_url: string;
-  /** A safe change that fixes it, if there is one. */
-  fix?: { description: string; diff: string } | null;
-  /** Reason for no fix, if the check has one in general. */
-  unfixed?: string;
-}
-
-/** All fixes in one diff. */
-export interface FixedTogether {
-  title: string;
-  diff: string;
-}
-
-/** Comparison of the pasted plan with the plan on screen; `checks.py` is the other side. */
-export interface PastedComparison {
-  gain: string;
-  rows: [setting: string, yours: string, recommended: string, because: string][];
-}
-
-/** Result of the check of a pasted cell, dictionary, recipe or request. */
-export interface Pasted {
-  summary: string;
-  read: string[];
-  findings: CheckedFinding[];
-  unresolved: string[];
-  diff: string;
-  /** Full text with all changes; empty without changes. */
-  corrected: string;
-  comparison: PastedComparison | null;
-}
-
-/** A term of the glossary with its source. */
-export interface Term {
-  term: string;
-  text: string;
-  title: string;
-  url: string;
-}
-
 /** Data that no control changes. */
 export interface Recommendation {
   title: string;
   /** Fields of the request; empty if it cannot be searched again. */
   workload: Field[];
-  facts: Fact[];
-  defaults: string[];
   /** Whether the model was profiled: its modules have a tab. */
   has_modules: boolean;
   /** Techniques of the recommended plan, and how certain the choice is. */
@@ -221,37 +105,11 @@ export interface Recommendation {
   usable_gib: number;
   /** Tokens of a sample if speed is in tokens per second; else 1. */
   per_sample: number;
-  categories: string[];
-  seconds: string[];
-  figures: string[];
   /** Titles of the groups of controls: AWS's order, further ones of the library, and those rarely changed. */
   groups: string[];
   names: string[];
   rows: string[];
   recommended: Snapshot;
-  assumptions: string[];
-  /** Definition of each label that the glossary explains. */
-  tooltips: Readonly<Record<string, string>>;
-  glossary: Term[];
-}
-
-/** Two plans next to each other; rows are label, first, second and change. `panels.py` is the other side. */
-export interface Comparison {
-  names: [first: string, second: string];
-  summary: string;
-  settings: string[][];
-  figures: string[][];
-}
-
-/** Reasons for the plan on the screen; `panels.py` is the other side. */
-export interface Why {
-  /** Sentences on how the search chose the recommended plan. */
-  because: string[];
-  /** The recommended plan and that on the screen; null if they are the same. */
-  compared: Comparison | null;
-  steps: Step[];
-  /** Null if AWS publishes no configurations of the library. */
-  reference: Reference | null;
 }
 
 /** The tab that compares plans. Lines of snapshots and history are a text, then fit, memory, speed, time and money. */
@@ -259,7 +117,8 @@ export interface Compared {
   /** Names of the plans that can be compared. */
   plans: string[];
   chosen: [first: string, second: string];
-  compared: Comparison;
+  /** Their settings and figures next to each other: HTML of the kernel, which escapes every text. */
+  compared: string;
   snapshots: string[][];
   history: string[][];
   /** Index of the plan on the screen in `history`. */
@@ -339,5 +198,5 @@ export type FromKernel =
   /** The kernel computes the answer, which takes seconds. */
   | { kind: 'started'; id: string }
   | { kind: 'panel'; id: string; name: string; settings: Settings; data: unknown }
-  | { kind: 'checked'; id: string; summary: string; findings: CheckedFinding[]; unresolved: string[]; together?: FixedTogether | null }
-  | ({ kind: 'pasted'; id: string } & Pasted);
+  /** The page of a check in which the kernel escapes every text, and the corrected cell; empty if nothing changes. */
+  | { kind: 'checked'; id: string; summary: string; html: string; corrected: string };

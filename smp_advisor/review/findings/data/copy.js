@@ -1,7 +1,7 @@
 (function (root) {
   // Buttons are made here, not written in the page: where scripts are not run there is nothing that does nothing.
   if (!root) return;
-  var status = root.querySelector('[role="status"]');
+  var status = root.querySelector('.smp-hidden[role="status"]');
   function say(text) {
     status.textContent = '';
     setTimeout(function () { status.textContent = text; }, 60);
@@ -68,6 +68,26 @@
       }
     });
     slot.appendChild(open);
+  });
+  root.querySelectorAll('[data-smp-insert]').forEach(function (slot) {
+    var source = root.querySelector('[data-smp-text="call"]');
+    if (!source || slot.firstChild) return;
+    var button = document.createElement('button');
+    button.type = 'button';
+    button.className = 'smp-primary';
+    button.textContent = slot.dataset.smpInsert;
+    button.dataset.lmSuppressShortcuts = 'true';
+    button.addEventListener('click', function () {
+      var cell = 'import smp_advisor as smpa\n\n' + source.textContent + '\nadvice';
+      var detail = { sources: [cell], what: 'advise', plan: '', mode: 'update', run: true };
+      var request = { bubbles: true, composed: true, cancelable: true, detail: detail };
+      if (!button.dispatchEvent(new CustomEvent('smp-advisor:insert-cell', request))) return say('Inserted a cell below, and ran it.');
+      copy(cell).then(function (done) {
+        if (!done) select(source);
+        say(done ? 'Copied the cell; paste it below.' : 'The code is selected: press Ctrl+C or Cmd+C.');
+      });
+    });
+    slot.appendChild(button);
   });
   root.querySelectorAll('summary').forEach(function (summary) {
     summary.dataset.lmSuppressShortcuts = 'true';
