@@ -18,6 +18,7 @@ from smp_advisor.libraries.schema import schema
 from smp_advisor.marks import dot, label, line, linear, path, rect, short, ticks
 from smp_advisor.runs.causes import is_assumed
 from smp_advisor.runs.measure import PROCESSOR
+from smp_advisor.runs.steps import STEADY_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +30,6 @@ _MANY_LINES = 200
 """Lines without a step after which the format is unknown."""
 IN_A_ROW = 5
 """Steps outside the interval, and polls without a line, that are an alarm."""
-STEADY_STEPS = 20
-"""Regular steps after which a run calibrates its own prediction."""
 _FULL = 0.97
 _DAY = 86_400
 

@@ -19,7 +19,6 @@ from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.measure import PREFERRED, PROCESSOR, timed
 from smp_advisor.runs.page import (
     IN_A_ROW,
-    STEADY_STEPS,
     Figure,
     alarms_of,
     conclusions_of,
