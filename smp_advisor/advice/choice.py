@@ -322,10 +322,13 @@ def _may_double(run: PlannedRun) -> bool:
     return run.job.global_batch_size is None and 2 * run.estimate.tokens_per_step <= run.job.max_tokens_per_step
 
 
-def _accumulations(run: PlannedRun) -> dict[str, WhatIf]:
+def _batches(run: PlannedRun) -> dict[str, WhatIf]:
+    """Return twice the batch, and the batch of each replica at once, each if possible."""
     result = {"batch": vary(run, batch_size=2 * run.plan.batch_size)} if _may_double(run) else {}
-    if run.plan.gradient_accumulation_steps > 1:
-        result["together"] = vary(run, gradient_accumulation_steps=1)
+    for parts in ("microbatches", "gradient_accumulation_steps"):
+        if getattr(run.plan, parts) > 1:
+            at_once: dict[str, Any] = {parts: 1}
+            result["together"] = vary(run, **at_once)
     return result
 
 
@@ -340,25 +343,7 @@ def _on_accumulation(run: PlannedRun, comparisons: Plans, estimates: Estimates) 
     if "gradient_accumulation_steps" in plan_fields(plan.library):
         rows.append(("gradient_accumulation_steps", str(steps)))
     sentences = [f"Each {owner} processes {plural(plan.batch_size, 'sample')}{times}.", _total(run, run.replicas)]
-    sentences += _larger(run, comparisons, estimates, {"batch": f"twice the batch ({2 * plan.batch_size})"})
     return _conclusion(run, comparisons, estimates, sentences, rows)
-
-
-def _microbatches(run: PlannedRun) -> dict[str, WhatIf]:
-    """Twice the batch, twice the microbatches, twice the active microbatches, each if possible."""
-    plan = run.plan
-    several_active = plan.pipeline_parallel_degree > 1 and plan.pipeline != "simple"
-    result = {"batch": vary(run, batch_size=2 * plan.batch_size)} if _may_double(run) else {}
-    if plan.microbatches > 1:
-        result["together"] = vary(run, microbatches=1)
-    if plan.batch_size % (2 * plan.microbatches) == 0:
-        more: dict[str, Any] = {"microbatches": 2 * plan.microbatches}
-        if several_active:  # only the microbatches change; the library's default of the active ones would follow them
-            more["active_microbatches"] = plan.active_in_flight
-        result["microbatches"] = vary(run, **more)
-    if several_active and plan.active_in_flight < plan.microbatches:
-        result["active"] = vary(run, active_microbatches=min(2 * plan.active_in_flight, plan.microbatches))
-    return result
 
 
 def _on_microbatches(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
@@ -377,15 +362,6 @@ def _on_microbatches(run: PlannedRun, comparisons: Plans, estimates: Estimates) 
             f"Every batch must be a multiple of {plan.microbatches}, including the last batch of an epoch: drop it with"
             " drop_last=True."
         )
-    active = min(2 * plan.active_in_flight, plan.microbatches)
-    changes = {
-        "batch": f"twice the batch ({2 * plan.batch_size})",
-        "microbatches": f"twice the microbatches ({2 * plan.microbatches}, each half as large)",
-        "active": f"{active} active microbatches instead of {plan.active_in_flight}",
-    }
-    sentences += _larger(run, comparisons, estimates, changes)
-    if run.job.global_batch_size is None and not _may_double(run):
-        sentences.append(f"Twice the batch would exceed the limit of {batch_limit(run.model, run.job)} per step.")
     rows = [
         ("batch_size", str(plan.batch_size)),
         ("microbatches", str(plan.microbatches)),
@@ -400,21 +376,19 @@ def _total(run: PlannedRun, copies: int) -> str:
     return f"{lead} a global batch of {global_batch(run.model, run.estimate)}."
 
 
-def _larger(run: PlannedRun, comparisons: Plans, estimates: Estimates, changes: Mapping[str, str]) -> list[str]:
-    """Return sentences on larger batches and parts, as far as there are such plans."""
-    sentences = [
-        f"With {change}{comparisons[key].aside}, the plan {compared(run.estimate, estimates[key])}."
-        f" It {fit(estimates[key], run.min_fit_probability)}."
-        for key, change in changes.items()
-        if key in estimates
-    ]
-    return sentences if run.job.global_batch_size is None else [*sentences, "The global batch is as requested."]
-
-
 def _conclusion(
     run: PlannedRun, comparisons: Plans, estimates: Estimates, sentences: list[str], rows: list[tuple[str, str]]
 ) -> Conclusion:
-    together, brief = estimates.get("together"), "The batch of each replica is processed at once."
+    larger, together = estimates.get("batch"), estimates.get("together")
+    brief = "The batch of each replica is processed at once."
+    if larger is not None:
+        change = f"twice the batch ({2 * run.plan.batch_size}){comparisons['batch'].aside}"
+        sentences.append(f"With {change}, the plan {compared(run.estimate, larger)}.")
+        sentences.append(f"It {fit(larger, run.min_fit_probability)}.")
+    elif run.job.global_batch_size is not None:
+        sentences.append("The global batch is as requested.")
+    elif not _may_double(run):
+        sentences.append(f"Twice the batch would exceed the limit of {batch_limit(run.model, run.job)} per step.")
     if together is not None:
         end = f"; at once would be {speed_of(run, together)}."
         if not fits(together, run.min_fit_probability):
@@ -422,17 +396,16 @@ def _conclusion(
         elif not run.fits:
             end = "; at once, it would fit."
         brief = f"Each replica processes its batch in parts{end}"
-    plans = (comparisons[key].plan for key in ("batch", "microbatches", "active") if key in estimates)
     return used(
         " ".join(sentences),
         brief=brief,
         figures=(*rows, ("global batch", global_batch(run.model, run.estimate))),
-        alternative=next(plans, None),
+        alternative=None if larger is None else comparisons["batch"].plan,
     )
 
 
-accumulation = Argument(_accumulations, _on_accumulation)
-microbatches = Argument(_microbatches, _on_microbatches)
+accumulation = Argument(_batches, _on_accumulation)
+microbatches = Argument(_batches, _on_microbatches)
 
 
 def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
@@ -462,28 +435,3 @@ def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
             reason = f", because twice the batch gains less than {percent(NEAR_BEST)} without more techniques"
     example = usual.example if model.sample_is_call else usual.example.partition(", ")[0]
     return f"{samples}{reason}. {example[0].upper()}{example[1:]}."
-
-
-def batch_note(model: Model, job: Job, estimate: Estimate, batch: BatchChoice) -> str:
-    """Return the plan's global batch, and the effect of twice and half of it."""
-    chosen = global_batch(model, estimate)
-    if batch.policy is None:
-        return f"Every plan keeps your global batch of {chosen}."
-
-    def change(ratio: float) -> str:
-        percents = round(100 * (ratio - 1))
-        return f"{percents:+d} %" if percents else "less than 1 %"
-
-    sentences = [f"You set no global batch size. The search chose {chosen}; {batch.policy.example}."]
-    limit = f"the limit of {batch_limit(model, job)}"
-    if batch.cap_binds:
-        cost = f"costs {percent(batch.cap_cost)} of speed" if batch.cap_cost >= 0.005 else "costs no speed"
-        sentences.append(f"Twice the batch would exceed {limit}, which {cost}.")
-    elif batch.larger_gain < NEAR_BEST:
-        near = f"{100 * NEAR_BEST:.0f} %"
-        sentences.append(f"Twice the batch and more, up to {limit}, gain less than {near} or do not fit.")
-    elif batch.twice is not None:
-        sentences.append(f"Twice the batch changes the speed by {change(batch.twice)}.")
-    if batch.half is not None:
-        sentences.append(f"Half the batch changes it by {change(batch.half)}.")
-    return " ".join(sentences)

@@ -20,7 +20,7 @@ from smp_advisor.advice.conclusion import (
 from smp_advisor.advice.ladder import technique_fields
 from smp_advisor.advice.practices import Step, order, practice, subset_tip
 from smp_advisor.advice.variants import PlannedRun, WhatIf, evaluate_best, vary, without
-from smp_advisor.costs.wording import compared, duration, first_sentence, fit, fits, listed, percent, plural, step_time
+from smp_advisor.costs.wording import duration, first_sentence, fits, listed, percent, plural, step_time
 from smp_advisor.costs.world import World
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import supported_families, supports_tensor_parallelism
@@ -36,14 +36,11 @@ _DOMINATED = 0.4
 
 
 def _tensor_degrees(run: PlannedRun) -> dict[str, WhatIf]:
-    """Degree 1 and half the degree if it is used; otherwise the powers of two within a node."""
-    degree, per_node = run.plan.tensor_parallel_degree, run.cluster.instance.gpus
-    if degree > 1:
-        degrees = {1, degree // 2} if degree % 2 == 0 else {1}
-    else:
-        degrees = {2**k for k in range(1, per_node.bit_length())}
-    change = without if degree > 1 else vary
-    return {str(d): change(run, tensor_parallel_degree=d) for d in sorted(degrees) if d <= per_node}
+    """Return degree 1 if more are used; otherwise the powers of two within a node."""
+    if run.plan.tensor_parallel_degree > 1:
+        return {"1": without(run, tensor_parallel_degree=1)}
+    degrees = (2**k for k in range(1, run.cluster.instance.gpus.bit_length()))
+    return {str(degree): vary(run, tensor_parallel_degree=degree) for degree in degrees}
 
 
 def _on_tensor(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
@@ -72,27 +69,14 @@ def _on_tensor(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Con
             " exchange otherwise crosses the network."
         )
     sentences.append(why_used(run, comparisons["1"], estimates.get("1")))
-    half = str(degree // 2)
-    if half != "1" and half in estimates:
-        sentences.append(
-            f"With half the degree{comparisons[half].aside}, the plan {compared(run.estimate, estimates[half])}."
-            f" It {fit(estimates[half], run.min_fit_probability)}."
-        )
-    vocabulary = _vocabulary(run) or (
-        "All layers are divided, because no modules dominate: the vocabulary tables have"
-        f" {percent(_vocabulary_share(run))} of the parameters."
-    )
-    return against(run, "used", comparisons["1"], estimates.get("1"), " ".join([*sentences, vocabulary]))
-
-
-def _vocabulary_share(run: PlannedRun) -> float:
-    own_head = 0 if run.model.head.tied else run.model.head.parameters
-    return (run.model.token_embedding_parameters + own_head) / run.model.parameter_count
+    because = " ".join(filter(None, (*sentences, _vocabulary(run))))
+    return against(run, "used", comparisons["1"], estimates.get("1"), because)
 
 
 def _vocabulary(run: PlannedRun) -> str:
     """Return the option of dividing the vocabulary tables alone; empty if they have few of the parameters."""
-    share = _vocabulary_share(run)
+    own_head = 0 if run.model.head.tied else run.model.head.parameters
+    share = (run.model.token_embedding_parameters + own_head) / run.model.parameter_count
     if share < _DOMINATED:
         return ""
     return (

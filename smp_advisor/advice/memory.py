@@ -23,7 +23,6 @@ from smp_advisor.libraries import get_library, schema
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.libraries.sharding import RESHARDING
-from smp_advisor.libraries.space import checkpointing_strategies
 
 if TYPE_CHECKING:
     from smp_advisor.advice.variants import Estimates, Plans
@@ -31,63 +30,33 @@ if TYPE_CHECKING:
 
 
 def _kinds(run: PlannedRun) -> dict[str, WhatIf]:
-    """No sharding, optimizer-state sharding, and every degree of sharded data parallelism."""
-    result = {
+    """Return no sharding, and optimizer-state sharding. The ladder has sharded data parallelism in its place."""
+    return {
         "nothing": without(run, shard_optimizer_state=False, sharded_data_parallel_degree=1),
         "optimizer": without(run, shard_optimizer_state=True, sharded_data_parallel_degree=1),
     }
-    if run.plan.sharded_data_parallel_degree == 1 and run.plan.pipeline_parallel_degree == 1:
-        for degree in divisors(run.replicas)[1:]:
-            result[f"sharded {degree}"] = vary(run, shard_optimizer_state=False, sharded_data_parallel_degree=degree)
-    return result
 
 
 def _on_kinds(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     if run.plan.sharded_data_parallel_degree > 1:
         return _sharded(run, comparisons, estimates)
-    instead = _instead(run, comparisons, estimates)
     if not run.plan.shard_optimizer_state:
         if run.data_parallel_degree == 1:
             return not_possible("There is only one data-parallel rank, so the optimizer state cannot be divided.")
         with_, estimate = comparisons["optimizer"], estimates.get("optimizer")
         reason = why_not_used(run, with_, estimate, name="shard_optimizer_state")
-        return against(run, "not used", with_, estimate, " ".join([reason, *instead]))
+        return against(run, "not used", with_, estimate, reason)
     nothing, estimate = comparisons["nothing"], estimates.get("nothing")
     undivided = f" (vs {_state(estimate)})" if estimate else ""
     state = "The optimizer state is" if run.job.precision == "fp32" else "Optimizer state and fp32 copies are"
-    sentences = (
-        f"{state} divided over {plural(run.replicas, 'replica')}: {_state(run.estimate)} per GPU{undivided}.",
-        why_used(run, nothing, estimate),
-        *instead,
-    )
-    return against(run, "used", nothing, estimate, " ".join(sentences))
+    divided = f"{state} divided over {plural(run.replicas, 'replica')}: {_state(run.estimate)} per GPU{undivided}."
+    return against(run, "used", nothing, estimate, f"{divided} {why_used(run, nothing, estimate)}")
 
 
 def _state(estimate: Estimate) -> str:
     peak = estimate.memory.peak
     value = peak.optimizer_state_gib + peak.fp32_copies_gib
     return gib(value) if value >= VISIBLE_GIB or not value else "less than 0.1 GiB"
-
-
-def _instead(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> list[str]:
-    """Sharded data parallelism in its place, at the smallest degree that fits (otherwise the largest)."""
-    if run.plan.pipeline_parallel_degree > 1:
-        return ["Sharded data parallelism in its place is not possible: it excludes pipeline parallelism."]
-    by_degree = {degree: estimates.get(f"sharded {degree}") for degree in divisors(run.replicas)[1:]}
-    estimated = {degree: estimate for degree, estimate in by_degree.items() if estimate is not None}
-    if not estimated:
-        return []
-    required = run.min_fit_probability
-    fitting = [degree for degree, estimate in estimated.items() if fits(estimate, required)]
-    degree = min(fitting) if fitting else max(estimated)
-    aside = comparisons[f"sharded {degree}"].aside
-    rank = "smallest degree that fits" if fitting else "largest degree"
-    return [
-        (
-            f"With sharded data parallelism in its place, at the {rank} ({degree}){aside},"
-            f" the plan {compared(run.estimate, estimated[degree])}. It {fit(estimated[degree], required)}."
-        )
-    ]
 
 
 def _sharded(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
@@ -199,18 +168,11 @@ def _on_strategy(run: PlannedRun, comparisons: Plans, estimates: Estimates, sent
     return against(run, "used", variant, estimate, " ".join(sentences), brief=brief)
 
 
-def _strategies(run: PlannedRun) -> list[str]:
-    """Strategies that the library has and the layers can use."""
-    setting = schema(run.plan.library).described("activation_checkpointing")
-    if setting is None or "contiguous" not in setting.choices:
-        return ["each"]
-    layers = -(-run.model.layer_count // run.plan.pipeline_parallel_degree)
-    return [str(name) for name in checkpointing_strategies(layers, run.plan.tensor_parallel_degree) if name]
-
-
 def _checkpointings(run: PlannedRun) -> dict[str, WhatIf]:
-    variants = {strategy: vary(run, activation_checkpointing=strategy) for strategy in _strategies(run)}
-    return {"none": without(run, activation_checkpointing=False), **variants}
+    """Return the plan without checkpointing if it is used, with that of each block otherwise."""
+    if run.plan.activation_checkpointing:
+        return {"none": without(run, activation_checkpointing=False)}
+    return {"each": vary(run, activation_checkpointing="each")}
 
 
 def _on_checkpointing(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
@@ -229,20 +191,6 @@ def _on_checkpointing(run: PlannedRun, comparisons: Plans, estimates: Estimates)
         f"Recomputation takes {live}{share:.0f} % of the step.",
         why_used(run, none, estimate, name="checkpointing"),
     ]
-    strategies = {name: estimates[name] for name in _strategies(run) if name != strategy and name in estimates}
-    if strategies:
-        best = min(strategies, key=lambda name: strategies[name].needed_gib)
-        leanest = strategies[best]
-        saves = leanest.needed_gib < run.estimate.needed_gib
-        lead = "Of the other strategies," if saves else "No other strategy needs less memory. The next,"
-        unit = {"each": "one unit per layer", "contiguous": "one unit for all layers of a stage"}.get(
-            best, f"units of {best.removeprefix('group_')} layers"
-        )
-        sentences.append(
-            f"{lead} {best!r} ({unit}){comparisons[best].aside}{' needs the least memory:' if saves else ','} it keeps"
-            f" {gib(leanest.memory.peak.activations_gib)} of activations per GPU; the plan"
-            f" {compared(run.estimate, leanest)}. It {fit(leanest, run.min_fit_probability)}."
-        )
     return against(run, "used", none, estimate, " ".join(sentences))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.advice import clusters
 from smp_advisor.advice.choice import (
     batch_neighbor,
-    batch_note,
+    batch_reason,
     beyond_positions,
     defaults,
     levers_used,
@@ -240,7 +240,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
     because = (
         *(() if sizes is None else sizes.lines()),
         why_this_plan(best, least),
-        batch_note(workload, job, plan_estimate, decision.batch),
+        f"The global batch is {batch_reason(workload, plan_estimate, decision.batch)}",
         pretraining_or_fine_tuning(workload, job) if is_named(request.model) else "",
         *warnings,
     )

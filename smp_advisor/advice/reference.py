@@ -13,7 +13,7 @@ from smp_advisor.advice.variants import PlannedRun, evaluate, vary
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs import Estimate
 from smp_advisor.costs import estimate as estimate_plan
-from smp_advisor.costs.wording import SAME, compared, duration, fit, listed, percent, throughput
+from smp_advisor.costs.wording import compared, fit, listed, percent, throughput
 from smp_advisor.libraries import Plan, schema
 from smp_advisor.libraries.groups import shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, supports_tensor_parallelism
@@ -84,19 +84,6 @@ def reference_rows(library: str = DEFAULT_LIBRARY) -> tuple[ReferenceRow, ...]:
     return tuple(rows)
 
 
-_TIME_PARTS = {
-    "forward_seconds": "forward passes",
-    "backward_seconds": "backward passes",
-    "recomputation_seconds": "recomputation",
-    "tensor_parallel_seconds": "the all-reduces of tensor parallelism",
-    "pipeline_bubble_seconds": "waiting in the pipeline",
-    "data_parallel_seconds": "reductions and gathers between replicas",
-    "optimizer_seconds": "the optimizer",
-    "offload_seconds": "host transfers",
-    "allocator_seconds": "the allocator, near full memory",
-}
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Setting:
     name: str
@@ -125,12 +112,8 @@ def differences(run: PlannedRun, row: ReferenceRow) -> tuple[Difference, ...]:
         comparison, estimate = comparisons[setting.name], estimates.get(setting.name)
         if estimate is None:
             return f"The reference's setting is not possible here: {comparison.obstacle}"
-        sentences = (
-            f"With the reference's setting{comparison.aside}, the plan {compared(run.estimate, estimate)}.",
-            f"It {fit(estimate, run.min_fit_probability)}.",
-            _largest_change(run.estimate, estimate),
-        )
-        return " ".join(filter(None, sentences))
+        change = f"With the reference's setting{comparison.aside}, the plan {compared(run.estimate, estimate)}."
+        return f"{change} It {fit(estimate, run.min_fit_probability)}."
 
     return tuple(
         Difference(
@@ -212,20 +195,6 @@ def _setting(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None: 
     parameter = schema(plan.library).described(name)
     title = parameter.title if parameter else name.capitalize()
     return _Setting(name=title, reference=reference, recommended=recommended, changes=changes)
-
-
-def _largest_change(current: Estimate, alternative: Estimate) -> str:
-    """The part of the step with most of the change in step time; empty if the time or the batch does not compare."""
-    if current.global_batch_size != alternative.global_batch_size:
-        return ""
-    total = alternative.step_seconds - current.step_seconds
-    if abs(total) < SAME * current.step_seconds:
-        return ""
-    sign = 1 if total > 0 else -1
-    part = max(_TIME_PARTS, key=lambda name: sign * (getattr(alternative.time, name) - getattr(current.time, name)))
-    before = duration(current, getattr(current.time, part))
-    after = duration(alternative, getattr(alternative.time, part))
-    return "" if before == after else f"Most of the change is in {_TIME_PARTS[part]}: {after}, vs {before}."
 
 
 _SAME_SIZE = 1.05

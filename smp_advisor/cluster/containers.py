@@ -72,7 +72,7 @@ class Container:
         return f"{accounts.get(region, self.account)}.dkr.ecr.{region}.{domain}/{self.repository}:{self.tag}"
 
     def runs_on(self, instance: Instance) -> bool:
-        """Whether the image is built for the processor of an instance."""
+        """Return whether the image is built for the processor of an instance."""
         return instance.cpu_architecture == self.cpu_architecture
 
 
@@ -88,7 +88,7 @@ def table_date() -> str:
 
 @cache
 def containers() -> tuple[Container, ...]:
-    """Every image of the table, oldest first within its repository."""
+    """Return every image of the table, oldest first within its repository."""
     return tuple(_container(row) for row in rows("smp_advisor.cluster", "data/containers.csv"))
 
 
@@ -114,13 +114,13 @@ def patched_pytorch(instance: Instance) -> Container | None:
 
 
 def image_at(uri: str) -> Container | None:
-    """The image of the table at an address; None for any other image."""
+    """Return the image of the table at an address; None for any other image."""
     tagged = (image for image in containers() if image.tag)
     return next((image for image in tagged if uri.endswith(f"/{image.repository}:{image.tag}")), None)
 
 
 def unlisted(repository: str, framework_version: str, py_version: str) -> Container:
-    """An image of a known repository that the table does not have: what it contains is unknown."""
+    """Return an image of a known repository that the table does not have: what it contains is unknown."""
     row = {"repository": repository, "framework_version": framework_version, "py_versions": py_version}
     return _container(dict.fromkeys(_COLUMNS, "") | row)
 

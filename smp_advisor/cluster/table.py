@@ -110,7 +110,7 @@ class Instance:
 
 @cache
 def board_rows() -> dict[str, dict[str, str]]:
-    """Rows of the table, by the name of the board in the instance table."""
+    """Return rows of the table, by the name of the board in the instance table."""
     return {row["gpu"]: row for row in rows("smp_advisor.cluster", "data/gpus.csv")}
 
 
@@ -131,7 +131,7 @@ def sources() -> tuple[SimpleNamespace, ...]:
 
 @cache
 def sagemaker_names() -> frozenset[str]:
-    """Every instance type of SageMaker training jobs, with and without GPUs (botocore's model of the API)."""
+    """Return every instance type of SageMaker training jobs, with and without GPUs (botocore's model of the API)."""
     text = (files("smp_advisor.cluster") / "data" / "instance_types.txt").read_text(encoding="utf-8")
     return frozenset(text.split())
 
@@ -222,7 +222,7 @@ def _with_gpu(name: str) -> list[Instance]:
 
 
 def not_covered(name: str) -> str:
-    """Sentence on an instance type without NVIDIA GPUs; empty for any other."""
+    """Return the sentence on an instance type without NVIDIA GPUs; empty for any other."""
     full = _full(name)
     family = full.removeprefix("ml.").split(".")[0]
     machines = next(
@@ -288,7 +288,7 @@ class Gpu:
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
-    """Every board of the table. Figures in the instance table have priority."""
+    """Return every board of the table. Figures in the instance table have priority."""
     machines = {entry.gpu: entry for entry in instances()}
     return tuple(_gpu(row, machines.get(row["gpu"])) for row in board_rows().values())
 

@@ -96,7 +96,7 @@ def dependent_settings(
 
 
 def with_prescaled_batch(plan: Plan, settings: Mapping[str, Any], model: Model, job: Job) -> dict[str, Any]:
-    """Fields of a plan with a prescaled batch if the model allows it, unless `plan` turns it off."""
+    """Return fields of a plan with a prescaled batch if the model allows it, unless `plan` turns it off."""
     if "prescaled_batch" not in settings:
         return dict(settings)
     degree = settings["tensor_parallel_degree"]
@@ -238,7 +238,7 @@ class Situation:
 
 
 def positions(situation: Situation) -> dict[str, list[Setting]]:
-    """Values of each control of the library; none for the schedule of a pipeline that the plan does not have."""
+    """Return values of each control of the library; none for the schedule of a pipeline that the plan does not have."""
     record = get_library(situation.plan.library)
     result: dict[str, list[Setting]] = {}
     gpus = shardable_gpus(situation.plan, situation.fields, situation.cluster.gpus)

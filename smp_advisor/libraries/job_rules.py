@@ -84,7 +84,7 @@ class Fault:
 
 
 def _fault(key: str, setting: str, changes: Mapping[str, str] | None = None, **values: object) -> Fault:
-    """The fault of a key of ``data/faults.toml`` with its slots filled."""
+    """Return the fault of a key of ``data/faults.toml`` with its slots filled."""
     entry: dict[str, str] = data_file("cluster", "faults")[key]
     problem, remedy = (entry[name].format(**values) for name in ("problem", "remedy"))
     severity: Literal["error", "warning"] = "warning" if entry.get("severity") == "warning" else "error"

@@ -168,7 +168,7 @@ class Layout:
         return len(self.tensor_parallel_degree)
 
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Layout:
-        """The layouts of some rows."""
+        """Return the layouts of some rows."""
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
         return replace(self, **columns)
 
@@ -178,7 +178,7 @@ class Layout:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Layout]) -> Layout:
-        """One layout of many with the same state bytes and stack."""
+        """Return one layout of many with the same state bytes and stack."""
         if any(getattr(part, name) != getattr(parts[0], name) for part in parts for name in _SHARED):
             raise ValueError("layouts with different state bytes, stacks or checkpoints cannot be concatenated")
         columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
@@ -318,7 +318,7 @@ def _exports_script(library: str, job: Job) -> bool:
 
 
 def of_own_code(job: Job, library: str) -> Job:
-    """The job with a script of the user's, whose loss and optimizer need not be those of the exported one."""
+    """Return the job with a script of the user's, whose loss and optimizer need not be those of the exported one."""
     if not _exports_script(library, job):
         return job
     record = get_library(library)
@@ -355,5 +355,5 @@ def _of_script(state: StateBytes, in_parts: bool, step_bytes: float) -> StateByt
 
 @cache
 def _prefers_cudnn(library: str, version: str, architecture: str) -> bool:
-    """Whether scaled_dot_product_attention is cuDNN's: from PyTorch 2.11 on sm_90 and sm_100 (sdp_utils.cpp)."""
+    """Return whether scaled_dot_product_attention is cuDNN's: from PyTorch 2.11 on sm_90 and sm_100 (sdp_utils.cpp)."""
     return architecture in ("9.0", "10.0") and release(image(library, version).framework_version) >= (2, 11)

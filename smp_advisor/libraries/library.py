@@ -30,22 +30,22 @@ class ControlCodec:
     """Controls with the names of their fields. Without checkpointing, its control has the value ``none``."""
 
     def settings(self, names: tuple[str, ...], fields: Mapping[str, Any]) -> Settings:
-        """Values of the controls for fields of a plan."""
+        """Return values of the controls for fields of a plan."""
         return {name: fields[name] or "none" if name == _CHECKPOINTING else fields[name] for name in names}
 
     def fields(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of a plan for values of controls."""
+        """Return fields of a plan for values of controls."""
         return {
             name: False if name == _CHECKPOINTING and value == "none" else value for name, value in settings.items()
         }
 
     def positions(self, name: str, shardable_gpus: int) -> Iterable[Setting] | None:
-        """Values of a control that is not a field of the plan; None for the values of the field."""
+        """Return values of a control that is not a field of the plan; None for the values of the field."""
         del name, shardable_gpus
         return None
 
     def label(self, name: str) -> str:
-        """Label of a control that is not a field; empty to use the title in the schema."""
+        """Return the label of a control that is not a field; empty to use the title in the schema."""
         del name
         return ""
 
@@ -236,10 +236,10 @@ def supported_families(technique: str, library: str, *, adapter: bool = False) -
 
 
 def supports(family: str, technique: str, library: str, *, adapter: bool = False) -> bool:
-    """Whether a library applies a technique to a family without extra code."""
+    """Return whether a library applies a technique to a family without extra code."""
     return family in supported_families(technique, library, adapter=adapter)
 
 
 def supports_tensor_parallelism(family: str, library: str = DEFAULT_LIBRARY) -> bool:
-    """Whether a library divides this family's layers without registration by the user."""
+    """Return whether a library divides this family's layers without registration by the user."""
     return supports(family, "tensor_parallel", library)

@@ -255,7 +255,7 @@ class Plan(_PlanFields):
 
     @classmethod
     def precision_fields(cls, precision: str) -> dict[str, Any]:
-        """Fields of a plan that trains in a precision; none if the plan does not decide it."""
+        """Return fields of a plan that trains in a precision; none if the plan does not decide it."""
         return {"precision": precision} if "precision" in plan_defaults(cls) else {}
 
     @classmethod
@@ -303,7 +303,7 @@ class Plan(_PlanFields):
 
     @classmethod
     def from_reading(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """Fields of a plan from a dictionary, with the library's values for missing settings."""
+        """Return fields of a plan from a dictionary, with the library's values for missing settings."""
         return settings
 
 

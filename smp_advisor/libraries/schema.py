@@ -206,7 +206,7 @@ class Schema:
         return MappingProxyType({entry.key: entry.default for entry in self.parameters if entry.exists_in(version)})
 
     def completed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings with the library's default for each missing one; older names set newer ones."""
+        """Return settings with the library's default for each missing one; older names set newer ones."""
         full = {**self.all_defaults, **settings}
         for parameter in self.aliases:
             if parameter.key in settings and parameter.alias_of not in settings:
@@ -227,7 +227,7 @@ class Schema:
 
 @lru_cache(maxsize=4096)
 def nearest(name: str, names: frozenset[str]) -> str | None:
-    """The most similar of some names, for "did you mean"."""
+    """Return the most similar of some names, for "did you mean"."""
     near = get_close_matches(name[:_LONGEST_NAME], sorted(names), n=1, cutoff=0.6)
     return near[0] if near else None
 

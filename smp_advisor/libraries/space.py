@@ -185,7 +185,7 @@ def technique_degrees(library: str, field: str, model: Model, cluster: Cluster, 
 
 
 def takes_prescaled_batch(family: str, sequence_length: int, tensor_parallel_degree: int, optimize: str) -> bool:
-    """Whether ``prescaled_batch`` can be on (SMP documentation, prescaled batch)."""
+    """Return whether ``prescaled_batch`` can be on (SMP documentation, prescaled batch)."""
     divides = sequence_length % tensor_parallel_degree == 0
     return optimize == "speed" and divides and supports(family, "prescaled_batch", "smp-v1")
 
@@ -240,7 +240,7 @@ class Space:
 
 
 def _column(parts: list[tuple[int, Any]]) -> NDArray[Any]:
-    """One column of blocks of rows, each with its values or with one value for all of them."""
+    """Return one column of blocks of rows, each with its values or with one value for all of them."""
     if not parts:
         return np.empty(0, dtype=np.int64)
     if any(isinstance(values, np.ndarray) for _, values in parts):
@@ -253,7 +253,7 @@ def _column(parts: list[tuple[int, Any]]) -> NDArray[Any]:
 def enumerate_plans(
     model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any] | None = None, *, library: str = DEFAULT_LIBRARY
 ) -> Space:
-    """All plans of a library on the cluster, including unpromising ones."""
+    """Return all plans of a library on the cluster, including unpromising ones."""
     names = plan_fields(library)
     own = {name: value for name, value in (pins or {}).items() if name in names}
     space: Space = get_library(library).space(model, cluster, job, own)
@@ -263,7 +263,7 @@ def enumerate_plans(
 def replica_space(
     library: str, model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any], strategies: Sequence[str] = ()
 ) -> Space:
-    """All plans of a library in which each GPU processes batches of its own."""
+    """Return all plans of a library in which each GPU processes batches of its own."""
     names = plan_fields(library)
     accumulates = "gradient_accumulation_steps" in names
     pairs = accumulated_batches(job, model, cluster.gpus, pins if accumulates else {**pins, _STEPS: 1})

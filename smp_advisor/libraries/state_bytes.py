@@ -104,7 +104,7 @@ class StateBytes:
 
 
 def loss_in_parts(job: Job) -> bool:
-    """Whether the exported script for FSDP or DDP computes the loss in parts although the job does not state it.
+    """Return whether the exported script for FSDP or DDP computes the loss in parts although the job does not state it.
 
     It does in fine-tuning, as TRL's trainers (1.16.0, ``add_fused_lm_head``), of models that predict the next token.
     """

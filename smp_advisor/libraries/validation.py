@@ -92,7 +92,7 @@ def setting_violations(settings: Mapping[str, Any], *, library: str) -> Iterator
 
 
 def fault_of(library: str, name: str, value: object) -> str:
-    """Why a field of a plan of a library cannot have a value, whatever the others are; empty if it can."""
+    """Return why a field of a plan of a library cannot have a value, whatever the others are; empty if it can."""
     facts = schema(library)
     setting, parameter = facts.setting(name), facts.parameter(name)
     if setting is not None:
@@ -250,7 +250,7 @@ def fields_from(
 
 
 def _setting(setting: Parameter, value: Any) -> Any:
-    """A script's setting as a plan stores it. Flags may be 1 and 0 or texts, and "none" is none."""
+    """Return a script's setting as a plan stores it. Flags may be 1 and 0 or texts, and "none" is none."""
     text = str(value).lower()
     if setting.key == "activation_checkpointing":
         # AWS's scripts have a flag here, which checkpoints each layer.
@@ -289,7 +289,7 @@ def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Jo
 
 
 def _container(plan: Plan, cluster: Cluster) -> Iterator[str]:
-    """The container of the library version, which must have code for the GPU."""
+    """Yield the container of the library version, which must have code for the GPU."""
     machine, chosen = cluster.instance, image(plan.library, plan.version)
     if chosen.drives(machine):
         return
@@ -351,7 +351,7 @@ def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance,
 
 
 def loaded_entirely(library: str, job: Job, model: Model, instance: Instance) -> str:
-    """Why the generated script cannot load a quantized base, of which each GPU has all before it is sharded."""
+    """Return why the generated script cannot load a quantized base, of which each GPU has all before it is sharded."""
     adapter, own = job.adapter, get_library(library)
     if adapter is None or not adapter.quantized or not own.divides_model or adapter.base_bits not in own.adapter_bases:
         return ""
@@ -361,7 +361,7 @@ def loaded_entirely(library: str, job: Job, model: Model, instance: Instance) ->
 
 
 def _has_trl(library: str, instance: Instance) -> bool:
-    """Whether the default image of a library on an instance has a PyTorch for which scripts install TRL."""
+    """Return whether the default image of a library on an instance has a PyTorch for which scripts install TRL."""
     version = version_on(library, default_version(library), instance)
     return release(image(library, version).framework_version) >= TRL_SINCE
 

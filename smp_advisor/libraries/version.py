@@ -82,7 +82,7 @@ def default_version(library: str) -> str:
 
 
 def default_of(library: str, among: Sequence[str]) -> str:
-    """The default version if it is among some versions, else the newest of them."""
+    """Return the default version if it is among some versions, else the newest of them."""
     usual = default_version(library)
     return usual if usual in among or not among else among[-1]
 
@@ -184,7 +184,7 @@ def is_supported(library: str, machine: Instance) -> bool:
 
 
 def unlisted_because(library: str, machine: Instance) -> str:
-    """Why an instance is on no list for a library, as a clause without a period; empty if it is on one."""
+    """Return why an instance is on no list for a library, as a clause without a period; empty if it is on one."""
     data = facts(library)
     rules, name = data["instances"], data["name"]
     if machine.custom or is_supported(library, machine):
@@ -207,7 +207,7 @@ def architecture_name(machine: Instance) -> str:
 
 
 def without_container(library: str, machine: Instance) -> str:
-    """Why no container of a library runs on an instance, as a clause; empty if one does."""
+    """Return why no container of a library runs on an instance, as a clause; empty if one does."""
     newest = images(library)[-1]
     if not newest.runs_on(machine):
         return sentence("libraries", "processor", machine=machine, library=facts(library)["name"], newest=newest)
@@ -218,7 +218,7 @@ def without_container(library: str, machine: Instance) -> str:
 
 
 def unconfirmed(library: str, machine: Instance) -> bool:
-    """Whether a library's image supports an instance that no list of AWS names."""
+    """Return whether a library's image supports an instance that no list of AWS names."""
     return any(gpu in machine.gpu.split() for gpu in facts(library)["instances"].get("unconfirmed_gpus", ()))
 
 
@@ -251,7 +251,7 @@ class TransformersFamily:
     """Precision of the softmax in eager attention, ``fp32`` or ``native``; empty where all releases agree."""
 
     def is_fused(self, transformers_version: str) -> bool:
-        """Whether a release runs fused attention."""
+        """Return whether a release runs fused attention."""
         runs = release(transformers_version)
         return bool(self.sdpa) and release(self.sdpa) <= runs and not (self.unfused and release(self.unfused) <= runs)
 

@@ -73,7 +73,7 @@ def prefetched_units(plans: PlanColumns) -> Floats:
 
 
 def _adapter_units(job: Job, state: StateBytes) -> StateBytes:
-    """The state with the units of adapters, as in Hugging Face's Trainer with PEFT (FSDP1).
+    """Return the state with the units of adapters, as in Hugging Face's Trainer with PEFT (FSDP1).
 
     Such runs hold about twice the checkpointed inputs of the same runs on one GPU, 7B to 70B, in 16 bits and quantized
     (fms-acceleration, refs/a100_80gb.csv of August 2024); the cause is not known. In the exported script
@@ -87,7 +87,7 @@ def _adapter_units(job: Job, state: StateBytes) -> StateBytes:
 
 
 def _as_exported(job: Job, state: StateBytes) -> StateBytes:
-    """The state with the way in which the exported script loads the model."""
+    """Return the state with the way in which the exported script loads the model."""
     if job.stack != "auto":
         return state
     bits = 16 if job.adapter is None else job.adapter.base_bits

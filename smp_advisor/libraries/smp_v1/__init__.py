@@ -112,7 +112,7 @@ _FIELDS = (*_TECHNIQUES, "prescaled_batch", "batch_size", "microbatches", "activ
 
 
 def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Space:
-    """All plans of SMP v1 on the cluster, including unpromising ones."""
+    """Return all plans of SMP v1 on the cluster, including unpromising ones."""
     shared = {
         "fp16": job.precision == "fp16",
         "bf16": job.precision == "bf16",

@@ -201,7 +201,7 @@ class SmpV1Controls(ControlCodec):
     """One choice of sharding: none, optimizer state, or everything over N GPUs."""
 
     def settings(self, names: tuple[str, ...], fields: Mapping[str, Any]) -> Settings:
-        """Values of the controls, with the library's default of active microbatches as a number."""
+        """Return values of the controls, with the library's default of active microbatches as a number."""
         active = fields["active_microbatches"] or default_active_microbatches(
             fields["pipeline_parallel_degree"], fields["microbatches"]
         )
@@ -211,7 +211,7 @@ class SmpV1Controls(ControlCodec):
         return super().settings(names, {**fields, "sharding": sharding, "active_microbatches": active})
 
     def fields(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of a plan. Active microbatches are None for the library's default."""
+        """Return fields of a plan. Active microbatches are None for the library's default."""
         fields = super().fields(settings)
         if "sharding" in fields:
             sharding = fields.pop("sharding")
@@ -231,7 +231,7 @@ class SmpV1Controls(ControlCodec):
         return ["none", _OPTIMIZER_STATE, *(f"{_SHARDED}{degree}" for degree in degrees)]
 
     def label(self, name: str) -> str:
-        """Label of the joint control."""
+        """Return the label of the joint control."""
         return "Sharding" if name == "sharding" else ""
 
     def described_by(self, name: str) -> str:

@@ -86,7 +86,7 @@ _FIELDS = ("partitions", "microbatches", "pipeline", "horovod", "batch_size")
 
 
 def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Space:
-    """All plans of SMP v1 with TensorFlow: partitions, batch, microbatches and both pipeline schedules."""
+    """Return all plans of SMP v1 with TensorFlow: partitions, batch, microbatches and both pipeline schedules."""
     shared = {"precision": job.precision, **{name: value for name, value in pins.items() if name not in _FIELDS}}
     blocks = _blocks(model, cluster, job, pins)
     return Space.of_blocks("smp-v1-tensorflow", cluster, job, _FIELDS, blocks, shared)

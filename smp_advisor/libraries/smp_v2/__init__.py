@@ -151,7 +151,7 @@ def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]
 
 
 def follow_ups(plan: Plan, settings: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
-    """The kind of offloading, and NCCL if SageMaker's own collectives do not run or have nothing to gather."""
+    """Return the kind of offloading, and NCCL if SageMaker's own collectives do not run or have nothing to gather."""
     result: dict[str, Any] = {}
     if settings["offload_activations"] != plan.offload_activations:
         result["sm_activation_offloading"] = None

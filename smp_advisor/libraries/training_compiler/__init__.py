@@ -60,12 +60,12 @@ class TestedModel:
 
 @cache
 def all_tested_models() -> tuple[TestedModel, ...]:
-    """Every row that has both batch sizes."""
+    """Return every row that has both batch sizes."""
     return tuple(TestedModel(**columns(TestedModel, row)) for row in rows(__name__, "tested_models.csv"))
 
 
 def nearest_tested(model: Model, instance: Instance, sequence_length: int, version: str) -> TestedModel | None:
-    """The row of this model's shape that is most like the job; None if AWS tested no such model."""
+    """Return the row of this model's shape that is most like the job; None if AWS tested no such model."""
     names = {
         name
         for name, (family, layers, hidden) in table(__name__, "tested_models.toml")["shapes"].items()
