@@ -346,6 +346,22 @@ def _on_accumulation(run: PlannedRun, comparisons: Plans, estimates: Estimates) 
     return _conclusion(run, comparisons, estimates, sentences, rows)
 
 
+def _microbatches(run: PlannedRun) -> dict[str, WhatIf]:
+    """Return `_batches`; where twice the batch is not possible, twice the microbatches and the active ones."""
+    plan, result = run.plan, _batches(run)
+    if "batch" in result and result["batch"].plan is not None:
+        return result
+    several_active = plan.pipeline_parallel_degree > 1 and plan.pipeline != "simple"
+    if plan.batch_size % (2 * plan.microbatches) == 0:
+        more: dict[str, Any] = {"microbatches": 2 * plan.microbatches}
+        if several_active:  # only the microbatches change; the library's default of the active ones would follow them
+            more["active_microbatches"] = plan.active_in_flight
+        result["microbatches"] = vary(run, **more)
+    if several_active and plan.active_in_flight < plan.microbatches:
+        result["active"] = vary(run, active_microbatches=min(2 * plan.active_in_flight, plan.microbatches))
+    return result
+
+
 def _on_microbatches(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     plan, tp, pp = run.plan, run.plan.tensor_parallel_degree, run.plan.pipeline_parallel_degree
     owner = f"pipeline of {pp} GPUs" if pp > 1 else "GPU"
@@ -396,16 +412,17 @@ def _conclusion(
         elif not run.fits:
             end = "; at once, it would fit."
         brief = f"Each replica processes its batch in parts{end}"
+    plans = (comparisons[key].plan for key in ("batch", "microbatches", "active") if key in estimates)
     return used(
         " ".join(sentences),
         brief=brief,
         figures=(*rows, ("global batch", global_batch(run.model, run.estimate))),
-        alternative=None if larger is None else comparisons["batch"].plan,
+        alternative=next(plans, None),
     )
 
 
 accumulation = Argument(_batches, _on_accumulation)
-microbatches = Argument(_batches, _on_microbatches)
+microbatches = Argument(_microbatches, _on_microbatches)
 
 
 def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
