@@ -23,6 +23,7 @@ from smp_advisor.costs.wording import (
     throughput,
     usd,
 )
+from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import Condition
 from smp_advisor.libraries.smp_v2 import SMDDP_INSTANCES
 from smp_advisor.libraries.training_compiler import TestedModel, nearest_tested
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 def _stated(technique: str, run: PlannedRun) -> Conclusion:
     """Return the first statement of ``practices.toml`` on a technique whose conditions hold, with its slots filled."""
-    facts = facts_of(run) | _of_start(run) | (_of_tests(run) if run.plan.library == "training-compiler" else {})
+    facts = facts_of(run) | _of_start(run) | (_of_tests(run) if get_library(run.plan.library).compiles else {})
     for entry in practice(technique, run.plan.library).statement:
         if all(Condition.parse(name, text).holds(facts, facts) for name, text in entry.get("when", {}).items()):
             return Conclusion(
@@ -74,13 +75,13 @@ _SHORTER_STEP = 0.2
 def _of_tests(run: PlannedRun) -> dict[str, Any]:
     """Facts of Training Compiler: the nearest model that AWS tested, the container, and the time of the run."""
     row, days, gpus = _tested(run), run.estimate.days, run.cluster.gpus
-    container = image("training-compiler", run.plan.version)
+    container = image(run.plan.library, run.plan.version)
     content = f"PyTorch {container.framework_version}"
     if container.transformers_version:
         content = f"transformers {container.transformers_version} with {content}"
     factor = row.factor if row else 2.0
     result: dict[str, Any] = {
-        "discontinued": library_facts("training-compiler")["discontinued"],
+        "discontinued": library_facts(run.plan.library)["discontinued"],
         "container_content": content,
         "samples": plural(run.plan.batch_size, "sample"),
         "tested": row is not None,
