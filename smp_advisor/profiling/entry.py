@@ -63,9 +63,10 @@ def profile(
     plan
         The plan that divides the batch. The copy uses its microbatches and activation checkpointing.
     inputs
-        Inputs of the forward method, used as they are: a tensor, tensors by name or by position, a ``DataLoader`` (its
-        first batch), or a function of (batch, sequence) that returns them. Tensors whose first size is 1 are a batch
-        of one. Others are never resized, and the figures are those of one such call: costs per sample require the
+        Inputs of the forward method: a tensor, tensors by name or by position, a ``DataLoader`` (its first batch), or
+        a function of (batch, sequence) that returns them. If the first dimension of all tensors has one size, it is
+        taken as the batch, unless the module takes no other size, loops over it, or has layers with time first. Other
+        tensors are used as they are, and the figures are those of one such call: costs per sample then require the
         function, or a list of two batches of different sizes.
     precision
         ``fp32``, ``amp`` (autocast), ``bf16`` (pure), ``fp16`` (SMP v1's wrapper, 20 bytes per parameter) or ``mixed``

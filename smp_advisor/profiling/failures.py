@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import linecache
 import re
 import sys
+import textwrap
 import traceback
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +92,35 @@ def reason(error: BaseException) -> str:
     return f"{meaning} ({frame})" if frame else meaning
 
 
+_MOST_READS = 1_000
+"""Times that one condition is read in a forward pass before it is the condition of a loop without an end."""
+
+
+class EndlessLoopError(ProfileError):
+    """A forward pass whose loop does not end by itself; the sentence names the line of the loop."""
+
+    @classmethod
+    def here(cls, count: str) -> EndlessLoopError:
+        """The loop of the user's code that runs now."""
+        path, _, line = _site()
+        source = linecache.getlines(path)
+        text = "the loop"
+        with contextlib.suppress(SyntaxError):
+            loops = [
+                node
+                for node in ast.walk(ast.parse(textwrap.dedent("".join(source))))
+                if isinstance(node, ast.While | ast.For) and node.lineno <= line <= (node.end_lineno or 0)
+            ]
+            line = max((node.lineno for node in loops), default=line)
+        if 0 < line <= len(source):
+            text = f"`{source[line - 1].strip()}`"
+        place = f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
+        return cls(
+            f"{text} ({place}) did not end within {count}: bound it, such as with a largest number of passes",
+            kind="error",
+        )
+
+
 _EQUAL = torch.ops.aten.equal.default
 _MOST_SITES = 12
 """Conditions in the source that are examined, one or two forward passes each."""
@@ -104,10 +138,15 @@ class Assumptions:
     value: bool
     checks: dict[Site, bool] = field(default_factory=dict)
     sites: dict[Site, str] = field(default_factory=dict)
+    reads: Counter[Site] = field(default_factory=Counter)
+    """Reads of each condition in the current forward pass."""
 
     def assumed(self, operator: Any, tensor: Tensor) -> bool | int | float:
         """Value of a condition that the model reads now."""
         site = _site()
+        self.reads[site] += 1
+        if self.reads[site] > _MOST_READS:
+            raise EndlessLoopError.here(f"{_MOST_READS:,} passes")
         self.sites.setdefault(site, f"{operator} of {tuple(tensor.shape)} {tensor.dtype}")
         value = self.checks.get(site, self.value)
         if operator is _EQUAL or tensor.dtype == torch.bool:
@@ -155,6 +194,8 @@ def _failing(forward: Callable[[Assumptions], object], assumptions: Assumptions)
     """The check that does not pass, if the forward pass raises its error."""
     try:
         forward(assumptions)
+    except EndlessLoopError:
+        raise
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         return assumptions.raised(error)
     return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.extrapolation import TOLERANCE
-from smp_advisor.profiling.failures import is_about_inputs, is_about_types, is_about_values, reason
+from smp_advisor.profiling.failures import EndlessLoopError, is_about_inputs, is_about_types, is_about_values, reason
 from smp_advisor.profiling.inferred_inputs import line_to_write
 from smp_advisor.profiling.inputs import example_inputs
 from smp_advisor.profiling.parts import Provenance
@@ -42,6 +42,8 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings, *, faile
             if name == "trace" and not error.kind:  # an error in the user's input: no other method would succeed
                 raise
             attempts.append((name, error))
+            if name == "trace" and isinstance(error, EndlessLoopError):  # with any values
+                break
         except Exception as error:  # noqa: BLE001 - a model may raise anything
             attempts.append((name, error))
             if is_about_types(error):
@@ -50,6 +52,9 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings, *, faile
         else:
             failures = tuple(f"Method {name!r} failed: {reason(error)}." for name, error in attempts)
             return dataclasses.replace(profile, warnings=(*profile.warnings, *failures))
+    is_endless = isinstance(attempts[-1][1], EndlessLoopError)
+    if _inferred_batch(profiled, settings) and not is_endless:
+        return profile_with_fallbacks(profiled, dataclasses.replace(settings, resized=False))
     raise ProfileError(_failure(profiled, attempts, supplied=settings.inputs is not None), kind="error")
 
 
@@ -64,6 +69,8 @@ def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]],
             fault, remedy = "the guessed inputs", ""
         line = line_to_write(module, guessed=None if supplied else example_inputs(module))
         return f"{profiled.name}.forward fails with {fault}: {reason(first)}. {remedy}{line}."
+    if isinstance(attempts[-1][1], EndlessLoopError):
+        return f"{profiled.name} cannot be profiled: {reason(attempts[-1][1])}; or pass Model.from_shape to advise."
     last = f" Real steps failed too: {reason(attempts[-1][1])}." if attempts[-1][0].startswith("real steps") else ""
     if isinstance(first, MemoryError):
         hint = "Raise memory_bytes="
@@ -95,21 +102,29 @@ class _NoBatchError(Exception):
 
 
 def _traced(profiled: ProfiledModel, settings: Settings) -> Profile:
-    can_resize = profiled.module is not None and settings.inputs is not None and settings.resized
+    inferred = _inferred_batch(profiled, settings)
     try:
-        profile = _labeled(trace(profiled, settings), "traced", "exact")
+        traced = trace(profiled, settings)
     except Exception as error:
-        if can_resize and is_about_inputs(error) and _is_one_sample(profiled, settings):
+        if inferred and is_about_inputs(error):
             raise _NoBatchError from error
         raise
+    profile = _labeled(traced, "traced", "exact")
     single, double = (profile.forward_flops(batch, profile.sequence) for batch in (1, 2))
-    if can_resize and single == double and _is_one_sample(profiled, settings):
+    costs = (profile.saved_bytes, profile.forward_flops)
+    is_compared = any(any(row) for cost in costs for row in cost.coefficients[2:])
+    if inferred and single == double:
         raise _NoBatchError
+    if inferred > 1 and (traced.is_looped or (is_compared and "tensors" not in profile.inputs)):
+        raise _NoBatchError  # rows that are looped over or compared are rather the tokens of one sample
     return profile
 
 
-def _is_one_sample(profiled: ProfiledModel, settings: Settings) -> bool:
-    return profiled.module is not None and example_inputs(profiled.module, settings.inputs).is_one_sample
+def _inferred_batch(profiled: ProfiledModel, settings: Settings) -> int:
+    """Samples of supplied tensors that are resized; 0 without."""
+    if profiled.module is None or settings.inputs is None or not settings.resized:
+        return 0
+    return example_inputs(profiled.module, settings.inputs).inferred_batch
 
 
 def _assuming(profiled: ProfiledModel, settings: Settings) -> Profile:

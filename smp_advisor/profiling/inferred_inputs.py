@@ -6,6 +6,7 @@ import ast
 import contextlib
 import inspect
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -54,8 +55,8 @@ class ExampleInputs:
     """Maximum tokens per sample; 0 for no limit."""
     description: str
     """Text for the user."""
-    is_one_sample: bool = False
-    """Whether the supplied tensors are a batch of one, which is repeated for larger ones."""
+    inferred_batch: int = 0
+    """Samples of the supplied tensors, if their first dimension is taken as the batch and resized; else 0."""
     scales: bool = True
     """Whether the number of samples can be chosen; if not, one sample stands for the supplied inputs together."""
 
@@ -86,8 +87,11 @@ _BATCH, _LENGTH = 7919, 7907
 def line_to_write(model: nn.Module, tensors: Mapping[str, Tensor] | None = None, *, guessed: Any = None) -> str:
     """Arguments of the forward method, and the line that passes them; of refused `guessed` inputs only the types."""
     if guessed is not None and isinstance(inputs := guessed.make(_BATCH, _LENGTH), Mapping):
-        types = {name: tensor.dtype for name, tensor in inputs.items() if isinstance(tensor, Tensor)}
-        tensors = {name: _empty(_BATCH, _LENGTH, dtype=kind) for name, kind in types.items()}
+        tensors = {
+            name: _empty(*sorted((_BATCH, _LENGTH), reverse=tensor.shape[:1] != (_LENGTH,)), dtype=tensor.dtype)
+            for name, tensor in inputs.items()
+            if isinstance(tensor, Tensor)
+        }
     parameters = arguments_of(forward_method(model))
     texts = {_BATCH: "batch", _LENGTH: "..."}
     names = _required(model) or [name for name, p in parameters.items() if p.kind not in VARIADIC][:2] or ["input"]
@@ -288,7 +292,8 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
         if layer is None and not place and required:
             layer = _first_layer(model, skipped=nn.Embedding if _TIMES & set(required) else nn.GroupNorm)
         form = _NAMED.get(name) if place and not isinstance(layer, nn.Embedding) else None
-        form = form or (None if layer is None else _form(model, layer, change, is_time=name in _TIMES))
+        if form is None and layer is not None:
+            form = _form(model, layer, change, is_time=name in _TIMES, is_sequence=bool(_SEQUENCES.search(name)))
         if form is not None:
             forms[name] = form
     missing = [name for name in required if name not in forms]
@@ -306,6 +311,11 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
     )
 
 
+_SEQUENCES = re.compile(
+    r"seq|states|actions|observations|trajector|frames|windows|series|histor|steps|episode|rollout|signals|returns|"
+    r"rewards|sentence|residues|events|measurements|readings"
+)
+"""Parts of names that people give to sequences of vectors."""
 _TIMES = frozenset({"t", "time", "times", "timestep", "timesteps", "sigma", "noise_level"})
 _NAMED: dict[str, tuple[str, Callable[[int, int], Tensor], bool]] = {
     **dict.fromkeys(_TIMES, ("a number per sample", lambda batch, _: _numbers(batch), False)),
@@ -407,7 +417,7 @@ def _entered(module: nn.Module, depth: int, place: int = 0) -> tuple[nn.Module |
 
 
 def _form(
-    model: nn.Module, layer: nn.Module, change: str = "", *, is_time: bool = False
+    model: nn.Module, layer: nn.Module, change: str = "", *, is_time: bool = False, is_sequence: bool = False
 ) -> tuple[str, Callable[[int, int], Tensor], bool] | None:
     """Text and tensor of the input of a layer, and whether a dimension is the number of tokens."""
     width = _width(layer)
@@ -428,9 +438,8 @@ def _form(
     if not width:
         return None
     kinds = nn.MultiheadAttention | nn.RNNBase | nn.TransformerEncoderLayer | nn.LayerNorm | nn.Conv1d
-    if not any(isinstance(part, nn.MultiheadAttention | nn.RNNBase) for part in model.modules()) and not isinstance(
-        layer, kinds
-    ):
+    mixes = any(isinstance(part, nn.MultiheadAttention | nn.RNNBase) for part in model.modules())
+    if not (mixes or is_sequence or isinstance(layer, kinds)):
         return f"{width} numbers", lambda batch, _: _numbers(batch, width), False
     is_first = not isinstance(layer, kinds) or getattr(getattr(layer, "self_attn", layer), "batch_first", True)
 

@@ -43,7 +43,7 @@ def _supplied(model: nn.Module, inputs: Any, *, resized: bool) -> ExampleInputs:
         inputs = (inputs,)
     if not isinstance(inputs, Mapping | tuple | list) and isinstance(inputs, Iterable):
         inputs = _first_batch(model, inputs)
-    batches = _two_batches(inputs) or (_batch_of_one(inputs) if resized else None)
+    batches = _two_batches(inputs) or (_of_one_batch(model, inputs) if resized else None)
     if batches is not None:
         return batches
     leaves = [leaf for leaf in tree_leaves(_plain(inputs)) if isinstance(leaf, Tensor)]
@@ -147,12 +147,21 @@ def _two_batches(inputs: Any) -> ExampleInputs | None:
     return ExampleInputs(make=make, has_sequence=False, description=f"two batches of {low} and {high} (supplied)")
 
 
-def _batch_of_one(inputs: Any) -> ExampleInputs | None:
-    """Inputs of any batch, if the first size of each tensor is 1; None for other inputs."""
+def _of_one_batch(model: nn.Module, inputs: Any) -> ExampleInputs | None:
+    """Inputs of any batch, if the first dimension of all tensors has one size; None for other inputs.
+
+    The trace refutes the inference: modules that take no other size, or that loop over the dimension, run the inputs
+    as they are.
+    """
     values, form = tree_flatten(_plain(inputs))
     leaves = [leaf for leaf in values if isinstance(leaf, Tensor) and leaf.ndim]
-    if any(leaf.shape[0] != 1 for leaf in leaves) or max((leaf.ndim for leaf in leaves), default=0) < 2:
+    sizes = {leaf.shape[0] for leaf in leaves}
+    most = max((leaf.ndim for leaf in leaves), default=0)
+    if len(sizes) != 1 or 0 in sizes or (sizes == {1} and most < 2):
         return None
+    size = sizes.pop()
+    if size > 1 and most > 2 and any(getattr(part, "batch_first", True) is False for part in model.modules()):
+        return None  # time comes first
 
     def make(batch: int, _: int) -> Any:
         return tree_unflatten(
@@ -164,7 +173,9 @@ def _batch_of_one(inputs: Any) -> ExampleInputs | None:
         )
 
     text = _described(leaves)
-    return ExampleInputs(make=make, has_sequence=False, description=text, is_one_sample=True)
+    if size > 1:
+        text = text.replace(" (supplied)", f", batch inferred from the first dimension: {size:,} samples (supplied)")
+    return ExampleInputs(make=make, has_sequence=False, description=text, inferred_batch=size)
 
 
 def _repeated(value: Tensor, shape: Sequence[int]) -> Tensor:

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from smp_advisor.profiling.failures import EndlessLoopError
 from smp_advisor.profiling.flop_formulas import computes_products, flop_formula
 from smp_advisor.profiling.operator_log import storage_key
 
@@ -28,6 +29,9 @@ _CONDITIONS = (_ATEN._local_scalar_dense.default, _ATEN.equal.default)
 """Operators that read a tensor's value."""
 _OF_ONE_TYPE = frozenset({_ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm})
 """Products that refuse operands of different types on real tensors, but not on fake ones."""
+_MOST_OPERATIONS = 100_000
+"""Operators of one step, which end a loop without an end. Those of Mamba without its kernels have
+7,000 at the sizes that are traced."""
 _DEVICE = torch.ops.prim.device.default
 """Reads the device of a fake tensor; autograd calls it for every operand."""
 
@@ -184,7 +188,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             types_text = ", ".join(str(value.dtype) for value in args if isinstance(value, Tensor))
             raise RuntimeError(f"expected operands of {packet} with the same dtype, not {types_text}")
         result = func(*args, **kwargs)
-        self.operations += 1
+        self._count_operation()
         if packet is _ATEN._to_copy:
             self._record_cast(args[0], result)
         formula = flop_formula(packet)
@@ -205,6 +209,11 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for leaf in tree_leaves(result):
                 self._add(leaf)
         return result
+
+    def _count_operation(self) -> None:
+        self.operations += 1
+        if self.operations > _MOST_OPERATIONS:
+            raise EndlessLoopError.here(f"{_MOST_OPERATIONS:,} operators")
 
     def _has_weight(self, args: tuple[Any, ...]) -> bool:
         return any(

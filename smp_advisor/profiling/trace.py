@@ -23,7 +23,7 @@ from smp_advisor.profiling.extrapolation import (
     stacks_that_ran,
     timeline,
 )
-from smp_advisor.profiling.failures import Assumptions, checks_of, is_about_values
+from smp_advisor.profiling.failures import Assumptions, EndlessLoopError, checks_of, is_about_values
 from smp_advisor.profiling.fake import fake_inputs
 from smp_advisor.profiling.parts import Agreement, Provenance
 from smp_advisor.profiling.patching import quiet
@@ -62,6 +62,8 @@ class Traced:
     """Whether the model reads random numbers, which were replaced by typical ones."""
     has_recurrent_layers: bool = False
     """Whether saved bytes include the reserve of recurrent kernels, whose size is not published."""
+    is_looped: bool = False
+    """Whether the module loops over the samples of a batch, as over the steps of one."""
 
 
 def trace(profiled: ProfiledModel, settings: Settings) -> Traced:
@@ -74,7 +76,10 @@ def trace(profiled: ProfiledModel, settings: Settings) -> Traced:
             untraced = () if ratios else ("Autocast was not traced: DDP plans count the activations of FSDP's.",)
             profile = replace(profile, autocast_ratios=ratios, warnings=(*profile.warnings, *untraced))
     return Traced(
-        profile=profile, has_drawn=tracer.mode.has_drawn, has_recurrent_layers=has_recurrent_layers(tracer.model)
+        profile=profile,
+        has_drawn=tracer.mode.has_drawn,
+        has_recurrent_layers=has_recurrent_layers(tracer.model),
+        is_looped=tracer.is_looped,
     )
 
 
@@ -118,6 +123,8 @@ def assumed_values(profiled: ProfiledModel, settings: Settings) -> tuple[Assumpt
             assumptions = Assumptions(value=value, checks=checks)
             try:
                 step = tracer.forward(assumptions)
+            except EndlessLoopError:
+                raise
             except Exception:  # noqa: BLE001 - a forward pass with a fixed number of layers
                 step = tracer.forward(assumptions, _ALL_REPEATS)
             forwards[value] = (step.forward_flops, step.saved_bytes)
@@ -153,9 +160,13 @@ class _NotTruncatable(Exception):  # noqa: N818 (leads to another method)
 class _Tracer(TracedSteps):
     """The steps of a model, fitted and checked."""
 
+    is_looped = False
+
     def profile(self) -> Profile:
         """Trace, extrapolate, and check against the full trace and an unseen size."""
         repeats, extrapolated, points, agreements = self._fitted()
+        sequence = self.samples.sequences[0]
+        self.is_looped = len({points[batch, sequence].operations for batch in self.samples.batches}) > 1
         if self.operations > _MOST_OPERATIONS:
             self.warnings.append(
                 f"The traced steps have {self.operations:,} operations, so that the check at an unseen size and "
@@ -282,6 +293,7 @@ class _Tracer(TracedSteps):
             plain, recomputing = (with_gathered_parameters(line, **sizes) for line in (plain, recomputing))
         return dataclasses.replace(
             counted,
+            batch=max(settings.batch, self.example.inferred_batch) if settings.batch == 1 else settings.batch,
             buffer_bytes=sum(b.untyped_storage().nbytes() for b in buffers),
             sequence=settings.sequence if self.is_real and not shorter else self.samples.sequence,
             has_sequence=self.example.has_sequence,

@@ -48,6 +48,10 @@ _SMALL_STATE = 0.1
 """The same for a plan that recomputes activations: dividing less than this does not spare it the recomputation."""
 _UNLIMITED = 10**15
 """Tokens per step that limit no batch."""
+_NO_STATE = 0.03
+"""Share of memory below which a division of the state saves nothing that anyone needs."""
+_NO_WORK = 0.001
+"""Share of the GPU's peak below which a step is launches and waits: its time does not rank libraries."""
 Obstacle = Literal["setting", "job", "framework", "instance", "memory"]
 
 
@@ -104,8 +108,8 @@ class Candidate:
     """Whether a script can be generated for the job, or the user has one."""
     fastest_divided: float = float("inf")
     """Tokens per second that a division of the model explains at most: those without the reduction of gradients, if a
-    replica's state leaves half of the memory free, or nine tenths with recomputation. Infinite where division also
-    saves memory."""
+    replica's state leaves half of the memory free, or nine tenths with recomputation; the plan's own where the state is
+    tiny or the step does no work. Infinite where division also saves memory."""
     optimizer_seconds: float = 0.0
     result: SearchResult | None = field(default=None, compare=False, repr=False)
     """The search for the fastest plan."""
@@ -240,6 +244,8 @@ def _fastest_divided(request: Request, job: Job, result: SearchResult) -> float:
     value = estimate(request.model, request.cluster, job, result.best())
     stage = value.memory.peak
     state = stage.parameters_gib + stage.gradients_gib + stage.optimizer_state_gib + stage.fp32_copies_gib
+    if state < _NO_STATE * value.usable_gpu_memory_gib or value.mfu < _NO_WORK:
+        return value.tokens_per_second
     share = _SMALL_STATE if value.plan.activation_checkpointing else _SPARE_STATE
     if state > share * value.usable_gpu_memory_gib:
         return float("inf")

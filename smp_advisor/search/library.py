@@ -238,7 +238,7 @@ def _with_the_batch(rival: Candidate, chosen: Candidate, request: Request) -> Ca
 
 
 _OF_OPTIMIZER = "because its GPUs share the optimizer step"
-_OF_LAYERS = "by other code or precision of the layers, not by dividing the model"
+_OF_LAYERS = "because of its code or precision, not because the model is divided"
 
 
 def _compared(rival: Candidate, chosen: Candidate, request: Request) -> str:

@@ -65,7 +65,7 @@ def model_from_profile(profile: Any) -> Model:
         note=_note(values, saved),
         activation_band=_BANDS[saved["confidence"]],
         sample_is_call=not values.get("scales", True),
-        verdicts=tuple(values.get("verdicts", ())),
+        verdicts=(*values.get("verdicts", ()), *model.verdicts),
     )
 
 
@@ -76,6 +76,8 @@ def _note(values: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
     uncounted = values.get("uncounted", ())
     missing = f"; FLOPs and times exclude {', '.join(uncounted[:3])}, which have no FLOP formula" if uncounted else ""
     sample = "" if values.get("scales", True) else "; a sample is one call with the inputs"
+    supplied = values.get("inputs", "")
+    sample = f"; inputs: {supplied.removesuffix(' (supplied)')}" if "inferred" in supplied else sample
     eager = "" if values.get("fusible_attention", True) else values.get("attention_reason", "")
     values = {**values, "precision": f"{precision} ({eager})" if eager else precision}
     method = saved["method"].replace("real steps", "extrapolated from real steps")
@@ -226,9 +228,14 @@ class _Measured:
         """A model of the measured blocks, and of the other parts of the module in the order of execution."""
         values, kinds = self.values, {place: self._block(self.kinds[place]) for place in dict.fromkeys(self.order)}
         blocks = [kinds[place] for place in self.order]
+        in_blocks = sum(block.parameters for block in blocks)
+        verdicts: tuple[str, ...] = ()
+        if in_blocks > values["parameter_count"]:
+            verdicts = (sentence("workload", "shared_parameters", name=values["name"]),)
+            share = Fraction(values["parameter_count"], in_blocks)
+            kinds = {place: _with_share(block, share) for place, block in kinds.items()}
+            blocks = [kinds[place] for place in self.order]
         outside = values["parameter_count"] - sum(block.parameters for block in blocks)
-        if outside < 0:
-            raise ModelError(sentence("workload", "shared_parameters", name=values["name"]))
         vocab, outputs = values["vocab"], values["outputs"]
         head, embedding, table = Head(kind="none", outputs=0, parameters=0, tied=False), 0, 0
         width, elements = self._width(kinds), 0.0
@@ -269,6 +276,7 @@ class _Measured:
             outside_elements=elements,
             fixed_sequence_length=None if self.power and vocab else self.sequence,
             config_json=values["config_json"],
+            verdicts=verdicts,
         )
 
     def _width(self, kinds: Mapping[int, Block]) -> int:
@@ -496,6 +504,12 @@ class _Measured:
         saved = self._factor(kind["saved_bytes"], 2)
         dropout, head_dim = saved > (self.element + 4.5) * heads, max(1, round(width / heads))
         return (Attention(heads=heads, kv_heads=heads, head_dim=head_dim, dropout=dropout, scores_in_fp32=True),)
+
+
+def _with_share(block: Block, share: Fraction) -> Block:
+    """The block with its share of parameters that several blocks have in common."""
+    parameters, replicated = (int(count * share) for count in (block.parameters, block.replicated_parameters))
+    return dataclasses.replace(block, parameters=parameters, replicated_parameters=replicated)
 
 
 def _part_of(path: str, rows: Mapping[str, Mapping[str, Any]], limit: float) -> str:

@@ -5,7 +5,7 @@ import pytest
 import smp_advisor
 from smp_advisor.errors import ProfileError
 from tests.deferred import Deferred, deferred
-from tests.profiling.shared import plain_profile, profiled
+from tests.profiling.shared import net, plain_profile, profiled
 
 pytestmark = pytest.mark.torch
 
@@ -81,6 +81,23 @@ def test_sparse_embeddings_are_traced():
     assert traced(model).forward_flops == traced(Tower()).forward_flops
 
 
+def test_a_loop_on_a_traced_value_ends_as_its_values_let_it_or_by_a_count_that_names_its_line(monkeypatch):
+    monkeypatch.setattr("smp_advisor.profiling.failures._MOST_READS", 50)
+    monkeypatch.setattr("smp_advisor.profiling.step_recorder._MOST_OPERATIONS", 500)
+
+    def forward(self, x):
+        while x.abs().mean() > self.least:
+            x = 0.5 * self.layer(x)
+        return self.layer(x)
+
+    profile = traced(net(forward, least=0.1, layer=torch.nn.Linear(8, 8)), inputs=torch.ones(4, 8))
+    assert methods(profile)["FLOPs"][0] == "real steps"
+    with pytest.raises(
+        ProfileError, match=r"`while x.abs\(\).mean\(\) > self.least:` \(test_fallback.py:\d+\) did not"
+    ):
+        traced(net(forward, least=-1.0, layer=torch.nn.Linear(8, 8)), inputs=torch.ones(4, 8))
+
+
 def test_an_error_of_the_model_is_no_hint_to_pass_inputs():
     with pytest.raises(ProfileError, match="the cluster is on fire") as caught:
         traced(Broken())
@@ -99,7 +116,7 @@ def test_odd_inputs_are_asked_for_and_taken():
         smp_advisor.profile(Odd())  # the first of several failures
     inputs = {"x": torch.zeros(2, 8), "mask": torch.zeros(2, 8), "extra": [(None, {"bias": torch.zeros(2, 8)})]}
     profile = smp_advisor.profile(Odd(), stages=("trace",), inputs=inputs, precision="fp32")
-    assert profile.forward_flops(1, 1) == 2 * 2 * 8 * 8
+    assert profile.forward_flops(2, 1) == 2 * 2 * 8 * 8
     assert profile.inputs.endswith("(supplied)")
 
 

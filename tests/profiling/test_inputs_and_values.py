@@ -70,22 +70,48 @@ def test_a_table_of_positions_limits_the_tokens():
     assert example_inputs(minimal_gpt()).longest == 256
 
 
-def test_supplied_inputs_are_never_resized():
-    example = example_inputs(nn.Conv2d(3, 4, 3), torch.zeros(3, 100, 100))
+def test_supplied_inputs_without_a_common_batch_are_never_resized():
+    example = example_inputs(nn.GRU(8, 4), torch.zeros(3, 100, 8))  # time first
     assert not example.scales
-    assert example.make(7, 512)[0].shape == (3, 100, 100)
+    assert example.make(7, 512)[0].shape == (3, 100, 8)
     nodes = {"x": torch.zeros(100, 16), "edge_index": torch.zeros(2, 400, dtype=torch.long)}
     assert {name: tuple(v.shape) for name, v in example_inputs(nn.Linear(16, 4), nodes).make(2, 64).items()} == {
         "x": (100, 16), "edge_index": (2, 400)
     }  # fmt: skip
 
 
-def test_a_sample_is_a_call_with_the_supplied_inputs():
-    profile = profiled(nn.Linear(8, 4), precision="fp32", inputs=torch.zeros(5, 8))
+@pytest.mark.parametrize(
+    ("build", "shape", "forward_flops"),
+    [
+        (lambda: nn.Conv2d(3, 4, 3), (3, 10, 10), 2 * 3 * 4 * 9 * 64),  # takes no batch of two
+        (lambda: net(lambda self, x: sum(map(self.layer, x)), layer=nn.Linear(8, 4)), (5, 8), 2 * 5 * 8 * 4),
+        (lambda: net(lambda self, x: self.layer(x) @ x.T, layer=nn.Linear(8, 8)), (5, 8), 2 * 5 * 8 * (8 + 5)),
+    ],
+)
+def test_a_sample_is_a_call_where_the_first_dimension_is_no_batch(build, shape, forward_flops):
+    profile = profiled(build(), precision="fp32", inputs=torch.zeros(shape))
     assert not profile.scales
-    assert profile.forward_flops(1) == 2 * 5 * 8 * 4
+    assert profile.forward_flops(1) == forward_flops
     assert profile.forward_flops(3) == 3 * profile.forward_flops(1)
     assert "a sample is one call with the inputs" in Model.from_profile(profile).note
+
+
+def test_the_first_dimension_that_all_tensors_share_is_the_batch_and_shown_as_inferred():
+    towers = net(
+        lambda self, user, dense: self.tower(torch.cat([self.users(user), dense], 1)),
+        users=nn.Embedding(1000, 8), tower=nn.Linear(11, 4),
+    )  # fmt: skip
+    profile = profiled(towers, precision="fp32", inputs=(torch.zeros(512, dtype=torch.long), torch.zeros(512, 3)))
+    assert (profile.scales, profile.batch) == (True, 512)
+    assert profile.forward_flops(1) == 2 * 11 * 4
+    assert "batch inferred from the first dimension: 512 samples" in Model.from_profile(profile).note
+
+
+def test_a_name_that_says_sequence_has_three_dimensions():
+    actor = net(lambda self, trajectories: self.layer(trajectories), layer=nn.Linear(17, 4))
+    example = example_inputs(actor)
+    assert tuple(example.make(2, 16)["trajectories"].shape) == (2, 16, 17)
+    assert example.has_sequence
 
 
 def test_two_batches_and_functions_show_the_batch():
@@ -103,7 +129,7 @@ def test_two_batches_and_functions_show_the_batch():
 def test_the_first_batch_of_a_data_loader_is_taken():
     data = torch.utils.data.TensorDataset(torch.zeros(32, 8), torch.zeros(32))
     example = example_inputs(nn.Linear(8, 4), torch.utils.data.DataLoader(data, batch_size=4))
-    assert [tuple(part.shape) for part in example.make(1, 1)] == [(4, 8)]  # forward takes no target
+    assert [tuple(part.shape) for part in example.make(4, 1)] == [(4, 8)]  # forward takes no target
 
 
 def named(self, x, timesteps, lengths, coords):

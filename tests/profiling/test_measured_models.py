@@ -14,7 +14,7 @@ from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.workload import Adapter, Job, Model
 from tests.deferred import Deferred, deferred
-from tests.profiling.shared import profiled
+from tests.profiling.shared import net, profiled
 
 pytestmark = pytest.mark.torch
 
@@ -138,3 +138,19 @@ def test_a_module_of_a_known_family_is_counted_without_a_trace():
 def test_what_is_no_trace_is_refused():
     with pytest.raises(ModelError, match="A profile must be"):
         Model.from_profile({"parameters": 3})
+
+
+def test_parameters_that_blocks_share_are_counted_once_and_no_small_model_is_divided():
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block["out"](block["shared"](x))
+        return x
+
+    shared = torch.nn.Linear(32, 64)
+    blocks = [torch.nn.ModuleDict({"shared": shared, "out": torch.nn.Linear(64, 32)}) for _ in range(3)]
+    module = net(forward, blocks=torch.nn.ModuleList(blocks))
+    profile = smp_advisor.profile(module, inputs=torch.zeros(256, 32), stages=["trace"])
+    advice = smp_advisor.advise(profile, "ml.g5.12xlarge")
+    assert advice.model.parameter_count == sum(p.numel() for p in module.parameters())
+    assert advice.plan.library == "ddp"
+    assert "share parameters" in str(advice)

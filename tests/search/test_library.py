@@ -155,7 +155,7 @@ def test_frameworks_decide_containers_and_attention():
     assert sized.estimate.tokens_per_second == advice.estimate.tokens_per_second
 
 
-@pytest.mark.parametrize(("optimizer_seconds", "cause"), [(2e-4, "share the optimizer step"), (6e-4, "of the layers")])
+@pytest.mark.parametrize(("optimizer_seconds", "cause"), [(2e-4, "share the optimizer step"), (6e-4, "its code")])
 def test_a_library_that_is_faster_where_a_replica_fits_has_the_cause(optimizer_seconds, cause):
     request = request_of(GPT2, Cluster("ml.p4d.24xlarge", 1), Job())
     chosen = Candidate(library="ddp", tokens_per_second=1000, fastest_divided=1100, optimizer_seconds=5e-4)
