@@ -76,6 +76,8 @@ class Option:
     choices: tuple[str, ...] = ()
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other names of choices: ``bfloat16`` for ``bf16``."""
+    instead: Mapping[str, str] = field(default_factory=dict)
+    """What to pass instead of values that are no choices, but known."""
     binary: bool = False
     """Whether ``4k`` is 4,096."""
     help: str = ""
@@ -117,7 +119,9 @@ class Option:
             case "choice":
                 name = self.choice(value)
                 if name not in self.choices:
-                    raise AdvisorError(f"{title} must be one of {', '.join(self.choices)}, not {shown(value)}.")
+                    instead = f": {self.instead[name]}" if isinstance(name, str) and name in self.instead else ""
+                    choices = ", ".join(self.choices)
+                    raise AdvisorError(f"{title} must be one of {choices}, not {shown(value)}{instead}.")
                 return name
             case "flag":
                 if not isinstance(value, bool):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -62,8 +63,8 @@ class Container:
 
     @property
     def is_patched(self) -> bool:
-        """Whether AWS patches the image on the day of the table."""
-        return self.end_of_support >= table_date()
+        """Whether AWS patches the image today, as far as the table knows."""
+        return self.end_of_support >= max(table_date(), today())
 
     def uri(self, region: str) -> str:
         """Address in a region. Where the account of the registry is not in the table, it is that of most regions."""
@@ -80,6 +81,11 @@ def version_pair(text: str) -> tuple[int, int]:
     """``(8, 6)`` of ``"8.6"``."""
     major, minor = text.split(".")
     return int(major), int(minor)
+
+
+def today() -> str:
+    """The day of the answer (ISO 8601), on which images that AWS patched on the day of the table may be without."""
+    return date.today().isoformat()  # noqa: DTZ011 - the user's own day
 
 
 def table_date() -> str:
@@ -107,7 +113,7 @@ def container(repository: str, framework_version: str, transformers_version: str
 
 
 def patched_pytorch(instance: Instance) -> Container | None:
-    """The newest plain image of PyTorch that AWS patches on the day of the table and that runs on an instance."""
+    """The newest plain image of PyTorch that AWS patches and that runs on an instance."""
     plain = [image for name in ("pytorch-training", "pytorch") for image in containers_of(name)]
     usable = [image for image in plain if image.is_patched and image.drives(instance) and image.runs_on(instance)]
     return usable[-1] if usable else None

@@ -8,6 +8,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.core.elementwise import maximum, minimum, where
+from smp_advisor.workload.adapter import fp32_parameters
 from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
@@ -291,7 +292,7 @@ def _stage_parameters(model: Model, stage: Stage) -> _StageParameters:
         experts=experts,
         adapters=float(sum(block.adapter_parameters * count for block, count in blocks)),
         unpacked=float(sum(block.unpacked_parameters * count for block, count in blocks)),
-        fp32=float(sum(block.fp32_parameters * count for block, count in blocks)),
+        fp32=float(sum(fp32_parameters(block, model.family) * count for block, count in blocks)),
         vocabulary=vocabulary,
         outside=outside,
     )

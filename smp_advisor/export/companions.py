@@ -138,7 +138,7 @@ def permissions_cell(cluster: Cluster, plan: Plan, *, model_name: str = "", sdk:
     """
     require_sagemaker(cluster)
     chosen = JobOptions.of(options)
-    checks_network = chosen_sdk(sdk) == "v3"
+    checks_network = chosen_sdk(sdk, image(plan.library, plan.version)) == "v3"
     return render(
         "permissions.py.in",
         policy=policy(plan, chosen, model_name=model_name, checks_network=checks_network),

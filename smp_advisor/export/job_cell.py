@@ -85,10 +85,11 @@ def installed_sdk() -> Sdk | None:
     return None
 
 
-def chosen_sdk(sdk: str) -> Sdk:
-    """The requested version; for ``"auto"`` the installed version, or version 2, which supports every library."""
+def chosen_sdk(sdk: str, container: Container) -> Sdk:
+    """The requested version; for ``"auto"`` the installed version, or version 3, if it has the container."""
     if sdk == "auto":
-        return installed_sdk() or "v2"
+        has_container = container.sdk_3 is not None or container.tag
+        return installed_sdk() or ("v3" if has_container else "v2")
     if sdk not in ("v2", "v3"):
         raise ExportError(f'sdk must be "auto", "v2" or "v3", not {sdk!r}.')
     return sdk  # type: ignore[return-value]  # compared above
@@ -116,10 +117,11 @@ def estimator_cell(
     its reader sets a variable. The warnings of `script_check` about a script of the user are in the header. The options
     are those of `JobOptions`.
     """
-    chosen, job_options = chosen_sdk(sdk), JobOptions.of(options)
+    job_options = JobOptions.of(options)
     content = launch(
         model, cluster, job, plan, job_options, min_fit_probability=min_fit_probability, script_check=script_check
     )
+    chosen = chosen_sdk(sdk, content.container)
     oldest = _oldest_release(chosen, None if job_options.image_uri else content.container)
     parts, requirement = oldest.split(".")[:2], f'"sagemaker>={oldest},<{_TESTED[chosen][1]}"'
     packs, sdk_name = chosen == "v3" and not content.torchrun, f"{chosen[1]} of the SageMaker Python SDK"
@@ -133,7 +135,7 @@ def estimator_cell(
     # Scripts of SMP v1 and before read no conversations, and FSx has no files here.
     reads_rows = content.generated and content.library.script == "torch" and architecture_of(model).reads_text
     training = content.training
-    tunes = training is not None and training.tunes
+    tunes = training is not None and training.tunes and job_options.objective != "dpo"
     values: dict[str, object] = {
         "header": comments(sentences),
         "objection": " ".join(content.run.objections),
@@ -148,11 +150,12 @@ def estimator_cell(
         "export_line": export_line(content.training) if content.training is not None else "",
         "requirements": content.requirements,
         "companions": Expression("\n".join(writes)),
-        "train": content.inputs.get("train"),
         "v3": chosen == "v3",
         "tunes": tunes,
         "preferences": job_options.objective == "dpo",
-        "checks_data": reads_rows and isinstance(content.inputs.get("train"), str),
+        "channels": (channels := {name: place for name, place in content.inputs.items() if isinstance(place, str)}),
+        "checks_data": content.generated and channels,
+        "checks_rows": reads_rows and "train" in channels,
         "packs": packs,
         "own_file": chosen == "v3" and not content.generated and job_options.source_dir is None,
         "generated": content.generated,

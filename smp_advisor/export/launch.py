@@ -24,6 +24,7 @@ from smp_advisor.export.options import (
 )
 from smp_advisor.export.run import Run, Schedule, run_of, schedule_of
 from smp_advisor.export.script import builds, companions, requirements, script_name, writable
+from smp_advisor.export.script_trl import paired
 from smp_advisor.export.template import Expression
 from smp_advisor.libraries.job_rules import MAX_RUN_SECONDS, JobTerms
 from smp_advisor.libraries.library import get_library
@@ -152,7 +153,7 @@ def launch(
     `reads_data`: whether such a job has data, which on SageMaker is the channel ``train``.
     """
     require_types({"plan": (plan, Plan)}, "cell")
-    plan = replace(plan, version=version_on(plan.library, plan.version, cluster.instance))
+    plan = paired(replace(plan, version=version_on(plan.library, plan.version, cluster.instance)), options.objective)
     if not elsewhere:
         require_sagemaker(cluster)
     require_supported_instance(plan.library, cluster.instance)

@@ -230,6 +230,7 @@ def writable(
     if objection := unscripted_adapter(plan.library, job, model, cluster.instance):
         raise ExportError(objection)
     plan = replace(plan, version=version_on(plan.library, plan.version, cluster.instance))
+    plan = script_trl.paired(plan, objective)
     training = Training(
         model=model, cluster=cluster, job=job, plan=plan, architecture=architecture_of(model), small_copy=small_copy
     )

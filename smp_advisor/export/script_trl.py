@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -11,6 +12,9 @@ from smp_advisor.export.script_parts import DTYPES, Training, newest_release, pa
 from smp_advisor.export.script_torch import fixed_settings
 from smp_advisor.export.template import Comment, render
 from smp_advisor.libraries.sharding import accelerate_settings
+
+if TYPE_CHECKING:
+    from smp_advisor.libraries.plan import Plan
 
 _IMPLEMENTED = {
     "loss": ("chunked",),
@@ -32,6 +36,15 @@ _NAMES = {
 }
 """Hyperparameters of the advisor's jobs with their names in TRL."""
 _OBJECTIVES = {"sft": "supervised fine-tuning", "dpo": "direct preference optimization (DPO)"}
+
+
+def paired(plan: Plan, objective: str | None) -> Plan:
+    """The plan with full pairs: one of preferences has two sequences, so an odd batch has one more."""
+    if objective != "dpo" or not plan.batch_size % 2:
+        return plan
+    parts = plan.gradient_accumulation_steps
+    halved = plan.batch_size == 1 and parts % 2 == 0
+    return replace(plan, batch_size=plan.batch_size + 1, gradient_accumulation_steps=parts // 2 if halved else parts)
 
 
 def trainer_of(training: Training, trainer: str | None) -> str:
@@ -61,7 +74,13 @@ def trainer_of(training: Training, trainer: str | None) -> str:
 def trainer_note(training: Training, trainer: str | None) -> str:
     """The trainer of fine-tuning, in a sentence, and why it is not TRL's; `trainer` is the requested one."""
     if training.trainer == "trl":
-        return f"Trainer: {training.objective.upper()}Trainer of TRL."
+        note = f"Trainer: {training.objective.upper()}Trainer of TRL."
+        if training.objective != "dpo":
+            return note
+        return (
+            f"{note} A pair has two sequences: {training.plan.batch_size // 2} pairs per GPU and microbatch. The frozen"
+            " model runs over all rows once before the first step, which takes about a third of an epoch's time more."
+        )
     if trainer == "plain":
         return "Trainer: the PyTorch loop of the script, as requested."
     return f"Trainer: the PyTorch loop of the script. TRL is not used: {_objection(training)}."
@@ -91,8 +110,6 @@ def _objection(training: Training) -> str:
         return "it trains adapters with 32-bit states"
     if plan.activation_checkpointing not in (False, "each"):
         return f"it checkpoints all layers or none, not {plan.activation_checkpointing!r}"
-    if training.objective == "dpo" and plan.batch_size % 2:
-        return f"a pair of preferences has two sequences, and batch_size is {plan.batch_size}"
     if not training.copies_fit(_loaded_bytes(training)):
         return "the host memory is too small to load the model"
     return ""

@@ -120,17 +120,19 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
         for entry in fitting[1:] if request.cluster.gpus > 1 else ():
             if min(entry.tokens_per_second, fitting[0].fastest_divided) >= chosen.tokens_per_second * (1 + policy.gain):
                 chosen = entry
-        # The fastest that AWS patches, if only the chosen one lacks patches and is not noticeably faster.
+        # An image that AWS no longer patches only where no patched one fits.
         rivals = [entry for entry in fitting if _patched_versions(entry.library, request)]
         fastest = max(rivals, key=lambda entry: entry.tokens_per_second, default=chosen)
-        near = fastest.tokens_per_second * (1 + _RESOLVED) > chosen.tokens_per_second
-        patched = fastest if near and chosen not in rivals else chosen
+        patched = chosen if chosen in rivals else fastest
         reason = _reason(patched, usual, request)
         if patched is not chosen:
             title = get_library(chosen.library).title
             version = _patched_versions(patched.library, request)[-1]
-            own = get_library(patched.library).title
-            reason = f"{reason} {sentence('search', 'patched', title=title, own=own, version=version)}"
+            own, gain = (
+                get_library(patched.library).title,
+                percent(chosen.tokens_per_second / patched.tokens_per_second - 1),
+            )
+            reason = f"{reason} {sentence('search', 'patched', title=title, own=own, version=version, gain=gain)}"
         return patched, reason
     archived = candidate(policy.archived, request)
     # Without any plan that fits, the search of the first library that could divide the model reports by how much.

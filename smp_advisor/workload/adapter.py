@@ -118,7 +118,7 @@ class Adapter:
         """Bytes of the frozen parameters as they are loaded: what is not quantized has 16 bits."""
         blocks = [(group.block, group.count) for group in self.applied_to(model).groups]
         packed = sum(count * (block.parameters - block.unpacked_parameters) for block, count in blocks)
-        fp32 = sum(count * block.fp32_parameters for block, count in blocks)
+        fp32 = sum(count * fp32_parameters(block, model.family) for block, count in blocks)
         return 2 * (model.parameter_count - packed + fp32) + self.base_bytes_per_parameter * packed
 
 
@@ -250,8 +250,8 @@ def _unpacked_parameters(adapter: Adapter, block: Block, family: str) -> int:
     return max(0, block.parameters - linear - gates - routers * (family in rules["linear_router"]))
 
 
-def _fp32_parameters(block: Block, family: str) -> int:
-    """Parameters of a block that stay in fp32: routers, with a bias for each expert."""
+def fp32_parameters(block: Block, family: str) -> int:
+    """Parameters of a block that stay in fp32 in a model that is loaded in 16 bits: routers, with their biases."""
     routers = [m for m in block.matmuls if m.name in _routers(block)] if family in _rules()["fp32_router"] else []
     return sum(m.inputs * m.outputs + m.outputs for m in routers)
 
@@ -309,5 +309,4 @@ def _adapted(adapter: Adapter, block: Block, family: str) -> Block:
             pair.ranks * adapter.rank * (pair.inputs + pair.outputs) * max(1, pair.experts) for pair in pairs
         ),
         unpacked_parameters=_unpacked_parameters(adapter, block, family),
-        fp32_parameters=_fp32_parameters(block, family),
     )

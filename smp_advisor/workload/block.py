@@ -194,8 +194,6 @@ class Block:
     """Trained products that an adapter adds: two for every adapted one."""
     unpacked_parameters: int = 0
     """Of the frozen parameters under an adapter, those that a quantized base keeps in 16 bits."""
-    fp32_parameters: int = 0
-    """Of these, those that stay in fp32 in a model that is loaded in 16 bits."""
 
     @property
     def expert_parameters(self) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import require_types
-from smp_advisor.core.files import MODEL, has_too_many_values, read_bytes, rows, sentence
+from smp_advisor.core.files import MODEL, data_file, has_too_many_values, read_bytes, rows, sentence
 from smp_advisor.errors import ModelError
 from smp_advisor.workload.counts import MIXTURE, format_count
 from smp_advisor.workload.families import model_from_shape, model_from_values
@@ -79,7 +79,7 @@ def model_from_name(text: str) -> Model:
     entry = _models()[_known(text)]
     if isinstance(entry, _Entry) and entry.config is not None:
         model = model_from_values(entry.config, source=entry.name, name=entry.name)
-        return replace(model, note=f"the configuration of {entry.name}")
+        return replace(_with_numerics(model), note=f"the configuration of {entry.name}")
     if isinstance(entry, _Entry):
         return replace(_traced(entry.name), name=entry.name, note=f"traced: {entry.source}")
     keys = families()[entry.family].shape_keys
@@ -93,11 +93,16 @@ def model_from_name(text: str) -> Model:
         name=entry.name,
         **{field: value for field, value in sizes.items() if field in keys},  # type: ignore[arg-type]
     )
-    # Settings outside of the shape, such as the base of rotary embeddings: a job starts from a model that has them.
-    values = json.loads(model.config_json) | _names()["settings"].get(entry.name, {})
-    return replace(
-        model, config_json=json.dumps(values, sort_keys=True), note=f"the shape of {entry.name}, {entry.source}"
-    )
+    return replace(_with_numerics(model), note=f"the shape of {entry.name}, {entry.source}")
+
+
+def _with_numerics(model: Model) -> Model:
+    """The model with the published settings outside of its shape, such as the base of rotary positions."""
+    values = json.loads(model.config_json)
+    for group in data_file("workload", "published_numerics")["group"]:
+        if model.name in group["names"]:
+            values |= {name: value for name, value in group.items() if name not in ("names", "source")}
+    return replace(model, config_json=json.dumps(values, sort_keys=True))
 
 
 @lru_cache(maxsize=8)

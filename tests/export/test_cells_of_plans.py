@@ -154,7 +154,7 @@ def test_advice_writes_every_cell_with_its_own_script_and_data():
     assert re.search(r"\([1-9][\d.]* M parameters\)", advice.cell())
     own = advise(LLAMA, "ml.p4d.24xlarge", instance_count=2, library="smp-v1", sequence_length=512, script="mine.py")
     assert own.script_cell() == ""
-    assert 'runpy.run_path("mine.py"' in own.local_cell()
+    assert own.local_cell().startswith("%smp_rehearse mine.py")
 
 
 def _words(plan, **options):
@@ -198,6 +198,7 @@ ANSWERS = '{"prompt": "a", "chosen": "b", "rejected": "c"}\n'
         ('{"messages": [{"role": "user", "content": "a"}]}', "has no message of an assistant"),
         ('[\n{"text": "a"}]', "Line 1 of train/0.jsonl is no JSON object on one line"),
         (None, "s3://bucket/train has no files"),
+        ('{"messages": [{"role": "assistant"}]}', "the tokenizer of the job has no chat template"),
     ],
 )
 def test_the_first_rows_are_checked_before_the_job_starts(rows, words, capsys):
@@ -207,7 +208,8 @@ def test_the_first_rows_are_checked_before_the_job_starts(rows, words, capsys):
     cell = estimator_cell(*DATA_CASE[:2], tuned, DATA_CASE[3], sdk="v2", data=places, objective=objective)
     part = cell[cell.index("def fault_of") : cell.index("import sagemaker")]
     body = SimpleNamespace(read=(rows or "").encode)
-    contents = {} if rows is None else {"Contents": [{"Key": "train/0.jsonl"}]}
+    keys = ["train/0.jsonl", *(["model/chat_template.jinja"] if "no chat template" not in words else [])]
+    contents = {} if rows is None else {"Contents": [{"Key": key} for key in keys]}
     s3 = SimpleNamespace(list_objects_v2=lambda **_: contents, get_object=lambda **_: {"Body": body})
     names = {"json": json, "aws": SimpleNamespace(client=lambda _: s3), "script": "train_smp.py"}
     if words:
@@ -223,5 +225,7 @@ def test_data_without_rows_are_not_checked():
     """Pre-training reads text, not conversations."""
     assert 'if not {"text"} & set(row):' in estimator_cell(*DATA_CASE, sdk="v2", data="s3://bucket/train")
     vision = (TASKS["vit"], *DATA_CASE[1:])
-    assert "fault_of" not in estimator_cell(*vision, sdk="v3", data="s3://bucket/train")
+    cell = estimator_cell(*vision, sdk="v3", data="s3://bucket/train")
+    assert "fault_of" not in cell
+    assert "has no files: correct data=" in cell, "of every channel"
     assert "fault_of" not in estimator_cell(*DATA_CASE, sdk="v3")

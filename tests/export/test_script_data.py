@@ -327,6 +327,9 @@ def test_token_ids_of_another_type_are_refused(tmp_path):
     with pytest.raises(SystemExit, match="ids of 4 bytes, not of uint16: pass --token_dtype uint32"):
         names["token_files"](tmp_path, "uint16")
     assert len(names["token_files"](tmp_path, "uint32")["a.bin"]) == 2000
+    # The index of Megatron-LM names the type: int32.
+    (tmp_path / "a.idx").write_bytes(b"MMIDIDX\0\0" + (1).to_bytes(8, "little") + bytes([4]))
+    assert names["token_files"](tmp_path, "uint16")["a.bin"].tolist() == list(range(2000))
 
 
 @pytest.mark.torch

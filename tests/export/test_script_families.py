@@ -11,11 +11,13 @@ import pytest
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import ExportError
 from smp_advisor.export import local_cell, training_script
+from smp_advisor.export.script import writable
 from smp_advisor.export.script_parts import architecture_of, newest_release, patched_release
 from smp_advisor.export.template import render
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.version import has_plain_head
 from smp_advisor.workload.job import Job
+from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS
 
 JOB = Job(sequence_length=8192, precision="bf16")
@@ -32,6 +34,35 @@ def model_of(family, **settings):
     """A model of a family: a causal one with another configuration."""
     config = {"model_type": family} | settings
     return replace(TASKS["llama"], family=family, config_json=json.dumps(config))
+
+
+LLAMA_3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 500_000.0}
+LLAMA_3 |= {"original_max_position_embeddings": 8192}
+NUMERICS = {
+    # Name: rotary positions, epsilon, end of text and shares of experts, as published.
+    "qwen2.5-7b": ({"rope_theta": 1e6}, 1e-6, 151_643, None),
+    "qwen3-30b-a3b": ({"rope_theta": 1e6}, 1e-6, 151_645, True),
+    "llama-3.2-1b": (LLAMA_3 | {"factor": 32.0}, 1e-5, 128_001, None),
+    "llama-3-8b": ({"rope_theta": 500_000.0}, 1e-5, 128_001, None),
+    "phi-4": ({"rope_theta": 250_000.0}, 1e-5, 100_265, None),
+    "smollm2-1.7b": ({"rope_theta": 130_000.0}, 1e-5, 0, None),
+    "olmo-2-7b": ({"rope_theta": 500_000.0}, 1e-6, 100_257, None),
+    "mistral-7b": ({"rope_theta": 10_000.0}, 1e-5, 2, None),
+    "llama-2-7b": ({"rope_theta": 10_000.0}, 1e-5, 2, None),
+}
+
+
+@pytest.mark.torch
+def test_named_models_train_with_their_published_numerics():
+    from transformers import AutoConfig
+
+    for name, (rope, epsilon, end, shares) in NUMERICS.items():
+        training = writable(Model.from_name(name), Cluster(P4D, 2), replace(JOB, sequence_length=512), PLAN)
+        config = AutoConfig.for_model(training.model.family, **training.configuration)
+        assert config.rope_parameters.items() >= rope.items(), name
+        assert config.rms_norm_eps == epsilon, name
+        assert config.eos_token_id == end, name
+        assert getattr(config, "norm_topk_prob", None) is shares, name
 
 
 @pytest.mark.torch

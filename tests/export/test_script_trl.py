@@ -375,7 +375,6 @@ def test_the_plain_script_trains_what_trl_does_not(job, plan, options):
         (LORA, FSDP | {"precision": "fp16"}, {}, "it trains in fp16 with DDP only"),
         (QLORA, {"precision": "fp16"}, {}, "it trains in fp16 with DDP only"),
         (FULL | {"optimizer": "sgd"}, {}, {"trainer": "trl"}, "it trains with Adam, without sgd"),
-        (FULL, {"batch_size": 3}, {"objective": "dpo"}, "a pair of preferences has two sequences, and batch_size is 3"),
         (FULL, {}, {"objective": "ppo"}, "objective 'sft' or 'dpo', not None and 'ppo'"),
         (FULL, {}, {"objective": "dpo", "trainer": "plain"}, "trains no preferences: leave out trainer="),
         (LORA, {}, {"trainer": "plain"}, "trains no adapters: leave out trainer="),
@@ -449,6 +448,9 @@ def test_the_cell_brings_the_packages_and_says_what_follows():
     places = {"train": "s3://data/answers", "model": "s3://data/llama"}
     preferences = estimator_cell(*parts, sdk="v2", objective="dpo", data=places)
     assert "1 epoch of the channel `train`" in preferences
+    alone = estimator_cell(*parts_of(LORA, **FSDP, batch_size=1), sdk="v2", objective="dpo", data=places)
+    assert '"batch_size": 2,' in alone
+    assert "A pair has two sequences: 1 pairs per GPU and microbatch." in " ".join(alone.split("\n# "))
     assert '"learning_rate": 5e-06,' in preferences
     with pytest.raises(ExportError, match="Preferences are read from a channel"):
         estimator_cell(*parts, sdk="v2", objective="dpo")
