@@ -54,11 +54,11 @@ export function ahead(batch: number, degree: number): AheadMessage {
     const { rungs, ...costs } = of.costs;
     return [...Object.values(costs), rungs.flatMap(([, gib], index) => [index, gib])];
   };
-  const degreeEntry = (value: number): Packed | string => (value === 4 ? REFUSED : packed(snapshot(batch, value)));
+  const degreeEntry = (value: number): Packed | number => (value === 4 ? 2 : packed(snapshot(batch, value)));
   return {
     kind: 'ahead', id: '', number: 1, after: 0, base: settings(batch, degree), names: CONTROLS.map(({ name }) => name),
     by: { batch_size: BATCHES.map(value => [{}, packed(snapshot(value, degree))]), tensor_parallel_degree: DEGREES.map(value => [{}, degreeEntry(value)]) },
-    texts: ['Whole model', 'Sharding']
+    texts: ['Whole model', 'Sharding', REFUSED]
   };
 }
 
@@ -70,6 +70,7 @@ export function recommendation(): Recommendation {
     decisive: ['Sharding.', 'It is the fastest.'],
     help: { batch_size: 'Samples.' },
     measured: '',
+    call: '',
     required: '95 %',
     usable_gib: 30,
     per_sample: 1,

@@ -64,6 +64,8 @@ class Advisor(anywidget.AnyWidget):
         self._advice = advice if isinstance(advice, Advice) else Advice(advice)
         self._drawn = self._advice.recommended
         self._answering = ""
+        self.rewrite = ("", "")
+        """The text of the cell of the views, and what it becomes when the first of them is there."""
         self.handshakes: list[Handshake] = []
         self.outputs = SavedOutputs(self)
         self._shown_in: int | None = None
@@ -270,6 +272,9 @@ class Advisor(anywidget.AnyWidget):
                 handshake.arrived()
             with self._turn:
                 self._send_ahead(whole=True)
+            if self.rewrite[0] != self.rewrite[1]:
+                (before, after), self.rewrite = self.rewrite, ("", "")
+                self.send({"kind": "rewrite", "id": "", "before": before, "after": after})
         elif kind == "again":  # the answer was lost: a busy server drops messages
             with self._turn:
                 state = self._as_state(str(content.get("id", ""))[:_LONGEST_IDENTITY])

@@ -12,15 +12,18 @@ import ipywidgets as w
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
+from smp_advisor.arguments import options
+from smp_advisor.core.sheet import heading, sheet, strip, tank, title, verdict_strip
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.figures import FITS
 from smp_advisor.notebook.panels import plan_line
 from smp_advisor.notebook.shown import set_displayed_last
-from smp_advisor.notebook.workload_fields import by_cost, effect_of, keywords_of, title_of
+from smp_advisor.notebook.workload_fields import OFFER_COLUMNS, by_cost, dear, keywords_of, offer_cells, title_of
 from smp_advisor.session.written import html_report
+from smp_advisor.workload import Adapter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from IPython.core.display_functions import DisplayHandle
     from IPython.core.events import EventManager
@@ -144,11 +147,6 @@ NOTICE = (
 )
 
 
-def _lines(html: str) -> str:
-    # ipywidgets sets the line height of text to the height of its buttons.
-    return f'<div style="line-height:1.5">{html}</div>'
-
-
 def static_bundle(advisor: Advisor) -> dict[str, Any]:
     """The mime bundle without the view: the saved picture, below the reason for it."""
     data = advisor._repr_mimebundle_()[0]
@@ -160,28 +158,47 @@ def static_bundle(advisor: Advisor) -> dict[str, Any]:
 # IPython does not annotate the functions called here.
 
 
+_OFFER = (
+    '<div style="display:grid;grid-template-columns:minmax(190px,2fr) repeat(5,minmax(96px,1fr));gap:0 12px;'
+    'line-height:1.4;{}">{}</div>'
+)
+
+
 class NothingFits:
     """The page of a request for which no plan fits: the shortfall, and changes after which one fits, one click each."""
 
-    def __init__(self, ways: WaysOut, advise: Callable[[dict[str, Any]], Advisor], variable: str = "") -> None:
-        self._ways, self._advise, self._variable = ways, advise, variable
+    def __init__(
+        self, ways: WaysOut, advise: Callable[[dict[str, Any]], Advisor], variable: str = "", cell: str = ""
+    ) -> None:
+        self._ways, self._advise, self._variable, self._cell = ways, advise, variable, cell
         self._note = w.HTML('<p role="status"></p>')
         usable, nearest = ways.request.cluster.instance.usable_gpu_memory_gib, ways.nearest_gib
-        needed = "" if nearest is None else f"The nearest plan needs {nearest:,.1f} of {usable:.1f} GiB per GPU."
-        head = (
-            '<div style="border-left:4px solid #b3261e;padding:4px 14px;line-height:1.5">'
-            '<div style="font-size:22px;font-weight:700">✗ Does not fit</div>'
-            f"<div><strong>{needed}</strong></div></div>"
-            '<div style="margin:10px 0 4px;font-weight:600">Changes that fit, cheapest first</div>'
-        )
-        buttons = []
-        for way in by_cost(ways):
-            title = f"{title_of(way)[:1].upper()}{title_of(way)[1:]}"
-            button = w.Button(description=title, layout=w.Layout(width="auto"))
-            button.on_click(lambda _, way=way: self._use(way))
-            note = w.HTML(_lines(escape(effect_of(ways, way))))  # a button would cut it on a narrow page
-            buttons.append(w.Box([button, note], layout=w.Layout(flex_flow="row wrap", align_items="center")))
-        self.widget = w.VBox([w.HTML(_lines(head)), *buttons, self._note])
+        offers = by_cost(ways)
+        facts = [("", str(len(offers)), f"change{'s' * (len(offers) > 1)} fit{'s' * (len(offers) == 1)}")]
+        cluster = ways.request.cluster
+        about = (f"{cluster.nodes} × {cluster.instance.name}",)
+        parts = [heading(ways.request.model.name, about, "No plan fits")]
+        if nearest is None:
+            parts.append(strip("over", "Does not fit", facts))
+        else:
+            times = f"{nearest / usable:.0f}" if nearest > 3 * usable else f"{nearest / usable:.1f}"
+            text = f"The nearest plan needs {times} times the memory of a {cluster.instance.gpu}."
+            parts += [verdict_strip("over", "Does not fit", nearest, usable, facts), f"<p>{escape(text)}</p>"]
+            parts += [title("Memory per GPU", "of the nearest plan"), tank(nearest, usable)]
+        parts.append(title("Changes that fit", "cheapest first; Use changes this page, its cell and its variable"))
+        columns = "".join(f"<span>{escape(name)}</span>" for name in OFFER_COLUMNS)
+        head = w.HTML(sheet("No plan fits", *parts) + _OFFER.format("padding:0 16px 0 84px;font-size:12px", columns))
+        self.widget = w.VBox([head, *map(self._offer, offers), self._note])
+
+    def _offer(self, way: WayOut) -> w.Box:
+        name, note = f"{title_of(way)[:1].upper()}{title_of(way)[1:]}", dear(self._ways, way)
+        button = w.Button(description="Use", tooltip=f"Use {name}", layout=w.Layout(width="60px", flex="none"))
+        button.on_click(lambda _: self._use(way))
+        more = f"<br><small>{escape(note)}</small>" if note else ""
+        cells = [f"<b>{escape(name)}</b>{more}", *map(escape, offer_cells(self._ways, way))]
+        row = _OFFER.format("opacity:0.65" if note else "", "".join(f"<span>{cell}</span>" for cell in cells))
+        layout = w.Layout(align_items="center", padding="4px 16px")
+        return w.Box([button, w.HTML(row, layout=w.Layout(flex="1 1 auto", margin="0 0 0 8px"))], layout=layout)
 
     def display(self) -> None:
         """Show the page; where widgets cannot be shown, the changes as a table."""
@@ -190,8 +207,9 @@ class NothingFits:
 
     def _use(self, way: WayOut) -> None:
         self._say(f"Searching with {title_of(way)} …")
+        changes = keywords_of(way, self._ways.request.pins)
         try:
-            advisor = self._advise(keywords_of(way, self._ways.request.pins))
+            advisor = self._advise(changes)
         except AdvisorError as error:
             self._say(str(error))
             return
@@ -199,12 +217,29 @@ class NothingFits:
         if self._variable and shell is not None:
             shell.user_ns[self._variable] = advisor
             variable_note = f" The variable {self._variable} has this advice."
+        advisor.rewrite = (self._cell, changed_line(self._cell, changes))
         self._say(f"With {title_of(way)}:{variable_note}")
         set_displayed_last(shell, advisor)
         self.widget.children = (self._note, advisor)
 
     def _say(self, text: str) -> None:
         self._note.value = f'<p role="status">{escape(text)}</p>'
+
+
+def changed_line(cell: str, changes: Mapping[str, Any]) -> str:
+    """Return a cell whose line of ``%smp_advise`` has other options; the same cell if it has no such line."""
+    match = re.search(r"^.*%smp_advise\b.*$", cell, re.MULTILINE)
+    if match is None:
+        return cell
+    line = match[0]
+    for keyword, value in changes.items():
+        name = keyword
+        if isinstance(value, Adapter):
+            name, value = ("qlora" if value.quantized else "lora"), value.rank  # noqa: PLW2901
+        switches = "|".join(map(re.escape, options()[name].switches))
+        line = re.sub(rf"\s(?:{switches})(?:[ =]+(?!-)\S+)?(?=\s|$)", "", line)
+        line += "" if value is None else f" {options()[name].switches[0]} {value}"
+    return cell.replace(match[0], line, 1)
 
 
 def show(advisor: Advisor) -> None:

@@ -69,7 +69,8 @@ def likelihood(estimate: Estimate, required: float) -> str:
 
 def headlines(model: Model, estimate: Estimate) -> list[Headline]:
     """Speed, time and money; of a step and a million tokens if the job has no number of tokens."""
-    value, ends, unit = estimate.samples_per_second, estimate.samples_per_second_range, "samples/s"
+    value, ends = estimate.samples_per_second, estimate.samples_per_second_range
+    unit = "calls/s" if model.sample_is_call else "samples/s"
     if model.reads_tokens:
         value, ends, unit = estimate.tokens_per_second, estimate.tokens_per_second_range, "tokens/s"
     speed = Headline(_about(ends), _short(value), unit, "", f"{_short(ends[0])} to {_short(ends[1])}")
@@ -88,6 +89,7 @@ def headlines(model: Model, estimate: Estimate) -> list[Headline]:
         return [speed, time, Headline(_about(total), f"${_short(estimate.usd_total)}", "in total", hourly, interval)]
     amount, _, unit = cost_per_million(model, estimate).partition(" USD ")
     about, unit = _about(estimate.samples_per_second_range), unit.partition(") ")[2].replace("per million", "per M")
+    unit = unit.replace("samples", "calls") if model.sample_is_call else unit
     return [speed, time, Headline(about, f"${amount}", unit, hourly, "")]
 
 

@@ -89,7 +89,7 @@ class AdvisorMagics(Magics):
             if error.ways_out is not None and error.ways_out.ways:
                 request = Request.of(model, cluster, **keywords)
                 again = lambda changes: advisor_of(Advice.of(request.changed(**changes)))  # noqa: E731
-                NothingFits(error.ways_out, again, assigned(self.shell, "smp_advise")).display()
+                NothingFits(error.ways_out, again, *assigned(self.shell, "smp_advise")).display()
             raise
         advisor.show_now()
         return advisor

@@ -19,7 +19,7 @@ from smp_advisor.charts.step import modules_chart
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.notebook.figures import FITS, fit, headlines, memory
 from smp_advisor.notebook.view_state import terms_of, uncited_hardware
-from smp_advisor.notebook.workload_fields import ways_to_fit
+from smp_advisor.notebook.workload_fields import suggestions, ways_to_fit
 from smp_advisor.runs.sources import LocalFolder
 from smp_advisor.session import control_state
 from smp_advisor.session.advice import ON_SCREEN, RECOMMENDED
@@ -161,6 +161,7 @@ PANELS: dict[str, Panel] = {
     "alternatives": lambda _, state, options: chart_of(state.advice, "alternatives", state.plan).plain(
         options.get("width")
     ),
+    "fields": lambda *_: suggestions(),
     "points": lambda advice, *_: {"points": points_of(advice.recommended)},
     "ranks": lambda _, state, __: {"html": rank_map(state.plan, state.advice.cluster)._repr_html_()},
     "modules": modules,

@@ -156,11 +156,11 @@ def show_result(shell: InteractiveShell, magic: str, result: object) -> None:
         display(result)
 
 
-def assigned(shell: InteractiveShell, magic: str) -> str:
-    """The variable to which the cell assigns the result of a magic; empty without one."""
-    inputs = getattr(shell.history_manager, "input_hist_raw", [""])
-    assignment = re.search(rf"^\s*([A-Za-z_]\w*)\s*=\s*%{magic}\b", inputs[-1], re.MULTILINE)
-    return assignment[1] if assignment else ""
+def assigned(shell: InteractiveShell, magic: str) -> tuple[str, str]:
+    """The variable to which the cell assigns the result of a magic, empty without one, and the cell."""
+    cell = getattr(shell.history_manager, "input_hist_raw", [""])[-1]
+    assignment = re.search(rf"^\s*([A-Za-z_]\w*)\s*=\s*%{magic}\b", cell, re.MULTILINE)
+    return (assignment[1] if assignment else ""), cell
 
 
 def _is_value(cell: str, magic: str) -> bool:

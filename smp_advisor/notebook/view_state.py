@@ -20,7 +20,7 @@ from smp_advisor.libraries.library import Settings, get_library, libraries, plan
 from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.figures import decisive, fit, headlines, likelihood, memory, preferred
 from smp_advisor.notebook.workload_fields import workload_fields
-from smp_advisor.session.controls import controls, estimates_of
+from smp_advisor.session.controls import Control, controls, estimates_of
 from smp_advisor.session.settings import (
     configuration,
     moved_settings,
@@ -34,6 +34,7 @@ from smp_advisor.session.settings import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from smp_advisor.advice.learned import Summary
     from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.cluster import Instance
     from smp_advisor.libraries.plan import Plan
@@ -135,9 +136,18 @@ def control_dicts(advice: Recommendation, settings: Settings) -> list[Data]:
     places = {name: (group, place) for group, names in enumerate(_IN_ORDER) for place, name in enumerate(names)}
     shown = sorted(controls(advice, settings), key=lambda control: places.get(control.name, (2, 0)))
     return [
-        {**asdict(c), "values": list(c.values), "texts": list(c.texts), "group": places.get(c.name, (2, 0))[0]}
+        {
+            **{name: value for name, value in asdict(c).items() if name != "texts" or not _is_plain(c)},
+            "values": list(c.values),
+            "group": places.get(c.name, (2, 0))[0],
+        }
         for c in shown
     ]
+
+
+def _is_plain(control: Control) -> bool:
+    """Whether the texts of a control's values are the numbers as a page writes them."""
+    return all(type(v) is int and f"{v:,}" == text for v, text in zip(control.values, control.texts, strict=True))
 
 
 _IN_ORDER = (
@@ -165,6 +175,22 @@ def uncited_hardware(instance: Instance) -> str:
     return f"No source is cited for these figures of the hardware: {listed(list(names))}." if names else ""
 
 
+def call_of_inputs(advice: Recommendation) -> str:
+    """What a sample is, if it is one call with the inputs of a profile: ``of 512 rows``; empty otherwise."""
+    if not advice.model.sample_is_call:
+        return ""
+    inputs = getattr(profile_of(advice), "inputs", "")
+    rows = {int(count.replace(",", "")) for count in re.findall(r"\bof ([\d,]+)\b", inputs)}
+    return f"of {rows.pop():,} rows" if len(rows) == 1 else "with your inputs"
+
+
+def measured(learned: Summary) -> str:
+    """By which runs the figures are corrected, and from what to what."""
+    runs = ", ".join(source for source, _ in learned.runs)
+    changes = "; ".join(f"{label.lower()} {before} → {after}" for label, before, after in learned.changes[:2])
+    return f"by {runs}: {changes}." if changes else f"by {runs}."
+
+
 def recommendation(advice: Recommendation) -> Data:
     """Data of the advice that no control changes."""
     instance, library = advice.cluster.instance, advice.plan.library
@@ -176,7 +202,8 @@ def recommendation(advice: Recommendation) -> Data:
         "has_modules": profile_of(advice) is not None,
         "decisive": decisive(advice),
         "help": {c["name"]: c["help"] for c in control_dicts(advice, settings_of(advice.plan, advice.job))},
-        "measured": "" if advice.learned is None else advice.learned.headline,
+        "measured": "" if advice.learned is None else measured(advice.learned),
+        "call": call_of_inputs(advice),
         "required": percent(advice.min_fit_probability),
         "per_sample": advice.model.sequence_length(advice.job.sequence_length) if advice.model.reads_tokens else 1,
         "usable_gib": instance.usable_gpu_memory_gib,
@@ -248,25 +275,29 @@ class Ahead:
     def __init__(self) -> None:
         self._number = 0
         self._sent: Moves = {}
+        self._texts: dict[str, int] = {}
+        """Names of techniques and reasons that were sent, with their positions."""
 
     def message(self, moves: Moves, base: Settings, *, whole: bool = False) -> Data:
         """All moves, or those of the controls whose moves are other ones than in the message before."""
         after = 0 if whole else self._number
         changed = {name: of for name, of in moves.items() if whole or self._sent.get(name) != of}
         self._number, self._sent = self._number + 1, moves
-        texts: dict[str, int] = {}
+        if whole:
+            self._texts = {}
+        texts, known = self._texts, len(self._texts)
         number, names = self._number, list(moves)
         by = {name: [[change, _packed(entry, texts)] for change, entry in of] for name, of in changed.items()}
         return {
             "kind": "ahead", "id": "", "number": number, "after": after,
-            "base": base, "names": names, "by": by, "texts": list(texts),
+            "base": base, "names": names, "by": by, "texts": list(texts)[known:],
         }  # fmt: skip
 
 
-def _packed(entry: Data | str, texts: dict[str, int]) -> list[Any] | str:
-    """The values of an entry in their order; names of techniques as positions in `texts`."""
+def _packed(entry: Data | str, texts: dict[str, int]) -> list[Any] | int:
+    """The values of an entry in their order; names of techniques, and a reason, as positions in `texts`."""
     if isinstance(entry, str):
-        return entry
+        return texts.setdefault(entry, len(texts))
     cells: list[Any] = ["" if cell == _CERTAIN else cell for cell in entry.values()]
     *values, rungs = cells
     return [*values, [part for title, gib in rungs for part in (texts.setdefault(title, len(texts)), gib)]]

@@ -64,10 +64,6 @@ def workload_fields(advice: Recommendation) -> list[dict[str, Any]]:
         "objective": list(OBJECTIVES.items()),
         "precision": [automatic, *((name, name) for name in ("bf16", "fp16", "fp32"))],
     }
-    suggestions = {
-        "model": [(name, name) for name in model_names()],
-        "cluster": [(ANY, "any suitable type"), *((machine.name, machine.name) for machine in instances())],
-    }
     return [
         {
             "name": name,
@@ -75,12 +71,20 @@ def workload_fields(advice: Recommendation) -> list[dict[str, Any]]:
             "kind": "select" if name in selects else "text",
             "value": value[name],
             "shown": text,
-            "options": selects.get(name) or suggestions.get(name, []),
+            "options": selects.get(name, []),
             "hint": options()[name].hint,
         }
         for name, text in shown.items()
         if name != "sequence_length" or advice.model.reads_tokens
     ]
+
+
+def suggestions() -> dict[str, list[tuple[str, str]]]:
+    """Values to choose from in the fields of text, which a page requests when one has the focus."""
+    return {
+        "model": [(name, name) for name in model_names()],
+        "cluster": [(ANY, "any suitable type"), *((machine.name, machine.name) for machine in instances())],
+    }
 
 
 def changes_of(advice: Recommendation, texts: Mapping[str, object]) -> dict[str, Any]:
@@ -139,22 +143,33 @@ def title_of(way: WayOut) -> str:
     return get_library(way.size.library).title if way.change == "library" and way.size.library else way.words
 
 
-def effect_of(ways: WaysOut, way: WayOut) -> str:
-    """Memory, price, time, cost and probability of the best plan after a way out."""
+OFFER_COLUMNS = ("Change", "GiB per GPU", "per hour", "days (95 %)", "total", "probability to fit")
+
+
+def offer_cells(ways: WaysOut, way: WayOut) -> list[str]:
+    """Memory, price per hour, time, total and probability of the best plan after a way out."""
     now = way.size.estimate
     if now is None:
-        return ""
+        return [""] * (len(OFFER_COLUMNS) - 1)
     speed, time, money = headlines(ways.request.model, now)
+    price = way.size.cluster.usd_per_hour
+    first = f"{time.value} {time.unit} ({time.range})" if now.days is not None else f"{speed.value} {speed.unit}"
+    hourly = "unknown" if price is None else f"{dollars(price)} per hour"
+    return [memory(now), hourly, first, f"{money.value} {money.unit}", probability(now.fit_probability)]
+
+
+def dear(ways: WaysOut, way: WayOut) -> str:
+    """How much dearer per hour a way out is than the request, if it is by a large factor; else empty."""
     price, before = way.size.cluster.usd_per_hour, ways.request.cluster.usd_per_hour
-    parts = [memory(now), "" if price is None else f"{dollars(price)} per hour"]
-    if now.days is None:
-        parts += [f"{speed.value} {speed.unit}", f"{money.value} {money.unit}"]
-    else:
-        parts += [f"{time.value} {time.unit} ({time.range})", f"{money.value} {money.unit}"]
-    parts.append(f"fits with {probability(now.fit_probability)} probability")
-    if price is not None and before and price >= _DEAR * before:
-        parts.append(f"{price / before:.0f} times the price per hour of the request")
-    return ", ".join(filter(None, parts))
+    if price is None or not before or price < _DEAR * before:
+        return ""
+    return f"{price / before:.0f} times the price per hour of the request"
+
+
+def effect_of(ways: WaysOut, way: WayOut) -> str:
+    """Memory, price, time, cost and probability of the best plan after a way out."""
+    *figures, odds = offer_cells(ways, way)
+    return ", ".join(filter(None, (*figures, odds and f"fits with {odds} probability", dear(ways, way))))
 
 
 _DEAR = 10

@@ -110,7 +110,17 @@ def value_text(name: str, value: Setting) -> str:
     if name == "sharding":
         texts = {"none": "none", "optimizer_state": "optimizer state"}
         return texts.get(value) or f"full, over {value.removeprefix('sharded_')} GPUs"
+    if name == "sharding_strategy":  # PyTorch's names, one of them private
+        return _STRATEGIES.get(value, value)
     return checkpointing_text(value) if name == "activation_checkpointing" else value
+
+
+_STRATEGIES = {
+    "full_shard": "parameters, gradients and state",
+    "shard_grad_op": "gradients and state",
+    "hybrid_shard": "all, inside groups",
+    "_hybrid_shard_zero2": "gradients and state, inside groups",
+}
 
 
 def with_labels(library: str, text: str) -> str:

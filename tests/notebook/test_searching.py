@@ -11,12 +11,13 @@ from smp_advisor.advice.recommendation import recommend
 from smp_advisor.advice.request import Request
 from smp_advisor.errors import AdvisorError, NoPlanFitsError, PlanError
 from smp_advisor.notebook.advisor import Advisor, advisor_of
-from smp_advisor.notebook.display import NothingFits
+from smp_advisor.notebook.display import NothingFits, changed_line
 from smp_advisor.notebook.shown import ProgressDisplay
 from smp_advisor.notebook.workload_fields import SearchTask, by_cost, changes_of, workload_fields
 from smp_advisor.session import Advice
 from smp_advisor.session.control_state import changed, pins_of
 from smp_advisor.session.settings import settings_of
+from smp_advisor.workload import Adapter
 
 P4D = "ml.p4d.24xlarge"
 
@@ -105,7 +106,8 @@ def test_an_impossible_request_has_a_page_whose_changes_are_one_click_each():
         made.append(advisor_of(Advice.of(request.changed(**changes))))
         return made[-1]
 
-    page = NothingFits(refused.value.ways_out, again)
+    cell = "%load_ext smp_advisor\nbad = %smp_advise 70B -i ml.g5.12xlarge --count 4 --library fsdp"
+    page = NothingFits(refused.value.ways_out, again, "bad", cell)
     head, first, *_ = page.widget.children
     assert "Does not fit" in head.value
     assert "GiB per GPU" in first.children[1].value
@@ -114,6 +116,13 @@ def test_an_impossible_request_has_a_page_whose_changes_are_one_click_each():
     first.children[0].click()
     assert page.widget.children[-1] is made[0]
     assert made[0].estimate.fits
+    before, after = made[0].rewrite
+    assert (before, after.splitlines()[0]) == (cell, "%load_ext smp_advisor")
+    way = by_cost(refused.value.ways_out)[0]
+    assert f"--instance {way.size.cluster.instance.name}" in after or f"--count {way.size.cluster.nodes}" in after
+    assert changed_line("x = %smp_advise 7B --lora -n=4", {"adapter": Adapter(rank=8), "instance_count": 2}) == (
+        "x = %smp_advise 7B --lora 8 --count 2"
+    )
 
 
 @pytest.mark.slow

@@ -209,7 +209,7 @@ def test_a_log_is_read_shown_saved_and_loaded(shell, advice, tmp_path, capsys):
     assert run.step_seconds == pytest.approx(seconds, rel=1e-3)
     assert "Measured plan: step time" in " ".join(run.notes)
     assert advisor.advice.job.calibration == smpa.load_calibration(saved)
-    assert recommendation(advisor.advice)["measured"].startswith("1 measured run; step time ")
+    assert recommendation(advisor.advice)["measured"].startswith("by exported script: job.log: step time ")
     again = shell.run_line_magic("smp_calibrate", f"--load {saved} --peak-gib 30 --peak-kind reserved")
     assert len(again.advice.job.calibration.runs) == 2
     only = shell.run_line_magic("smp_calibrate", f"--load {saved}")

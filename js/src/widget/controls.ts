@@ -94,12 +94,13 @@ class Row {
     else if (position >= 0 && this.input.value !== String(position)) this.input.value = String(position);
     const sweep = sweepOf(control, this.session, screen, shown);
     if (sweep !== undefined) this.mark(control, sweep);
+    const calls = control.name === 'batch_size' && shown.call ? `${text === '1' ? ' call' : ' calls'} ${shown.call}` : '';
     const isRefused = screen.problem !== '' && screen.moved === control.name;
     const { costs } = screen.snapshot;
     const figures = screen.isWaiting ? '' : `, ${costs.gib.toFixed(1)} GiB, ${ANSWERS[costs.fit][1]}, ${costs.speed} ${screen.detail.headline[0]?.[2] ?? ''}`;
-    if (control.kind === 'slider') this.input.setAttribute('aria-valuetext', isRefused ? `${text}, not possible` : `${text}${figures}`);
+    if (control.kind === 'slider') this.input.setAttribute('aria-valuetext', isRefused ? `${text}, not possible` : `${text}${calls}${figures}`);
     this.input.dataset['value'] = text;
-    setText(this.output, control.kind === 'select' ? '' : text);
+    setText(this.output, control.kind === 'select' ? '' : `${text}${calls}`);
     this.recommended = recommended.settings[control.name];
     this.isChanged = current !== this.recommended && !!recommendedText;
     this.node.classList.toggle('smp-changed', this.isChanged);

@@ -39,10 +39,10 @@ export class Exporter {
     this.status.setAttribute('role', 'status');
     this.insert = button('smp-button smp-primary', '', () => {
       if (this.isUnfit) onMakeItFit();
+      else if (session.shown.call) void this.delivery.deliver({ sources: [SEARCH_BATCH], what: 'profile', plan: '', mode: 'update' });
       else this.insertKind(chosen(this.what));
     });
     this.anyway = button('smp-button smp-small', 'Insert it anyway', () => this.insertKind(chosen(this.what)));
-    this.anyway.title = 'The cell carries a guard that you have to remove';
     const clipboard = button('smp-button smp-small', 'Copy code', () => {
       setText(this.status, REQUESTED);
       this.copying = this.request();
@@ -74,7 +74,8 @@ export class Exporter {
     if (!same(settings, this.drawn)) this.forget();
     this.drawn = settings;
     this.actions.classList.toggle('smp-caution', this.isUnfit);
-    this.anyway.hidden = !this.isUnfit;
+    this.anyway.title = this.isUnfit ? 'The cell carries a guard that you have to remove' : 'For calls of the size that was profiled';
+    this.anyway.hidden = !this.isUnfit && !this.session.shown.call;
     // Disabled, the button would lose the focus.
     this.insert.setAttribute('aria-disabled', String(problem !== ''));
     this.insert.title = problem && 'These settings cannot be combined';
@@ -90,7 +91,7 @@ export class Exporter {
   private name(): void {
     const kind = chosen(this.what);
     const stale = this.delivery.stale[kind] ?? 0;
-    const text = this.isUnfit ? 'Make it fit' : stale > 0 ? `Update ${stale} ${stale > 1 ? 'cells' : 'cell'}` : label(kind);
+    const text = this.isUnfit ? 'Make it fit' : this.session.shown.call ? 'Search the batch' : stale > 0 ? `Update ${stale} ${stale > 1 ? 'cells' : 'cell'}` : label(kind);
     if (text === this.insert.textContent) return;
     const [first, last] = text.split('estimator ');
     this.insert.replaceChildren(...(last ? [first!, element('span', 'smp-wide', 'estimator '), last] : [text]));
@@ -166,6 +167,12 @@ export class Exporter {
     );
   }
 }
+
+/** The call that searches the batch of a model whose inputs were tensors. */
+const SEARCH_BATCH = `# The inputs for any number of samples: with them, the search chooses the batch.
+profile = smpa.profile(model, inputs=lambda batch: make_inputs(batch))
+advice = smpa.advise(profile, advice.cluster)
+advice`;
 
 /** Cells that can be exported, and SDK versions; same as in `cells.py`. */
 const KINDS: Record<string, string> = {

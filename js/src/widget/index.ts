@@ -1,5 +1,5 @@
 import type { RenderProps } from '@anywidget/types';
-import { PRESENT_EVENT } from '../events';
+import { PRESENT_EVENT, REWRITE_EVENT } from '../events';
 import { alternativesPanel, clustersPanel, modulesPanel } from './chart_panels';
 import { CELL, Checker, SCRIPT } from './checks';
 import { Compare } from './compare';
@@ -11,7 +11,7 @@ import { Exporter } from './exporter';
 import { fixed, stacked, type Panel } from './panel';
 import { Picture } from './picture';
 import { Plans } from './plans';
-import { hasExtension } from './insert';
+import { hasExtension, request } from './insert';
 import { MakeItFit } from './make_it_fit';
 import { htmlPanel } from './remote_panel';
 import { runPanel } from './run_panel';
@@ -153,6 +153,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const keepShortcuts = passShortcuts(root);
   const onMessage = (message: FromKernel): void => {
     if (message.kind === 'ahead') return session.onAhead(message);
+    if (message.kind === 'rewrite') return void request(root, REWRITE_EVENT, message);
     connection.answered(message.id);
     if (message.kind === 'failed') session.onFailure(message.id, message.text);
     workload.onMessage(message);

@@ -32,7 +32,7 @@ export function preferredRegion(): string {
 }
 
 /** Send an event to the notebook around the view; whether something in the page answered it. */
-function request(from: HTMLElement, name: string, detail: object): boolean {
+export function request(from: HTMLElement, name: string, detail: object): boolean {
   return !from.dispatchEvent(new CustomEvent(name, { bubbles: true, composed: true, cancelable: true, detail }));
 }
 

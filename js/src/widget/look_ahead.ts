@@ -10,15 +10,17 @@ export function same(a: Settings, b: Settings): boolean {
 export class LookAhead {
   ahead: Ahead = { base: {}, by: {} };
   private number = 0;
+  private texts: string[] = [];
   private readonly held = new Map<string, [follows: Settings, entry: Costs | string][]>();
 
   /** Take a message; false if one before it was lost, and all moves have to be requested. */
   take({ number, after, base, names, by, texts }: AheadMessage, controls: Control[]): boolean {
     if (after !== 0 && after !== this.number) return false;
     this.number = number;
+    this.texts = after === 0 ? texts : [...this.texts, ...texts];
     for (const name of this.held.keys()) if (!names.includes(name)) this.held.delete(name);
     for (const [name, entries] of Object.entries(by)) {
-      this.held.set(name, entries.map(([follows, entry]) => [follows, typeof entry === 'string' ? entry : unpacked(entry, texts)]));
+      this.held.set(name, entries.map(([follows, entry]) => [follows, typeof entry === 'number' ? this.texts[entry]! : unpacked(entry, this.texts)]));
     }
     const made = [...this.held].map(([name, entries]): [string, Entry[]] => {
       const values = controls.find(control => control.name === name)?.values ?? [];

@@ -47,7 +47,8 @@ export class Sentence {
     this.near = undefined;
     this.line.tabIndex = isMoved || screen.problem ? -1 : 0; // then a button in it has the focus
     if (screen.problem) this.tell('Not possible with the other settings.', 'Choose a repair below, or keep the setting as it was.');
-    else if (!isMoved) this.tell(`Recommended: ${decisive[0]}`, this.shown.measured ? `Measured: ${this.shown.measured}` : decisive[1]);
+    else if (!isMoved && this.shown.call) this.tell(`Every figure is for calls ${this.shown.call} on each GPU, the inputs of the profile.`, 'With inputs=lambda batch: ..., the search chooses the batch.');
+    else if (!isMoved) this.tell(`Recommended: ${decisive[0]}`, this.shown.measured ? `Measured ${this.shown.measured}` : decisive[1]);
     else {
       const first = changes.find(({ name }) => name === screen.moved) ?? changes[0]!;
       const others = changes.filter(change => change !== first).map(({ label, to }) => `${label.charAt(0).toLowerCase()}${label.slice(1)} ${to}`);

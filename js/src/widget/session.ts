@@ -251,7 +251,12 @@ export class Session {
 const STARTS_ANEW = new Set<Action>(['undo', 'redo', 'load', 'adopt']);
 const OF_THE_PLAN = new Set<Action>(['keep', 'load', 'adopt']);
 
+/** Controls whose texts are their numbers are sent without. */
+function withTexts(controls: Control[]): Control[] {
+  return controls.map(control => ({ ...control, texts: control.texts ?? control.values.map(value => value.toLocaleString('en-US')) }));
+}
+
 function screenOf(state: State, controls: Control[]): Screen {
   const { settings, snapshot, moved, problem, repairs, pins, history } = state;
-  return { settings, controls, snapshot, detail: snapshot, moved, problem, repairs, pins, history, isWaiting: false };
+  return { settings, controls: withTexts(controls), snapshot, detail: snapshot, moved, problem, repairs, pins, history, isWaiting: false };
 }

@@ -3,13 +3,14 @@ import type { Screen } from './session';
 import type { Costs, Recommendation } from './wire';
 import type { Searching } from './workload_bar';
 
-export type Answer = Costs['fit'] | 'none' | 'wait' | 'search';
+export type Answer = Costs['fit'] | 'call' | 'none' | 'wait' | 'search';
 
 /** Sign and words of each state; `figures.py` has the same. */
 export const ANSWERS: Record<Answer, [sign: string, words: string]> = {
   fits: ['✓', 'Fits'],
   risk: ['!', 'At risk'],
   over: ['✗', 'Does not fit'],
+  call: ['!', 'Batch not searched'],
   none: ['?', 'Not possible'],
   wait: ['…', 'Updating'],
   search: ['…', 'Searching']
@@ -49,7 +50,7 @@ export class Strip {
   draw(screen: Screen, hold: string, search: Searching | null): void {
     const { costs } = screen.snapshot;
     const { usable_gib: usable } = this.shown;
-    const answer: Answer = search ? 'search' : screen.problem ? 'none' : screen.isWaiting ? 'wait' : costs.fit;
+    const answer: Answer = search ? 'search' : screen.problem ? 'none' : screen.isWaiting ? 'wait' : costs.fit === 'fits' && this.shown.call ? 'call' : costs.fit;
     const [sign, words] = ANSWERS[answer];
     this.node.dataset['answer'] = answer;
     this.node.classList.toggle('smp-older', screen.isWaiting || (!!hold && !search));
@@ -64,7 +65,7 @@ export class Strip {
         ? [['–', `of ${usable.toFixed(1)} GiB`, ''], ['–', speed?.[2] ?? '', ''], ['–', money?.[2] ?? '', '']]
         : [
             costs.memory ? ['', costs.memory, ''] : [costs.gib.toLocaleString('en-US', { minimumFractionDigits: 1, maximumFractionDigits: 1 }), `of ${usable.toFixed(1)} GiB`, ''],
-            [costs.speed, speed?.[2] ?? '', ''],
+            [costs.speed, `${speed?.[2] ?? ''}${this.shown.call && `, each ${this.shown.call}`}`, ''],
             [costs.money, money?.[2] ?? '', `${run}${hourly}`]
           ];
     this.figures.forEach(({ value, unit, more }, index) => {

@@ -98,8 +98,10 @@ export interface Recommendation {
   decisive: [lead: string, reason: string];
   /** Meaning of each control, by its name. */
   help: Readonly<Record<string, string>>;
-  /** What a measured run changed; empty without one. */
+  /** By which run the figures are measured, and from what to what; empty without one. */
   measured: string;
+  /** What a sample is, if it is one call of a profile's inputs: the batch was not searched. Else empty. */
+  call: string;
   /** Required probability of the fit, as text. */
   required: string;
   usable_gib: number;
@@ -168,7 +170,9 @@ export interface AheadMessage {
   base: Settings;
   /** Names of all controls with moves. */
   names: string[];
-  by: Record<string, [follows: Settings, entry: Packed | string][]>;
+  /** An entry, or the position of the reason against it in the texts. */
+  by: Record<string, [follows: Settings, entry: Packed | number][]>;
+  /** Texts that follow those of the messages before. */
   texts: string[];
 }
 
@@ -193,6 +197,8 @@ export type FromKernel =
   | AheadMessage
   | { kind: 'cells'; id: string; settings: Settings; sources: string[] }
   | { kind: 'failed'; id: string; text: string }
+  /** An offer was taken: the cell of the view, and its text with the changes. */
+  | { kind: 'rewrite'; id: string; before: string; after: string }
   | { kind: 'searching'; id: string; done: number; total: number; text: string; seconds_left: number | null }
   | { kind: 'searched'; id: string; problem: string; ways: WayOut[] }
   /** The kernel computes the answer, which takes seconds. */

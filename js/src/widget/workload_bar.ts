@@ -9,6 +9,8 @@ type Input = HTMLInputElement | HTMLSelectElement;
 /** Fields that are always on the page, in this order; the others open with a button. */
 const FIRST = ['model', 'sequence_length', 'instance_count', 'cluster', 'library', 'objective'];
 /** What follows a value. */
+/** Fields of text with values to choose from. */
+const LISTED = new Set(['model', 'cluster']);
 const UNITS: Record<string, string> = { sequence_length: 'tokens', instance_count: '×' };
 
 /** A search that runs, for the strip. */
@@ -39,6 +41,9 @@ export class WorkloadBar {
   /** The search that runs; null if none does. */
   searching: Searching | null = null;
   private count = 0;
+  /** Request of the suggestions; empty before. */
+  private suggestions = '';
+  private readonly settings: Settings;
   private running = ''; // id of the search that is shown
   private canceled = '';
   private pins = 0;
@@ -56,6 +61,7 @@ export class WorkloadBar {
     private readonly connection: Connection,
     private readonly onHold: () => void
   ) {
+    this.settings = shown.recommended.settings;
     const ordered = FIRST.flatMap(name => shown.workload.filter(field => field.name === name));
     const first = element('div', 'smp-fields', ...ordered.map(field => this.field(field)));
     this.more.append(...shown.workload.filter(({ name }) => !FIRST.includes(name)).map(field => this.field(field)));
@@ -116,12 +122,25 @@ export class WorkloadBar {
   /** Searches of every view are shown in all of them. */
   onMessage(message: FromKernel): void {
     if (message.kind === 'searching' && message.id === this.canceled) return; // it was on its way
+    if (message.kind === 'panel' && message.id === this.suggestions) {
+      for (const [name, options] of Object.entries(message.data as Record<string, [string, string][]>)) {
+        const list = this.lists.querySelector(`[id="${this.view}-workload-${name}-options"]`);
+        list?.replaceChildren(...options.map(([value, text]) => Object.assign(element('option', '', text), { value })));
+      }
+    }
     if (message.kind === 'searching') {
       this.running = message.id;
       this.run(message.text, message.done, message.total, message.seconds_left);
     } else if (message.kind === 'searched' && this.isSearching) {
       this.settle(message.problem, message.ways);
     }
+  }
+
+  /** The kernel's suggestions for the fields, once one of them has the focus. */
+  private suggest(): void {
+    if (this.suggestions) return;
+    this.suggestions = `${this.view}-fields`;
+    this.connection.request({ kind: 'panel', id: this.suggestions, name: 'fields', settings: this.settings, options: {} }, () => (this.suggestions = ''));
   }
 
   private field(field: Field): HTMLElement {
@@ -139,12 +158,12 @@ export class WorkloadBar {
       input.placeholder = field.shown;
       input.autocomplete = 'off';
       input.spellcheck = false;
-      if (field.options.length > 0) {
+      if (LISTED.has(field.name)) {
         const list = element('datalist', '');
         list.id = `${input.id}-options`;
         input.setAttribute('list', list.id);
-        list.append(...field.options.map(([value, text]) => Object.assign(element('option', '', text), { value })));
         this.lists.append(list); // in the label, its texts would be part of the name
+        input.addEventListener('focus', () => this.suggest());
       }
       input.addEventListener('keydown', event => {
         const { key } = event as KeyboardEvent;
