@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.review.reading.values import Argument, Constant, External, Function, Item, Member, Result, options
@@ -178,6 +179,27 @@ def _streams_that_resume(context: Context) -> Iterator[Hit]:
         stateful = call.reached and call.name.endswith("StatefulDataLoader") and shuffled(call.argument("dataset", 0))
         if stateful and any(call in makers(load.receiver) for load in loads):
             yield Hit(call.module, call.node, variant="buffer")
+
+
+@check("TRN740")
+def _resumes_a_part(context: Context) -> Iterator[Hit]:
+    calls = context.trace.calls
+    shards = any(constant(call.argument(name)) for call in trainer_arguments(context) for name in ("fsdp", "deepspeed"))
+    shards |= any(call.unpacks for call in trainer_arguments(context))
+    adapts = any(call.reached and call.called in ("LoraConfig", "get_peft_model", "PeftModel") for call in calls)
+    span = span_of(context, "transformers")
+    if shards or adapts or span.last < (5, 0):
+        return
+    severity: Severity = "warning" if span.where else "info"
+    for call in _resumes(context):
+        for trainer in makers(call.receiver):
+            for model in makers(trainer.argument("model", 0)):
+                named = constant(model.argument("pretrained_model_name_or_path", 0)) or ""
+                text = re.sub(r"[^a-z0-9]", "", f"{model.name}{named}".lower())
+                family = next((name for name in known_names("saved_under_other_names") if name in text), "")
+                if family and trainer.name.startswith(("transformers.", "trl.")):
+                    shown: dict[str, object] = {"family": named or model.name.split(".from_")[0].rpartition(".")[2]}
+                    yield Hit(call.module, call.node, shown, severity=severity)
 
 
 _SHARDED = ("FSDPStrategy", "ModelParallelStrategy")
