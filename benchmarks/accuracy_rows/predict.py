@@ -46,7 +46,7 @@ class MemoryPrediction:
 
 def memory(run: Run) -> MemoryPrediction:
     """Memory of the run's measured stage, or of the largest stage."""
-    model = run.model if run.job.adapter is None else run.job.adapter.applied_to(run.model)
+    model = trained(run.model, run.job)
     world = World.of(model, run.cluster, run.job, run.layout)
     saved = tuple(block_saved_bytes(g.block, run.layout, world, run.job) for g in model.groups)
     every = stages(model, int(run.layout.pipeline_parallel_degree[0]))

@@ -74,7 +74,9 @@ def _attention_bytes(attention: Attention, layout: Layout, world: World, job: Jo
     statistics = 4 * tokens  # log-sum-exp, fp32
     if job.attention == "fused" and attention.fusible:
         return statistics
-    score = attention.eager_score_bytes(element, autocast=layout.state_bytes.cast_bytes > 0)
+    # One kernel for scale, mask and softmax writes 16 bits whatever it computes in.
+    separate = stack_of(job, layout).eager == "separate"
+    score = attention.eager_score_bytes(element, fused=not separate, autocast=layout.state_bytes.cast_bytes > 0)
     scores: Floats = score * tokens * attention.keys_per_query(world.sequence_length)
     scores = where(layout.selective_recomputation, 0.0, scores)
     # The library's own layers, used under tensor parallelism, always have a fused form.

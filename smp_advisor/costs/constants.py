@@ -67,13 +67,19 @@ class _Committed(dict[str, "Floats"]):
         raise KeyError(name)
 
 
-_VALUES: ContextVar[dict[str, Floats]] = ContextVar("values of constants", default=_Committed())  # noqa: B039
+_COMMITTED = _Committed()
+_VALUES: ContextVar[dict[str, Floats]] = ContextVar("values of constants", default=_COMMITTED)
 """Values, with those inside `overriding`, which other threads do not see."""
 
 
 def constant(name: str) -> Floats:
     """Value of one constant, ``constant("memory.context_gib")``."""
     return _VALUES.get()[name]
+
+
+def are_overridden() -> bool:
+    """Whether the code runs inside `overriding`."""
+    return _VALUES.get() is not _COMMITTED
 
 
 def gpu_constant(name: str, gpu: str) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.communication import MOST_MEASURED, Group, is_first_generation
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import constant, peak_flops
+from smp_advisor.costs.distinct import Distinct, distinct, held, one
 from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, Phase, StageMemory, StepTime
 from smp_advisor.costs.learned import LearnedMemory, learned_seconds, unmeasured_share
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.table import Instance
     from smp_advisor.core.elementwise import Floats
+    from smp_advisor.costs.distinct import One
     from smp_advisor.costs.world import Stage
     from smp_advisor.libraries.layout import Layout
 
@@ -75,21 +78,24 @@ class MemoryColumns:
     host_bytes_per_node: NDArray[np.float64]
 
 
-_ROWS_AT_ONCE = 16_384
+_ROWS_AT_ONCE = 65_536
 """Rows of one evaluation. The temporary arrays of larger ones do not stay in the processor's cache."""
-
-
-_SHARED = ("pipeline_parallel_degree", "tensor_parallel_degree", "shard_level")
-"""Columns with one value in each part. Stages, and many terms of the formulas, are then the same for all its plans."""
 
 
 def _parts(layout: Layout) -> Iterator[tuple[int, slice | NDArray[np.intp], Layout]]:
     """Rows that are computed together: (pipeline degree, rows, layout of the rows)."""
     stop_if_nobody_waits()
+    if "parts" not in vars(layout):  # memory and time have the same
+        vars(layout)["parts"] = [*_divided(layout)]
+    yield from vars(layout)["parts"]
+
+
+def _divided(layout: Layout) -> Iterator[tuple[int, slice | NDArray[np.intp], Layout]]:
     order = None
     starts = _changes(layout)
-    if len(starts) > max(64, len(layout) // 64):  # not in the order of a search space
-        order = np.lexsort([getattr(layout, name) for name in _SHARED])
+    if len(starts) > 2:
+        # Sorting integers of 16 bits takes a pass over each byte.
+        order = np.argsort(layout.pipeline_parallel_degree.astype(np.uint16), kind="stable")
         layout = layout.take(order)
         starts = _changes(layout)
     for start, end in pairwise([*starts, len(layout)]):
@@ -100,12 +106,9 @@ def _parts(layout: Layout) -> Iterator[tuple[int, slice | NDArray[np.intp], Layo
 
 
 def _changes(layout: Layout) -> list[int]:
-    """Rows with another value of a shared column than the row before, and the first row."""
-    if not len(layout):
-        return []
-    columns = [getattr(layout, name) for name in _SHARED]
-    changed = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    return [0, *(np.flatnonzero(changed) + 1).tolist()]
+    """Rows with another pipeline degree than the row before, and the first row."""
+    degrees = layout.pipeline_parallel_degree
+    return [0, *(np.flatnonzero(degrees[1:] != degrees[:-1]) + 1).tolist()] if len(layout) else []
 
 
 def kinds_bytes(
@@ -119,9 +122,15 @@ def kinds_bytes(
     ]
 
 
-def _judged(
-    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int
-) -> list[tuple[Stage, dict[str, Floats], Floats, Floats, Floats]]:
+_Kinds = list[tuple["Stage", "dict[str, Floats]", "Floats", "Floats", "Floats"]]
+
+
+@lru_cache(maxsize=4096)
+def _judged_one(model: Model, cluster: Cluster, job: Job, one: One, degree: int) -> _Kinds:
+    return _judged(model, cluster, job, one.layout, one.world, degree)
+
+
+def _judged(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> _Kinds:
     """(stage, bytes by category, host bytes, needed bytes, one standard deviation of their error) of each kind."""
     shards, band = vocabulary_shards(model, layout), model.activation_band
     kinds = kinds_bytes(model, job, layout, world, degree)
@@ -145,11 +154,12 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
     usable = cluster.instance.usable_gpu_memory_gib * GIB
     required, margin, host = (np.zeros(len(layout)) for _ in range(3))
     for degree, rows, part in _parts(layout):
-        kinds = _judged(model, cluster, job, part, World.of(model, cluster, job, part), degree)
-        required[rows] = largest([needed for *_, needed, _ in kinds])
-        margin[rows] = smallest([(usable - needed) / error for *_, needed, error in kinds])
+        few = Distinct(part, None) if job.calibration is not None else distinct(part, held(model, part, degree))
+        kinds = _judged(model, cluster, job, few.layout, World.of(model, cluster, job, few.layout), degree)
+        required[rows] = few.all_rows(largest([needed for *_, needed, _ in kinds]))
+        margin[rows] = few.all_rows(smallest([(usable - needed) / error for *_, needed, error in kinds]))
         # A node may have several stages. Each of its GPUs is counted with the largest.
-        host[rows] = largest([h for _, _, h, *_ in kinds]) * cluster.instance.gpus
+        host[rows] = few.all_rows(largest([h for _, _, h, *_ in kinds]) * cluster.instance.gpus)
     loaded, loaded_host = load_gpu_bytes(model, layout), load_host_bytes(model, cluster, layout)
     if loaded:
         required = np.maximum(required, loaded)
@@ -291,7 +301,11 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     if job.calibration is not None:
         seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, parts)
         factors = narrowed(str(plan_kinds(layout, cluster)), stack_of(job, layout).name, float(width), doubt)
-    kinds = _judged(model, cluster, job, layout, world, degree)
+    single = None if job.calibration is not None else one(layout, world, held(model, layout, degree))
+    if single is None:
+        kinds = _judged(model, cluster, job, layout, world, degree)
+    else:
+        kinds = _judged_one(model, cluster, job, single, degree)
     instance, usable = cluster.instance, cluster.instance.usable_gpu_memory_gib * GIB
     needed = max(float(need) for *_, need, _ in kinds)
     pressure = float(np.ravel(pressure_columns(model, cluster, job, layout, np.array([needed])))[0])
@@ -363,7 +377,7 @@ def _require(model: object, cluster: object, job: object) -> None:
 _CATEGORY_BYTES = tuple((category, category.removesuffix("_gib")) for category in CATEGORIES)
 
 
-def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats], Floats, Floats, Floats]]) -> Memory:
+def _memory(model: Model, degree: int, kinds: _Kinds) -> Memory:
     by_kind = {}
     for stage, by, _, needed, _ in kinds:
         shown = {name: float(value) for name, value in by.items()}

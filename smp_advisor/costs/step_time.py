@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from smp_advisor.core.elementwise import (
@@ -21,8 +22,10 @@ from smp_advisor.costs.activations import head_rows, offloaded_activation_bytes
 from smp_advisor.costs.communication import Group, data_parallel_seconds, point_to_point_seconds
 from smp_advisor.costs.compute import Passes, optimizer_form, optimizer_host_seconds, stage_passes
 from smp_advisor.costs.constants import constant, gpu_constant, memory_bandwidth
+from smp_advisor.costs.distinct import OFFLOADING, SCHEDULE, distinct, held, one
 from smp_advisor.costs.world import (
     LocalParameters,
+    World,
     local_parameters,
     owned_parameters,
     stack_of,
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.core.elementwise import Floats, Ints
-    from smp_advisor.costs.world import World
+    from smp_advisor.costs.distinct import Distinct, One
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -117,7 +120,7 @@ def state_copy_seconds(
 
 
 def activation_copy_seconds(
-    model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, compute: Floats
+    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int, compute: Floats
 ) -> Floats:
     """Seconds of copies of activations to the host and back that compute does not hide.
 
@@ -127,7 +130,10 @@ def activation_copy_seconds(
     """
     if not anywhere(layout.offload_activations):
         return 0.0
-    moved = largest([offloaded_activation_bytes(model, layout, world, stage) for stage in stage_kinds(model, degree)])
+    few = distinct(layout, held(model, layout, degree))
+    of_few = world if few.layout is layout else World.of(model, cluster, job, few.layout)
+    of_kinds = [offloaded_activation_bytes(model, few.layout, of_few, stage) for stage in stage_kinds(model, degree)]
+    moved = few.all_rows(largest(of_kinds))
     # Host memory has room for one round of microbatches in flight. Every microbatch of the step is copied through it.
     rounds = layout.microbatches / maximum(minimum(layout.active_microbatches, layout.microbatches), 1)
     link = cluster.instance.host_link_gb_per_s * 1e9
@@ -158,40 +164,100 @@ class Step(NamedTuple):
 PASSES = ("forward_seconds", "backward_seconds", "recomputation_seconds")
 
 
-def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> Step:
-    locals_ = [local_parameters(model, layout, stage) for stage in stage_kinds(model, degree)]
-    every = stage_passes(model, cluster, job, layout, world, degree, locals_)
-    slowest = _chosen(Passes, every, largest_index([p.total for p in every]))
-    local = _chosen(LocalParameters, locals_, largest_index([p.total for p in locals_]))
+class _Work(NamedTuple):
+    """What a step takes whatever the order of its microbatches is, shape (n,) each."""
+
+    parts: dict[str, Floats]
+    """Seconds by part, without those that the order decides."""
+    compute: Floats
+    """Seconds of a GPU's passes, next to which the host's copies run."""
+    of_host: dict[str, Floats]
+    of_kernels: dict[str, Floats]
+    halves: list[tuple[Floats, Floats]]
+    """Seconds of the (forward, backward) pass of one microbatch on each kind of stage."""
+
+
+def _work(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> _Work:
+    # Passes read the schedule as the samples of a microbatch. On one GPU, the first microbatch accumulates nothing.
+    accumulated = layout.microbatches if world.gpus == 1 else 1
+    few = distinct(layout, [world.microbatch_samples, accumulated], but=(*SCHEDULE, *OFFLOADING))
+    of_few = world if few.layout is layout else World.of(model, cluster, job, few.layout)
+    locals_ = [local_parameters(model, few.layout, stage) for stage in stage_kinds(model, degree)]
+    every = stage_passes(model, cluster, job, few.layout, of_few, degree, locals_)
+    slowest = _of_all(few, _chosen(Passes, every, largest_index([p.total for p in every])))
+    local = _of_all(few, _chosen(LocalParameters, locals_, largest_index([p.total for p in locals_])))
     m = layout.microbatches
     compute = m * (slowest.forward + slowest.backward + slowest.recomputation)
     stack = stack_of(job, layout)
     launches = optimizer_host_seconds(model, layout, cluster.instance, job, stack)
     update = _optimizer(cluster, layout, world, local, optimizer_form(job, stack))
     around = stack.step_share * constant("time.step_seconds")
-    result = {
+    parts = {
         "forward_seconds": m * slowest.forward,
         "backward_seconds": m * (slowest.backward + slowest.accumulation),
         "recomputation_seconds": m * slowest.recomputation,
         "tensor_parallel_seconds": m * (slowest.exchange_forward + slowest.exchange_backward),
-        "pipeline_bubble_seconds": _bubble(model, cluster, layout, world, degree, every),
         "data_parallel_seconds": data_parallel_seconds(model, cluster, layout, world, degree, local, slowest),
         "optimizer_seconds": maximum(update, launches) + around,
-        "offload_seconds": activation_copy_seconds(model, cluster, layout, world, degree, compute)
-        + state_copy_seconds(cluster, layout, world, local, compute),
+        "offload_seconds": state_copy_seconds(cluster, layout, world, local, compute),
     }
+    return _Work(
+        parts,
+        compute,
+        {"passes": m * slowest.of_host, "optimizer_seconds": where(launches > update, launches, 0.0) + around},
+        {"attention": m * slowest.attention, "products": m * slowest.products},
+        [(few.all_rows(p.first_half), few.all_rows(p.second_half)) for p in every],
+    )
+
+
+@lru_cache(maxsize=4096)
+def _work_of_one(model: Model, cluster: Cluster, job: Job, one: One, degree: int) -> _Work:
+    return _work(model, cluster, job, one.layout, one.world, degree)
+
+
+def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> Step:
+    """Time of n steps; rows that differ in the order of their microbatches alone share their work."""
+    schedule = [world.microbatch_samples, layout.microbatches]
+    single = one(layout, world, schedule)
+    if single is not None:
+        work = _work_of_one(model, cluster, job, single, degree)
+    else:
+        alike = distinct(layout, schedule, but=(*SCHEDULE, *OFFLOADING))
+        of_alike = world if alike.layout is layout else World.of(model, cluster, job, alike.layout)
+        work = _work(model, cluster, job, alike.layout, of_alike, degree)
+    if single is None and alike.layout is not layout:
+        parts, of_host, of_kernels = (
+            {name: alike.all_rows(values) for name, values in of.items()}
+            for of in (work.parts, work.of_host, work.of_kernels)
+        )
+        halves = [(alike.all_rows(first), alike.all_rows(second)) for first, second in work.halves]
+        work = _Work(parts, alike.all_rows(work.compute), of_host, of_kernels, halves)
+    offload = activation_copy_seconds(model, cluster, job, layout, world, degree, work.compute)
+    result = {
+        **work.parts,
+        "pipeline_bubble_seconds": _bubble(model, cluster, layout, world, degree, work.halves),
+        "offload_seconds": offload + work.parts["offload_seconds"],
+    }
+    result = {name: result[name] for name in _PARTS}
     waiting = _host_floor(model, cluster, layout, sum(result.values(), 0.0))
     part = "pipeline_bubble_seconds" if degree > 1 else "data_parallel_seconds"
     result[part] = result[part] + waiting
-    of_host = {
-        "passes": m * slowest.of_host,
-        "optimizer_seconds": where(launches > update, launches, 0.0) + around,
-        part: waiting,
-    }
     slowest_node = 1 + constant("time.straggler_per_doubling") * math.log2(max(cluster.nodes, 1))
-    of_kernels = {"attention": m * slowest.attention, "products": m * slowest.products}
-    every_part = (result, of_host, of_kernels)
+    every_part = (result, {**work.of_host, part: waiting}, work.of_kernels)
     return Step(*({name: values * slowest_node for name, values in of.items()} for of in every_part))
+
+
+_PARTS = (
+    "forward_seconds", "backward_seconds", "recomputation_seconds", "tensor_parallel_seconds",
+    "pipeline_bubble_seconds", "data_parallel_seconds", "optimizer_seconds", "offload_seconds",
+)  # fmt: skip
+
+
+def _of_all(few: Distinct, values: _Columns) -> _Columns:
+    if few.kinds is None:
+        return values
+    kind = type(values)
+    return kind(**{name: few.all_rows(getattr(values, name)) for name in kind.__dataclass_fields__})
 
 
 def _chosen(kind: type[_Columns], every: Sequence[_Columns], index: Ints) -> _Columns:
@@ -218,13 +284,13 @@ def _host_floor(model: Model, cluster: Cluster, layout: Layout, seconds: Floats)
 
 
 def _bubble(
-    model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, every: Sequence[Passes]
+    model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, halves: list[tuple[Floats, Floats]]
 ) -> Floats:
     """Seconds in which the slowest stage has no work, and seconds of transfers between stages."""
     if degree == 1:
         return 0.0
-    forward, backward = [p.first_half for p in every], [p.second_half for p in every]
-    busy = layout.microbatches * largest([p.total for p in every])
+    forward, backward = [first for first, _ in halves], [second for _, second in halves]
+    busy = layout.microbatches * largest([first + second for first, second in halves])
     idle = makespan_seconds(layout, forward, backward, stage_runs(model, degree)) - busy
     hop = handover_seconds(model, cluster, layout, world)
     # Every microbatch is transferred once in each direction. A stage waits for transfers while the pipeline fills and

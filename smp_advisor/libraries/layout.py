@@ -169,7 +169,7 @@ class Layout:
 
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Layout:
         """Return the layouts of some rows."""
-        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
+        columns = {name: _taken(getattr(self, name), rows) for name in COLUMNS}
         return replace(self, **columns)
 
     def part(self, rows: slice) -> Layout:
@@ -207,6 +207,12 @@ class Layout:
             for name, value in (_defaults() | columns).items()
         }
         return cls(state_bytes=state_bytes, stack=stack, saves_frozen=saves_frozen, **arrays)
+
+
+def _taken(column: NDArray[Any], rows: NDArray[np.intp] | NDArray[np.bool_]) -> NDArray[Any]:
+    if column.strides != (0,) or rows.dtype == np.bool_ or len(rows) > len(column):
+        return column[rows]
+    return column[: len(rows)]
 
 
 def _number_if_uniform(column: NDArray[Any]) -> Any:

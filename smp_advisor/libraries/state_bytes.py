@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ def _of_optimizer(state: StateBytes, job: Job) -> StateBytes:
     return state
 
 
+@lru_cache(maxsize=256)
 def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
     """State bytes with the job's own settings of code, states, optimizer, loss and adapter."""
     state = _of_autocast(state_bytes, job)
@@ -198,6 +200,7 @@ def over_frozen(state_bytes: StateBytes, job: Job) -> StateBytes:
     return replace(state_bytes, frozen_bytes=frozen, unpacked=job.adapter.quantized, fp32_inputs=job.adapter.upcast)
 
 
+@lru_cache(maxsize=256)
 def smp_v1(job: Job) -> StateBytes:
     """SMP v1: 2 + 2 + 8 + (4 + 4) = 20 bytes in half precision with Adam, 16 in fp32.
 
@@ -219,6 +222,7 @@ def smp_v1(job: Job) -> StateBytes:
     )
 
 
+@lru_cache(maxsize=256)
 def amp(job: Job) -> StateBytes:
     """Autocast over fp32 parameters (plain DDP): 4 + 4 + 8 bytes and 2 of casts (facts: PyTorch AMP)."""
     half = job.precision != "fp32"
@@ -231,11 +235,13 @@ def amp(job: Job) -> StateBytes:
     )
 
 
+@lru_cache(maxsize=256)
 def ddp(job: Job) -> StateBytes:
     """Autocast over fp32 parameters with AdamW, whose ``foreach`` step has all roots of second moments at once."""
     return replace(amp(job), step_bytes=4.0 if job.optimizer == "adam" else 0.0)
 
 
+@lru_cache(maxsize=256)
 def fully_sharded(job: Job) -> StateBytes:
     """FSDP with mixed precision: fp32 shards of parameter, gradient and state (16 bytes), 16-bit gathered units."""
     half = job.precision != "fp32"

@@ -239,10 +239,10 @@ def _widths_by_module_name(adapter: Adapter, product: Matmul) -> tuple[list[int]
 def _unpacked_parameters(adapter: Adapter, block: Block, family: str) -> int:
     """Parameters of a block that stay in 16 bits: bitsandbytes packs the weights of linear modules only."""
     rules = _rules()
-    if not adapter.quantized or family in rules["unpacked"]:
+    if adapter.quantized and family in rules["unpacked"]:
         return block.parameters
     left_out = {*rules["not_linear"], *_routers(block)}
-    stacked = not adapter.before_transformers_5
+    stacked = adapter.quantized and not adapter.before_transformers_5
     products = [m for m in block.matmuls if m.name not in left_out and not (stacked and m.experts > 1)]
     linear = sum(m.inputs * m.outputs * m.experts for m in products)
     routers = sum(m.inputs * m.outputs for m in block.matmuls if m.name in _routers(block))

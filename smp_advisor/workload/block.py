@@ -117,10 +117,10 @@ class Attention:
         if self.kv_heads < 1 or self.heads % self.kv_heads:
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
 
-    def eager_score_bytes(self, element_bytes: int, *, autocast: bool = False) -> float:
+    def eager_score_bytes(self, element_bytes: int, *, autocast: bool = False, fused: bool = False) -> float:
         if self.score_bytes is not None:
             return self.score_bytes
-        softmax = 4 if self.scores_in_fp32 or autocast else element_bytes
+        softmax = 4 if (self.scores_in_fp32 or autocast) and not fused else element_bytes
         if self.dropout:
             return softmax + 1 + element_bytes
         return softmax + (element_bytes if softmax > element_bytes else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import columns, rows, sentence
@@ -90,6 +90,7 @@ class PartialShape:
     activation: str | None = None
 
 
+@lru_cache(maxsize=256)
 def infer_shape(count: int, family: str, partial: PartialShape) -> Model:
     if partial.hidden is not None:
         widths = [partial.hidden]
