@@ -19,7 +19,7 @@ from smp_advisor.costs import Estimate
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.costs.figures import figures_of
-from smp_advisor.costs.guesses import guesses
+from smp_advisor.costs.guesses import assumed
 from smp_advisor.costs.wording import (
     gives_back,
     global_batch,
@@ -200,14 +200,9 @@ def _details(advice: Recommendation, ladder: Ladder) -> list[tuple[str, list[str
         ("Ranks", str(rank_map(advice.plan, advice.cluster)).splitlines()),
         (f"Nearest AWS reference: {reference.name if reference else ''}", _reference(reference)),
         ("Requirements for your script", _requirements(advice)),
-        ("Assumptions", (*_guesses(advice), *advice.estimate.assumptions)),
+        ("Assumptions", assumed(advice.model, advice.cluster, advice.job, advice.estimate)),
     )
     return [(title, list(lines)) for title, lines in sections]
-
-
-def _guesses(advice: Recommendation) -> Iterator[str]:
-    """Guesses that move the step time by more than 10 %."""
-    return map(str, guesses(advice.model, advice.cluster, advice.job, advice.plan))
 
 
 def _plan(model: Model, job: Job, plan: Plan, estimate: Estimate) -> Iterator[str]:

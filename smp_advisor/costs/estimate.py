@@ -76,7 +76,7 @@ class Memory:
         return frame
 
 
-PhaseName = Literal["load", "first update", "steps", "save"]
+PhaseName = Literal["load", "trace", "first update", "steps", "save"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

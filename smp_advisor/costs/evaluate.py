@@ -14,7 +14,7 @@ import numpy as np
 
 from smp_advisor.arguments import require_types
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.core.elementwise import largest, root, smallest
+from smp_advisor.core.elementwise import anywhere, largest, root, smallest
 from smp_advisor.core.files import sentence
 from smp_advisor.core.stopping import stop_if_nobody_waits
 from smp_advisor.costs.activations import block_saved_bytes
@@ -36,10 +36,11 @@ from smp_advisor.costs.memory import (
 )
 from smp_advisor.costs.phases import (
     HOST_SHARE,
-    load_gpu_bytes,
     load_host_bytes,
     phase_words,
     phases,
+    quantized_bytes,
+    start_gpu_bytes,
     worst_phase,
 )
 from smp_advisor.costs.step_time import Step, step_of
@@ -160,10 +161,10 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
         margin[rows] = few.all_rows(smallest([(usable - needed) / error for *_, needed, error in kinds]))
         # A node may have several stages. Each of its GPUs is counted with the largest.
         host[rows] = few.all_rows(largest([h for _, _, h, *_ in kinds]) * cluster.instance.gpus)
-    loaded, loaded_host = load_gpu_bytes(model, layout), load_host_bytes(model, cluster, layout)
-    if loaded:
-        required = np.maximum(required, loaded)
-        margin = np.minimum(margin, (usable - loaded) / _load_error(loaded))
+    started, loaded_host = start_gpu_bytes(model, layout), load_host_bytes(model, cluster, layout)
+    if anywhere(started > 0):
+        required = np.maximum(required, started)
+        margin = np.minimum(margin, (usable - started) / _start_error(started))
     host = np.maximum(host, loaded_host)
     return MemoryColumns(needed_bytes=required, margin=margin, host_bytes_per_node=host)
 
@@ -179,12 +180,12 @@ def pressure_columns(model: Model, cluster: Cluster, job: Job, layout: Layout, n
     return 1 + (factor - 1) * unmeasured_share(job.calibration, model, cluster, job, layout)
 
 
-_LOAD_ERROR = 0.03
+_START_ERROR = 0.03
 
 
-def _load_error(bytes_: float) -> float:
-    """One standard deviation of the error of the loaded model, bytes: its tensors are known, the context less so."""
-    return math.hypot(_LOAD_ERROR * bytes_, 0.3 * GIB)
+def _start_error(bytes_: Floats) -> Floats:
+    """One standard deviation of the error of a loaded model, bytes: its tensors are known, the context less so."""
+    return root((_START_ERROR * bytes_) ** 2 + (0.3 * GIB) ** 2)
 
 
 def fit_probability(margin: float) -> float:
@@ -262,6 +263,13 @@ def _named_kernel(job: Job, layout: Layout) -> bool:
     return job.attention == "eager" or job.attention_kernel != "auto" or bool(stack_of(job, layout).implies)
 
 
+def as_planned(job: Job, plan: Plan) -> Job:
+    """The job in the precision of a plan, if it names none."""
+    if job.precision == plan.precision or "precision" not in job.defaulted():
+        return job
+    return replace(job, precision=plan.precision)
+
+
 def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     """Costs of one plan.
 
@@ -288,8 +296,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     _require(model, cluster, job)
     require_types({"plan": (plan, Plan)}, "estimate")
     stop_if_nobody_waits()
-    if job.precision != plan.precision and "precision" in job.defaulted():
-        job = replace(job, precision=plan.precision)
+    job = as_planned(job, plan)
     check_against(plan, cluster, model, job)
     layout = layout_of_plan(plan, job, cluster)
     degree = plan.pipeline_parallel_degree
@@ -315,9 +322,9 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     host = max(float(h) for _, _, h, *_ in kinds) * instance.gpus
     memory = _memory(model, degree, kinds)
     every = _phases(model, cluster, job, layout, memory, needed, host)
-    if loaded := load_gpu_bytes(model, layout):
-        needed = max(needed, loaded)
-        margin, error = min((margin, error), ((usable - loaded) / _load_error(loaded), _load_error(loaded)))
+    if started := float(start_gpu_bytes(model, layout)):
+        needed, of_start = max(needed, started), float(_start_error(started))
+        margin, error = min((margin, error), ((usable - started) / of_start, of_start))
     host = max(phase.host_gib_per_node for phase in every) * GIB
     batch, sequence = global_batch_size(plan, cluster), model.sequence_length(job.sequence_length)
     step = time.total_seconds
@@ -346,6 +353,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         step_factors=factors,
         assumptions=(
             *_named_phase(every, instance),
+            *_own_loading(model, layout, needed, instance),
             *(pressure_warning(needed, usable) if pressure > 1 else ()),
             *communication_caveats(cluster, layout, world),
             *assumptions(model, plan, job),
@@ -408,9 +416,16 @@ def _phases(
 def _named_phase(every: tuple[Phase, ...], instance: Instance) -> Iterator[str]:
     """A sentence, if another phase than the steps needs the most."""
     worst = worst_phase(every, instance.usable_gpu_memory_gib, instance.host_memory_gib)
-    if worst.name == "load" and worst.gpu_gib > max(phase.gpu_gib for phase in every if phase.name == "steps"):
+    if worst is every[0] and worst.gpu_gib > max(phase.gpu_gib for phase in every if phase.name == "steps"):
         words = phase_words(worst, instance.usable_gpu_memory_gib)
         yield f"{words[0].upper()}{words[1:]}, more than a step."
+
+
+def _own_loading(model: Model, layout: Layout, needed_bytes_: float, instance: Instance) -> Iterator[str]:
+    """A sentence, if code that is not exported may need more to load a quantized base than for a step."""
+    loaded, usable = quantized_bytes(model, layout), instance.usable_gpu_memory_gib
+    if layout.shard_level >= 3 and not layout.state_bytes.loaded_entirely and loaded > max(needed_bytes_, usable * GIB):
+        yield sentence("costs", "own_loading", needed=loaded / GIB, usable=usable)
 
 
 def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:

@@ -7,16 +7,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import sentence
-from smp_advisor.costs.evaluate import seconds_columns
+from smp_advisor.costs.evaluate import as_planned, trained
+from smp_advisor.costs.observation import predicted_step
 from smp_advisor.costs.wording import seconds as duration
 from smp_advisor.costs.world import stack_of
-from smp_advisor.libraries.layout import layout_of
+from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.workload.stack import AUTO, stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -53,8 +55,10 @@ class Guess:
 def guesses(model: Model, cluster: Cluster, job: Job, plan: Plan) -> tuple[Guess, ...]:
     """Settings that the job leaves open and that move the step time by more than 10 %: at most three, largest first.
 
-    Of each setting, the value with the largest effect counts.
+    Of each setting, the value with the largest effect counts. A measured step of the code has its own settings in it.
     """
+    if job.calibration is not None and any(run.step_seconds is not None for run in job.calibration.runs):
+        return ()
     now = _seconds(model, cluster, job, plan)
     largest: dict[str, Guess] = {}
     for what, phrase, changes in _others(model, cluster, job, plan):
@@ -66,9 +70,14 @@ def guesses(model: Model, cluster: Cluster, job: Job, plan: Plan) -> tuple[Guess
     return tuple(sorted(largest.values(), key=lambda guess: -abs(guess.effect))[:_MOST])
 
 
+def assumed(model: Model, cluster: Cluster, job: Job, value: Estimate) -> tuple[str, ...]:
+    """What a plan's figures assume, one sentence each: guesses with the figure of another choice first."""
+    return (*map(str, guesses(model, cluster, as_planned(job, value.plan), value.plan)), *value.assumptions)
+
+
 def _seconds(model: Model, cluster: Cluster, job: Job, plan: Plan) -> float:
-    columns = seconds_columns(model, cluster, job, layout_of([plan], job, cluster))
-    return float(sum(values[0] for values in columns.values()))
+    model, layout = trained(model, job), layout_of_plan(plan, job, cluster)
+    return float(sum(predicted_step(model, cluster, job, layout).seconds.values()))
 
 
 _KERNELS = {
@@ -82,7 +91,7 @@ _HOPPER = "9.0"
 
 def _others(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """(what is guessed, phrase of another value, that value as fields of the job)."""
-    layout = layout_of([plan], job, cluster)
+    layout = layout_of_plan(plan, job, cluster)
     code = stack_of(job, layout)
     if job.attention != "eager" and job.attention_kernel == "auto" and not code.implies:
         for kernel, phrase in _KERNELS.items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.core import GIB
+from smp_advisor.core.elementwise import anywhere, maximum, where
 from smp_advisor.core.files import sentence
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.effective_time import checkpoint_bytes, writing_nodes
@@ -17,6 +18,8 @@ from smp_advisor.costs.estimate import Phase
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.core.elementwise import Floats
+    from smp_advisor.costs.estimate import PhaseName
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -25,23 +28,35 @@ HOST_SHARE = 0.8
 """Maximum share of host memory for a job. Data loading and the operating system use the remainder."""
 
 
-def load_gpu_bytes(model: Model, layout: Layout) -> float:
-    """Bytes of a GPU with the full quantized model, before it is sharded; 0 where a step needs more in any case."""
+def start_gpu_bytes(model: Model, layout: Layout) -> Floats:
+    """Bytes of a GPU before the first step, shape (n,); 0 where a step needs more in any case.
+
+    The full quantized model, before it is sharded, or the model that SMP v1 traces before it assigns the stages.
+    """
+    loaded = quantized_bytes(model, layout) if layout.state_bytes.loaded_entirely else 0.0
+    if not anywhere(layout.traced_on_gpu):
+        return loaded
+    traced = layout.state_bytes.parameter_bytes * model.parameter_count / layout.tensor_parallel_degree
+    return maximum(loaded, where(layout.traced_on_gpu, traced + constant("memory.context_gib") * GIB, 0.0))
+
+
+def quantized_bytes(model: Model, layout: Layout) -> float:
+    """Bytes of a GPU with a full quantized model: embedding, head and what is not packed stay in 16 bits."""
     state = layout.state_bytes
-    if not state.loaded_entirely or state.frozen_bytes is None:
+    if not state.unpacked or state.frozen_bytes is None:
         return 0.0
-    # Embedding and head stay in 16 bits.
-    half = model.embedding_parameters + model.head.parameters
-    quantized = state.frozen_bytes * (model.parameter_count - half)
-    return float(quantized + state.compute_bytes * half + constant("memory.context_gib") * GIB)
+    packed = sum(g.count * (g.block.parameters - g.block.unpacked_parameters) for g in model.groups)
+    wide = state.compute_bytes * (model.parameter_count - packed)
+    return float(state.frozen_bytes * packed + wide + constant("memory.context_gib") * GIB)
 
 
 def load_host_bytes(model: Model, cluster: Cluster, layout: Layout) -> float:
     """Bytes of a node's host memory while the exported script loads pretrained weights."""
     state = layout.state_bytes
     copies = {"": 0, "first": 1, "each": cluster.instance.gpus}[state.loaded_copies]
-    stored = state.parameter_bytes if state.frozen_bytes is None else state.frozen_bytes
-    return copies * stored * model.parameter_count
+    if state.frozen_bytes is None:
+        return copies * state.parameter_bytes * model.parameter_count
+    return copies * (quantized_bytes(model, layout) or state.frozen_bytes * model.parameter_count)
 
 
 def phases(
@@ -59,9 +74,13 @@ def phases(
         Parameters, gradients, optimizer state and temporaries of the update.
     """
     saved = checkpoint_bytes(model, layout) / writing_nodes(cluster, layout) / GIB
-    loaded = max(load_gpu_bytes(model, layout) / GIB, state_gib)
+    loaded, on_host = (
+        max(float(start_gpu_bytes(model, layout)) / GIB, state_gib),
+        load_host_bytes(model, cluster, layout),
+    )
+    start: PhaseName = "trace" if layout.traced_on_gpu else "load"
     return (
-        Phase(name="load", gpu_gib=loaded, host_gib_per_node=load_host_bytes(model, cluster, layout) / GIB),
+        Phase(name=start, gpu_gib=loaded, host_gib_per_node=on_host / GIB),
         Phase(name="first update", gpu_gib=min(update_gib, steps.gpu_gib), host_gib_per_node=steps.host_gib_per_node),
         steps,
         Phase(

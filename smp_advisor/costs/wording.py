@@ -138,13 +138,17 @@ def spare(estimate: Estimate) -> str:
     return f"nvidia-smi shows up to {gib(estimate.memory.peak.cached_gib)} more, which PyTorch keeps and can release"
 
 
+_START = {"load": "loading the quantized model on every GPU is ", "trace": "tracing the model on one GPU is "}
+
+
 def fit(estimate: Estimate, min_fit_probability: float) -> str:
     """Predicate on how a plan fits: "fits with 9.1 GiB to spare"."""
     missing = gib(-estimate.headroom_gib)
     over = f"{missing if missing != '0.0 GiB' else 'slightly'} over the {gib(estimate.usable_gpu_memory_gib)} available"
     if estimate.headroom_gib < 0 and estimate.fit_probability < min_fit_probability:
-        loading = estimate.needed_gib > estimate.memory.peak.total_gib + VISIBLE_GIB
-        return f"does not fit: {'loading the quantized model on every GPU is ' if loading else ''}{over}"
+        first = estimate.phases[0]
+        before = estimate.needed_gib > estimate.memory.peak.total_gib + VISIBLE_GIB
+        return f"does not fit: {_START[first.name] if before else ''}{over}"
     if not estimate.host_memory_fits:
         required = gib(estimate.host_memory_gib_per_node)
         return f"does not fit: a node has less than the required {required} of host memory"

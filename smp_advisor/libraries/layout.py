@@ -155,6 +155,9 @@ class Layout:
     """Whether consecutive stages are furthest apart in rank (Megatron), not next to tensor-parallel groups."""
     host_handover: Bools
     """Whether the hosts of two pipeline stages coordinate every transfer before the GPUs send (SMP v1)."""
+    traced_on_gpu: Bools
+    """Whether one GPU holds the whole model, but for what tensor parallelism divides, to trace a forward pass before
+    the stages are assigned (SMP v1: ``trace_device="gpu"`` is the default of ``smp.DistributedModel``)."""
     spread_placement: Bools
     """Whether consecutive ranks are data-parallel (``placement_strategy="spread"``), not tensor-parallel."""
 
@@ -169,7 +172,7 @@ class Layout:
 
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Layout:
         """Return the layouts of some rows."""
-        columns = {name: _taken(getattr(self, name), rows) for name in COLUMNS}
+        columns: dict[str, Any] = {name: _taken(getattr(self, name), rows) for name in COLUMNS}
         return replace(self, **columns)
 
     def part(self, rows: slice) -> Layout:

@@ -216,7 +216,8 @@ PHASES = {
     "load": r"Loading checkpoint shards|Loading weights|\bfrom_pretrained\b|_load_pretrained_model|"
     r"_load_state_dict_into|load_checkpoint_and_dispatch|Materializing param|cpu_ram_efficient",
     "evaluation": r"\bEvaluat|\* Running Evaluation|evaluation_loop|validation_step|Validation(?: DataLoader|:)",
-    "save": r"Saving model checkpoint|save_checkpoint|save_model\b|save_pretrained|_save_|saving (?:model|iteration)",
+    "save": r"Saving model checkpoint|save_checkpoint|save_model\b|save_pretrained|_save_|"
+    r"state_dict\b|saving (?:model|iteration)",
     "upload": r"Uploading - |Artifact upload",
     "local": r"sagemaker[/.]local|docker-compose|docker compose|local_session|LOCAL_CONTAINER",
     "end": r"train_runtime|Training completed|destroy_process_group",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.advice.choice import certainty
 from smp_advisor.core.tables import Table, between, number
 from smp_advisor.costs.estimate import CATEGORIES, Estimate
+from smp_advisor.costs.guesses import assumed, guesses
 from smp_advisor.costs.wording import (
     amount,
     cost_per_million,
@@ -33,6 +34,7 @@ from smp_advisor.libraries.library import get_library, plan_defaults
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.estimators.report import EstimatorReport
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.review.findings.report import Report
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from smp_advisor.search.sizes import ClusterSizes
     from smp_advisor.search.ways_out import WaysOut
     from smp_advisor.session import Advice
+    from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
 YES, NO, WRONG = 0, 1, 2
@@ -244,6 +247,7 @@ def advised(advice: Advice) -> Answer:
 
     value, model, least = advice.estimate, advice.model, advice.min_fit_probability
     job_settings = advice.job.training_settings()
+    guessed = guesses(model, advice.cluster, advice.job, advice.plan)
     where = f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
     library = advice.library_because or f"{get_library(advice.plan.library).title}, as requested."
     sure = certainty(advice.decision).removeprefix("Certainty: ") if advice.objective in {"throughput", "cost"} else ""
@@ -263,6 +267,7 @@ def advised(advice: Advice) -> Answer:
         ("Certainty", sure),
         ("Instead", "; ".join(f"{row['plan']}: {row['why']}" for row in alternatives)),
         ("Assumed", "; ".join(advice.defaults)),
+        *(("Guessed", str(guess)) for guess in guessed),
         *(("Heed", text) for text in warnings[:2]),
         ("More", "--full: the report; --json: data; --output FILE: to keep, show and export it"),
     ]
@@ -278,6 +283,7 @@ def advised(advice: Advice) -> Answer:
         "hyperparameters": advice.plan.hyperparameters,
         "library_because": library,
         "needed": needed(advice),
+        "guesses": [str(guess) for guess in guessed],
         "certainty": sure,
         "clusters": clusters,
         "requested": "; ".join(advice.requested),
@@ -290,7 +296,7 @@ def advised(advice: Advice) -> Answer:
         "memory": lambda: memory_table(value),
         "reasons": lambda: [f"{s.title}: {s.decision}. {s.because}" for s in advice.steps],
         "requirements": lambda: [pitfall.text for pitfall in advice.pitfalls],
-        "assumptions": lambda: list(value.assumptions),
+        "assumptions": lambda: list(assumed(advice.model, advice.cluster, advice.job, value)),
     }
     if (sizes := advice.sizes) is not None:
         details["clusters_compared"] = lambda: sizes_data(sizes)
@@ -410,10 +416,11 @@ def not_fitting(sentence: str, ways: WaysOut | None) -> Answer:
     return replace(answer, text=_five(rows))
 
 
-def estimated(model: Model, where: str, value: Estimate, least: float) -> Answer:
+def estimated(model: Model, cluster: Cluster, job: Job, value: Estimate, least: float) -> Answer:
     """The answer for one plan."""
     from smp_advisor.session.storage import plain
 
+    where, assumptions = f"{cluster.nodes} x {cluster.instance.name}", assumed(model, cluster, job, value)
     rows = [
         ("", f"{model.name} on {where} {fit(value, least)}: {memory_words(value)}."),
         ("Plan", plan_words(value.plan)),
@@ -421,10 +428,10 @@ def estimated(model: Model, where: str, value: Estimate, least: float) -> Answer
         ("Speed", speed_words(model, value)),
         ("Cost", cost_words(model, value)),
         ("Run", ", ".join(filter(None, (run_time(value), run_cost(value))))),
-        ("Assumed", " ".join(value.assumptions)),
+        ("Assumed", " ".join(assumptions)),
     ]
     data: dict[str, Any] = {"answer": f"{model.name} on {where} {fit(value, least)}.", "model": model.name}
-    data |= {**figures(model, value, least), "plan": settings_of(value.plan), "assumed": list(value.assumptions)}
+    data |= {**figures(model, value, least), "plan": settings_of(value.plan), "assumed": list(assumptions)}
     return Answer(
         text=folded(rows),
         data=data,

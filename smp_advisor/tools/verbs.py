@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.review.findings.report import Report
+    from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
 
@@ -148,10 +149,9 @@ def estimate(options: Namespace) -> Answer:
     query = _query(options)
     of_cluster = REQUEST - {"cluster", "instance_count", "library", "min_fit_probability"}
     _require_used("estimate", options, SETTINGS - of_cluster | {"cluster"}, "of one plan", model=True)
-    model, cluster, value = _estimate(options.model, query.settings)
+    model, cluster, job, value = _estimate(options.model, query.settings)
     query.project.require(cluster)
-    where = f"{cluster.nodes} x {cluster.instance.name}"
-    return query.noted(estimated(model, where, value, query.settings.get("min_fit_probability") or 0.95))
+    return query.noted(estimated(model, cluster, job, value, query.settings.get("min_fit_probability") or 0.95))
 
 
 def fits(options: Namespace) -> Answer:
@@ -203,7 +203,7 @@ def _row(options: Namespace, query: _Query, plan: Mapping[str, Any], *, single: 
     name = ", ".join(f"{key}={value}" for key, value in plan.items())
     try:
         if single:
-            model, _, value = _estimate(options.model, settings)
+            model, _, _, value = _estimate(options.model, settings)
         else:
             advice = _recommended(options.model, replace(query, settings=settings), options)
             if isinstance(advice, NoPlanFitsError):
@@ -447,7 +447,7 @@ def _read_config(path: str) -> Any:
     return config
 
 
-def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, Estimate]:
+def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, Job, Estimate]:
     values = dict(settings)
     instance, library, count = (values.pop(name, None) for name in ("cluster", "library", "instance_count"))
     values = {name: value for name, value in values.items() if name not in REQUEST}
@@ -464,7 +464,7 @@ def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, 
     workload = read_model(described, sequence_length=job.sequence_length, shape=shape, job=job, library=plan.library)
     job = suited(job, described, workload, has_length="sequence_length" in job_settings)
     cluster = Cluster(instance, count or 1)
-    return workload, cluster, evaluate(workload, cluster, job, plan)
+    return workload, cluster, job, evaluate(workload, cluster, job, plan)
 
 
 def _file_fits(source: Path, options: Namespace) -> Answer:

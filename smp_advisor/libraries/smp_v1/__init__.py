@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.core.elementwise import where
+from smp_advisor.core.elementwise import inverted, where
 from smp_advisor.core.files import sentence
 from smp_advisor.libraries.groups import nearest_divisor
 from smp_advisor.libraries.layout import Layout, checkpoint_columns
@@ -21,6 +21,7 @@ from smp_advisor.libraries.space import (
     tensor_degrees,
 )
 from smp_advisor.libraries.state_bytes import smp_v1, trained
+from smp_advisor.libraries.version import default_version, release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -67,6 +68,7 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
         replicas_reduced_once=True,
         host_handover=True,
         gather_after_step=True,
+        traced_on_gpu=inverted(plans["skip_tracing"]) & (pipeline > 1),
         spread_placement=plans["placement_strategy"] == "spread",
     )
 
@@ -107,7 +109,15 @@ _TECHNIQUES = (
     "activation_checkpointing",
     "offload_activations",
 )
-_FIELDS = (*_TECHNIQUES, "prescaled_batch", "batch_size", "microbatches", "active_microbatches", "pipeline")
+_FIELDS = (
+    *_TECHNIQUES,
+    "skip_tracing",
+    "prescaled_batch",
+    "batch_size",
+    "microbatches",
+    "active_microbatches",
+    "pipeline",
+)
 """Fields that the search varies. Other pinned fields are passed to the plan."""
 
 
@@ -136,6 +146,7 @@ def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -
             pairs = batches(job, sequence, cluster.gpus // (tp * pp), group, pins)
             if not len(pairs):
                 continue
+            untraceable = pp > 1 and _is_untraceable(model, cluster, job, tp, pins)
             rows = schedule_rows(pairs, tp, pp, -(-model.layer_count // pp), pins)
             for state, degree in shardings(job, cluster, tp, pp, pins):
                 yield (
@@ -145,6 +156,7 @@ def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -
                         "pipeline_parallel_degree": pp,
                         "shard_optimizer_state": state,
                         "sharded_data_parallel_degree": degree,
+                        "skip_tracing": pins.get("skip_tracing", degree > 1 or untraceable),
                         "prescaled_batch": prescaled and tp > 1,
                         "batch_size": rows[:, 0] // group,
                         "microbatches": rows[:, 1],
@@ -156,12 +168,22 @@ def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -
                 )
 
 
+_TRACED_SHARE = 0.9
+"""Share of a GPU that a traced model may take, next to the context and a forward pass of one block."""
+
+
+def _is_untraceable(model: Model, cluster: Cluster, job: Job, tp: int, pins: Mapping[str, Any]) -> bool:
+    """Whether one GPU cannot hold the model that the library traces, and the library can do without."""
+    traced = (4 if job.precision == "fp32" else 2) * model.parameter_count / tp
+    room = _TRACED_SHARE * cluster.instance.usable_gpu_memory_gib * 2**30
+    return traced > room and release(pins.get("version") or default_version("smp-v1")) >= (1, 6)
+
+
 def _with_related_fields(settings: dict[str, Any]) -> dict[str, Any]:
     if settings["pipeline_parallel_degree"] == 1:
         settings["active_microbatches"] = None
-    # Every published example of sharded data parallelism sets these two: parameters are created sharded.
-    sharded = settings["sharded_data_parallel_degree"] > 1
-    return {**settings, "skip_tracing": sharded, "delayed_parameter_initialization": sharded}
+    # Every published example of sharded data parallelism sets this and skip_tracing: parameters are created sharded.
+    return {**settings, "delayed_parameter_initialization": settings["sharded_data_parallel_degree"] > 1}
 
 
 LIBRARY = Library(
