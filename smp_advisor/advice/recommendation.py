@@ -35,7 +35,7 @@ from smp_advisor.advice.request import (
 )
 from smp_advisor.advice.variants import PlannedRun
 from smp_advisor.arguments import LIMITS, brief
-from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.evaluate import estimate, unreplaced
 from smp_advisor.errors import JobError, NoPlanFitsError
 from smp_advisor.libraries import require_supported_instance
 from smp_advisor.libraries.validation import check_against, loaded_entirely, unscripted_adapter
@@ -230,6 +230,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         *advices,
         *levers_used(workload, best.cluster, before, job, plan_estimate),
         missing_kernels(workload),
+        unreplaced(request.job.stack, workload) if job.stack != request.job.stack else "",
         beyond_positions(workload, job),
         low_utilisation(plan_estimate),
         script_note,

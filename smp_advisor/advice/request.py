@@ -21,6 +21,7 @@ from smp_advisor.search.clusters import ANY, Question
 from smp_advisor.search.library import framework_of
 from smp_advisor.search.rank import batch_policy
 from smp_advisor.workload import Job, Model, load_calibration
+from smp_advisor.workload.stack import stack_on
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -334,6 +335,8 @@ def suited(job: Job, model: Any, workload: Model, *, has_length: bool) -> Job:
         positions = json.loads(workload.config_json or "{}").get("max_position_embeddings", 0)
         longest = _NAMED_LENGTHS[job.adapter is not None or job.training == "fine-tuning"]
         job = replace(job, sequence_length=max(min(positions, longest), job.sequence_length))
+    if (kind := stack_on(job.stack, workload.family)) != job.stack:
+        job = replace(job, stack=kind)
     return within_usual_batch(_within_positions(job, workload, is_set=has_length), workload)
 
 

@@ -56,7 +56,7 @@ from smp_advisor.libraries.validation import check_against
 from smp_advisor.libraries.version import installed_by
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model, with_decoder
-from smp_advisor.workload.stack import AUTO, stack
+from smp_advisor.workload.stack import AUTO, stack, stack_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -263,8 +263,10 @@ def _named_kernel(job: Job, layout: Layout) -> bool:
     return job.attention == "eager" or job.attention_kernel != "auto" or bool(stack_of(job, layout).implies)
 
 
-def as_planned(job: Job, plan: Plan) -> Job:
-    """The job in the precision of a plan, if it names none."""
+def as_planned(job: Job, plan: Plan, model: Model) -> Job:
+    """The job in the precision of a plan, if it names none, with the code that the model really runs."""
+    if (kind := stack_on(job.stack, model.family)) != job.stack:
+        job = replace(job, stack=kind)
     if job.precision == plan.precision or "precision" not in job.defaulted():
         return job
     return replace(job, precision=plan.precision)
@@ -296,7 +298,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     _require(model, cluster, job)
     require_types({"plan": (plan, Plan)}, "estimate")
     stop_if_nobody_waits()
-    job = as_planned(job, plan)
+    given, job = job.stack, as_planned(job, plan, model)
     check_against(plan, cluster, model, job)
     layout = layout_of_plan(plan, job, cluster)
     degree = plan.pipeline_parallel_degree
@@ -354,6 +356,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         assumptions=(
             *_named_phase(every, instance),
             *_own_loading(model, layout, needed, instance),
+            *([unreplaced(given, model)] if given != job.stack else []),
             *(pressure_warning(needed, usable) if pressure > 1 else ()),
             *communication_caveats(cluster, layout, world),
             *assumptions(model, plan, job),
@@ -426,6 +429,11 @@ def _own_loading(model: Model, layout: Layout, needed_bytes_: float, instance: I
     loaded, usable = quantized_bytes(model, layout), instance.usable_gpu_memory_gib
     if layout.shard_level >= 3 and not layout.state_bytes.loaded_entirely and loaded > max(needed_bytes_, usable * GIB):
         yield sentence("costs", "own_loading", needed=loaded / GIB, usable=usable)
+
+
+def unreplaced(name: str, model: Model) -> str:
+    """A sentence on a kind of code that changes nothing in a model's family."""
+    return sentence("costs", "unreplaced", title=stack(name).title, family=model.family)
 
 
 def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:

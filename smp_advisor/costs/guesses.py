@@ -12,7 +12,7 @@ from smp_advisor.costs.observation import predicted_step
 from smp_advisor.costs.wording import seconds as duration
 from smp_advisor.costs.world import stack_of
 from smp_advisor.libraries.layout import layout_of_plan
-from smp_advisor.workload.stack import AUTO, stacks
+from smp_advisor.workload.stack import AUTO, stack_on, stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ def guesses(model: Model, cluster: Cluster, job: Job, plan: Plan) -> tuple[Guess
 
 def assumed(model: Model, cluster: Cluster, job: Job, value: Estimate) -> tuple[str, ...]:
     """What a plan's figures assume, one sentence each: guesses with the figure of another choice first."""
-    return (*map(str, guesses(model, cluster, as_planned(job, value.plan), value.plan)), *value.assumptions)
+    return (*map(str, guesses(model, cluster, as_planned(job, value.plan, model), value.plan)), *value.assumptions)
 
 
 def _seconds(model: Model, cluster: Cluster, job: Job, plan: Plan) -> float:
@@ -98,7 +98,7 @@ def _others(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Iterator[tu
             if kernel != "flash-3" or cluster.instance.architecture == _HOPPER:
                 yield "kernel of attention", phrase, {"attention_kernel": kernel}
     if job.stack == AUTO:
-        for name in ("torch-compile", "liger"):
+        for name in {stack_on(name, model.family): None for name in ("torch-compile", "liger")}:
             phrase = f"if your code has {stacks()[name].title}"
             yield "kind of training code", phrase, {"stack": name}
     if model.has_decoder and job.decoder_length is None:

@@ -75,6 +75,8 @@ class Stack:
     """Bytes per weight of copies in fp8 that stay in memory next to the weights, with fp8 products."""
     collectives: Literal["nccl", "host"] = "nccl"
     """Whether the hosts coordinate every exchange (SMP v1)."""
+    families: tuple[str, ...] = ()
+    """Model types whose code it replaces; empty for all. Others run as transformers with SDPA."""
     divided_by: str = ""
     """Stack of the blocks that tensor parallelism divides; empty for the same."""
 
@@ -94,7 +96,10 @@ def stacks() -> Mapping[str, Stack]:
     'fused'
     """
     return MappingProxyType(
-        {name: Stack(name=name, **entry) for name, entry in data_file("workload", "stacks").items()}
+        {
+            name: Stack(name=name, **entry | {"families": tuple(entry.get("families", ()))})
+            for name, entry in data_file("workload", "stacks").items()
+        }
     )
 
 
@@ -102,6 +107,12 @@ def stack(name: object) -> Stack:
     if not isinstance(name, str) or name not in stacks():
         raise JobError(f"stack must be one of {', '.join([AUTO, *stacks()])}, not {name!r}.")
     return stacks()[name]
+
+
+def stack_on(name: str, family: str) -> str:
+    """Kind of code that a model of a family really has: what a stack does not replace stays transformers' own."""
+    replaced = () if name == AUTO else stack(name).families
+    return "hf-sdpa" if replaced and family and family not in replaced else name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

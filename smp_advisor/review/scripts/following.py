@@ -241,7 +241,8 @@ def _evidence(trace: Trace) -> Iterator[_Evidence]:
     """All places, those first that decide over later ones: compilation, switches, packages, attention, optimizer."""
     data = _stacks()
     methods = [call for call in trace.methods("compile") if not call.name and _compiles_module(call)]
-    for call in (*trace.named("torch.compile"), *([] if trace.imported("tensorflow", "keras") else methods)):
+    compiled = [call for call in trace.named("torch.compile") if _compiles_model(call)]
+    for call in (*compiled, *([] if trace.imported("tensorflow", "keras") else methods)):
         yield _Evidence(_place(call), "compiles the model", {"stack": "torch-compile"})
     for keyword, stack in data["switches"].items():
         yield from _switched(trace, keyword, {True: {"stack": stack}})
@@ -252,6 +253,9 @@ def _evidence(trace: Trace) -> Iterator[_Evidence]:
     attentions = {value: {"stack": stack} for value, stack in data["attention"].items()}
     yield from _switched(trace, "attn_implementation", attentions)
     for call in trace.calls:
+        if call.name == "torch.optim.SGD":
+            momentum, _ = _value(call.argument("momentum"))
+            yield _Evidence(_place(call), f"creates {call.called}", {"optimizer": "sgd" if momentum else "plain-sgd"})
         if call.name in data["optimizers"]:
             yield _Evidence(_place(call), f"creates {call.called}", data["optimizers"][call.name])
         for keyword, meanings in _FORMS.items() if is_optimizer(call.name) else ():
@@ -295,6 +299,24 @@ def _value(argument: Value | None) -> tuple[Any, bool]:
             certain = False
     values = [value for value in values if value is not None]
     return (values[0] if values else None), certain and len(values) <= 1
+
+
+_PART_OF_A_STEP = re.compile(
+    r"step|zero_grad|(?:\w*_)?(?:loss|criterion|entropy|attention|attn|mask|optimizer|optim|update|norm)(?:_fn|_func)?",
+    re.IGNORECASE,
+)
+"""Names of what is compiled next to a model: an optimizer's step, a loss, a kernel of attention and its mask."""
+
+
+def _compiles_model(call: Call) -> bool:
+    """Whether the argument of ``torch.compile`` is a model, or a function that may call it."""
+    target = call.node.args[0] if call.node.args else None
+    if isinstance(target, ast.Lambda):
+        target = target.body
+    if isinstance(target, ast.Call):
+        target = target.func
+    name = target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else ""
+    return _PART_OF_A_STEP.fullmatch(name) is None
 
 
 def _compiles_module(call: Call) -> bool:
