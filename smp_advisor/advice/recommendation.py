@@ -230,7 +230,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         *advices,
         *levers_used(workload, best.cluster, before, job, plan_estimate),
         missing_kernels(workload),
-        unreplaced(request.job.stack, workload) if job.stack != request.job.stack else "",
+        unreplaced(request_of_script.job.stack, workload) if full.job.stack != request_of_script.job.stack else "",
         beyond_positions(workload, job),
         low_utilisation(plan_estimate),
         script_note,

@@ -14,11 +14,12 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import Estimate, estimate, estimate_many
 from smp_advisor.costs.constants import constants
 from smp_advisor.costs.effective_time import best_interval_seconds, elapsed_per_work, seconds_between_failures
-from smp_advisor.costs.evaluate import memory_columns
+from smp_advisor.costs.evaluate import memory_columns, seconds_columns
 from smp_advisor.costs.evaluate import trained as trained_by
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import layout_of
+from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.workload import Adapter, Job, Model, Overheads
 from smp_advisor.workload.job import OVERHEADS
 from tests.costs.shapes import P4D, a100s, gpt
@@ -262,6 +263,54 @@ def test_the_verdict_is_that_of_the_worst_phase_which_is_named() -> None:
     assert memory_columns(model, cluster, job, layout_of([plan], job, cluster)).margin[0] < 0
     assert save.disk_gib_per_node > 0
     # A script of one's own may load a part on each GPU; a sharded 16-bit base is in the first process's host memory.
-    assert estimate(model, cluster, replace(job, stack="hf-sdpa"), plan).fits
+    own = estimate(model, cluster, replace(job, stack="hf-sdpa"), plan)
+    assert own.fits
+    assert any("How your code loads a quantized base is not counted" in sentence for sentence in own.assumptions)
     whole = estimate(model, cluster, replace(job, adapter=Adapter(rank=16)), plan)
     assert whole.host_memory_gib_per_node == pytest.approx(2 * model.parameter_count / 2**30)
+
+
+def test_stacked_experts_load_in_16_bits_and_smp_v1_traces_on_one_gpu() -> None:
+    def loaded(**settings: bool) -> float:
+        adapter = Adapter(rank=16, base_bits=4, **settings)
+        job = Job(sequence_length=2048, precision="bf16", attention="fused", adapter=adapter)
+        plan = Plan(library="fsdp", activation_checkpointing="each")
+        return estimate(Model.from_name("mistralai/Mixtral-8x7B-v0.1"), Cluster(P4D, 1), job, plan).phases[0].gpu_gib
+
+    assert loaded() > 3 * loaded(before_transformers_5=True)
+    model, cluster = Model.from_parameters("70B"), Cluster(P4D, 4)
+    settings = {"pipeline_parallel_degree": 8, "tensor_parallel_degree": 4, "ddp": True, "batch_size": 4}
+    plan = Plan(library="smp-v1", microbatches=4, activation_checkpointing="each", fp16=True, **settings)
+    job = Job(sequence_length=2048)
+    traced, untraced = (estimate(model, cluster, job, replace(plan, skip_tracing=skip)) for skip in (False, True))
+    assert traced.phases[0].name == "trace"
+    assert traced.phases[0].gpu_gib == pytest.approx(2 * model.parameter_count / 4 / 2**30, rel=0.1)
+    assert untraced.phases[0].gpu_gib < traced.phases[0].gpu_gib
+    model = Model.from_parameters("30B")
+    found = estimate(
+        model,
+        cluster,
+        job,
+        replace(plan, tensor_parallel_degree=1, pipeline_parallel_degree=16, shard_optimizer_state=True),
+    )
+    assert not found.fits
+    assert found.assumptions[0].startswith("Tracing the model on one GPU needs")
+    # The search leaves tracing out where one GPU cannot hold the model.
+    space = enumerate_plans(model, cluster, job, {"tensor_parallel_degree": 1, "pipeline_parallel_degree": 16})
+    assert space.plan(0).skip_tracing
+
+
+@pytest.mark.parametrize(("library", "size"), [("smp-v1", "13B"), ("smp-v2", "meta-llama/Llama-3.1-70B")])
+def test_plans_that_share_work_in_columns_have_their_own_figures(library: str, size: str) -> None:
+    model = Model.from_name(size) if "/" in size else Model.from_parameters(size)
+    cluster, job = Cluster("ml.p5.48xlarge", 8), Job(sequence_length=2048, precision="bf16", attention="fused")
+    space = enumerate_plans(model, cluster, job, library=library)
+    memory, parts = (of(model, cluster, job, space.layout) for of in (memory_columns, seconds_columns))
+    seconds = sum(parts.values())
+    assert len(space) > 1000
+    for row in range(0, len(space), len(space) // 40):
+        alone = space.layout.take(np.array([row]))
+        own = memory_columns(model, cluster, job, alone)
+        assert (own.needed_bytes[0], own.margin[0]) == (memory.needed_bytes[row], memory.margin[row])
+        assert own.host_bytes_per_node[0] == memory.host_bytes_per_node[row]
+        assert sum(seconds_columns(model, cluster, job, alone).values())[0] == pytest.approx(seconds[row], rel=1e-12)

@@ -10,11 +10,14 @@ import pytest
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.costs.estimate import Estimate, StageMemory
+from smp_advisor.costs.evaluate import memory_columns
 from smp_advisor.costs.guesses import guesses
 from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries import Plan, libraries
+from smp_advisor.libraries.layout import Layout
+from smp_advisor.libraries.state_bytes import fully_sharded, over_frozen
 from smp_advisor.session.advise import advise
-from smp_advisor.workload import Job, Model
+from smp_advisor.workload import Adapter, Job, Model
 from smp_advisor.workload.stack import training_settings
 from tests.costs.shapes import a100s
 
@@ -203,9 +206,30 @@ def test_kinds_of_mixed_precision_and_of_stored_weights() -> None:
     # DDP has a second copy of fp32 gradients, except in the exported script.
     copies = [memory("ddp", stack=of).communication_gib for of in ("hf-sdpa", "auto")]
     assert per_parameter(copies[0] - copies[1], 1) == pytest.approx(4, abs=0.15)
+    # Weights stored in fp8 alone take a byte, and a softmax in one kernel stores 16 bits under autocast, too.
+    job, blocks = replace(JOB, adapter=Adapter()), sum(m.inputs * m.outputs for of in MODEL.blocks for m in of.matmuls)
+    needed = [
+        memory_columns(MODEL, a100s(80), job, Layout.of_columns(over_frozen(fully_sharded(of), of))).needed_bytes[0]
+        for of in (replace(job, fp8=True, fp8_weights=True), job)
+    ]
+    assert needed[1] - needed[0] == pytest.approx(blocks)
+    eager = [memory("ddp", attention="eager", stack=of).activations_gib for of in ("torch-compile", "hf-eager")]
+    assert eager[0] < 0.8 * eager[1]
     assert per_parameter(memory(optimizer="galore").optimizer_state_gib) == pytest.approx(1.65)
     muon, root = memory(optimizer="muon").optimizer_state_gib, 2 * 32_000 * 2048 + 2048
     assert per_parameter(muon) == pytest.approx(4 + 4 * root / MODEL.parameter_count)
+
+
+def test_code_that_replaces_nothing_in_a_family_is_not_counted() -> None:
+    plan, cluster = Plan(library="fsdp", activation_checkpointing="each"), Cluster("ml.p4d.24xlarge", 1)
+    falcon, llama = Model.from_name("tiiuae/falcon-7b"), MODEL
+    for model, replaced in ((falcon, False), (llama, True)):
+        liger, plain = (estimate(model, cluster, replace(JOB, stack=of), plan) for of in ("liger", "hf-sdpa"))
+        assert (liger.needed_gib < plain.needed_gib) == replaced
+        assert any("replace nothing in models of the type" in text for text in liger.assumptions) != replaced
+    advice = advise("tiiuae/falcon-7b", "ml.p4d.24xlarge", stack="liger", library="fsdp")
+    assert advice.job.stack == "hf-sdpa"
+    assert any("Liger kernels replace nothing" in text for text in advice.warnings)
 
 
 def test_replicas_of_shards_reduce_once_per_update_in_the_exported_script() -> None:

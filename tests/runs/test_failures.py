@@ -41,6 +41,10 @@ def full(tried=2.0, total=39.39):
     return FULL.format(tried=tried, total=total)
 
 
+def in_phase(frame):
+    return f'Traceback (most recent call last):\n  File "train.py", line 9, in {frame}\n    call()\n{full()}'
+
+
 @pytest.mark.parametrize(("text", "kind"), MESSAGES)
 def test_a_message_of_a_public_thread_is_read(text, kind):
     failure = smpa.read_failure(text)
@@ -226,6 +230,10 @@ def test_the_next_plan_needs_less_and_the_failed_one_no_longer_fits(library, siz
         ("all is well", "shows no failure"),
         ("ResourceLimitExceeded", "does not avoid this failure"),
         (full(total=79.1).replace("1.07", "40.78"), "use the advice for the instance of the run"),
+        *(
+            (in_phase(frames), "not in a step, so it teaches nothing")
+            for frames in ("evaluation_loop", "get_state_dict")
+        ),
         (7, "requires for failure"),
     ],
 )

@@ -30,6 +30,11 @@ ARGUMENTS = "from transformers import TrainingArguments\narguments = TrainingArg
             "torch-compile",
         ),
         (LOAD.format("") + "model.compile()\n", "torch-compile"),
+        *(
+            ("import torch\n" + LOAD.format("") + f"f = torch.compile({what})\n", "hf-sdpa")
+            for what in ("optimizer.step", "lambda: optimizer.step()", "torch.nn.functional.cross_entropy", "loss_fn")
+        ),
+        ("import torch\n" + LOAD.format("") + "f = torch.compile(train_step)\n", "torch-compile"),
         (ARGUMENTS.format("torch_compile=True"), "torch-compile"),
         (ARGUMENTS.format("use_liger_kernel=True"), "liger"),
         (ARGUMENTS.format("torch_compile=False"), "hf-sdpa"),
@@ -50,6 +55,13 @@ def test_optimizers_become_settings_of_the_job() -> None:
     fused = "import torch\noptimizer = torch.optim.AdamW([], fused=True)\n"
     assert read_stack(fused).settings == {"optimizer_step": "fused"}
     assert read_stack(fused.replace("fused=True", "foreach=False")).settings == {"optimizer_step": "loop"}
+    for text, optimizer in (
+        ("torch.optim.Muon([])", "muon"), ("torch.optim.Adafactor([])", "adafactor"),
+        ("torch.optim.SGD([], momentum=0.9)", "sgd"), ("torch.optim.SGD([])", "plain-sgd"),
+        ("torchao.optim.AdamW4bit([])", "adam-4bit"), ("torchao.optim.AdamWFp8([])", "adam-8bit"),
+    ):  # fmt: skip
+        assert read_stack(f"import torch, torchao\noptimizer = {text}\n").settings["optimizer"] == optimizer
+    assert read_stack(ARGUMENTS.format("optim='galore_adamw'")).settings["optimizer"] == "galore"
     paged = read_stack(ARGUMENTS.format("optim='paged_adamw_8bit'")).settings
     assert paged == {"optimizer": "adam-8bit", "paged_optimizer": True, "stack": "hf-sdpa"}
 
