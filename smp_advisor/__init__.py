@@ -137,7 +137,7 @@ def load_ipython_extension(ipython: "InteractiveShell") -> None:
     from smp_advisor.core.uninterrupted import uninterrupted
 
     with uninterrupted():
-        from smp_advisor.notebook.magics import load
+        from smp_advisor.notebook.loading import load
 
         _register_display(ipython)
         load(ipython)
@@ -145,7 +145,7 @@ def load_ipython_extension(ipython: "InteractiveShell") -> None:
 
 def unload_ipython_extension(ipython: "InteractiveShell") -> None:
     """``%unload_ext smp_advisor``."""
-    from smp_advisor.notebook.magics import unload
+    from smp_advisor.notebook.loading import unload
 
     unload(ipython)
 

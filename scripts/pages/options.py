@@ -9,7 +9,8 @@ from inspect import cleandoc
 from typing import TYPE_CHECKING
 
 from smp_advisor.command.__main__ import parser as advisor_parser
-from smp_advisor.notebook.magics import MAGICS, AdvisorMagics
+from smp_advisor.notebook.loading import MAGICS
+from smp_advisor.notebook.magics import AdvisorMagics
 from smp_advisor.notebook.run_magics import ProfileMagics, RunMagics
 from smp_advisor.review.scripts.command.options import _parser as check_parser
 

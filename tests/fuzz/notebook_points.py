@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import smp_advisor as smpa
 from smp_advisor.notebook.cells import KINDS
-from smp_advisor.notebook.magics import MAGICS
+from smp_advisor.notebook.loading import MAGICS
 from smp_advisor.notebook.panels import PANELS
 from smp_advisor.notebook.workload_fields import workload_fields
 

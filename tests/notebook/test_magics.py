@@ -12,7 +12,7 @@ import smp_advisor.rehearsal
 import smp_advisor.session.advise
 from smp_advisor.errors import ProfileError
 from smp_advisor.notebook import Advisor
-from smp_advisor.notebook.magics import MAGICS
+from smp_advisor.notebook.loading import MAGICS
 from smp_advisor.notebook.shown import set_displayed_last
 from smp_advisor.rehearsal import Rehearsal
 from smp_advisor.workload import Adapter
