@@ -96,6 +96,9 @@ def _private_layout(row: Row, job: Job, degrees: Degrees, column: OptimizerColum
             pure = row.text("precision_class").endswith("pure") or job.adapter is not None
             state = replace(state, logit_bytes=PURE_LOGIT_BYTES if pure else COMPILED_LOGIT_BYTES, fused_kernels=True)
         state = _by_habit(row, state, job)
+        if shard_level(row) < 3 and row.text("offload").startswith("optimizer"):  # ZeRO-Offload
+            on_host = state.moment_bytes + state.copy_bytes
+            state = replace(state, moment_bytes=0, copy_bytes=0, paged_moment_bytes=on_host)
         if _keeps_gathered(row, degrees):
             state = replace(state, extra_gradient_bytes=4)
         return Layout.of_columns(state, **_columns(row, degrees))

@@ -127,8 +127,9 @@ _Kinds = list[tuple["Stage", "dict[str, Floats]", "Floats", "Floats", "Floats"]]
 
 
 @lru_cache(maxsize=4096)
-def _judged_one(model: Model, cluster: Cluster, job: Job, one: One, degree: int) -> _Kinds:
-    return _judged(model, cluster, job, one.layout, one.world, degree)
+def _memory_of_one(model: Model, cluster: Cluster, job: Job, one: One, degree: int) -> tuple[_Kinds, Memory]:
+    kinds = _judged(model, cluster, job, one.layout, one.world, degree)
+    return kinds, _memory(model, degree, kinds)
 
 
 def _judged(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> _Kinds:
@@ -311,10 +312,11 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, parts)
         factors = narrowed(str(plan_kinds(layout, cluster)), stack_of(job, layout).name, float(width), doubt)
     single = None if job.calibration is not None else one(layout, world, held(model, layout, degree))
-    if single is None:
-        kinds = _judged(model, cluster, job, layout, world, degree)
+    if single is not None:
+        kinds, memory = _memory_of_one(model, cluster, job, single, degree)
     else:
-        kinds = _judged_one(model, cluster, job, single, degree)
+        kinds = _judged(model, cluster, job, layout, world, degree)
+        memory = _memory(model, degree, kinds)
     instance, usable = cluster.instance, cluster.instance.usable_gpu_memory_gib * GIB
     needed = max(float(need) for *_, need, _ in kinds)
     pressure = float(np.ravel(pressure_columns(model, cluster, job, layout, np.array([needed])))[0])
@@ -322,7 +324,6 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     time = StepTime(**{name: float(part) for name, part in seconds.items()})
     margin, error = min(((usable - float(need)) / float(error), float(error)) for *_, need, error in kinds)
     host = max(float(h) for _, _, h, *_ in kinds) * instance.gpus
-    memory = _memory(model, degree, kinds)
     every = _phases(model, cluster, job, layout, memory, needed, host)
     if started := float(start_gpu_bytes(model, layout)):
         needed, of_start = max(needed, started), float(_start_error(started))
@@ -436,6 +437,7 @@ def unreplaced(name: str, model: Model) -> str:
     return sentence("costs", "unreplaced", title=stack(name).title, family=model.family)
 
 
+@lru_cache(maxsize=1024)
 def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
     """Assumptions of the plan's figures that no source confirms, one sentence each."""
     library, degree, exports = get_library(plan.library), plan.tensor_parallel_degree, job.stack == AUTO

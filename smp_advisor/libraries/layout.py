@@ -306,6 +306,7 @@ class PlanColumns:
         return cls(rows, read)
 
 
+@lru_cache(maxsize=4096)
 def layout_of_plan(plan: Plan, job: Job, cluster: Cluster | None = None) -> Layout:
     numbers = PlanColumns(None, lambda name: encoded(name, getattr(plan, name)))
     return layout_of_columns(plan.library, numbers, job, cluster)

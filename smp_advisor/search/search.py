@@ -11,6 +11,7 @@ import numpy as np
 
 from smp_advisor.core import GIB
 from smp_advisor.core.tables import frame_of
+from smp_advisor.costs.constants import are_overridden
 from smp_advisor.costs.evaluate import (
     estimate,
     fit_probability,
@@ -103,6 +104,37 @@ def search(
     min_fit_probability: float = 0.95,
     pins: Mapping[str, Any] | None = None,
     library: str = DEFAULT_LIBRARY,
+) -> SearchResult:
+    """All plans of a library on a cluster. One request asks for some of them several times, and the next one, too."""
+    key = (model, cluster, job, objective, min_fit_probability, tuple(sorted((pins or {}).items())), library)
+    terms = (model, cluster, job, objective, min_fit_probability, pins, library)
+    try:
+        known = None if are_overridden() else _known.get(key)
+    except TypeError:  # an unhashable pin, which the library refuses
+        return _searched(*terms)
+    if known is not None:
+        return known
+    found = _searched(*terms)
+    if len(found.space) <= _MOST_PLANS and not are_overridden():
+        _known[key] = found
+        for oldest in [*_known][: max(0, len(_known) - _MOST_KNOWN)]:
+            _known.pop(oldest, None)
+    return found
+
+
+_known: dict[tuple[object, ...], SearchResult] = {}
+_MOST_PLANS, _MOST_KNOWN = 10_000, 64
+"""Plans of a search that is kept, and searches: a few MB each."""
+
+
+def _searched(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    objective: Objective,
+    min_fit_probability: float,
+    pins: Mapping[str, Any] | None,
+    library: str,
 ) -> SearchResult:
     space = enumerate_plans(model, cluster, job, pins, library=library)
     memory = memory_columns(model, cluster, job, space.layout)
