@@ -14,7 +14,6 @@ from smp_advisor.arguments import LIMITS
 from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.notebook.cells import KINDS
-from smp_advisor.notebook.loading import MAGICS
 from smp_advisor.notebook.run_magics import ProfileMagics, RunMagics
 from smp_advisor.notebook.shown import (
     ProgressDisplay,
@@ -236,5 +235,5 @@ def magics_of(shell: InteractiveShell) -> dict[str, Any]:
     """The magics of a shell by name; they know the shell that runs them."""
     if shell not in _of_shell:
         groups = [group(shell) for group in (AdvisorMagics, ProfileMagics, RunMagics)]
-        _of_shell[shell] = {name: getattr(group, name) for name in MAGICS for group in groups if hasattr(group, name)}
+        _of_shell[shell] = {name: of for group in groups for kind in group.magics.values() for name, of in kind.items()}
     return _of_shell[shell]

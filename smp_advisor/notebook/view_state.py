@@ -14,7 +14,6 @@ from smp_advisor.advice.report import planned
 from smp_advisor.charts.step import profile_of, stage_groups
 from smp_advisor.core.files import data_file
 from smp_advisor.costs.estimate import CATEGORIES, Estimate
-from smp_advisor.costs.guesses import assumed
 from smp_advisor.costs.wording import adapter_text, listed, percent, probability
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import Settings, get_library, libraries, plan_fields
@@ -212,7 +211,6 @@ def recommendation(advice: Recommendation) -> Data:
         "names": list(rows),
         "rows": list(rows.values()),
         "recommended": snapshot(advice, settings_of(advice.plan, advice.job), advice.plan, advice.estimate),
-from smp_advisor.costs.guesses import assumed
     }
 
 
