@@ -12,7 +12,7 @@ from smp_advisor.errors import AdvisorError, ModelError, UnknownFamilyError
 from smp_advisor.search.library import family_to_infer
 from smp_advisor.workload import Job, Model
 from smp_advisor.workload.counts import is_count, parse_count
-from smp_advisor.workload.from_config import config_values, is_path, title_of
+from smp_advisor.workload.from_config import config_values, configuration_to_trace, is_path, title_of
 from smp_advisor.workload.from_count import can_be_inferred
 
 if TYPE_CHECKING:
@@ -61,13 +61,14 @@ def read_model(
         raise AdvisorError(
             f"{listed(shape)} can only be given with a parameter count; this model's configuration already has them."
         )
-    if is_named(model):
+    described = configuration_to_trace(model) if is_named(model) else model
+    if described is None and is_named(model):
         return Model.from_name(model)
-    _require_description(model)
+    _require_description(described)
     try:
-        return Model.from_config(model)
+        return Model.from_config(described)
     except UnknownFamilyError as error:
-        return _traced(model, job, library, on_progress, error)
+        return _traced(described, job, library, on_progress, error)
 
 
 def _of_count(count: float | str, sequence_length: int, shape: Mapping[str, Any], family: str) -> Model:
@@ -99,7 +100,9 @@ def has_formulas(model: Any) -> bool:
     """Return whether `read_model` needs no trace for a configuration. True for any other description."""
     if not isinstance(model, str | dict) and not callable(getattr(model, "to_dict", None)):
         return True
-    if is_named(model) or (isinstance(model, str) and is_count(model)):
+    if is_named(model):
+        return configuration_to_trace(model) is None
+    if isinstance(model, str) and is_count(model):
         return True
     try:
         Model.from_config(model)

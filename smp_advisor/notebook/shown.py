@@ -21,7 +21,7 @@ from IPython.utils.process import arg_split  # type: ignore[attr-defined]  # re-
 from smp_advisor.arguments import LIMITS, SMALLEST, meant, options
 from smp_advisor.errors import AdvisorError
 from smp_advisor.session.options import request_options, specification
-from smp_advisor.workload.from_config import is_model_name
+from smp_advisor.workload.from_config import configuration_to_trace, is_model_name
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -184,7 +184,7 @@ def model_named(text: str, namespace: Mapping[str, Any]) -> Any:
     word = text.strip("'\"")
     if word in namespace:
         return namespace[word]
-    if word.isidentifier() and not is_model_name(word):
+    if word.isidentifier() and not (is_model_name(word) or configuration_to_trace(word)):
         raise AdvisorError(
             f"The notebook has no variable {word!r}: give a parameter count such as 10B, the name of a model such as "
             "llama-3-70b, the path of a config.json, or the name of a variable that holds a model or its config."

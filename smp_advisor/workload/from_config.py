@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import json
 import lzma
+import math
 import os
 import re
 from dataclasses import dataclass, replace
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
 
 _LONGEST = 100
-_SIMILAR = 0.7
+_SIMILAR = 0.75
 """Least similarity of a name that is offered for an unknown one of another series."""
-_SUFFIXES = ("hf", "instruct", "chat", "base", "it", "pt")
+_SUFFIXES = ("hf", "instruct", "chat", "base", "it", "pt", "thinking", "2507", "sft", "dpo", "preview")
 """Endings of names for the same shape, trained further."""
 
 
@@ -47,7 +48,8 @@ class _Entry:
 
 
 def is_model_name(text: str) -> bool:
-    return _known(text) in _models()
+    """Whether a text names a model of the tables, which needs no trace."""
+    return _known(text) in _models() and configuration_to_trace(text) is None
 
 
 def _known(text: str) -> str:
@@ -65,14 +67,22 @@ def _similar(text: str) -> list[str]:
     series = re.match(r"[a-z]{3,}", key)
     near = [of for of in by_key if series and of.startswith(series[0])]
     near = difflib.get_close_matches(key, near, n=len(near), cutoff=0.0) if near else []
+    if size := _size(text):
+        near.sort(key=lambda of: abs(math.log((_size(by_key[of]) or 1e9) / size)))
     near += difflib.get_close_matches(key, by_key, n=3, cutoff=_SIMILAR)
     return list(dict.fromkeys(by_key[of] for of in near))[:3]
+
+
+def _size(name: str) -> float:
+    """Billions of parameters that a name states; 0 without."""
+    match = re.search(r"(?<![\w.])(\d{1,4}(?:\.\d{1,3})?) ?([mb])\b", name[:_LONGEST].lower())
+    return 0.0 if match is None else float(match[1]) * (1.0 if match[2] == "b" else 1e-3)
 
 
 def model_from_name(text: str) -> Model:
     """Model by its name, with or without the owner of its repository."""
     require_types({"name": (text, str)}, "from_name")
-    if not is_model_name(text):
+    if _known(text) not in _models():
         near = ", ".join(name.lower().replace(" ", "-") for name in _similar(text))
         near = f": the most similar are {near}" if near else ""
         raise ModelError(sentence("workload", "unknown_name", name=text[:_LONGEST], near=near))
@@ -103,6 +113,13 @@ def _with_numerics(model: Model) -> Model:
         if model.name in group["names"]:
             values |= {name: value for name, value in group.items() if name not in ("names", "source")}
     return replace(model, config_json=json.dumps(values, sort_keys=True))
+
+
+def configuration_to_trace(text: str) -> dict[str, Any] | None:
+    """The configuration of a name whose family has no formulas; None for other texts."""
+    entry = _models().get(_known(text))
+    config = entry.config if isinstance(entry, _Entry) else None
+    return None if config is None or config["model_type"] in families() else dict(config)
 
 
 @lru_cache(maxsize=8)

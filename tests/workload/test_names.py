@@ -15,7 +15,7 @@ from smp_advisor.core.files import rows
 from smp_advisor.errors import ModelError
 from smp_advisor.workload import Model, format_count, parse_count
 from smp_advisor.workload import from_count as inference
-from smp_advisor.workload.from_config import is_model_name, model_names
+from smp_advisor.workload.from_config import _similar, configuration_to_trace, is_model_name, model_names
 from smp_advisor.workload.from_count import published_shapes
 
 NAMES = {
@@ -66,13 +66,53 @@ STATED = {
     "google-t5/t5-base": 0.223, "t5-11b": 11.3, "google/flan-t5-xxl": 11.1, "google/vit-large-patch16-224": 0.304,
     "HuggingFaceTB/SmolLM2-135M": 0.135, "smollm2": 1.71, "moonshotai/Kimi-K2-Instruct": 1026,
     "microsoft/phi-1_5": 1.42, "microsoft/phi-2": 2.78, "google/electra-large-discriminator": 0.335,
-    "FacebookAI/roberta-large": 0.355,
+    "FacebookAI/roberta-large": 0.355, "mistralai/Mistral-Nemo-Base-2407": 12.25, "olmo-3-7b": 7.3,
+    "mistralai/Mistral-Small-24B-Instruct-2501": 23.57, "01-ai/Yi-34B": 34.39, "EleutherAI/pythia-12b": 11.846,
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": 1.1, "tiiuae/Falcon3-7B-Base": 7.46, "google/gemma-3-270m": 0.268,
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct": 480.2, "Qwen/Qwen1.5-MoE-A2.7B": 14.3, "codellama/CodeLlama-34b-hf": 33.74,
+    "google/gemma-7b": 8.54, "mistralai/Mistral-Large-Instruct-2407": 122.6, "allenai/Olmo-3-1125-32B": 32.23,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": 7.61, "Qwen/Qwen3-4B-Thinking-2507": 4.02,
+    "upstage/SOLAR-10.7B-v1.0": 10.73,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "billions"), STATED.items())
 def test_configurations_by_name_have_the_count_of_their_model_card(name, billions):
     assert Model.from_name(name).parameter_count / 1e9 == pytest.approx(billions, rel=0.006)
+
+
+# Families without formulas, whose names stand for configurations that are traced.
+TRACED = {
+    "HuggingFaceTB/SmolLM3-3B": 3.08, "zai-org/GLM-4.5-Air": 106.9, "zai-org/GLM-4.5": 352.8, "glm-4-32b": 32.57,
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": 79.7, "granite-3.3-8b-instruct": 8.17,
+    "ByteDance-Seed/Seed-OSS-36B-Base": 36.15,
+    "ernie-4.5-21b-a3b": 21.8, "command-r-plus": 103.8, "command-a": 111.06, "LGAI-EXAONE/EXAONE-4.0-32B": 32.0,
+    "bigcode/starcoder2-15b": 15.96, "MiniMaxAI/MiniMax-M2": 228.7, "allenai/OLMoE-1B-7B-0924": 6.92,
+    "microsoft/Phi-3.5-MoE-instruct": 41.87, "swiss-ai/Apertus-70B-2509": 70.6, "answerdotai/ModernBERT-large": 0.396,
+    "FacebookAI/xlm-roberta-large": 0.56, "state-spaces/mamba-2.8b-hf": 2.768,
+}  # fmt: skip
+
+
+@pytest.mark.torch
+def test_configurations_of_families_without_formulas_have_the_count_of_their_model_card():
+    import torch
+
+    from smp_advisor.profiling.profiled_model import read_model
+
+    for name, billions in TRACED.items():
+        with torch.device("meta"):
+            module = read_model(configuration_to_trace(name)).build()
+        assert sum(p.numel() for p in module.parameters()) / 1e9 == pytest.approx(billions, rel=0.006), name
+
+
+def test_near_names_are_of_the_series_and_of_the_size():
+    for text, near in {
+        "qwen3.5-9b": "Qwen3 8B",
+        "glm-5": "GLM-4.5",
+        "claude-3": None,
+        "granite-4-8b": "Granite 3 8B",
+    }.items():
+        assert next(iter(_similar(text)), None) == near
 
 
 @given(st.text(max_size=300))
