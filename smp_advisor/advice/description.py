@@ -126,7 +126,7 @@ def _traced(config: Any, job: Job, library: str, on_progress: Progress | None, e
     from smp_advisor.profiling import profile
 
     try:
-        traced = profile(values, job, stages=("trace",), library=library, on_progress=on_progress)
+        traced = profile(values, job, stages="trace", library=library, on_progress=on_progress)
         model = Model.from_profile(traced)
     except AdvisorError as problem:
         raise ModelError(
@@ -141,7 +141,7 @@ def _of_module(module: Any, job: Job, library: str) -> Model:
     from smp_advisor.profiling import profile
 
     try:
-        return Model.from_profile(profile(module, job, stages=("trace",), library=library))
+        return Model.from_profile(profile(module, job, stages="trace", library=library))
     except AdvisorError as untraced:
         try:
             return Model.from_module(module)

@@ -7,10 +7,9 @@ import math
 import os
 import re
 from dataclasses import dataclass, field
-from functools import cache, wraps
-from inspect import signature
+from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments.amounts import DAYS_OF, number_in
 from smp_advisor.core.files import data_file
@@ -18,9 +17,6 @@ from smp_advisor.errors import AdvisorError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
-
-    Parameters = ParamSpec("Parameters")
-    Result = TypeVar("Result")
 
 SMALLEST = "smallest"
 """The smallest number of nodes that fits."""
@@ -308,21 +304,3 @@ def worded(text: str, *, command: bool) -> str:
         return switch if value == "True" else f"{switch} {value}"
 
     return _ASSIGNED.sub(option, text)
-
-
-def with_exact_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The function, which answers an unknown keyword with the one that is meant."""
-    names = [
-        name for name, parameter in signature(function).parameters.items() if parameter.kind.name != "POSITIONAL_ONLY"
-    ]
-
-    @wraps(function)
-    def answer(*positional: Parameters.args, **keywords: Parameters.kwargs) -> Result:
-        for name in keywords:
-            if name not in names:
-                keyword = meant(name, names)
-                hint = f"did you mean {keyword}?" if keyword else f"it takes {', '.join(names)}."
-                raise AdvisorError(f"{function.__name__} takes no argument {name!r}; {hint}")
-        return function(*positional, **keywords)
-
-    return answer

@@ -3,83 +3,122 @@
 from __future__ import annotations
 
 import ast
-import os
+import builtins
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
-from inspect import Parameter, signature
+from importlib import import_module
+from inspect import CO_VARKEYWORDS, getsource, isclass, isfunction, signature, unwrap
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from os import PathLike
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, is_typeddict
 
-from smp_advisor.arguments import shown
+from smp_advisor.arguments import meant, shown
 from smp_advisor.errors import AdvisorError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+Class = TypeVar("Class")
 
-    Parameters = ParamSpec("Parameters")
-    Result = TypeVar("Result")
-    Class = TypeVar("Class")
-
-_PLAIN: dict[str, tuple[type, ...]] = {
-    "None": (type(None),),
-    "bool": (bool,),
-    "int": (Integral,),
-    "float": (Real,),
-    "str": (str,),
-    "Path": (os.PathLike,),
-    "PathLike": (os.PathLike,),
-    "dict": (dict,),
-    "list": (list,),
-    "tuple": (tuple,),
-}
-_INNER = {"ControlState", "Entry", "Probe", "Recommendation"}
-"""Classes of results that methods take, too."""
-_TITLES = {"None": "None", "Path": "a path", "PathLike": "a path", "str": "text", "int": "a whole number"}
-_TITLES |= {"float": "a number", "bool": "True or False", "dict": "a dictionary", "list": "a list", "tuple": "a tuple"}
+_PLAIN: dict[object, tuple[type, ...]] = {int: (Integral,), float: (Real,), Path: (PathLike,)}
+"""What else than its own instances an annotation accepts."""
+_TITLES = {NoneType: "None", Path: "a path", PathLike: "a path", str: "text", int: "a whole number"}
+_TITLES |= {float: "a number", bool: "True or False", tuple: "a tuple", list: "a list", dict: "a dictionary"}
 
 
-@cache
-def _names(annotation: str) -> tuple[str, ...]:
-    """Return the names of a union; empty if one of them is no plain type and no class of the package."""
-    names = []
-    parts = [ast.parse(annotation, mode="eval").body]
-    while parts:
-        part = parts.pop(0)
-        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.BitOr):
-            parts[:0] = [part.left, part.right]
-            continue
-        if isinstance(part, ast.Subscript):
-            part = part.value
-        name = part.attr if isinstance(part, ast.Attribute) else getattr(part, "id", None)
-        if isinstance(part, ast.Constant) and part.value is None:
-            name = "None"
-        if name is None or not (name in _PLAIN or _class(name)):
-            return ()
-        names.append(name)
-    return tuple(dict.fromkeys(names))
+class _Names(dict[str, Any]):
+    """What the names in the annotations of a module mean, those of its imports for type checkers included."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__(vars(builtins) | vars(sys.modules[module]))
+        tree = ast.parse(getsource(sys.modules[module]))
+        blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        self._imports = {
+            name.asname or name.name: (getattr(node, "module", ""), name.name)
+            for block in blocks
+            for node in block.body
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in node.names
+        }
+
+    def __missing__(self, name: str) -> Any:
+        home, original = self._imports.get(name, ("", ""))
+        if (home or original).split(".")[0] not in ("smp_advisor", "collections", "typing", "pathlib", "os"):
+            self[name] = Any  # other packages may take seconds to import
+        else:
+            self[name] = getattr(import_module(home), original) if home else import_module(original)
+        return self[name]
+
+
+_names = cache(_Names)
 
 
 @cache
-def _class(name: str) -> bool:
-    """Return whether a name is that of a public class. Its module may not be loaded, so that only its name is known."""
-    return name in _INNER or (name[0].isupper() and name in sys.modules["smp_advisor"].__all__)
+def _meaning(annotation: str, module: str) -> Any:
+    """Return the type of an annotation; Any for one that cannot be told."""
+    try:
+        return eval(annotation, {}, _names(module))  # noqa: S307 - an annotation of this package
+    except (AttributeError, NameError, TypeError, ImportError, OSError, SyntaxError):
+        return Any
 
 
-def _accepts(name: str, value: object) -> bool:
-    if name in _PLAIN:
-        return isinstance(value, _PLAIN[name]) and (not isinstance(value, bool) or name == "bool")
-    return any(kind.__name__ == name for kind in type(value).__mro__)
+def _fits(value: object, kind: Any) -> bool:  # noqa: C901 - one branch a form of types
+    origin, inner = get_origin(kind) or kind, get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in inner)
+    if origin is Literal:
+        return any(type(value) is type(choice) and value == choice for choice in inner)
+    if origin is Callable:
+        return callable(value)
+    if is_typeddict(origin):
+        return isinstance(value, Mapping)
+    if kind is None or kind is Any or not isclass(origin):
+        return kind is not None or value is None
+    if origin in (int, float) and (isinstance(value, bool) or not _is_finite(value)):
+        return False
+    if getattr(origin, "_is_protocol", False) and not origin.__module__.startswith(("collections", "os")):
+        return all(hasattr(value, name) for name in vars(origin) if not name.startswith("_"))
+    if not isinstance(value, _PLAIN.get(origin, (origin,))):
+        return False
+    if isinstance(value, str | bytes):  # text is no list of its letters
+        return issubclass(origin, str | bytes)
+    if isinstance(value, Mapping) and len(inner) == 2:
+        return all(_fits(name, inner[0]) and _fits(entry, inner[1]) for name, entry in value.items())
+    if isinstance(value, list | tuple) and inner and (len(inner) == 1 or inner[1] is ...):
+        return all(_fits(entry, inner[0]) for entry in value)
+    return True
 
 
-def _title(names: Iterable[str]) -> str:
-    titles = list(dict.fromkeys(_TITLES.get(name, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}") for name in names))
-    return titles[0] if len(titles) == 1 else f"{', '.join(titles[:-1])} or {titles[-1]}"
+def _is_finite(value: object) -> bool:
+    """Return whether a whole number can become a float; others can."""
+    return not isinstance(value, int) or abs(value) < sys.float_info.max
+
+
+def _title(kind: Any) -> str:
+    """Return what an annotation accepts, in words."""
+    origin, inner = get_origin(kind) or kind, get_args(kind)
+    if origin in (Union, UnionType):
+        *first, last = dict.fromkeys(_title(part) for part in inner)
+        return f"{', '.join(first)} or {last}" if first else last
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, inner))}"
+    if origin is Callable:
+        return "a function"
+    if is_typeddict(origin) or (isclass(origin) and issubclass(origin, Mapping)):
+        return "a dictionary"
+    if origin in _TITLES or kind is None:
+        return _TITLES[origin if kind is not None else NoneType]
+    if issubclass(origin, Iterable) and not origin.__module__.startswith("smp_advisor"):
+        return f"a list of {' or '.join(_title(part) for part in inner if part is not ...)}" if inner else "a list"
+    return f"{'an' if origin.__name__[0] in 'AEIOU' else 'a'} {origin.__name__}"
 
 
 def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Return the function, which refuses an argument of another type than its annotation names, in one sentence.
 
-    Annotations with other types than plain ones and public classes are left to the function.
+    An unknown keyword is answered with the one that is meant.
 
     Examples
     --------
@@ -90,36 +129,50 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
     Traceback (most recent call last):
     smp_advisor.errors.AdvisorError: half() requires for number a number, not '4'.
     """
-    form = signature(function)
-    kinds = {
-        name: parameter.annotation
-        for name, parameter in form.parameters.items()
-        if parameter.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-        and isinstance(parameter.annotation, str)
+    form = signature(function).parameters.values()
+    positional = [entry.name for entry in form if entry.kind in (entry.POSITIONAL_ONLY, entry.POSITIONAL_OR_KEYWORD)]
+    named = [entry.name for entry in form if entry.kind in (entry.KEYWORD_ONLY, entry.POSITIONAL_OR_KEYWORD)]
+    takes_any = bool(unwrap(function).__code__.co_flags & CO_VARKEYWORDS)
+    annotations = {
+        entry.name: entry.annotation
+        for entry in form
+        if isinstance(entry.annotation, str) and entry.name in {*positional, *named}
     }
+    title = function.__qualname__.removesuffix(".__init__").removeprefix("__create_fn__.<locals>.").rpartition(".")[2]
 
     @wraps(function)
-    def call(*positional: Parameters.args, **keywords: Parameters.kwargs) -> Result:
-        try:
-            values = form.bind(*positional, **keywords).arguments
-        except TypeError:
-            values = {}  # Python's own sentence names the argument
-        for name, value in values.items():
-            names = _names(kinds[name]) if name in kinds else ()
-            if names and not any(_accepts(kind, value) for kind in names):
-                raise AdvisorError(f"{function.__name__}() requires for {name} {_title(names)}, not {shown(value)}.")
-        return function(*positional, **keywords)
+    def call(*values: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+        for name, value in (*zip(positional, values, strict=False), *keywords.items()):
+            if name in annotations:
+                kind = _meaning(annotations[name], function.__module__)
+                if not _fits(value, kind):
+                    raise AdvisorError(f"{title}() requires for {name} {_title(kind)}, not {shown(value)}.")
+            elif not takes_any and name not in named and name not in positional:
+                keyword = meant(name, named)
+                hint = f"did you mean {keyword}?" if keyword else f"it takes {', '.join(named)}."
+                raise AdvisorError(f"{title}() takes no argument {name!r}; {hint}")
+        return function(*values, **keywords)
 
     return call
 
 
 def checked_methods(cls: type[Class]) -> type[Class]:
-    """Return the class, whose public methods check their arguments as `checked` does."""
+    """Return the class, whose public methods check their arguments as `checked` does.
+
+    Its constructor does so itself, and may read a field from text.
+    """
     for name, member in list(vars(cls).items()):
-        if name.startswith("_"):
+        own = isinstance(member, classmethod | staticmethod)
+        function = member.__func__ if own else member
+        if name.startswith("_") or not isfunction(function) or hasattr(function, "__wrapped__"):
             continue
-        if isinstance(member, (classmethod, staticmethod)):
-            setattr(cls, name, type(member)(checked(member.__func__)))
-        elif callable(member) and hasattr(member, "__code__"):
-            setattr(cls, name, checked(member))
+        type.__setattr__(cls, name, type(member)(checked(function)) if own else checked(function))
     return cls
+
+
+def checked_class(cls: type[Class]) -> type[Class]:
+    """Return the class, whose constructor and public methods check their arguments as `checked` does."""
+    initialize = vars(cls)["__init__"]
+    initialize.__module__ = cls.__module__  # that of a dataclass has another one
+    type.__setattr__(cls, "__init__", checked(initialize))
+    return checked_methods(cls)

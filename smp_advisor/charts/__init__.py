@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.advice.report import plan_of
-from smp_advisor.arguments import require_types
 from smp_advisor.charts.plans import alternatives_chart, clusters_chart
 from smp_advisor.charts.step import memory_chart, modules_chart, time_chart
 from smp_advisor.costs import Estimate
@@ -33,7 +32,6 @@ CHARTS: Mapping[str, Callable[[Recommendation, Estimate], Chart]] = {
 
 def chart_of(advice: Recommendation, name: str, plan: Plan | int | None = None) -> Chart:
     """A chart of a plan, see `Advice.chart`."""
-    require_types({"name": (name, str)}, "chart")
     chosen = plan_of(advice, plan)
     own = chosen == advice.estimate.plan
     estimate = advice.estimate if own else estimated(advice.model, advice.cluster, advice.job, chosen)

@@ -141,8 +141,8 @@ class Cluster:
         title: object = gpu
         if not isinstance(title, str) or not title.strip():
             raise ClusterError(f"gpu must be the name of the GPU, for example 'A100 80GB', not {gpu!r}.")
-        require_whole("gpus_per_node", gpus_per_node, ClusterError)
-        require_whole("vcpus", figures.get("vcpus", 1), ClusterError)
+        for field, number in (("gpus_per_node", gpus_per_node), ("nodes", nodes), ("vcpus", figures.get("vcpus", 1))):
+            require_whole(field, number, ClusterError, MOST_FIGURE)
         # A link or a price of 0 means that there is none; every other 0 would divide.
         required = {
             "usable_gpu_memory_gib": usable_gpu_memory_gib,

@@ -100,8 +100,10 @@ def user_path(path: str | os.PathLike[str], error: type[Exception]) -> Path:
     """Return the path that a person named, with its ``~``; an error in one sentence if there can be none."""
     try:
         target = Path(path).expanduser()
-        if "\0" not in str(target):
+        if os.fspath(path) and b"\0" not in os.fsencode(target):
             return target
+        reason = "no file has such a name"
+    except UnicodeEncodeError:
         reason = "no file has such a name"
     except (TypeError, ValueError):
         reason = "it is no path"

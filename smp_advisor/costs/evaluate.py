@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -12,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.arguments import require_types
-from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.arguments.signatures import checked
 from smp_advisor.core.elementwise import anywhere, largest, root, smallest
 from smp_advisor.core.files import sentence
 from smp_advisor.core.stopping import stop_if_nobody_waits
@@ -50,24 +48,25 @@ from smp_advisor.costs.world import World, in_flight, stack_of, stage_kinds, sta
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import get_library, supports_tensor_parallelism
-from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.validation import check_against
 from smp_advisor.libraries.version import installed_by
-from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model, with_decoder
 from smp_advisor.workload.stack import AUTO, stack, stack_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.table import Instance
     from smp_advisor.core.elementwise import Floats
     from smp_advisor.costs.distinct import One
     from smp_advisor.costs.world import Stage
     from smp_advisor.libraries.layout import Layout
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +272,7 @@ def as_planned(job: Job, plan: Plan, model: Model) -> Job:
     return replace(job, precision=plan.precision)
 
 
+@checked
 def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     """Costs of one plan.
 
@@ -296,8 +296,6 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     >>> smpa.estimate(model, cluster, smpa.Job(sequence_length=2048, precision="bf16"), plan).fits
     True
     """
-    _require(model, cluster, job)
-    require_types({"plan": (plan, Plan)}, "estimate")
     stop_if_nobody_waits()
     given, job = job.stack, as_planned(job, plan, model)
     check_against(plan, cluster, model, job)
@@ -365,6 +363,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     )
 
 
+@checked
 def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan]) -> list[Estimate]:
     """Costs of several plans, in their order.
 
@@ -377,13 +376,7 @@ def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan
     >>> small.needed_gib < large.needed_gib
     True
     """
-    _require(model, cluster, job)
-    require_types({"plans": (plans, Sequence)}, "estimate_many")
     return [estimate(model, cluster, job, plan) for plan in plans]
-
-
-def _require(model: object, cluster: object, job: object) -> None:
-    require_types({"model": (model, Model), "cluster": (cluster, Cluster), "job": (job, Job)}, "estimate")
 
 
 _CATEGORY_BYTES = tuple((category, category.removesuffix("_gib")) for category in CATEGORIES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.arguments import require_types
+from smp_advisor.arguments.signatures import checked
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.core.files import user_path
 from smp_advisor.errors import AdvisorError, RunError
@@ -16,15 +16,16 @@ from smp_advisor.session import Advice
 from smp_advisor.session.advise import advise
 from smp_advisor.session.files import load
 from smp_advisor.session.written import CARRIED, carried_from
-from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from smp_advisor.workload.model import Model
 __all__ = ["watch"]
 
 
+@checked
 def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: Model | None = None) -> Run:
     r"""Attach to a run: a training job by its name, the folder of a run, or a log. Only reads.
 
@@ -53,10 +54,7 @@ def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: M
     >>> watch("train.log").step  # or the name of a training job
     7
     """
-    none = type(None)
-    require_types({"advice": (advice, (Advice, none)), "model": (model, (Model, none))}, "watch")
-    place: object = run
-    if not isinstance(place, str | os.PathLike) or not str(place).strip():
+    if not str(run).strip():
         raise RunError(f"A run is the name of a training job, or the path of a log or folder, not {run!r:.80}.")
     path = user_path(run, RunError)
     if os.path.exists(path):  # noqa: PTH110 - False for any text that is no path

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.arguments import require_types, with_exact_keywords
-from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.arguments.signatures import checked
 from smp_advisor.cluster.table import Instance, completed_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cases import Terms, read_configurations
@@ -23,14 +21,16 @@ from smp_advisor.review.findings.catalog import catalog
 from smp_advisor.review.findings.finding import Finding, Fix
 from smp_advisor.review.reading.source import Unresolved
 from smp_advisor.review.scripts.check import check_source
-from smp_advisor.workload.job import Job
-from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.estimators.checks import Hit
     from smp_advisor.review.reading.source import Source
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
 
 __all__ = ["check_estimator", "looks_like_estimator"]
 
@@ -40,7 +40,7 @@ _MOST_FIXED = 500_000
 _COMPILER = ("STC407", "STC408", "STC412")
 
 
-@with_exact_keywords
+@checked
 def check_estimator(
     source: str | Path | Mapping[str, Any],
     *,
@@ -92,16 +92,11 @@ def check_estimator(
     >>> [finding.id for finding in report], report.plan
     (['EST501'], None)
     """
-    none = type(None)
-    types = {"model": (model, (Model, none)), "job": (job, (Job, none)), "variables": (variables, (Mapping, none))}
-    require_types(types, "check_estimator")
     if library is not None:
         require_library(library)
     document = open_document(source)
     if isinstance(cluster, str):
         cluster = completed_instance(cluster)
-    if not isinstance(cluster, Cluster | Instance | None):
-        raise AdvisorError(f"cluster must be a Cluster or an instance such as 'ml.p5.48xlarge', not {cluster!r:.80}.")
     terms = Terms(
         model=model,
         job=job,

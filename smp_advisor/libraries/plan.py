@@ -7,6 +7,7 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from smp_advisor.arguments import brief
+from smp_advisor.arguments.signatures import checked_methods
 from smp_advisor.core.files import sentence
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, libraries, plan_defaults, require_library
@@ -44,6 +45,7 @@ class _Keywords:
         return Signature([Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()])
 
 
+@checked_methods
 class Plan(_PlanFields):
     """A training configuration as plain data: hashable, equal by value.
 
@@ -143,6 +145,10 @@ class Plan(_PlanFields):
         @property
         def precision(self) -> Precision:
             """Precision of the training step."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        checked_methods(cls)
 
     def __new__(cls, *, library: str = DEFAULT_LIBRARY, **settings: Unpack[PlanSettings]) -> Plan:  # noqa: PYI034
         kind = get_library(library).plan if cls is Plan else cls
@@ -256,7 +262,7 @@ class Plan(_PlanFields):
     @classmethod
     def precision_fields(cls, precision: str) -> dict[str, Any]:
         """Return fields of a plan that trains in a precision; none if the plan does not decide it."""
-        return {"precision": precision} if "precision" in plan_defaults(cls) else {}
+        return {"precision": precision} if "precision" in getattr(cls, "__dataclass_fields__", ()) else {}
 
     @classmethod
     def from_parameters(

@@ -169,7 +169,7 @@ def _type_text(parameter: Parameter, value: object) -> str:
         # Short form of a float: 5e8 instead of 500000000.0.
         text = f"{value:g}".replace("e+0", "e").replace("e+", "e")
         remedy = f"write int({text if float(text) == value else repr(value)})"
-    elif expected == "float" and isinstance(value, int) and not isinstance(value, bool):
+    elif expected == "float" and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST:
         remedy = f"write {float(value)!r}"
     elif expected == "bool":
         remedy = "write True or False"
@@ -177,7 +177,7 @@ def _type_text(parameter: Parameter, value: object) -> str:
         remedy = f"write {_either(parameter.choices)}" if parameter.choices else "write a text"
     else:
         remedy = "write a whole number" if expected == "int" else "write a number with a decimal point"
-    described = f"{value!r} is {_ARTICLE.get(kind, f'a {kind}')}" if value is not None else "None is no value"
+    described = f"{shown(value)} is {_ARTICLE.get(kind, f'a {kind}')}" if value is not None else "None is no value"
     return f"{parameter.key} must be {_ARTICLE[expected]} and {described}: {remedy}."
 
 

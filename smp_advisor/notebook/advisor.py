@@ -10,6 +10,7 @@ import anywidget
 import traitlets as t
 from IPython.core.getipython import get_ipython
 
+from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.checks import checked, fixed, pasted
@@ -38,6 +39,7 @@ _OF_THE_KERNEL = frozenset({"_recommendation", "_state", "_controls", "_esm", "_
 """Traits that no view writes."""
 
 
+@checked_class
 class Advisor(anywidget.AnyWidget):
     """Shows live advice with controls for its settings, and the estimate of the plan that they make.
 

@@ -8,10 +8,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from smp_advisor.arguments import require_types
+from smp_advisor.arguments.signatures import checked
 from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.errors import ProfileError
-from smp_advisor.libraries.plan import Plan
 from smp_advisor.profiling.precision import AttentionKernel, kernel_for, precision_of_job
 from smp_advisor.profiling.result import Profile
 from smp_advisor.sandbox import GUARD_SECONDS, Limits, run_isolated
@@ -19,7 +18,9 @@ from smp_advisor.workload.job import Job
 from smp_advisor.workload.stack import AUTO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection
+
+    from smp_advisor.libraries.plan import Plan
 
 
 Stage = Literal["trace", "copy", "division"]
@@ -29,11 +30,12 @@ _STAGE_TEXTS = {"trace": "trace", "copy": "scaled copy", "division": "check of t
 _Result = TypeVar("_Result")
 
 
+@checked
 def profile(
     model: Any,
     job: Job | None = None,
     *,
-    stages: Sequence[Stage] | None = None,
+    stages: Stage | Collection[Stage] | None = None,
     plan: Plan | None = None,
     inputs: Any = None,
     precision: str | None = None,
@@ -110,7 +112,7 @@ def profile(
             f"{os.fspath(model)!r:.200} is a training script: smp_advisor.rehearse() runs it, profile() takes a model."
         )
     job = _job(job, settings)
-    _require(plan=plan, inputs=inputs, memory_bytes=memory_bytes, seconds=seconds, batch=batch)
+    _require(inputs, memory_bytes=memory_bytes, seconds=seconds, batch=batch)
     selected = _stages(stages, plan=plan)
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds or GUARD_SECONDS)
     trace_settings: dict[str, Any] = {
@@ -221,9 +223,8 @@ def _job(job: Job | None, settings: dict[str, Any]) -> Job:
     return job
 
 
-def _require(*, plan: object, inputs: object, **numbers: object) -> None:
+def _require(inputs: object, **numbers: object) -> None:
     """Refuse arguments of a wrong type before a process starts."""
-    require_types({"plan": (plan, (Plan, type(None)))}, "profile")
     if not (inputs is None or callable(inputs) or hasattr(inputs, "__iter__")) or isinstance(inputs, str):
         raise ProfileError(
             "inputs must contain tensors: pass a tensor, a tuple or dict of them, a DataLoader, or a function of "
@@ -235,18 +236,13 @@ def _require(*, plan: object, inputs: object, **numbers: object) -> None:
             raise ProfileError(f"{name} must be a number above 0, not {value!r:.80}.")
 
 
-def _stages(stages: Sequence[Stage] | None, *, plan: Any) -> tuple[Stage, ...]:
+def _stages(stages: Stage | Collection[Stage] | None, *, plan: Any) -> tuple[Stage, ...]:
     if stages is None:
         return ("trace", "copy") if plan is None else STAGES
-    if isinstance(stages, str):
-        stages = cast("tuple[Stage, ...]", (stages,))
-    require_types({"stages": (stages, (list, tuple, set, frozenset))}, "profile")
-    for stage in stages:
-        if stage not in STAGES:
-            raise ProfileError(f"stages must be among {', '.join(STAGES)}, not {stage!r}.")
-    if "division" in stages and plan is None:
+    chosen: tuple[Stage, ...] = (stages,) if isinstance(stages, str) else tuple(stages)
+    if "division" in chosen and plan is None:
         raise ProfileError("The stage 'division' requires a plan: pass plan=.")
-    return tuple(stages)
+    return chosen
 
 
 def _trace_live(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any], inputs: Any) -> dict[str, Any]:

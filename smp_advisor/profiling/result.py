@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.profiling.parts import PeakMemory
 from smp_advisor.profiling.polynomial import Polynomial
-from smp_advisor.profiling.precision import PRECISIONS
+from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.result_html import NotebookResult
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from smp_advisor.profiling.parts import Agreement, BlockProfile, ModuleProfile, OperatorProfile, Provenance, Segment
+    from smp_advisor.profiling.scaled.result import ScaledRun
     from smp_advisor.profiling.tables import Grouping
 
 
@@ -82,6 +84,7 @@ class Division(NotebookResult):
     _repr_pretty_ = NotebookResult._repr_pretty_
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile(NotebookResult):
     """Measured properties of a model: parameters, and FLOPs and activation bytes as functions of batch and sequence.
@@ -165,10 +168,10 @@ class Profile(NotebookResult):
     """Versions of torch and transformers."""
     config_json: str = "{}"
     """The transformers configuration; ``{}`` if there is none."""
-    scaled: Any = None
-    """`ScaledRun`: real steps of the scaled copy; None if not run."""
-    division: Any = None
-    """`Division`: a batch of the copy against its parts; None if not run."""
+    scaled: ScaledRun | None = None
+    """Real steps of the scaled copy; None if not run."""
+    division: Division | None = None
+    """A batch of the copy against its parts; None if not run."""
 
     def activation_bytes(self, batch: int, sequence: int = 1, *, checkpointing: bool = False) -> int:
         """Bytes saved by autograd for one microbatch at the end of its forward pass, on one GPU without parallelism."""
@@ -183,7 +186,7 @@ class Profile(NotebookResult):
         ``P + O + max(A + 8bsV, G + one block)``: at the start of the backward pass, with all activations, or at its
         end, with all gradients. The timeline covers every point in between.
         """
-        precision = PRECISIONS[self.precision]
+        precision = training_precision(self.precision)
         parameters = precision.parameter_bytes * self.parameter_count + self.buffer_bytes
         state = precision.state_bytes(self.optimizer) * self.trainable_parameter_count
         resident = parameters + state + self.input_bytes(batch, sequence)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.parts import Agreement, BlockProfile, ModuleProfile, OperatorProfile, Provenance, Segment
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.result import Division, Profile
@@ -74,6 +75,9 @@ def _plain(value: Any) -> Any:
 
 def profile_from_dict(values: Mapping[str, Any]) -> Profile:
     """Convert the output of `profile_as_dict` back to a profile, also after a JSON round trip."""
+    missing = {"name", *_SHARED} - values.keys()
+    if missing:
+        raise ProfileError(f"values are no profile of as_dict(): {min(missing)!r} is missing.")
     fields = {name: value for name, value in values.items() if name != _VERDICTS}
     fields |= {name: restored(kind, fields[name]) for name, kind in _KINDS.items() if name in fields}
     fields |= {name: _expanded(fields[name], kind) for name, kind in _SHARED.items()}

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments.signatures import checked
 from smp_advisor.core.files import read_bytes
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal import findings as judge
@@ -58,6 +59,7 @@ class _Code:
     name: str
 
 
+@checked
 def rehearse(
     script: str | os.PathLike[str],
     job: Any = None,

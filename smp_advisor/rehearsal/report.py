@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments.signatures import checked_class
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -66,6 +68,7 @@ KINDS: Mapping[str, str] = {
 """Kinds of findings that a rehearsal looks for."""
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rehearsal:
     """A rehearsal of a training script: a few updates on this machine, in the container's contract.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments.signatures import checked, checked_class
 from smp_advisor.core.files import data_file, rows
 from smp_advisor.core.tables import Shown
 from smp_advisor.core.words import plain
@@ -104,6 +105,7 @@ class _Hit:
     raised: Raised | None = None
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True)
 class Failure(Shown):
     """Why a job failed, as its log shows it.
@@ -172,6 +174,7 @@ class Failure(Shown):
         return plain("\n".join([*lines, f"Source: {self.source}"] if self.source else lines))
 
 
+@checked
 def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
     """Return why a training job failed; None if nothing in the text shows it.
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.arguments.signatures import checked_methods
+from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.core.tables import Shown
 from smp_advisor.costs.uncertainty import TWO_SIDED
 from smp_advisor.costs.wording import plural, seconds
@@ -61,7 +61,7 @@ _DRIFT = 0.02
 (`MeasuredRun.step_noise`)."""
 
 
-@checked_methods
+@checked_class
 class Run(Shown):
     r"""A training job, local run or log next to its prediction. `poll` reads what is new; `wait` polls until the end.
 

@@ -12,8 +12,8 @@ from smp_advisor.advice.rank_map import RankTable, rank_map
 from smp_advisor.advice.recommendation import Recommendation, recommend
 from smp_advisor.advice.report import explained, ladder_of, plan_of, report
 from smp_advisor.advice.request import repeated
-from smp_advisor.arguments import brief, require_types
-from smp_advisor.arguments.signatures import checked_methods
+from smp_advisor.arguments import brief
+from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.session import cells, control_state, jobs
 from smp_advisor.session.comparison import Comparison, compare
@@ -64,7 +64,7 @@ def _of(path: str) -> Any:
     return property(attrgetter(path))
 
 
-@checked_methods
+@checked_class
 class Advice:
     """A recommendation and the plan on screen, which are the same for Python, all views and the magics.
 
@@ -95,7 +95,6 @@ class Advice:
     def __init__(
         self, value: Recommendation, state: ControlState | None = None, snapshots: Mapping[str, Entry] | None = None
     ) -> None:
-        require_types({"value": (value, Recommendation)}, "Advice")
         self.turn = RLock()
         start = control_state.recommended(value)
         self._history = History(entries=(Entry(recommended=value, state=start, summary=RECOMMENDED),))
@@ -386,7 +385,6 @@ class Advice:
     def undo(self, steps: int = 1) -> str:
         """Show the plan before the last change, or an earlier one, and return a summary of the change."""
         with self.turn:
-            require_types({"steps": (steps, int)}, "undo")
             if self._controls.problem:
                 steps -= 1  # settings that cannot be combined are no entry
             return self._go(-steps)
@@ -397,7 +395,6 @@ class Advice:
             return self._go(steps)
 
     def _go(self, steps: int) -> str:
-        require_types({"steps": (steps, int)}, "undo")
         left = self._history.current
         self._history = self._history.moved(steps)
         entry = self._history.current
@@ -456,7 +453,6 @@ class Advice:
             self._show(self._controls)
 
     def _snapshot(self, name: str) -> Entry:
-        require_types({"name": (name, str)}, "load")
         if name not in self._snapshots:
             names = ", ".join(map(repr, self._snapshots)) or "none"
             raise AdvisorError(f"There is no snapshot {name!r}. Snapshots: {names}.")

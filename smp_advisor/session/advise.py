@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.recommendation import recommend
 from smp_advisor.advice.request import Request
+from smp_advisor.arguments.signatures import checked
 from smp_advisor.session.advice import Advice
 from smp_advisor.session.options import completes
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @completes("AdviseSettings", "PlanSettings")
+@checked
 def advise(
     model: Any,
     cluster: Cluster | Instance | str | Sequence[Instance | str],

@@ -124,7 +124,8 @@ def probe_cell(
     short = {"job_name": "probe", "checkpoints": False, "long_run_without_checkpoints": True}
     settings: dict[str, Any] = short | _options(advice, options)
     extra: dict[str, Any] = {"max_steps": probe.steps} | ({} if settings["script"] else {"log_every": 1})
-    settings["extra_hyperparameters"] = extra | dict(settings.get("extra_hyperparameters") or {})
+    given: Any = settings.get("extra_hyperparameters")
+    settings["extra_hyperparameters"] = extra | given if isinstance(given, dict) else given or extra
     ran = (probe.model, probe.cluster, probe.job, probe.plan)
     return f"{probe.comment}\n{estimator_cell(*ran, sdk=sdk, **_checked(advice) | _carrying(advice, ran, settings))}"
 

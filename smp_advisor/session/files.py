@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.recommendation import Recommendation
+from smp_advisor.arguments.signatures import checked
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.estimate import Estimate
 from smp_advisor.errors import AdvisorError, StorageError
@@ -54,6 +55,7 @@ def _state(value: Recommendation, data: Any, fields: set[str]) -> ControlState:
 _KINDS = (Cluster, Estimate, Job, Model, Plan)
 
 
+@checked
 def save(value: object, path: str | os.PathLike[str]) -> None:
     """Write a value to a file, which is complete or unchanged, whatever happens.
 
@@ -84,6 +86,7 @@ def save(value: object, path: str | os.PathLike[str]) -> None:
         raise StorageError(f"A {type(value).__name__} cannot be stored: pass an Advice or one of {names}.")
 
 
+@checked
 def load(path: str | os.PathLike[str]) -> Any:
     """Read the value of a JSON file that `save` or `Advice.save` wrote.
 

@@ -9,7 +9,6 @@ from base64 import b64decode, b64encode
 from dataclasses import fields
 from html import escape
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor._version import __version__
@@ -220,22 +219,16 @@ def carried_from(variables: Mapping[str, str]) -> tuple[Model, Job, Plan, dict[s
 
 def write_text(text: str, path: str | os.PathLike[str]) -> None:
     """Write a text to a file, which is complete or unchanged afterwards."""
-    target = _path(path)
+    target = files.user_path(path, StorageError)
     try:
         files.write_text(target, text)
     except OSError as error:
         raise StorageError(f"{os.fspath(target)!r} cannot be written: {error.strerror or error}.") from None
 
 
-def _path(path: object) -> Path:
-    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
-        raise StorageError(f"The path of a file must be text, not {path!r:.60}.")
-    return Path(path)
-
-
 def read_text(path: str | os.PathLike[str]) -> str:
     """Return the text of a file of limited size."""
-    return files.read_text(_path(path), _MOST_BYTES, StorageError)
+    return files.read_text(files.user_path(path, StorageError), _MOST_BYTES, StorageError)
 
 
 _STYLE = (

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.arguments import require_whole
+from smp_advisor.arguments.signatures import checked_methods
 from smp_advisor.core.files import data_file
 from smp_advisor.errors import JobError
 from smp_advisor.workload.block import Kernels
@@ -26,6 +27,7 @@ _DOUBLE_QUANTIZED_SCALE_BYTES = 1 / 64 + 4 / (64 * 256)
 """The scales themselves in 8 bits, with one fp32 scale per 256 of them."""
 
 
+@checked_methods
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adapter:
     """LoRA: each adapted product gets an additional trained product of low rank. Everything else is frozen.

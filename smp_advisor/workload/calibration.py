@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.arguments import require_path
-from smp_advisor.core.files import CONFIGURATION, has_too_many_values, read_text, sentence, write_text
+from smp_advisor.arguments.signatures import checked, checked_methods
+from smp_advisor.core.files import CONFIGURATION, has_too_many_values, read_text, sentence, user_path, write_text
 from smp_advisor.errors import CalibrationError
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class MeasuredRun:
             _require_numbers("memory_errors_gib", self.memory_errors_gib, len(MEMORY_QUANTITIES))
 
 
+@checked_methods
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
     """Measured runs from which the cost model learns. `Job.calibration` applies it to every estimate.
@@ -149,7 +150,7 @@ class Calibration:
         """Write the calibration to a JSON file, which `load_calibration` reads. It is complete or unchanged."""
         text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(self)}, indent=1)
         try:
-            write_text(Path(path), f"{text}\n")
+            write_text(user_path(path, CalibrationError), f"{text}\n")
         except OSError as error:
             reason = error.strerror or str(error)
             raise CalibrationError(f"The calibration cannot be written to {os.fspath(path)!r}: {reason}.") from None
@@ -161,13 +162,12 @@ class Calibration:
         the limit are left out. A lock next to the file serves one process after the other, and the file is replaced in
         one step.
         """
-        require_path(path, "share")
         from filelock import FileLock
 
         own = [run for run in self.runs if not any(note.startswith(ACCEPTED) for note in run.notes)]
         if not own:
             raise CalibrationError("Runs that were accepted against a doubt are not shared: save them for yourself.")
-        target = Path(os.path.realpath(path))  # links to one file have one lock
+        target = Path(os.path.realpath(user_path(path, CalibrationError)))  # links to one file have one lock
         try:
             with FileLock(target.with_name(f".{target.name}.lock")):
                 earlier = load_calibration(target).runs if target.exists() else ()
@@ -204,6 +204,7 @@ _FORMAT = "smp-advisor-calibration"
 _VERSION = 1
 
 
+@checked
 def load_calibration(path: str | Path) -> Calibration:
     """Read a calibration from its JSON file.
 
@@ -220,8 +221,7 @@ def load_calibration(path: str | Path) -> Calibration:
     >>> smpa.load_calibration("calibration.json") == better.job.calibration
     True
     """
-    require_path(path, "load_calibration")
-    target = Path(path)
+    target = user_path(path, CalibrationError)
     text = read_text(target, CONFIGURATION, CalibrationError)
     try:
         document = None if has_too_many_values(text) else json.loads(text)

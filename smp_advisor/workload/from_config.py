@@ -15,7 +15,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.arguments import require_types
 from smp_advisor.core.files import MODEL, data_file, has_too_many_values, read_bytes, rows, sentence
 from smp_advisor.errors import ModelError
 from smp_advisor.workload.counts import MIXTURE, format_count

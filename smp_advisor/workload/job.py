@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.arguments import brief, options_of, shown
+from smp_advisor.arguments.signatures import checked_methods
 from smp_advisor.core.files import sentence
 from smp_advisor.errors import AdvisorError, JobError
 from smp_advisor.workload.adapter import Adapter
@@ -73,6 +74,7 @@ _MOST_MINUTES = 28 * 24 * 60
 """The longest training job of SageMaker."""
 
 
+@checked_methods
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overheads:
     """Parts of a run besides its training steps, and how it saves checkpoints.
@@ -149,6 +151,7 @@ _OPTIONAL = {"decoder_length", "global_batch_size", "tokens"}
 _OF_OTHER_TYPES = {"overheads", "calibration", "adapter"}
 
 
+@checked_methods
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Job:
     """Settings of a training run.

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments import brief
+from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.core.words import plain
 from smp_advisor.errors import ModelError
 from smp_advisor.workload.block import DECODER, shortened
@@ -67,6 +68,7 @@ class Head:
     """Weights of dense layers before the output projection (BERT's and RoBERTa's transform, T5: 0)."""
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Model:
     """A model to train.

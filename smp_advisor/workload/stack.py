@@ -7,6 +7,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.core.files import data_file
 from smp_advisor.errors import JobError
 
@@ -20,6 +21,7 @@ AUTO = "auto"
 Attentions = Literal["eager", "fused"]
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stack:
     """One kind of training code. The data are in ``data/stacks.toml``, each with source and date.

@@ -200,7 +200,7 @@ def test_a_recipe_without_an_instance_reports_that_it_needs_one():
     smaller = check_estimator(cells.ADAPTER_RECIPE, cluster=Cluster("ml.p5.48xlarge", 8))
     assert smaller.cluster.nodes == 8
     assert any("8 nodes, those of your cluster instead of the 16" in sentence for sentence in smaller.main.inferred)
-    with pytest.raises(AdvisorError, match="cluster must be"):
+    with pytest.raises(AdvisorError, match="for cluster a Cluster, an Instance"):
         check_estimator(cells.ADAPTER_RECIPE, cluster=8)
 
 

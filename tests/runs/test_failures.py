@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import smp_advisor as smpa
 from smp_advisor.command.__main__ import main
 from smp_advisor.core.files import data_file, rows
-from smp_advisor.errors import AdvisorError, CalibrationError
+from smp_advisor.errors import AdvisorError
 from smp_advisor.tools.interface import Caller, call
 from tests.runs.logs import LOGS
 
@@ -242,7 +242,7 @@ def test_what_no_plan_avoids_is_refused(failure, message):
     with pytest.raises(AdvisorError, match=message):
         advice.after(failure)
     for text in (b"bytes", None, ["line"]):
-        with pytest.raises(CalibrationError, match="text of a log"):
+        with pytest.raises(AdvisorError, match="requires for text"):
             smpa.read_failure(text)
 
 

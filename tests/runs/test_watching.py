@@ -67,7 +67,7 @@ class Aws:
         return {"MetricDataResults": []}
 
 
-class Script:
+class Script(LogFile):
     """A source whose polls are given; the last one repeats without its text."""
 
     name = "llm"
@@ -445,7 +445,7 @@ def test_a_log_is_read_as_it_grows_and_a_folder_without_one_is_refused(tmp_path,
     assert run.poll().step == 15
     (tmp_path / "empty").mkdir()
     for wrong in (tmp_path / "empty", "no such job", "", 7):
-        with pytest.raises(RunError) as caught:
+        with pytest.raises(AdvisorError) as caught:
             smpa.watch(wrong)
         assert "\n" not in str(caught.value)
 

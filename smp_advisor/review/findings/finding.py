@@ -8,6 +8,8 @@ import tokenize
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from smp_advisor.arguments.signatures import checked_class
+
 Severity = Literal["error", "warning", "info"]
 
 
@@ -35,6 +37,7 @@ class Fix:
     """The changed ranges; empty in notebooks, whose files are JSON."""
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     """A defect that makes the job fail, hang, train incorrectly or waste money.

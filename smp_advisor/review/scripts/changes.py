@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from smp_advisor.arguments.signatures import checked
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library
 from smp_advisor.review.reading.source import read
@@ -77,6 +78,7 @@ class ScriptChanges(Sequence[Change]):
     __str__ = __repr__
 
 
+@checked
 def script_changes(script: str | Path, plan: Plan) -> ScriptChanges:
     r"""List what a training script has to change to train as a plan does. The script is read, never run.
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from smp_advisor.arguments.signatures import checked
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library
 from smp_advisor.review.findings.catalog import catalog
@@ -161,6 +162,7 @@ _FIXED_CHARACTERS = 2_000_000
 The next check offers the remaining fixes."""
 
 
+@checked
 def check_script(
     path_or_source: str | Path,
     plan: Plan | Mapping[str, Any] | None = None,

@@ -14,7 +14,7 @@ from secrets import token_hex
 from stat import S_IMODE
 from typing import TYPE_CHECKING
 
-from smp_advisor.arguments import require_path
+from smp_advisor.arguments.signatures import checked
 from smp_advisor.core.files import NOTEBOOK, read_bytes
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.findings.catalog import catalog
@@ -114,6 +114,7 @@ def plan_fixes(
     ]
 
 
+@checked
 def apply_fixes(
     path: str | Path,
     *,
@@ -162,7 +163,6 @@ def apply_fixes(
         model.backward(loss)
         return loss
     """
-    require_path(path, "apply_fixes")
     script = Path(path)
     fixes = plan_fixes(script, ids=ids, plan=plan, library=library)
     written = {fix.path: write_fixed(fix.path, fix.text, in_place=in_place).path for fix in fixes}

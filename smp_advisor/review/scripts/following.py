@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments.signatures import checked
 from smp_advisor.core.files import table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import LIBRARIES, get_library
@@ -187,6 +188,7 @@ def _stacks() -> dict[str, Any]:
     return table("smp_advisor.review.scripts", "data/stacks.toml")
 
 
+@checked
 def read_stack(path_or_source: str | Path) -> ScriptStack:
     r"""Read the kind of training code out of a script. The script is never run.
 

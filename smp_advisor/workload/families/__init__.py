@@ -7,7 +7,6 @@ import json
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from smp_advisor.arguments import require_types
 from smp_advisor.errors import ModelError
 from smp_advisor.workload.counts import check_sizes
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
@@ -111,7 +110,6 @@ def model_from_shape(
     """Model of a shape; see `Model.from_shape`. `sizes` are its other sizes, None where the family decides."""
     facts = family_of(family, source="family")
     required = {"layers": layers, "hidden": hidden, "heads": heads}
-    require_types({name: (size, (int, float)) for name, size in required.items()}, "from_shape")
     sizes = {**required, **sizes}
     check_sizes(**sizes)
     experts = sizes.get("experts")
