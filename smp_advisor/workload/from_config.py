@@ -80,7 +80,6 @@ def _size(name: str) -> float:
 
 def model_from_name(text: str) -> Model:
     """Model by its name, with or without the owner of its repository."""
-    require_types({"name": (text, str)}, "from_name")
     if _known(text) not in _models():
         near = ", ".join(name.lower().replace(" ", "-") for name in _similar(text))
         near = f": the most similar are {near}" if near else ""
