@@ -66,11 +66,11 @@ def certainty_in_short(decision: Decision) -> str:
             " may be the better choice."
         )
     if decision.near_best_probability >= _CLEAR:
-        return "a clear choice, no other plan of this library with this batch is likely to be noticeably faster."
+        return "no other plan of this library at this batch is likely to be noticeably faster."
     if decision.close > 1:
         within = percent(max(decision.close_within, 0.01))
         number = _NUMBERS[decision.close] if decision.close < len(_NUMBERS) else str(decision.close)
-        return f"{number} plans are within {within}: any of them is fine; a 20-step probe decides."
+        return f"{number} plans are within {within}, less than the estimate's error. Measure 20 steps to choose."
     return "another plan may be faster; a 20-step probe of both decides."
 
 

@@ -131,7 +131,7 @@ class Rung:
     short_title: str
     """The same without figures: ``more sharding``."""
     decision: str
-    """``used, now fits``, ``does not fit``, ``no gain``, ``not possible``, ..."""
+    """``fits from here``, ``does not fit``, ``no gain``, ``not possible``, ..."""
     because: str = ""
     """One sentence for a technique that is not used, or a plan that the library does not allow."""
     plan: Plan | None = None
@@ -200,7 +200,7 @@ def climb(run: PlannedRun, steps: tuple[Step, ...]) -> Ladder:
         undivided = vary(run, **at_once)
         for estimate in evaluate(run.model, {field: undivided}).values():
             because = f"{brief_change(run, estimate)}{undivided.aside}."
-            unused.insert(0, _changed(run, "batch", ("the batch at once",) * 2, undivided.plan, estimate, because))
+            unused.insert(0, _changed(run, "batch", ("without microbatches",) * 2, undivided.plan, estimate, because))
     for step in steps:
         # Not the instance, for example: techniques that change memory or time of a plan.
         impossible = step.decision == "not possible" and step.technique not in {"instance", "collectives", "support"}
@@ -321,14 +321,14 @@ def _decision(before: Rung | None, estimate: Estimate | None, *, fitting: bool) 
     if not fitting:
         if before.fits:
             return "used, no longer fits"
-        return "used, not enough" if _too_large(estimate) == "does not fit" else "used, too close to the limit"
+        return "still too big" if _too_large(estimate) == "does not fit" else "used, too close to the limit"
     if not before.fits or before.estimate is None:
-        return "used, now fits"
+        return "fits from here"
     if before.estimate.global_batch_size != estimate.global_batch_size:
         return "used"  # step times of other batches do not compare
     change = estimate.step_seconds / before.estimate.step_seconds - 1
     if change < -SAME:
-        return "used for speed"
+        return "faster"
     if estimate.needed_gib < before.estimate.needed_gib:
         return "used for headroom"
     return "used, slower" if change > SAME else "used, no gain"

@@ -96,9 +96,8 @@ def headlines(model: Model, estimate: Estimate) -> list[Headline]:
 def decisive(advice: Recommendation) -> tuple[str, str]:
     """Adapter, library, techniques and batch of the recommended plan, and the certainty of the choice."""
     titles = [rung.title for rung in ladder_of(advice).rungs]
-    techniques = ", ".join(titles[1:]) or titles[0]
-    certain = certainty_in_short(advice.decision).replace("a clear choice, ", "")
-    certain = certain.replace(": any of them is fine;", ", less than the error of the estimate;")
+    techniques = (", ".join(titles[1:]) or titles[0]).replace("sharded data parallelism", "sharding")
+    certain = certainty_in_short(advice.decision)
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} with "
     carried = f"{trained}{schema(advice.plan.library).name}: {techniques}, batch size {advice.plan.batch_size}"
     return f"{carried}.", f"{certain[:1].upper()}{certain[1:]}"

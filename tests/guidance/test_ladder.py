@@ -43,7 +43,7 @@ def test_aws_s_row_of_10_billion_is_climbed_in_aws_s_order():
     needed = [rung.needed_gib for rung in rungs]
     assert needed == sorted(needed, reverse=True)
     assert [rung.fits for rung in rungs] == [False, False, False, True]
-    assert [rung.decision for rung in rungs][1:] == ["used, not enough", "used, not enough", "used, now fits"]
+    assert [rung.decision for rung in rungs][1:] == ["still too big", "still too big", "fits from here"]
     assert rungs[-1].step_seconds == TEN_B.estimate.step_seconds
     assert rungs[0].step_seconds is None
 
@@ -80,12 +80,12 @@ def rungs_are_estimates(run, result):
 def decisions_follow_from_the_rungs(run, result):
     for before, rung in pairwise(result.rungs):
         match rung.decision:
-            case "used, now fits":
+            case "fits from here":
                 assert rung.fits
                 assert not before.fits
-            case "used, not enough":
+            case "still too big":
                 assert not rung.fits
-            case "used for speed":
+            case "faster":
                 assert rung.estimate.step_seconds < before.estimate.step_seconds
             case "used for headroom":
                 assert rung.needed_gib < before.needed_gib
@@ -227,4 +227,4 @@ def test_decisions_name_what_a_technique_does_to_the_fit():
     over, fitting = ladder(TEN_B).rungs[0], ladder(TEN_B).rungs[-1]
     assert _decision(fitting, over.estimate, fitting=False) == "used, no longer fits"
     assert _decision(over, fitting.estimate, fitting=False) == "used, too close to the limit"
-    assert _decision(over, over.estimate, fitting=False) == "used, not enough"
+    assert _decision(over, over.estimate, fitting=False) == "still too big"
