@@ -22,6 +22,7 @@ from smp_advisor.rehearsal.libraries.rows import Tokenized, lines
 from smp_advisor.rehearsal.observer import Ended, Observer
 
 _SEED = 1
+_PAUSE_SECONDS = 0.02
 _OWN = str(Path(__file__).parent)
 _PASSING = frozenset({
     "made", "moved", "called", "marked", "saved", "run", "load_on_cpu", "created", "create", "wrapped", "set_device",
@@ -64,9 +65,11 @@ def run(rank: int, events: int, log: int, shared: Any, values: dict[str, Any]) -
     finally:
         shared[rank] = 2
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        observer.put("end", status=status, seconds=time.process_time(), peak_bytes=usage.ru_maxrss * 1024)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+        observer.put("end", status=status, seconds=time.process_time(), peak_bytes=usage.ru_maxrss * 1024)
+        while rank == 0 and not status and any(shared[peer] != 2 for peer in range(1, int(values["world"]))):
+            time.sleep(_PAUSE_SECONDS)  # with a launcher, the store of the group outlives its first rank
         os._exit(status)
 
 

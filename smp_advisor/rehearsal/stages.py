@@ -70,6 +70,8 @@ class _Rank:
     collectives: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     """Those that another rank has not begun yet, or that this one has not ended."""
     done: set[tuple[str, int]] = field(default_factory=set)
+    has_ended: bool = False
+    """Whether its script has: the process of the first rank stays until the others have, since it has their store."""
     log_place: int = 0
     line: bytes = b""
 
@@ -90,6 +92,7 @@ class _Rank:
             return
         if event["kind"] == "collective":
             self.collectives[key] = event
+        self.has_ended = self.has_ended or event["kind"] == "end"
         self.events.append(event)
 
     def show(self, prefix: str) -> None:
@@ -262,14 +265,15 @@ class _Rehearsed:
                 if rank.end is None:
                     pid, status, usage = os.wait4(rank.pid, os.WNOHANG)
                     if pid:
-                        rank.end = os.waitstatus_to_exitcode(status)
+                        rank.end, rank.has_ended = os.waitstatus_to_exitcode(status), True
                         used += usage.ru_utime + usage.ru_stime
                         still = Stillness()
             moved = [rank.read() for rank in ranks]
             for number, rank in enumerate(ranks if shows else ()):
                 rank.show(f"[rank{number}]: " if number else "")
-            alive = [rank for rank in ranks if rank.end is None]
+            alive = [rank for rank in ranks if not rank.has_ended]
             if not alive:
+                used += _end([rank for rank in ranks if rank.end is None])
                 break
             verdict = meetings.mismatch() or _waits_for_ended(ranks) or _heavy(ranks)
             if verdict is None and not any(moved) and still.observe([rank.pid for rank in alive]) >= _STILL:
@@ -277,7 +281,7 @@ class _Rehearsed:
             if verdict is None and time.monotonic() - begun > guard:
                 verdict = {"code": "guard", "text": f"the guard of {guard:.0f} seconds struck"}
             if verdict is not None:
-                used += _end(alive)
+                used += _end([rank for rank in ranks if rank.end is None])
                 break
             time.sleep(_PAUSE_SECONDS)
         for rank in ranks:
@@ -361,7 +365,8 @@ def _end(ranks: list[_Rank]) -> float:
     for rank in ranks:
         _, status, usage = os.wait4(rank.pid, 0)
         used += usage.ru_utime + usage.ru_stime
-        rank.end = os.waitstatus_to_exitcode(status)
+        ended = next((event["status"] for event in rank.events if event["kind"] == "end"), None)
+        rank.end = os.waitstatus_to_exitcode(status) if ended is None else ended
     return used
 
 
@@ -411,14 +416,14 @@ def _heavy(ranks: list[_Rank]) -> dict[str, Any] | None:
 
 def _waits_for_ended(ranks: list[_Rank]) -> dict[str, Any] | None:
     for number, rank in enumerate(ranks):
-        event = rank.waits_in() if rank.end is None else None
+        event = None if rank.has_ended else rank.waits_in()
         if event is None or event["ranks"] != len(ranks):
             continue
         key = (event["group"], event["number"])
         for peer, ended in enumerate(ranks):
-            while ended.end is not None and ended.read():
+            while ended.has_ended and ended.read():
                 pass
-            if ended.end is not None and key not in ended.collectives:
+            if ended.has_ended and key not in ended.collectives:
                 text = (
                     f"rank {number} waits in {event['operation']} at {event['site']} for rank {peer}, which has ended"
                 )
@@ -432,7 +437,7 @@ def _asleep(ranks: list[_Rank]) -> dict[str, Any]:
     texts, site = [], ""
     for number, rank in enumerate(ranks):
         event = rank.waits_in()
-        if rank.end is not None:
+        if rank.has_ended:
             texts.append(f"rank {number} has ended")
         elif event is None:
             texts.append(f"rank {number} waits outside of a collective")

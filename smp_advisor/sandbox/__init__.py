@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from smp_advisor.sandbox.isolated import ProgramEnd, run_isolated, run_program, share_interpreter
+from smp_advisor.sandbox.isolated import run_isolated, share_interpreter
 from smp_advisor.sandbox.limits import GUARD_SECONDS, Limits
 from smp_advisor.sandbox.supervisor import progress
 
-__all__ = ["GUARD_SECONDS", "Limits", "ProgramEnd", "progress", "run_isolated", "run_program", "share_interpreter"]
+__all__ = ["GUARD_SECONDS", "Limits", "progress", "run_isolated", "share_interpreter"]

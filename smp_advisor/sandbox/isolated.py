@@ -1,4 +1,4 @@
-"""Calling a function, or running a program such as the user's script, in a child process."""
+"""Calling a function in a child process."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import faulthandler
 import gc
 import json
 import os
-import shutil
 import signal
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import ProfileError
 from smp_advisor.sandbox import portable, supervisor
 from smp_advisor.sandbox.failure import describe_exception, failed
 from smp_advisor.sandbox.limits import Limits, apply
 from smp_advisor.sandbox.supervisor import run_monitored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
 
 def _present(*names: str) -> tuple[signal.Signals, ...]:
@@ -110,64 +107,6 @@ def _exec_fresh(request: str, log: int, messages: int, variables: Mapping[str, s
             sys.executable, "-P", "-c", _FRESH, str(messages), str(file.fileno()),
         ]  # fmt: skip
         os.execve(sys.executable, program, environment)  # noqa: S606
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProgramEnd:
-    """Result of running a program."""
-
-    status: int | None
-    """Exit status; None if the program was killed."""
-    seconds: float
-    peak_bytes: int
-    """Peak memory of all its processes together, sampled every 0.05 s."""
-    log: tuple[str, ...]
-    """Last lines of its output."""
-    error: ProfileError | None
-    """Cause of the failure; None if the program exited with status 0."""
-
-
-def run_program(
-    command: Sequence[str],
-    *,
-    cwd: Path,
-    environment: Mapping[str, str],
-    what: str = "the script",
-    limits: Limits | None = None,
-    on_line: Callable[[str], None] | None = None,
-) -> ProgramEnd:
-    """Run a program to its end, with limits and one log for it and all its descendants.
-
-    No shell is involved. A program that fails or exceeds a limit raises no exception: `ProgramEnd.error` has the cause.
-    """
-    program = shutil.which(command[0], path=environment.get("PATH"))
-    if program is None:
-        raise ProfileError(f"{command[0]!r} is not an executable program on this machine.")
-    bounds = limits or Limits()
-    bounds = replace(bounds, memory_bytes=bounds.resolved_memory_bytes())
-
-    def start(log: int, messages: int) -> None:
-        del messages
-        _redirect(log)
-        apply(bounds)
-        os.chdir(cwd)
-        # A shell's background jobs ignore SIGINT, and the program would inherit that.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.execve(program, [str(word) for word in command], dict(environment))  # noqa: S606
-
-    # On SIGINT a Python program prints a traceback, as after Ctrl-C.
-    report = run_monitored(start, bounds, forked=False, stack_signals=(signal.SIGINT,), on_line=on_line)
-    end, status = report.end, report.end.get("status")
-    error = None
-    if status != 0 or end.get("breach") is not None:
-        error = failed(what, report, bounds)
-    return ProgramEnd(
-        status=status,
-        seconds=end.get("seconds", 0.0),
-        peak_bytes=end.get("peak_bytes", 0),
-        log=tuple(report.log),
-        error=error,
-    )
 
 
 def _redirect(log: int) -> None:

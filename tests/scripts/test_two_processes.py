@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import textwrap
-import traceback
-from pathlib import Path
 
 import pytest
 
-from smp_advisor.sandbox.deadlock import answer_in, ends_of
-from tests.ports import free_port
+from smp_advisor.rehearsal import rehearse
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
@@ -39,38 +34,13 @@ def differs(values):
 """
 
 
-def rank(number: int, port: int, program: str, folder: Path) -> int:
-    """Process of a rank that runs the program, with its output in files."""
-    if pid := os.fork():
-        return pid
-    status = 1
-    try:
-        answer_in(folder / f"{number}.stack")
-        for stream, name in ((1, "stdout"), (2, "stderr")):
-            os.dup2(os.open(folder / f"{number}.{stream}", os.O_WRONLY | os.O_CREAT), stream)
-            setattr(sys, name, open(stream, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 (to the end)
-        os.environ |= {"RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        # A program without collectives may end on one rank before the other one has connected to it.
-        os.environ |= {"TORCH_DIST_INIT_BARRIER": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        exec(compile(program, "program", "exec"), {"__name__": "__main__"})
-        status = 0
-    except BaseException:  # noqa: BLE001 (of any program)
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def outcome(folder: Path, text: str) -> str:
+def outcome(text: str) -> str:
     """The line that rank 0 of a program prints; "hangs" if it waits for the other one in vain."""
-    program, port = HEAD + textwrap.dedent(text), free_port()
-    pids = [rank(number, port, program, folder) for number in range(2)]
-    ends = ends_of({pid: folder / f"{number}.stack" for number, pid in enumerate(pids)})
-    output, errors = ((folder / f"0.{stream}").read_text("utf-8") for stream in (1, 2))
-    first = ends[pids[0]]
-    assert first.waited or not first.code, errors
-    return "hangs" if first.waited else output.strip()
+    done = rehearse(HEAD + textwrap.dedent(text))
+    if [finding.kind for finding in done.findings] == ["order"]:
+        return "hangs"
+    assert done.outcome == "ran to the end", done
+    return [line for line in done.log if not line.startswith("[")][-1]
 
 
 @pytest.mark.parametrize(
@@ -78,24 +48,24 @@ def outcome(folder: Path, text: str) -> str:
     [("replica", "False"), ("model", "True"), ("replica.module", "True")],
     ids=["DDP", "DDP602", "DDP608"],
 )
-def test_gradients_of_the_model_inside_of_ddp_are_not_reduced(tmp_path, trained, differ):
+def test_gradients_of_the_model_inside_of_ddp_are_not_reduced(trained, differ):
     text = f"""
         replica = DistributedDataParallel(model)
         {trained}(batch).mean().backward()
         print(differs(model.weight.grad))
     """
-    assert outcome(tmp_path, text) == differ
+    assert outcome(text) == differ
 
 
 @pytest.mark.parametrize(("condition", "result"), [("True", "done"), ("rank == 0", "hangs")], ids=["all", "DDP606"])
-def test_a_collective_of_one_rank_hangs(tmp_path, condition, result):
+def test_a_collective_of_one_rank_hangs(condition, result):
     text = f"""
         if {condition}:
             dist.barrier()
         dist.all_reduce(batch)
         print("done")
     """
-    assert outcome(tmp_path, text) == result
+    assert outcome(text) == result
 
 
 @pytest.mark.parametrize(
@@ -103,7 +73,7 @@ def test_a_collective_of_one_rank_hangs(tmp_path, condition, result):
     [("DistributedSampler(data, shuffle=False)", "True"), ("None", "False")],
     ids=["sampler", "DDP603"],
 )
-def test_processes_without_a_sampler_read_the_same_batches(tmp_path, sampler, differ):
+def test_processes_without_a_sampler_read_the_same_batches(sampler, differ):
     text = f"""
         from torch.utils.data import DataLoader, DistributedSampler
 
@@ -111,10 +81,10 @@ def test_processes_without_a_sampler_read_the_same_batches(tmp_path, sampler, di
         first = next(iter(DataLoader(data, batch_size=4, sampler={sampler})))
         print(differs(first))
     """
-    assert outcome(tmp_path, text) == differ
+    assert outcome(text) == differ
 
 
-def test_a_sampler_without_set_epoch_repeats_its_order(tmp_path):
+def test_a_sampler_without_set_epoch_repeats_its_order():
     text = """
         from torch.utils.data import DistributedSampler
 
@@ -123,10 +93,10 @@ def test_a_sampler_without_set_epoch_repeats_its_order(tmp_path):
         sampler.set_epoch(1)
         print(first == second, first == list(sampler))
     """
-    assert outcome(tmp_path, text) == "True False"
+    assert outcome(text) == "True False"
 
 
-def test_a_reentrant_checkpoint_around_a_unit_gathers_it_once_more(tmp_path):
+def test_a_reentrant_checkpoint_around_a_unit_gathers_it_once_more():
     text = """
         import functools
 
@@ -177,4 +147,4 @@ def test_a_reentrant_checkpoint_around_a_unit_gathers_it_once_more(tmp_path):
         dist.all_gather = counted
         print(gathers(shard, checkpoint), gathers(checkpoint, shard))
     """
-    assert outcome(tmp_path, text) == "8 12"
+    assert outcome(text) == "8 12"
