@@ -247,6 +247,7 @@ def writable(
 
 _LONGEST_SEQUENCE = 128
 """Of a local run, in tokens."""
+_OF_PYTORCH = ("ddp", "fsdp")
 _LAYERS, _STEPS, _PROCESSES, _LARGEST_BATCH = 2, 20, 2, 2
 
 
@@ -296,11 +297,19 @@ class SmallTraining:
 
 
 def small_training(
-    model: Model, cluster: Cluster, job: Job, plan: Plan, *, trainer: str = "plain", objective: str | None = None
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    *,
+    trainer: str = "plain",
+    objective: str | None = None,
+    as_planned: bool = False,
 ) -> SmallTraining | None:
     """The training of `local_cell` for the generated script; None if no script can be generated for the model.
 
-    See `JobOptions` for `trainer` and `objective`.
+    See `JobOptions` for `trainer` and `objective`. `as_planned` keeps the library of the plan, its sharding and its
+    accumulation, where the library is one of PyTorch itself.
     """
     if not builds(model):
         return None
@@ -312,6 +321,9 @@ def small_training(
         precision="fp32",
         activation_checkpointing="each" if plan.activation_checkpointing else False,
     )
+    if as_planned and plan.library in _OF_PYTORCH:
+        times = min(plan.gradient_accumulation_steps, _LARGEST_BATCH)
+        alone = replace(plan, batch_size=alone.batch_size, gradient_accumulation_steps=times)
     # Settings that save memory do not matter for a small model.
     plain: dict[str, Any] = {name: training_settings()[name].default for name in job.training_settings()}
     if job.adapter is not None and trainer == "trl":

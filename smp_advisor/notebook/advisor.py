@@ -198,6 +198,7 @@ class Advisor(anywidget.AnyWidget):
             "repairs": control_state.repairs_of(state),
             "pins": list(self._advice.pins),
             "summary": state.summary,
+            "rehearsed": self._advice.rehearsed,
             "history": session_steps(self._advice),
         }
 

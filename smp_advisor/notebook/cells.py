@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from smp_advisor.session import Advice
 
 
-KINDS = ("job", "script", "local", "monitoring", "permissions", "quota", "probe", "worth", "kubernetes", "slurm")
+_REHEARSE = "%smp_rehearse --plan\n"
+"""Of the plan displayed last."""
+KINDS = (
+    "job", "script", "local", "rehearsal", "monitoring", "permissions", "quota", "probe", "worth", "kubernetes",
+    "slurm",
+)  # fmt: skip
 """Kinds of cells: the job with its training script, the script alone, cells for preparing and watching jobs, the short
 job that measures the plan's shape on one or two nodes, and those of the leading plans. The last two write the job for
 another launcher into a file."""
@@ -28,8 +33,8 @@ def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **op
     elif what == "script":
         files = advice.script_files(plan, **kind).items()
         sources = [advice.script_cell(plan, **kind), *(f"%%writefile {name}\n{text}" for name, text in files)]
-    elif what == "local":
-        sources = [advice.local_cell(plan, **options)]
+    elif what in ("local", "rehearsal"):
+        sources = [advice.local_cell(plan, **options) if what == "local" else _REHEARSE]
     elif what == "monitoring":
         sources = [advice.monitoring_cell(region=options.get("region"))]
     elif what == "permissions":

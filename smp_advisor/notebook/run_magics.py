@@ -61,7 +61,11 @@ def _options_of_rehearsals(magic: Any) -> Any:
         ),
         argument("--channel", "-c", action="append", default=[], help="NAME=FOLDER: data of a channel; repeatable."),
         argument("--job", help="A variable with a plan, an advice or the text of a cell, or the path of a cell."),
-        argument("--plan", action="store_true", help="Use the settings of the advisor displayed last."),
+        argument(
+            "--plan",
+            action="store_true",
+            help="Use the advisor displayed last; without a script, rehearse its plan.",
+        ),
         argument("--compare", help="Another version of the script, to compare both."),
         argument("--name", default="train.py", help="Name of the script in a cell; default train.py."),
         argument("--source-dir", help="Folder to copy along with the script in a cell."),
@@ -169,7 +173,7 @@ class ProfileMagics(Magics):
         averaged, arguments that do not arrive, checkpoints that do not resume, models that do not load.
         """
         arguments = parsed(self.smp_rehearse, line)
-        if (cell is None) == (arguments.script is None):
+        if (cell is None) == (arguments.script is None) and not (cell is None and arguments.plan):
             raise UsageError("Name a script, %smp_rehearse train.py, or put %%smp_rehearse before a cell with one.")
         with ProgressDisplay(arguments.script or arguments.name) as progress:
             try:
@@ -193,6 +197,8 @@ class ProfileMagics(Magics):
         with uninterrupted():
             from smp_advisor.rehearsal import rehearse
 
+        if cell is None and arguments.script is None:
+            return self._rehearsed_plan(arguments, progress)
         job: Any = arguments.job
         own = named_values(arguments.hyperparameter, "--hyperparameter")
         if arguments.plan:
@@ -211,15 +217,30 @@ class ProfileMagics(Magics):
             "on_line": progress.add_line, "on_progress": progress.update,
         }  # fmt: skip
         try:
-            try:
-                return rehearse(script, job, **settings)
-            except AdvisorError as error:
-                if "allow_unconfined" not in str(error) or not _agrees(str(error)):
-                    raise
-            return rehearse(script, job, allow_unconfined=True, **settings)
+            return _confined(rehearse, script, job, **settings)
         finally:
             if source is not None:
                 shutil.rmtree(source.parent, ignore_errors=True)  # the run has a copy
+
+    def _rehearsed_plan(self, arguments: Namespace, progress: ProgressDisplay) -> Rehearsal:
+        """The rehearsal of the plan displayed last with its own script, which marks it on the page."""
+        advice = required(self.shell, "no plan yet", "").advice
+        return _confined(
+            advice.rehearse, processes=value_of(arguments, "processes") or 2,
+            data=named_texts(arguments.channel, "--channel") or None,
+            on_line=progress.add_line, on_progress=progress.update,
+        )  # fmt: skip
+
+
+def _confined(rehearse: Any, *parts: Any, **settings: Any) -> Rehearsal:
+    """The rehearsal; where the script cannot be confined, a person is asked first."""
+    try:
+        result: Rehearsal = rehearse(*parts, **settings)
+    except AdvisorError as error:
+        if "allow_unconfined" not in str(error) or not _agrees(str(error)):
+            raise
+        result = rehearse(*parts, allow_unconfined=True, **settings)
+    return result
 
 
 def _agrees(sentence: str) -> bool:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MARK = 1e-3
 _LATE_WRITES = 3
+_FLOPS_PER_ELEMENT = 50.0
+"""For what follows on the output of a layer, such as the softmax over a vocabulary."""
 _MOST_RANKS, _LARGEST_STATE_BYTES = 4, 256 * 2**20
 _LONGEST_EPOCH = 128
 _LONGEST_SCHEDULE, _ZERO = 10_000_000, 1e-9
@@ -517,7 +519,7 @@ def _counted(observer: Observer, layer: Any) -> Any:
     def counted(input: Any, weight: Any, *arguments: Any, **options: Any) -> Any:  # noqa: A002 - names of PyTorch
         output = layer(input, weight, *arguments, **options)
         if weight.dim() > 1:
-            observer.worked(2.0 * output.numel() * weight.numel() / weight.shape[0])
+            observer.worked(output.numel() * (2.0 * weight.numel() / weight.shape[0] + _FLOPS_PER_ELEMENT))
         return output
 
     return counted

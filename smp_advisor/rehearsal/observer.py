@@ -18,8 +18,8 @@ _HASHED = 64
 """Most tensors of one batch that are compared."""
 _LATE_PAUSES = 300
 """Guard of a rank that is late, whose peers neither wait in a collective nor end."""
-MOST_FLOPS = 1e12
-"""Of the forward passes of one stage and rank: minutes of a processor."""
+MOST_FLOPS = 2e11
+"""Of the forward passes of one stage and rank: a minute of a processor."""
 LOOKED_AT = 6
 WAITS = 1
 """State of a rank in a collective, in the memory that the ranks share."""

@@ -131,6 +131,8 @@ def rehearse(
             request |= {"stages": "live", "steps": steps, "batches": _NEVER, "most": steps + MOST}
         recorded = _recorded(request, on_line, on_progress)
         result = _judged(code, start, processes, recorded)
+        if hasattr(job, "mark"):  # an advice
+            job.mark(result)
         if compare is None:
             return result
         compared_code = _copied(compare, extra, Path(name) / "compared")

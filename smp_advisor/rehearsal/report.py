@@ -117,6 +117,21 @@ class Rehearsal:
         findings_text = "nothing found" if not count else f"{count} finding{'s' if count > 1 else ''}"
         return f"{self.script}: {self.outcome}; {findings_text}"
 
+    @property
+    def mark(self) -> str:
+        """What a plan that was rehearsed is marked with: ``rehearsed: 2 processes, 6 updates, resumed, loads``."""
+        if self.outcome.startswith(("stopped at", "not rehearsed")):
+            return self.outcome
+        parts = [f"{self.processes} processes", f"{self.updates} updates"]
+        kinds = {finding.kind for finding in self.findings}
+        if dict(self.stages).get("resumed") == "to the end" and "resume" not in kinds:
+            parts.append("resumed")
+        if "load" in self.observed and not kinds & {"load", "saved in part"}:
+            parts.append("loads")
+        if self.findings:
+            parts.append(f"{len(self.findings)} finding{'s' if len(self.findings) > 1 else ''}")
+        return f"rehearsed: {', '.join(parts)}"
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for files and assistants."""
         from dataclasses import asdict

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.rehearsal import Rehearsal
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.rank import Objective
     from smp_advisor.search.search import SearchResult
@@ -103,6 +104,7 @@ class Advice:
         self._controls = state or start
         self._snapshots: dict[str, Entry] = dict(snapshots or {})
         self._pins = pins_of(value)
+        self._rehearsed: dict[Plan, str] = {}
         self._observers: list[Observer] = []
         self._explained: tuple[tuple[Recommendation, ControlState], Recommendation] = ((value, start), value)
         self._version = 0
@@ -525,9 +527,23 @@ class Advice:
         """
         return compare(_entry(advice), _entry(self), ("Other advice", "This advice"))
 
+    @property
+    def rehearsed(self) -> str:
+        """Mark of the plan on screen: ``rehearsed: 2 processes, 6 updates, resumed, loads``; empty if it was not."""
+        return self._rehearsed.get(self.plan, "")
+
+    def mark(self, done: Rehearsal) -> None:
+        """Mark the plan on screen with a rehearsal of its script."""
+        host = jobs.host_memory(self, done)
+        with self.turn:
+            self._rehearsed[self.plan] = f"{done.mark}; {host}" if host else done.mark
+            self._show(self._controls)
+
     def report(self, *, details: bool = False) -> str:
         """Return the recommendation as text, after the comparison with it if another plan is on screen."""
         text = report(self.recommended, details=details)
+        if self.rehearsed:
+            text = f"The plan on screen is {self.rehearsed}.\n\n{text}"
         if self.is_recommended:
             return text
         title = "Plan on screen, next to the recommended plan"
@@ -664,6 +680,7 @@ class Advice:
     quota_cell = cells.quota_cell
     export = cells.export
     start = jobs.start
+    rehearse = jobs.rehearse
     terms = jobs.terms
     calibrate = jobs.calibrate
     after = jobs.after

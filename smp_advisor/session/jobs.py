@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.request import Request
 from smp_advisor.costs.evaluate import estimate
-from smp_advisor.errors import NoPlanFitsError, RunError
+from smp_advisor.errors import ExportError, NoPlanFitsError, RunError
 from smp_advisor.session.cells import run_of
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     from smp_advisor.cluster import Cluster
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.rehearsal import Rehearsal
     from smp_advisor.runs import Failure, Probe
     from smp_advisor.runs.start import Terms
     from smp_advisor.runs.watching import Run
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload import Job
 
 
+_REHEARSED_STEPS, _BYTES_FP32 = 6, 4
 _LESS = 0.95
 """Share of the memory of a plan that ran out of it that the next plan needs at most, both as first predicted."""
 _SURER = (0.99, 0.999)
@@ -84,6 +88,57 @@ def calibrate(
     figures, earlier = (step_seconds, peak_gib, peak_kind, out_of_memory), advice.job.calibration
     learned = measure(model, *ran, run=run, figures=figures, earlier=earlier, accept=accept)
     return advice.again(replace(advice.job, calibration=learned))
+
+
+def rehearse(
+    advice: Advice,
+    *,
+    processes: int = 2,
+    data: Any = None,
+    allow_unconfined: bool = False,
+    on_line: Callable[[str], None] | None = None,
+    on_progress: Callable[[float, float, str], None] | None = None,
+) -> Rehearsal:
+    """Rehearse the plan on screen, and mark it: the report and the page then show `rehearsed`.
+
+    The script is that of the request, or the generated one with a small model of the family. See
+    `smp_advisor.rehearse`.
+
+    Raises
+    ------
+    ExportError
+        No script can be generated for the model.
+    """
+    from smp_advisor.export import small_training
+    from smp_advisor.libraries.job_rules import SCRIPT_NAME
+    from smp_advisor.rehearsal import rehearse
+
+    plan, settings = advice.plan, {"processes": processes, "data": data, "allow_unconfined": allow_unconfined}
+    calls = {"on_line": on_line, "on_progress": on_progress}
+    if advice.script:
+        done = rehearse(Path(advice.script), plan, **settings, **calls)
+    else:
+        small = small_training(advice.model, advice.cluster, advice.job, plan, as_planned=True)
+        if small is None:
+            raise ExportError(f"No script can be generated for {advice.model.name!r}: pass script= to advise().")
+        with TemporaryDirectory(prefix="smp-advice-") as folder:
+            (script := Path(folder, SCRIPT_NAME)).write_text(small.script, encoding="utf-8")
+            job = {"hyperparameters": {"max_steps": _REHEARSED_STEPS, "checkpoint_every": 2}, "checkpoints": True}
+            done = rehearse(script, job, **settings, **calls)
+    advice.mark(done)
+    return done
+
+
+def host_memory(advice: Advice, done: Rehearsal) -> str:
+    """Host memory of a node while the model is loaded or saved, by the measured multiples; empty without any."""
+    instance = advice.cluster.instance
+    size_gib = advice.model.parameter_count * _BYTES_FP32 / 2**30
+    texts = []
+    for phase, times in done.peaks:
+        needed = times * size_gib * instance.gpus
+        over = f", of {instance.host_memory_gib:,.0f}: it does not fit" if needed > instance.host_memory_gib else ""
+        texts.append(f"{phase} takes {times:.1f} x the model per process, {needed:,.0f} GiB of a host{over}")
+    return "; ".join(texts)
 
 
 def after(advice: Advice, failure: Failure | str, *, plan: Plan | None = None) -> Advice:

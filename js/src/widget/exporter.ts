@@ -62,7 +62,9 @@ export class Exporter {
     this.menu.addEventListener('focusout', event => {
       if (event.relatedTarget instanceof Node && !this.menu.contains(event.relatedTarget)) this.menu.open = false;
     });
-    this.actions = element('div', 'smp-actions', this.insert, this.menu);
+    const rehearse = button('smp-button smp-small smp-wide', 'Rehearse', () => this.insertKind('rehearsal'));
+    rehearse.title = 'Insert a cell that runs the script of the plan on this machine, small, and marks the plan';
+    this.actions = element('div', 'smp-actions', this.insert, rehearse, this.menu);
     this.details = disclosure('smp-section', ['Code to insert'], this.code);
     this.details.addEventListener('toggle', () => this.refresh());
     this.preview = fixed(this.details);
@@ -178,6 +180,7 @@ advice`;
 const KINDS: Record<string, string> = {
   job: 'Training job',
   local: 'Local run',
+  rehearsal: 'Rehearsal',
   monitoring: 'Monitoring',
   permissions: 'Permissions',
   quota: 'Quota and price',

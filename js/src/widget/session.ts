@@ -18,6 +18,8 @@ export interface Screen {
   /** Ways to combine the setting that moved last with the others; the kernel knows them. */
   repairs: Repair[];
   pins: string[];
+  /** Mark of a plan whose script was rehearsed; empty if it was not. */
+  rehearsed: string;
   history: History;
   /** The plan at the start of the newest gesture. */
   before?: Moment;
@@ -101,12 +103,12 @@ export class Session {
     const before = this.now.settings;
     const entry = this.look.entry(before, name, value);
     if (entry === undefined) {
-      this.now = { ...this.now, settings: { ...before, [name]: value }, moved: name, problem: '', repairs: [], before: this.anchor, isWaiting: true };
+      this.now = { ...this.now, rehearsed: '', settings: { ...before, [name]: value }, moved: name, problem: '', repairs: [], before: this.anchor, isWaiting: true };
       this.request = { id: this.nextId(), settings: before, moved: name, value, gesture: this.gesture };
     } else {
       const problem = entry.problem ?? '';
       const snapshot = entry.problem === undefined ? entry : this.now.snapshot;
-      this.now = { ...this.now, settings: entry.settings, snapshot, moved: name, problem, repairs: [], before: this.anchor, isWaiting: false };
+      this.now = { ...this.now, rehearsed: '', settings: entry.settings, snapshot, moved: name, problem, repairs: [], before: this.anchor, isWaiting: false };
       this.request = { id: this.nextId(), settings: entry.settings, moved: name, gesture: this.gesture };
     }
     this.submit();
@@ -257,6 +259,6 @@ function withTexts(controls: Control[]): Control[] {
 }
 
 function screenOf(state: State, controls: Control[]): Screen {
-  const { settings, snapshot, moved, problem, repairs, pins, history } = state;
-  return { settings, controls: withTexts(controls), snapshot, detail: snapshot, moved, problem, repairs, pins, history, isWaiting: false };
+  const { settings, snapshot, moved, problem, repairs, pins, rehearsed, history } = state;
+  return { settings, controls: withTexts(controls), snapshot, detail: snapshot, moved, problem, repairs, pins, rehearsed, history, isWaiting: false };
 }

@@ -26,6 +26,7 @@ export class Strip {
   private readonly excess = element('i', 'smp-gauge-over');
   private readonly gauge = element('div', 'smp-gauge', this.fill, this.excess, element('u'));
   private readonly tag = element('span', 'smp-tag', 'measured');
+  private readonly mark = element('span', 'smp-tag', 'rehearsed');
 
   /** @param actions The button of the plan, and what else can be inserted. */
   constructor(
@@ -41,7 +42,7 @@ export class Strip {
     const parts = this.figures.map(({ value, unit, more }, index) =>
       element('div', `smp-figure-${index + 1} smp-fact${index ? '' : ' smp-memory'}`, value, ' ', unit, more, index === 1 && this.tag)
     );
-    this.node = element('section', 'smp-verdict', this.sign, this.words, ...parts, actions, this.gauge);
+    this.node = element('section', 'smp-verdict', this.sign, this.words, this.mark, ...parts, actions, this.gauge);
     this.node.setAttribute('role', 'group'); // not a landmark: there is one in each view
     this.node.setAttribute('aria-label', 'Verdict');
   }
@@ -55,6 +56,8 @@ export class Strip {
     this.node.dataset['answer'] = answer;
     this.node.classList.toggle('smp-older', screen.isWaiting || (!!hold && !search));
     setText(this.sign, sign);
+    this.mark.hidden = !screen.rehearsed;
+    this.mark.title = screen.rehearsed;
     setText(this.words, hold && !search ? `${words} (before)` : words);
     const [speed, time, money] = screen.detail.headline;
     const run = time?.[2] === 'days' || time?.[2] === 'hours' ? `, ${costs.time}` : '';

@@ -146,6 +146,8 @@ export interface State {
   /** Names of the pinned settings. */
   pins: string[];
   summary: string;
+  /** Mark of the plan: `rehearsed: 2 processes, 6 updates, resumed, loads`; empty without a rehearsal. */
+  rehearsed: string;
   history: History;
 }
 
