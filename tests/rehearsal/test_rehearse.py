@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal import KINDS, rehearse
 from tests.rehearsal.scripts import CORRECT, DATA, DDP, LOOP, PLANTED, SAVE, START, WRAP
@@ -42,6 +45,24 @@ def test_arguments_arrive_as_the_job_passes_them():
     assert "epochs" not in texts
     command = rehearse(DDP, {"hyperparameters": hyperparameters, "command": "torchrun train.py --epochs 1"})
     assert any("epochs=2" in finding.text for finding in command.findings)
+
+
+WORDS = {"vocab_size": 300, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 128}
+
+
+@pytest.mark.parametrize("library", ["ddp", "fsdp", "smp-v1", "smp-v2", "training-compiler"])
+def test_the_exported_script_of_every_library_is_rehearsed_and_marks_its_plan(library):
+    family = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+              "num_attention_heads": 4, "vocab_size": 300}  # fmt: skip
+    model = family if library == "smp-v2" else {"model_type": "gpt2", **WORDS}
+    advice = smpa.advise(model, "ml.p4d.24xlarge", library=library, sequence_length=64)
+    assert advice.rehearsed == ""
+    done = advice.rehearse()
+    assert done.findings == (), done
+    assert re.fullmatch(r"rehearsed: 2 processes, 6 updates, resumed, loads", advice.rehearsed), done
+    assert f"The plan on screen is {advice.rehearsed}" in str(advice)
+    advice.move(batch_size=advice.plan.batch_size * 2)
+    assert advice.rehearsed == ""
 
 
 def test_two_versions_are_compared():
