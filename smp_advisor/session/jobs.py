@@ -110,7 +110,6 @@ def rehearse(
         No script can be generated for the model.
     """
     from smp_advisor.export import small_training
-    from smp_advisor.libraries.job_rules import SCRIPT_NAME
     from smp_advisor.rehearsal import rehearse
 
     plan, settings = advice.plan, {"processes": processes, "data": data, "allow_unconfined": allow_unconfined}
@@ -122,7 +121,7 @@ def rehearse(
         if small is None:
             raise ExportError(f"No script can be generated for {advice.model.name!r}: pass script= to advise().")
         with TemporaryDirectory(prefix="smp-advice-") as folder:
-            (script := Path(folder, SCRIPT_NAME)).write_text(small.script, encoding="utf-8")
+            (script := Path(folder, "train.py")).write_text(small.script, encoding="utf-8")
             job = {"hyperparameters": {"max_steps": _REHEARSED_STEPS, "checkpoint_every": 2}, "checkpoints": True}
             done = rehearse(script, job, **settings, **calls)
     advice.mark(done)
