@@ -9,6 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from smp_advisor.cluster import Instance
+from smp_advisor.cluster.cluster import OPTIONAL
 from smp_advisor.export.options import JobOptions
 from smp_advisor.libraries import Plan, libraries
 from smp_advisor.workload import Job
@@ -59,10 +61,13 @@ def text() -> str:
     options = {entry.name: str(entry.type).replace("tuple[str, ...]", "Sequence[str]") for entry in fields(JobOptions)}
     own = {name: kind for name, kind in job.items() if name not in plans}
     single = {name: kind for name, kind in plans.items() if name not in {*vars(Plan), *_OF_EVERY_PLAN}}
+    hardware = {entry.name: str(entry.type) for entry in fields(Instance)} | {"nvlink": "bool"}
+    optional = {name: hardware[name] for name in OPTIONAL}
     parts = (
         _class("PlanFields", "Fields of single libraries, which a plan of another one does not have.", single),
         _class("PlanSettings(TypedDict, total=False)", "Fields of the plans of all libraries.", plans),
         _class("AdviseSettings(PlanSettings, total=False)", "Fields of `Job`, of a shape and of plans.", own),
+        _class("OptionalFigures(TypedDict, total=False)", "Figures of `Cluster.custom`.", optional),
         _class("JobOptionSettings(TypedDict, total=False)", "Fields of `JobOptions`.", options),
     )
     return "\n".join((_HEAD, *parts))

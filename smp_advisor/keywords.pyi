@@ -122,6 +122,22 @@ class AdviseSettings(PlanSettings, total=False):
     vocab: int | None
     activation: str | None
 
+# Figures of `Cluster.custom`.
+class OptionalFigures(TypedDict, total=False):
+    gpu_memory_gib: float
+    fp8_tflops: float
+    board_watts: float
+    hbm_gb_per_s: float
+    host_memory_gib: float
+    host_link_gb_per_s: float
+    usd_per_hour: float | None
+    vcpus: int
+    nvlink: bool
+    efa: bool
+    gpudirect_rdma: bool
+    bf16: bool
+    name: str
+
 # Fields of `JobOptions`.
 class JobOptionSettings(TypedDict, total=False):
     script: str | None

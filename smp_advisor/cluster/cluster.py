@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import brief, options, require_whole, shown
 from smp_advisor.cluster.table import MOST_FIGURE, Instance, completed_instance, instances
@@ -14,34 +14,11 @@ from smp_advisor.errors import ClusterError
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from smp_advisor.keywords import OptionalFigures
+
 
 PCIE_GB_PER_S = 128
 """PCIe Gen5 x16, sum of both directions. A faster link between GPUs must be NVLink."""
-
-
-class OptionalFigures(TypedDict, total=False):
-    """Figures of custom hardware that default to those of the most similar GPU."""
-
-    gpu_memory_gib: float
-    """Nominal memory per GPU."""
-    fp8_tflops: float
-    """Dense 8-bit peak; 0 for none."""
-    board_watts: float
-    hbm_gb_per_s: float
-    host_memory_gib: float
-    """Per node."""
-    host_link_gb_per_s: float
-    """Host copy per GPU, one direction."""
-    vcpus: int
-    """Per node."""
-    nvlink: bool
-    """Whether NVLink connects the GPUs of a node. Default: assumed from the link's bandwidth."""
-    efa: bool
-    gpudirect_rdma: bool
-    bf16: bool
-    usd_per_hour: float
-    """Per node."""
-    name: str
 
 
 _UNITS = {
@@ -57,6 +34,10 @@ _UNITS = {
     "host_link_gb_per_s": "GB/s",
     "usd_per_hour": "USD",
 }
+_FLAGS = ("nvlink", "efa", "gpudirect_rdma", "bf16")
+_REQUIRED = ("usable_gpu_memory_gib", "peak_tflops", "intra_node_gb_per_s", "inter_node_gbps")
+OPTIONAL = (*(name for name in _UNITS if name not in _REQUIRED), "vcpus", *_FLAGS, "name")
+"""Figures of custom hardware that default to those of the most similar GPU."""
 _COPIED = ("efa", "gpudirect_rdma", "fp8_tflops", "board_watts", "hbm_gb_per_s", "host_link_gb_per_s", "bf16")
 """Figures that are the same for any number of GPUs per node."""
 
@@ -134,7 +115,7 @@ class Cluster:
             ``cluster.instance.assumed``. A price is never assumed. `smp_advisor.cluster.table` returns the figures of a
             board by name.
         """
-        unknown = sorted(optional.keys() - OptionalFigures.__annotations__.keys())
+        unknown = sorted(optional.keys() - set(OPTIONAL))
         if unknown:
             raise TypeError(f"Cluster.custom() got an unexpected keyword argument {unknown[0]!r}")
         figures: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
@@ -159,7 +140,7 @@ class Cluster:
                 least = "of at least 0" if may_be_zero.get(field) else "above 0"
                 if not 0 <= number <= MOST_FIGURE or (number == 0 and least == "above 0"):
                     raise ClusterError(f"{field} must be a number {least} ({_UNITS[field]}), not {shown(value)}.")
-        for field in ("nvlink", "efa", "gpudirect_rdma", "bf16"):
+        for field in _FLAGS:
             if not isinstance(figures.get(field, True), bool):
                 raise ClusterError(f"{field} must be True or False, not {figures[field]!r}.")
         if figures.get("gpu_memory_gib", usable_gpu_memory_gib) < usable_gpu_memory_gib:
