@@ -41,11 +41,6 @@ def used(because: str, **more: Any) -> Conclusion:
     return Conclusion(decision="used", because=because, **more)
 
 
-def not_used(because: str, **more: Any) -> Conclusion:
-    """Return the conclusion that a technique is not used."""
-    return Conclusion(decision="not used", because=because, **more)
-
-
 def not_possible(because: str) -> Conclusion:
     """Return the conclusion that a technique cannot be used."""
     return Conclusion(decision="not possible", because=because)

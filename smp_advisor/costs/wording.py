@@ -22,10 +22,6 @@ VISIBLE_GIB = 0.05
 """Half of the last digit in which memory is shown. Larger differences are visible."""
 
 
-_VISIBLE_SHARE = 0.0005
-"""Half of the last digit in which shares are shown."""
-
-
 def gib(value: float) -> str:
     """Memory: ``28.0 GiB``."""
     return f"{value:,.1f} GiB"
@@ -256,17 +252,6 @@ def compared(current: Estimate, alternative: Estimate) -> str:
     change = degree_of_change(current.samples_per_second, alternative.samples_per_second)
     speed = f"the same {after}" if before == after else f"{after}, vs {before}: {change}"
     return f"needs {memory} and processes {speed}"
-
-
-def overhead_summary(estimate: Estimate) -> str:
-    """Shares of the visible parts, the largest first: ``data loading 1.0 %, checkpoints 0.3 % (partly assumed)``."""
-    if not estimate.effective.parts:
-        return "not counted: days and cost are those of the training steps"
-    parts = sorted((p for p in estimate.effective.parts if p.share >= _VISIBLE_SHARE), key=lambda part: -part.share)
-    if not parts:
-        return "the other parts of the run are negligible"
-    shares = ", ".join(f"{part.title.lower()} {100 * part.share:.1f} %" for part in parts)
-    return shares + (" (partly assumed)" if any(part.assumed for part in parts) else "")
 
 
 def overhead_notes(estimate: Estimate) -> tuple[str, ...]:

@@ -166,24 +166,6 @@ def throughput_change(before: float, after: float) -> str:
     return f"throughput {sign(change)}{size} %"
 
 
-def precision_text(job: Job) -> str:
-    """Return the text of a job's precision."""
-    if job.precision == "fp32":
-        return "fp32"
-    return f"{job.precision} with {'16-bit states' if job.state_precision == '16-bit' else 'fp32 master copies'}"
-
-
-def training_settings_text(job: Job) -> str:
-    """Return settings of the training script that differ from their defaults; empty without any."""
-    table = training_settings()
-    texts = [
-        table[name].title.lower() if value is True else f"{table[name].title.lower()} {value}"
-        for name, value in job.training_settings().items()
-        if name != "state_precision"  # part of `precision_text`
-    ]
-    return ", ".join(texts)
-
-
 _TYPES = {"int": int, "bool": bool, "str": str}
 
 
