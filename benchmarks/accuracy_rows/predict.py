@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from smp_advisor.core import GIB
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.evaluate import doubt_of, fit_probability, memory_columns, seconds_columns, trained
-from smp_advisor.costs.memory import GIB, memory_error_squares, stage_bytes
+from smp_advisor.costs.memory import memory_error_squares, stage_bytes
 from smp_advisor.costs.step_time import Step, step_of
 from smp_advisor.costs.uncertainty import step_time_factors
 from smp_advisor.costs.world import World, stages, vocabulary_shards

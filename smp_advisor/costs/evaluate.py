@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.arguments.signatures import checked
+from smp_advisor.core import GIB
 from smp_advisor.core.elementwise import anywhere, largest, root, smallest
 from smp_advisor.core.files import sentence
 from smp_advisor.core.stopping import stop_if_nobody_waits
@@ -24,7 +25,6 @@ from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, Phase, StageMemory, StepTime
 from smp_advisor.costs.learned import LearnedMemory, learned_seconds, unmeasured_share
 from smp_advisor.costs.memory import (
-    GIB,
     host_bytes,
     memory_error_squares,
     needed_bytes,
