@@ -7,14 +7,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.advice.choice import certainty_in_short
 from smp_advisor.advice.report import ladder_of
-from smp_advisor.core.tables import between, number
-from smp_advisor.costs.wording import (
-    adapter_text,
-    cost_per_million,
-    percent,
-    probability,
-    seconds,
-)
+from smp_advisor.core.tables import number
+from smp_advisor.costs.figures import figures_of
+from smp_advisor.costs.wording import adapter_text, percent, probability, seconds
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search.rank import NEAR_BEST
 from smp_advisor.session.settings import dollars
@@ -22,6 +17,7 @@ from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.advice.recommendation import Recommendation
+    from smp_advisor.core.tables import Figure
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.workload.model import Model
 
@@ -68,29 +64,26 @@ def likelihood(estimate: Estimate, required: float) -> str:
 
 
 def headlines(model: Model, estimate: Estimate) -> list[Headline]:
-    """Speed, time and money; of a step and a million tokens if the job has no number of tokens."""
-    value, ends = estimate.samples_per_second, estimate.samples_per_second_range
-    unit = "calls/s" if model.sample_is_call else "samples/s"
-    if model.reads_tokens:
-        value, ends, unit = estimate.tokens_per_second, estimate.tokens_per_second_range, "tokens/s"
-    speed = Headline(_about(ends), _short(value), unit, "", f"{_short(ends[0])} to {_short(ends[1])}")
-    if (of_run := estimate.days_range) is not None and estimate.days is not None:
-        unit, scale = ("days", 1) if estimate.days >= 1 else ("hours", 24)
-        time = Headline(_about(of_run), number(scale * estimate.days), unit, "", between(of_run, scale))
-    else:
-        text, unit = seconds(estimate.step_seconds).split(" ", 1)
-        ends, scale = estimate.step_seconds_range, 1000 if unit == "ms" else 1
-        time = Headline(_about(ends), text, f"{unit} per step", "", between(ends, scale))
+    """Return speed, time and money; of a step and a million tokens if the job has no number of tokens."""
+    figures = figures_of(model, estimate)
+    rate = figures["tokens_per_second" if model.reads_tokens else "samples_per_second"]
+    low, high = rate.interval or (rate.value, rate.value)
+    what = rate.unit.replace("samples", "calls") if model.sample_is_call else rate.unit
+    speed = Headline(_about(rate), _short(rate.value), what, "", f"{_short(low)} to {_short(high)}")
+    run, step = figures.get("days"), figures["step_seconds"]
+    time = Headline(_about(step), seconds(estimate.step_seconds).split(" ")[0], f"{step.unit} per step", "", step.ends)
+    if run is not None:
+        time = Headline(_about(run), number(run.value), run.unit, "", run.ends)
     if estimate.usd_per_hour is None:
         return [speed, time, Headline("", "–", "no price known", "", "")]
-    hourly = f"{dollars(estimate.usd_per_hour)}/hour"
-    if estimate.usd_total is not None and (total := estimate.usd_total_range) is not None:
-        interval = f"${_short(total[0])} to ${_short(total[1])}"
-        return [speed, time, Headline(_about(total), f"${_short(estimate.usd_total)}", "in total", hourly, interval)]
-    amount, _, unit = cost_per_million(model, estimate).partition(" USD ")
-    about, unit = _about(estimate.samples_per_second_range), unit.partition(") ")[2].replace("per million", "per M")
+    hourly, total = f"{dollars(estimate.usd_per_hour)}/hour", figures.get("usd_total")
+    if total is not None and total.interval is not None:
+        ends = " to ".join(f"${_short(end)}" for end in total.interval)
+        return [speed, time, Headline(_about(total), f"${_short(total.value)}", "in total", hourly, ends)]
+    cost = figures["usd_per_million_tokens"]
+    unit = cost.note.replace("per million", "per M")
     unit = unit.replace("samples", "calls") if model.sample_is_call else unit
-    return [speed, time, Headline(about, f"${amount}", unit, hourly, "")]
+    return [speed, time, Headline(_about(cost), f"${number(cost.value)}", unit, hourly, "")]
 
 
 def decisive(advice: Recommendation) -> tuple[str, str]:
@@ -123,9 +116,9 @@ def preferred(advice: Recommendation, estimate: Estimate) -> str:
     return ""
 
 
-def _about(ends: tuple[float, float]) -> str:
-    """The word for a value whose interval is wide."""
-    low, high = ends
+def _about(figure: Figure) -> str:
+    """Return the word for a figure whose interval is wide."""
+    low, high = figure.interval or (1.0, 1.0)
     return "roughly" if high > 1.5 * low else "about" if high > 1.1 * low else ""
 
 
