@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.charts.chart import Chart
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory
-from smp_advisor.costs.uncertainty import TWO_SIDED
+from smp_advisor.costs.figures import memory
 from smp_advisor.costs.wording import checkpointing_text, gib, seconds, step_time
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library, plan_fields
@@ -73,13 +73,6 @@ def plan_text(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def memory_interval(estimate: Estimate) -> tuple[float, float, float]:
-    """Memory needed per GPU with the ends of its 95 % interval: (low end, middle, high end) in GiB."""
-    reach = TWO_SIDED * estimate.memory_error_gib
-    low, middle, high = (round(estimate.needed_gib + sign * reach, 3) for sign in (-1, 0, 1))
-    return low, middle, high
-
-
 _LONGEST = 24
 """Characters of the bar of the usable memory, and of the entire step."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -95,7 +88,7 @@ def memory_chart(advice: Recommendation, estimate: Estimate) -> Chart:
     """Memory by category, a column for each group of equal stages, with bars of the highest peak."""
     usable, groups = advice.cluster.instance.usable_gpu_memory_gib, stage_groups(estimate.memory.stages)
     peak = next(group for group in groups if group.is_peak)
-    low, needed, high = memory_interval(estimate)
+    needed = memory(estimate)
     recommended = _recommended_memory(advice, estimate)
     rows = [
         (label, *(f"{group.parts[index]:.2f}" for group in groups), _bar(peak.parts[index], usable))
@@ -108,7 +101,7 @@ def memory_chart(advice: Recommendation, estimate: Estimate) -> Chart:
         title="Memory per GPU",
         columns=("GiB per GPU", *(group.label for group in groups), f"of {usable:.1f} GiB usable"),
         rows=(*rows, total),
-        notes=(f"{needed:.1f} GiB needed (95 %: {low:.1f} to {high:.1f}) of {usable:.1f} usable.{recommended}",),
+        notes=(f"{needed.value:.1f} GiB needed (95 %: {needed.ends}) of {usable:.1f} usable.{recommended}",),
     )
 
 
