@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import json
 import os
 import stat
 import tomllib
@@ -224,6 +225,11 @@ def write_text(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def has_too_many_values(json_text: str) -> bool:
-    """Whether a JSON text can have more values than fit in 200 MB of memory."""
-    return sum(map(json_text.count, ",[{")) > _MOST_VALUES
+def json_values(json_text: str) -> Any:
+    """Return the values of a JSON text; a ValueError where it has more of them, or deeper ones, than a file has."""
+    if sum(map(json_text.count, ",[{")) > _MOST_VALUES:  # they would take 200 MB of memory
+        raise ValueError("it has too many values")
+    try:
+        return json.loads(json_text)
+    except RecursionError:
+        raise ValueError("its values are too deep") from None

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import json_values
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.checks import CORRECTABLE, Case
 from smp_advisor.estimators.documents import Document, with_text, yaml_table
@@ -219,7 +220,7 @@ def _readable(document: Document, text: str) -> bool:
         return parses(text)
     try:
         if document.dialect == "json":
-            json.loads(text)
+            json_values(text)
         else:
             yaml_table(text)
     except (ValueError, RecursionError):

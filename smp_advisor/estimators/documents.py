@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from smp_advisor.core.files import CONFIGURATION, NOTEBOOK, SCRIPT, Text, read_bytes, user_path
+from smp_advisor.core.files import CONFIGURATION, NOTEBOOK, SCRIPT, Text, json_values, read_bytes, user_path
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.reading.source import Source, Span, read
 from smp_advisor.review.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
@@ -78,9 +78,9 @@ class Siblings:
         if self.file is None or self.file.suffix != ".ipynb":
             return None
         try:
-            cells = json.loads(read_bytes(self.file, NOTEBOOK))["cells"]
+            cells = json_values(read_bytes(self.file, NOTEBOOK).decode())["cells"]
             texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
         for text in texts:
             match = _WRITES.match(text)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import json_values
 from smp_advisor.estimators.configuration import Gap, constant, inner_table, why_not
 from smp_advisor.libraries.library import library_with
 from smp_advisor.libraries.schema import schema
@@ -46,8 +46,8 @@ def decoded(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
+        return json_values(value)
+    except ValueError:
         return value
 
 

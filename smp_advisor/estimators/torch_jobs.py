@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import json_values
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
     SHARDS,
@@ -435,8 +435,8 @@ def _deepspeed(configuration: Configuration, setting: Setting, siblings: Sibling
     if not str(value).lstrip().startswith("{"):
         text = _named(configuration, siblings, str(value), setting)
     try:
-        data = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
+        data = json_values(text) if isinstance(text, str) else None
+    except ValueError:
         data = None
     if isinstance(data, dict):
         return strategy_of_deepspeed(data)

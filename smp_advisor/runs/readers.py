@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from smp_advisor.core.files import data_file
+from smp_advisor.core.files import data_file, json_values
 from smp_advisor.runs.keys import loss_in, measures_in, number, proofs_in, seconds_of, step_in, waits_in
 from smp_advisor.runs.patterns import literal_of
 
@@ -339,8 +338,8 @@ def _record(line: str) -> Row | None:
     if start < 0 or line.rstrip()[-1:] != "}":
         return None
     try:
-        value = json.loads(line[start:])
-    except (ValueError, RecursionError):
+        value = json_values(line[start:])
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 

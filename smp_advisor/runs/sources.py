@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.core.files import CONFIGURATION, read_bytes, read_new
+from smp_advisor.core.files import CONFIGURATION, json_values, read_bytes, read_new
 from smp_advisor.errors import RunError
 from smp_advisor.runs.readers import read_text
 
@@ -175,8 +175,8 @@ class LocalFolder(LogFile):
     def state(self) -> dict[str, Any]:
         """Return the content of the file of the status."""
         try:
-            state = json.loads(read_bytes(self.folder / STATUS, CONFIGURATION))
-        except (OSError, ValueError, RecursionError):
+            state = json_values(read_bytes(self.folder / STATUS, CONFIGURATION).decode())
+        except (OSError, ValueError):
             raise RunError(f"{str(self.folder)!r:.200} has no status of a local run.") from None
         if not _is_status(state):
             raise RunError(f"The file {STATUS} in {str(self.folder)!r:.200} is none of a local run: start it again.")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
-from smp_advisor.core.files import has_too_many_values
+from smp_advisor.core.files import json_values
 from smp_advisor.runs.failures import read_failure
 from smp_advisor.runs.readers import Log, Sample, read_text, read_trainer_state
 
@@ -225,10 +224,10 @@ def _restarts(samples: Sequence[Sample], place: int, last: int, gap: int) -> boo
 
 def log_of_text(text: str) -> Log:
     """Measured steps in the text of a log; an empty log without any."""
-    if text.lstrip().startswith("{") and not has_too_many_values(text):
+    if text.lstrip().startswith("{"):
         try:
-            document = json.loads(text)
-        except (ValueError, RecursionError):
+            document = json_values(text)
+        except ValueError:
             document = None
         if isinstance(document, dict) and "log_history" in document:
             return read_trainer_state(document)

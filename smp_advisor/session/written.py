@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor._version import __version__
 from smp_advisor.advice.report import sections
 from smp_advisor.core import files
-from smp_advisor.core.files import has_too_many_values
+from smp_advisor.core.files import json_values
 from smp_advisor.core.words import fenced, markdown
 from smp_advisor.errors import ExportError, ModelError, StorageError
 from smp_advisor.libraries.plan import Plan
@@ -72,8 +72,8 @@ def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:
         The text is no document of this package, or one of another version that this one does not read.
     """
     try:
-        document = None if has_too_many_values(text) else json.loads(text)
-    except (ValueError, RecursionError):
+        document = json_values(text)
+    except ValueError:
         raise StorageError(f"{name} is no JSON of stored values.") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT or "value" not in document:
         raise StorageError(f"{name} holds no stored value of this package.")
@@ -203,7 +203,7 @@ def carried_from(variables: Mapping[str, str]) -> tuple[Model, Job, Plan, dict[s
         text = variables[CARRIED] + "".join(variables.get(name, "") for name in more)
         if not text.startswith("{"):
             text = zlib.decompressobj(-15, _USUAL).decompress(b64decode(text), _MOST_UNPACKED).decode()
-        parts = dict(json.loads(text if not has_too_many_values(text) else "null"))
+        parts = dict(json_values(text))
         model = parts["model"]
         if "figures" in model:
             model = model["figures"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from smp_advisor.advice.request import JOB_FIELDS, SETTINGS, job_of, question_of
 from smp_advisor.arguments import LIMITS, options_of
 from smp_advisor.cluster import Cluster
 from smp_advisor.cluster.table import meant_instance
-from smp_advisor.core.files import MODEL, NOTEBOOK, has_too_many_values, read_text
+from smp_advisor.core.files import MODEL, NOTEBOOK, json_values, read_text
 from smp_advisor.costs.evaluate import estimate as evaluate
 from smp_advisor.costs.wording import fits as is_fitting
 from smp_advisor.costs.wording import percent, plural
@@ -439,8 +438,8 @@ def _model(text: str) -> Any:
 def _read_config(path: str) -> Any:
     text = read_text(Path(path), MODEL, AdvisorError)
     try:
-        config = None if has_too_many_values(text) else json.loads(text)
-    except (ValueError, RecursionError):
+        config = json_values(text)
+    except ValueError:
         config = None
     if not isinstance(config, dict):
         raise AdvisorError(f"{path!r:.200} is no JSON of a configuration.")

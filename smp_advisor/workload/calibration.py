@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments.signatures import checked, checked_methods
-from smp_advisor.core.files import CONFIGURATION, has_too_many_values, read_text, sentence, user_path, write_text
+from smp_advisor.core.files import CONFIGURATION, json_values, read_text, sentence, user_path, write_text
 from smp_advisor.errors import CalibrationError
 
 if TYPE_CHECKING:
@@ -224,8 +224,8 @@ def load_calibration(path: str | Path) -> Calibration:
     target = user_path(path, CalibrationError)
     text = read_text(target, CONFIGURATION, CalibrationError)
     try:
-        document = None if has_too_many_values(text) else json.loads(text)
-    except (ValueError, RecursionError):
+        document = json_values(text)
+    except ValueError:
         raise CalibrationError(f"{os.fspath(target)!r} is no JSON file of a calibration.") from None
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise CalibrationError(f"{os.fspath(target)!r} is no calibration of this package.")

@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.core.files import MODEL, data_file, has_too_many_values, read_bytes, rows, sentence
+from smp_advisor.core.files import MODEL, data_file, json_values, read_bytes, rows, sentence
 from smp_advisor.errors import ModelError
 from smp_advisor.workload.counts import MIXTURE, format_count
 from smp_advisor.workload.families import model_from_shape, model_from_values
@@ -204,11 +204,9 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path, bytes that are not UTF-8
         problem = getattr(error, "strerror", None) or error
         raise ModelError(sentence("workload", "unreadable", file=str(file), problem=problem)) from None
-    if has_too_many_values(text):
-        raise ModelError(f"{file} is too large for a model configuration: pass the path of its config.json.")
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
+        values = json_values(text)
+    except ValueError:
         raise ModelError(f"{file} is not a JSON file: pass the path of a model's config.json.") from None
     if not isinstance(values, dict):
         raise ModelError(f"{file} contains no JSON object: pass the path of a model's config.json.")

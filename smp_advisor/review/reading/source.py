@@ -15,7 +15,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.core.files import NOTEBOOK, SCRIPT, Text, has_too_many_values, read_bytes, user_path
+from smp_advisor.core.files import NOTEBOOK, SCRIPT, Text, json_values, read_bytes, user_path
 from smp_advisor.errors import AdvisorError
 
 if TYPE_CHECKING:
@@ -181,14 +181,12 @@ def _decode(raw: bytes, name: str) -> str:
 
 
 def _notebook(text: str, path: Path) -> Source:
-    if has_too_many_values(text):
-        raise UnreadableScriptError(f"{path} has too many values for a notebook: clear its outputs first.")
     try:
-        cells = json.loads(text)["cells"]
+        cells = json_values(text)["cells"]
         code = [
             (number, "".join(cell["source"])) for number, cell in enumerate(cells, 1) if cell["cell_type"] == "code"
         ]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         raise UnreadableScriptError(f"{path} is not a notebook of format 4: save it with Jupyter first.") from None
     if sum(len(source) for _, source in code) > SCRIPT:
         raise UnreadableScriptError(f"{path} has more than {SCRIPT:,} characters of code, which no script has.")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.core.files import CONFIGURATION, has_too_many_values, read_bytes
+from smp_advisor.core.files import CONFIGURATION, json_values, read_bytes
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.findings.catalog import catalog, check_markdown
 from smp_advisor.review.scripts.settings import checked_libraries
@@ -64,8 +63,8 @@ def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
         text = read_bytes(path, CONFIGURATION).decode("utf-8")
-        content = None if has_too_many_values(text) else json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+        content = json_values(text)
+    except (OSError, ValueError) as error:
         raise AdvisorError(f"{path} cannot be read as JSON: {error}.") from None
     if not isinstance(content, dict):
         raise AdvisorError(f"{path} must contain a JSON object: names and their values.")
