@@ -22,7 +22,7 @@ from smp_advisor.session import Advice, control_state
 from smp_advisor.session.settings import require_name, require_settings, with_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.libraries.plan import Plan
@@ -35,7 +35,7 @@ VIEW_MIME = "application/vnd.smp-advisor.view+json"
 _STATIC = Path(__file__).parents[1] / "static"
 _LONGEST_IDENTITY = 100
 """Characters of the identity of a request: the view and a number."""
-_OF_THE_KERNEL = frozenset({"_recommendation", "_state", "_controls", "_esm", "_css"})
+_OF_THE_KERNEL = frozenset({"_recommendation", "_state", "_controls", "_older", "_esm", "_css"})
 """Traits that no view writes."""
 
 
@@ -60,12 +60,15 @@ class Advisor(anywidget.AnyWidget):
     _recommendation = t.Dict(help="Data that no control changes.").tag(sync=True)
     _state = t.Dict(help="Values of the controls, and the estimate of their plan.").tag(sync=True)
     _controls: t.List[Any] = t.List(help="The controls of the plan, with their positions.").tag(sync=True)
+    _older = t.Unicode("", help="Why another view is the newer one; empty if none is.").tag(sync=True)
     _request = t.Dict(help="Request of a view: all settings, or one move from them.").tag(sync=True)
 
     def __init__(self, advice: Advice | Recommendation) -> None:
         self._advice = advice if isinstance(advice, Advice) else Advice(advice)
         self._drawn = self._advice.recommended
         self._answering = ""
+        self.variable = ""
+        """Name of a variable that held this advice."""
         self.rewrite = ("", "")
         """The text of the cell of the views, and what it becomes when the first of them is there."""
         self.handshakes: list[Handshake] = []
@@ -321,6 +324,13 @@ class Advisor(anywidget.AnyWidget):
         text = str(self._advice) if self._advice.is_recommended else f"{self._advice}\n\n{self.ladder()}"
         own = {VIEW_MIME: {"model_id": self.model_id}, "text/html": html, "text/plain": text}
         return {**data, **own}, metadata
+
+    def compare_with(self, names: Mapping[str, Any]) -> None:
+        """Mark the views as older if the variable that held this advice holds another one."""
+        held = next((n for n, of in names.items() if n[0] != "_" and (of is self or of is self._advice)), "")
+        self.variable = held or self.variable
+        newer = isinstance(names.get(self.variable), Advisor | Advice) and not held
+        self._older = f"Older: {self.variable} holds another advice now." if newer else ""
 
     def show_now(self) -> None:
         """Display the advisor. As the value of the same cell, it is not displayed a second time."""

@@ -7,6 +7,7 @@ import re
 import time
 from html import escape
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import ipywidgets as w
 from IPython.core.getipython import get_ipython
@@ -242,6 +243,16 @@ def changed_line(cell: str, changes: Mapping[str, Any]) -> str:
     return cell.replace(match[0], line, 1)
 
 
+_displayed: WeakSet[Advisor] = WeakSet()
+"""Advisors with views, which are compared with the notebook's variables after each cell."""
+
+
+def _compare(*_: object) -> None:
+    shell = get_ipython()
+    for advisor in list(_displayed) if shell is not None else ():
+        advisor.compare_with(shell.user_ns)
+
+
 def show(advisor: Advisor) -> None:
     """Display an advisor, which becomes that of the magics."""
     data, metadata = advisor._repr_mimebundle_()
@@ -251,6 +262,9 @@ def show(advisor: Advisor) -> None:
         print(data["text/plain"])  # noqa: T201 (a terminal shows nothing else)
         return
     handle = display(data, metadata=metadata, raw=True, display_id=True)
+    if _compare not in shell.events.callbacks["post_run_cell"]:
+        shell.events.register("post_run_cell", _compare)
+    _displayed.add(advisor)
     advisor.outputs.add(handle)
     outputs = advisor.outputs
     handshake = Handshake(

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from html import escape
+from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +112,7 @@ def facts(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mappi
     return {"html": f"{head}{folded}<details><summary>Glossary</summary><ul>{terms}</ul></details>"}
 
 
-_MOST_OFFERS = 20
+_MOST_OFFERS, _MOST_RUNS = 20, 8
 _offers: dict[str, Callable[[], Run]] = {}
 """Starts that pages offer, by tokens that are used once."""
 _runs: dict[str, Run] = {}
@@ -127,7 +128,9 @@ def start(advice: Advice, state: ControlState, options: Mapping[str, object]) ->
         run = _runs[token].poll()
         place = run.source.folder if isinstance(run.source, LocalFolder) else run.name
         return {"run": run._repr_html_(), "watch": f"%smp_watch {str(place)!r}"}
-    data: dict[str, object] = {"lines": [], "request": "", "job": "", "run": "", "watch": ""}
+    data: dict[str, object] = {"lines": [], "request": "", "job": "", "run": "", "watch": "", "probe": False}
+    folders = sorted(Path("smp_runs").glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    data["runs"] = [[folder.name, f"%smp_watch {str(folder)!r}"] for folder in folders[:_MOST_RUNS]]
     data["local"] = _offered(lambda: value.start(local=True))
     if text:
         try:
@@ -138,7 +141,9 @@ def start(advice: Advice, state: ControlState, options: Mapping[str, object]) ->
         terms = value.terms(**job)
         lines = [f"This job would run on {terms.run}", terms.probe]
         with suppress(AdvisorError):  # without tokens, a run has no cost to save
-            lines.append(value.worth_measuring().decision)
+            worth = value.worth_measuring()
+            lines.append(worth.decision)
+            data["probe"] = worth.measure
         data |= {"lines": [line for line in lines if line], "request": terms.cell}
         data["job"] = _offered(lambda: value.start(confirm=True, **job))
     return data

@@ -149,6 +149,17 @@ def test_the_reasons_are_those_of_the_plan_on_screen(advisor, sent):
     assert "<li>" in panel(advisor, sent, "requirements")["html"]
 
 
+def test_a_view_of_a_variable_that_holds_another_advice_is_marked(advisor):
+    advisor.compare_with({"advice": advisor.advice, "_": advisor})
+    assert advisor._older == ""
+    advisor.compare_with({"advice": make_advice()})  # no advice on screen
+    assert advisor._older == ""
+    advisor.compare_with({"advice": Advisor(make_advice())})
+    assert advisor._older == "Older: advice holds another advice now."
+    advisor.compare_with({"advice": advisor})
+    assert advisor._older == ""
+
+
 def test_a_view_undoes_keeps_loads_and_compares(advisor, sent):
     def act(number, action, value=None):
         advisor._on_message(advisor, {"kind": "act", "id": f"view:{number}", "action": action, "value": value}, [])

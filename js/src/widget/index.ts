@@ -6,7 +6,7 @@ import { Compare } from './compare';
 import { Connection } from './connection';
 import { Controls } from './controls';
 import { Curve } from './curve';
-import { button, disclosure, element, passShortcuts } from './dom';
+import { button, disclosure, element, passShortcuts, setText } from './dom';
 import { Exporter } from './exporter';
 import { fixed, stacked, type Panel } from './panel';
 import { Picture } from './picture';
@@ -47,9 +47,12 @@ function render({ model, el }: RenderProps<Traits>): () => void {
   };
   model.on('change:_recommendation', onRecommendation);
   model.on('change:_state', onState);
+  const onOlder = (): void => page.redraw();
+  model.on('change:_older', onOlder);
   return () => {
     model.off('change:_recommendation', onRecommendation);
     model.off('change:_state', onState);
+    model.off('change:_older', onOlder);
     page.leave();
   };
 }
@@ -69,7 +72,7 @@ interface Kept {
  *
  * This function only composes. What belongs to a part is in the part's class.
  */
-function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kept, number: number): { leave: () => Kept; onState: () => void } {
+function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kept, number: number): { leave: () => Kept; onState: () => void; redraw: () => void } {
   // Views of one model in several pages share one kernel, so the name must be unique among all of them.
   const view = `smp${++views}-${Math.random().toString(36).slice(2, 8)}`;
   const connection = new Connection(model, isGone => {
@@ -123,6 +126,8 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
 
   function draw(screen: Screen): void {
     if (screen.moved && screen.moved !== inUse) inUse = screen.moved;
+    setText(older, model.get('_older') ?? '');
+    older.hidden = !older.textContent;
     workload.draw(screen);
     undo.draw(screen);
     strip.draw(screen, workload.hold, workload.searching);
@@ -137,6 +142,8 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     root.dataset['state'] = workload.searching ? 'searching' : '';
   }
 
+  const older = element('p', 'smp-older-view');
+  older.setAttribute('role', 'status');
   const settings = element('section', 'smp-settings', element('h3', 'smp-title', 'Settings ', element('span', 'smp-note', 'in AWS’s order')), controls.node);
   const bench = element('div', 'smp-bench', picture.node, fit.node, element('div', 'smp-two', settings, plans.node));
   const root = element(
@@ -144,6 +151,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     'smp',
     element('div', 'smp-top', workload.node, connection.node, undo.node),
     strip.node,
+    older,
     sentence.node,
     bench,
     details
@@ -180,6 +188,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   report();
 
   return {
+    redraw: () => draw(session.screen),
     onState: () => {
       connection.answered(model.get('_state').answers);
       session.onState();

@@ -11,6 +11,10 @@ interface Start {
   /** What starts the job, and a small run on this machine, once each; empty if it cannot be started. */
   job: string;
   local: string;
+  /** Whether a probe is worth its price. */
+  probe: boolean;
+  /** Runs of the notebook's folder, newest first: name, and the magic that watches it. */
+  runs: [name: string, watch: string][];
   /** The run that was started: a page of the kernel, which escapes every text in it. */
   run: string;
   watch: string;
@@ -36,21 +40,25 @@ export function runPanel(view: string, connection: Connection, onProbes: () => v
     () => ({ options, confirm, polls })
   );
   const label = element('label', 'smp-paste-label', element('span', '', 'Options of your account and the job, as for %smp_start --option'), given);
-  const node = element('div', 'smp-run', label, element('div', 'smp-check-row', show), panel.node);
+  const node = element('div', 'smp-run', label, element('div', 'smp-check-row', show, element('span', 'smp-note', 'Shows what would be sent to AWS and its price. Nothing is started.')), panel.node);
   return { node, draw: screen => panel.draw(screen), onMessage: message => panel.onMessage(message), dispose: () => panel.dispose() };
 }
 
-function offered({ lines, request, job, local }: Start, start: (token: string) => void, onProbes: () => void): HTMLElement[] {
+function offered({ lines, request, job, local, probe, runs }: Start, start: (token: string) => void, onProbes: () => void): HTMLElement[] {
   const code = keepKeys(element('pre', 'smp-pre', request));
   code.tabIndex = 0;
+  const action = (text: string, note: string, act: () => void, style = ''): HTMLElement =>
+    element('div', 'smp-check-row', button(`smp-button ${style}`, text, act), element('span', 'smp-note', note));
   const actions = element(
     'div',
-    'smp-check-row',
-    job !== '' && button('smp-button smp-primary', 'Start the job for this price', () => start(job)),
-    job !== '' && button('smp-button', 'Insert the probes', onProbes),
-    local !== '' && button('smp-button', 'Start a small run on this machine', () => start(local))
+    '',
+    job !== '' && action('Start the job for this price', 'Creates the SageMaker training job of the request. It is billed until it ends.', () => start(job), 'smp-primary'),
+    job !== '' && probe && action('Insert the probes', 'Inserts the cells of short jobs that measure the leading plans first.', onProbes),
+    local !== '' && action('Start a small run on this machine', 'Trains a small copy of the model in two processes here, without AWS and without cost.', () => start(local))
   );
-  return [...lines.map(line => element('p', '', line)), ...(request ? [disclosure('smp-section', ['Request'], code)] : []), actions];
+  const watched = runs.map(([name, watch]) => element('li', '', `${name}: `, element('code', '', watch)));
+  const list = watched.length > 0 ? [element('h3', 'smp-title', 'Runs in this folder'), element('ul', '', ...watched)] : [];
+  return [...lines.map(line => element('p', '', line)), ...(request ? [disclosure('smp-section', ['Request'], code)] : []), actions, ...list];
 }
 
 function started({ run, watch }: Start, refresh: () => void): HTMLElement[] {

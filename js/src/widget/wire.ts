@@ -192,6 +192,8 @@ export interface Traits {
   _recommendation: Recommendation;
   _state: State;
   _controls: Control[];
+  /** Why another view is the newer one; empty if none is. */
+  _older?: string;
   _request: Request;
 }
 
