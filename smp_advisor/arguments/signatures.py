@@ -74,7 +74,7 @@ def _fits(value: object, kind: Any) -> bool:  # noqa: C901 - one branch a form o
         return callable(value)
     if is_typeddict(origin):
         return isinstance(value, Mapping)
-    if kind is None or kind is Any or not isclass(origin):
+    if kind is None or kind in (Any, object) or not isclass(origin):
         return kind is not None or value is None
     if origin in (int, float) and (isinstance(value, bool) or not _is_finite(value)):
         return False

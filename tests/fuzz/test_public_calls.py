@@ -11,10 +11,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from smp_advisor.advice.written import from_text
 
 import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError
+from smp_advisor.session.written import from_text
 
 from .values import VALUES
 
