@@ -255,8 +255,8 @@ def read_configurations(
         return configurations, (*notes, *cell.unresolved)
     if recipes:
         ignored = [name for name in _IGNORED if any(name in call.keywords for call in recipes)]
-        beside = f" The SDK ignores {', '.join(ignored)} beside training_recipe." if ignored else ""
-        raise AdvisorError(f"{in_recipe}{beside}")
+        note = f" The SDK ignores {', '.join(ignored)} along with training_recipe." if ignored else ""
+        raise AdvisorError(f"{in_recipe}{note}")
     if command := _HYPERPOD_COMMAND.search(document.source.text):
         raise AdvisorError(
             f"The job is started by the command {command[0]}, which is not read: paste the manifest or the recipe that"

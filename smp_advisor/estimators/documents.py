@@ -299,9 +299,9 @@ def yaml_table(text: str) -> Mapping:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "it cannot be read"
-        if other := next((what for mark, what in _TEMPLATES.items() if mark in text), ""):
+        if form := next((what for mark, what in _TEMPLATES.items() if mark in text), ""):
             raise AdvisorError(
-                f"The text is {other}, which is not read: paste the recipe or manifest of the job."
+                f"The text is {form}, which is not read: paste the recipe or manifest of the job."
             ) from None
         raise AdvisorError(f"The recipe is not valid YAML{where} ({problem}): paste the complete file.") from None
     if not isinstance(value, Mapping):

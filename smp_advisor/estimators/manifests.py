@@ -88,8 +88,8 @@ def _camel(value: Value) -> Value:
 
 
 def _name(key: object) -> str:
-    first, *others = str(key).split("_")
-    return first + "".join(map(str.capitalize, others))
+    first, *further = str(key).split("_")
+    return first + "".join(map(str.capitalize, further))
 
 
 def _replicas(table: Mapping) -> Iterator[tuple[int | None, Mapping]]:

@@ -97,7 +97,7 @@ def leave_out(configuration: Configuration, received: Received) -> None:
 
 
 def take_from_script(configuration: Configuration, received: Received) -> None:
-    """What the code of the script shows: its model, the defaults of its options, and for how many processes it is."""
+    """Take the model of the script, the defaults of its options, and whether it is for several processes."""
     configuration.settings["script_is_distributed"] = Setting(received.distributed)
     defaults = {name: call.argument("default") for name, call in received.context.trace.options.items() if call.reached}
     values = {name: value.value for name, value in defaults.items() if isinstance(value, Constant)}

@@ -322,8 +322,8 @@ def _of_kind(recipe: Mapping) -> Configuration | None:
         why = "AWS publishes neither its shape nor its parallelism"
         return _without_plan(recipe, "The recipe of Amazon Nova", "Amazon Nova", why)
     if kind == "mtrl" or {"rollout", "rl"} <= keys:
-        name = "Reinforcement learning of Amazon Nova"
-        return _without_plan(recipe, "The multi-turn RL recipe", name, "AWS publishes no shape of it")
+        why = "a service of AWS runs the training and the rollouts, and the recipe has no parallelism"
+        return _without_plan(recipe, "The multi-turn RL recipe", "Multi-turn reinforcement learning", why)
     if (strategy := inner_table(recipe, "strategy")) is not None and trainer is not None:
         values = {name: constant(strategy, name) for name in _MEGATRON}
         degrees = ", ".join(f"{name} {value}" for name, value in values.items() if value not in (None, 1))

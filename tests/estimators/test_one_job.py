@@ -110,3 +110,80 @@ def test_defaults_of_a_launcher_are_assumptions_and_trainium_has_no_plan() -> No
     assert "The environment variable TYPE is 'ml.p4d.24xlarge', its default." in report.readings[0].inferred
     other = BASES["estimator"].replace("ml.p4d.24xlarge", "ml.trn1.32xlarge").replace('"epochs": 3', '"batch_size": 8')
     assert check_estimator(other).plan is None
+
+
+MANIFEST = """\
+apiVersion: v1
+kind: Service
+metadata: {name: etcd}
+---
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+spec:
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: 2
+      template:
+        spec:
+          nodeSelector: {node.kubernetes.io/instance-type: ml.p4d.24xlarge}
+          containers:
+            - resources: {limits: {nvidia.com/gpu: "8", vpc.amazonaws.com/efa: 4}}
+              command: [torchrun, --nproc_per_node=8, /fsdp/train.py, --model_type=llama_v3, --hidden_width=4096,
+                --num_layers=32, --num_heads=32, --num_key_value_heads=8, --intermediate_size=14336,
+                --max_context_width=8192, --train_batch_size=1, --sharding_strategy=full]
+"""
+HYPERPOD = """\
+from sagemaker.hyperpod.training import Containers, HyperPodPytorchJob, ReplicaSpec, Resources, Spec, Template
+
+pod = Spec(containers=[Containers(
+    name="c", image="i", command=["hyperpodrun", "--nproc_per_node=8", "/fsdp/train.py"],
+    args=["--train_batch_size", "1", "--sharding_strategy", "hybrid"],
+    resources=Resources(limits={"nvidia.com/gpu": "8"}),
+)])
+HyperPodPytorchJob(nproc_per_node="8", replica_specs=[ReplicaSpec(name="p", replicas=2, template=Template(spec=pod))])
+"""
+OPTIONS = 'parser.add_argument("--activation_checkpointing", type=int, default=1)\n'
+COMMAND = BASES["model_trainer"].replace('entry_script="train.py"', 'command="torchrun train.py --train-batch-size 2"')
+SHELL = COMMAND.replace("torchrun train.py --train-batch-size 2", "bash run.sh")
+OF_TRL = """
+from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser
+
+scripts, training, model = TrlParser((ScriptArguments, SFTConfig, ModelConfig)).parse_args_and_config()
+SFTTrainer(model=model.model_name_or_path, args=training, train_dataset=rows).train()
+"""
+STARTED = "set -e\ntorchrun train.py \\\n --train-batch-size 8\n"
+CONFIGURED = BASES["estimator"].replace('"epochs": 3', '"config": "run.yaml"')
+RUN = "per_device_train_batch_size: 2\nfsdp: full_shard\nfsdp_config: {activation_checkpointing: true}\nbf16: true\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "files", "plan"),
+    [
+        ("job.yaml", MANIFEST, {"src/train.py": f"from options import parser\n{OF_TRL}", "src/options.py": OPTIONS},
+         {"library": "fsdp", "batch_size": 1, "sharding_strategy": "full_shard"}),
+        ("cell.py", HYPERPOD, {}, {"library": "fsdp", "batch_size": 1, "sharding_strategy": "hybrid_shard"}),
+        ("cell.py", COMMAND, {"src/train.py": SCRIPT}, {"library": "ddp", "batch_size": 2}),
+        ("cell.py", SHELL, {"src/train.py": SCRIPT, "src/run.sh": STARTED},
+         {"library": "ddp", "batch_size": 8}),
+        ("cell.py", CONFIGURED, {"train.py": OF_TRL, "run.yaml": RUN},
+         {"library": "fsdp", "batch_size": 2, "activation_checkpointing": "each"}),
+    ],
+    ids=["Kubeflow", "HyperPod", "command", "shell", "configuration"],
+)  # fmt: skip
+def test_the_plan_is_that_of_all_files_of_the_job(tmp_path: Path, name: str, text: str, files, plan) -> None:
+    for path, content in ({name: text} | files).items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(content)
+    report = check_estimator(tmp_path / name)
+    assert report.plan is not None
+    assert {key: getattr(report.plan, key) for key in plan} == plan
+
+
+def test_a_job_that_can_be_interrupted_resumes(tmp_path: Path) -> None:
+    spot = CELL.replace(
+        "max_run=3600", 'max_run=3600, use_spot_instances=True, max_wait=7200, checkpoint_s3_uri="s3://b/c"'
+    )
+    right = SCRIPT.replace('os.environ["SM_MODEL_DIR"]', '"/opt/ml/checkpoints"')
+    assert "EST515" in {finding.id for finding in checked(tmp_path, spot, right)}
+    resumed = right.replace(".train()", ".train(resume_from_checkpoint=True)")
+    assert "EST515" not in {finding.id for finding in checked(tmp_path, spot, resumed)}

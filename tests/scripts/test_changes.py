@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,6 +65,24 @@ def test_a_plain_loop_gets_start_wrapping_data_precision_saving_and_end(tmp_path
     for words in ("fully_shard(block, mp_policy=policy)", "apply_activation_checkpointing", "get_model_state_dict"):
         assert any(words in code for code in sharded), words
     assert not any("autocast" in code for code in sharded)
+
+
+def test_libraries_of_sagemaker_get_their_code(tmp_path: Path) -> None:
+    """Each change of SMP v1, v2 and Training Compiler has code that parses, at a line of the script."""
+    for plan, words in (
+        (Plan(library="smp-v1", pipeline_parallel_degree=2, microbatches=4, batch_size=4),
+         ("smp.init()", "smp.DistributedModel(model)", "smp.DistributedOptimizer(optimizer)", "@smp.step",
+          "rank=smp.dp_rank()", "smp.save_checkpoint", "smp.resume_from_checkpoint")),
+        (Plan(library="smp-v2", hybrid_shard_degree=8, batch_size=1),
+         ("tsm.init()", "tsm.transform(model)", "device_id=local_rank", "get_model_state_dict")),
+        (Plan(library="training-compiler", batch_size=8),
+         ("xm.xla_device()", "pl.MpDeviceLoader", "xm.optimizer_step(optimizer)", "xm.save(", "def _mp_fn(index)")),
+    ):  # fmt: skip
+        changes = listed(tmp_path, PLAIN, plan)
+        for word in words:
+            assert [line for code, line in changes.items() if word in code], (plan.library, word)
+        for code in changes:
+            ast.parse(code if not code.startswith("with ") else f"{code}\n    pass")
 
 
 def test_a_model_that_is_run_by_another_method_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from smp_advisor.arguments.signatures import checked
+from smp_advisor.core.files import table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library
 from smp_advisor.review.reading.source import read
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.review.reading.module import Module
     from smp_advisor.review.reading.trace import Call
     from smp_advisor.review.reading.values import Value
     from smp_advisor.review.scripts.context import Context
@@ -113,35 +115,30 @@ def script_changes(script: str | Path, plan: Plan) -> ScriptChanges:
     if not hasattr(plan, "library") or not hasattr(plan, "hyperparameters"):
         raise AdvisorError(f"plan must be a Plan, not {type(plan).__name__}.")
     context = follow(read(script), from_plan(plan, None))
-    record = get_library(plan.library)
     entries: list[tuple[str, int, str, str]] = []
     open_: list[str] = [f"line {note.line}: {note.what}" for note in context.unresolved]
     if context.trainer:
         entries += _of_trainer(context, plan)
     elif reached_accelerators(context):
         entries += _of_accelerate(context, plan)
-    elif record.smdistributed or record.compiles:
-        open_.append(f"{record.title if hasattr(record, 'title') else plan.library}: the checks name what is missing.")
     else:
-        loop = _Loop(context, plan, sharded=record.divides_model)
+        loop = _Loop(context, plan)
         entries += loop.changes()
         open_ += loop.open
     changed_lines = {(line, file) for file, line, _, _ in entries}
     for finding in report_of(context).findings:
         file = Path(finding.path).name
-        if (
-            finding.severity == "error"
-            and (finding.line, file) not in changed_lines
-            and finding.id not in ("SMP001", "TRN709")
-        ):
-            entries.append((file, finding.line, f"# {finding.remedy}", f"{finding.id}: {finding.message}"))
-        elif finding.id == "SMP001" and (record.smdistributed or record.compiles):
-            entries.append((file, finding.line, f"# {finding.remedy}", finding.message))
+        listed = (finding.line, file) in changed_lines or finding.id in _OF_THE_PLAN
+        if finding.severity == "error" and not listed:
+            code = finding.fix.description if finding.fix is not None else finding.remedy
+            entries.append((file, finding.line, f"# {code}", f"{finding.id}: {finding.message}"))
     order = {Path(module.source.path).name: number for number, module in enumerate(context.trace.modules)}
     entries.sort(key=lambda row: (order.get(row[0], 99), row[1]))
     return ScriptChanges(tuple(Change(n, *row) for n, row in enumerate(entries, 1)), tuple(dict.fromkeys(open_)))
 
 
+_OF_THE_PLAN = ("SMP001", "SMP002", "TRN709", *(f"SMP10{number}" for number in (1, 2, 3, 5, 6, 8)), "SMP301", "SMP303")
+"""Checks of what the list itself names: the start, the wrapping and the step of a library."""
 _Row = tuple[str, int, str, str]
 
 
@@ -212,48 +209,27 @@ def _of_accelerate(context: Context, plan: Plan) -> Iterator[_Row]:
 
 
 class _Loop:
-    """A plain loop of PyTorch: its model, optimizer, loaders, updates and savers."""
+    """A plain loop of PyTorch: its model, optimizer, loaders, updates and savers, as places of changes."""
 
-    def __init__(self, context: Context, plan: Plan, *, sharded: bool) -> None:
-        self.context, self.plan, self.sharded = context, plan, sharded
+    def __init__(self, context: Context, plan: Plan) -> None:
+        self.context, self.plan, self.library = context, plan, get_library(plan.library)
         self.open: list[str] = []
-        self.optimizers = [call for call in context.trace.calls if is_optimizer(call.name) and call.reached]
-        self.backwards = [call for call in context.trace.methods("backward") if call.reached]
+        trace = context.trace
+        self.texts = "".join(module.source.text for module in trace.modules)
+        self.backwards = [call for call in trace.methods("backward") if call.reached]
+        self.optimizer, self.model, self.value = self._optimized()
+        trained = {loop for call in self.backwards for loop in call.loops}
+        self.loaders = [
+            loader
+            for loader in loaders(context)
+            if loader.reached and any(loop.node in trained for loop in iterations_over(context, loader))
+        ]
 
-    def changes(self) -> Iterator[_Row]:
-        if not self.backwards:
-            self.open.append("No backward pass was followed: check the file that trains.")
-            return
-        yield from self._start()
-        yield from self._wrapping()
-        yield from self._data()
-        yield from self._precision()
-        yield from self._accumulation()
-        yield from self._saving()
-        yield from self._end()
-
-    def _start(self) -> Iterator[_Row]:
-        trace, module = self.context.trace, self.context.trace.modules[0]
-        if trace.named("torch.distributed.init_process_group"):
-            return
-        imports = [node for node in module.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-        line = max((node.end_lineno or node.lineno for node in imports), default=1)
-        path, number = module.source.locate(line)
-        code = (
-            'import os\nimport torch.distributed as dist\n\nlocal_rank = int(os.environ["LOCAL_RANK"])\n'
-            'torch.cuda.set_device(local_rank)\ndist.init_process_group("nccl")'
-        )
-        yield (
-            Path(path).name,
-            number,
-            code,
-            "torchrun starts one process per GPU: each takes its GPU and joins the group.",
-        )
-
-    def _model(self) -> tuple[Call, str, Value] | None:
+    def _optimized(self) -> tuple[Call | None, str, Value | None]:
         """The optimizer, the name of the model whose parameters it has, and its value."""
-        for optimizer in self.optimizers:
-            for origin in origins(optimizer.argument("params", 0)):
+        for optimizer in self.context.trace.calls:
+            of_model = optimizer.reached and is_optimizer(optimizer.name)
+            for origin in origins(optimizer.argument("params", 0)) if of_model else ():
                 if (
                     isinstance(origin, Result)
                     and origin.call.method == "parameters"
@@ -262,172 +238,127 @@ class _Loop:
                     func = origin.call.node.func
                     text = origin.call.module.text(func.value) if isinstance(func, ast.Attribute) else "model"
                     return optimizer, text, origin.call.receiver
-        return None
+        return None, "model", None
 
-    def _wrapping(self) -> Iterator[_Row]:
-        if any(call.reached for call in self.context.trace.named(*REPLICATING, *FSDP)):
+    def changes(self) -> Iterator[_Row]:
+        if not self.backwards:
+            self.open.append("No backward pass was followed: check the file that trains.")
             return
-        model = self._model()
-        if model is None:
+        facts, trace = self._facts(), self.context.trace
+        for row in table("smp_advisor.review.scripts", "data/changes.toml")["change"]:
+            applies = self.library.name in row["libraries"] and facts.issuperset(row.get("needs", ()))
+            done = any(call.reached for call in trace.named(*row.get("unless", ())))
+            if applies and not done and facts.isdisjoint(row.get("without", ())):
+                for place, line, values in self._places(row["at"]):
+                    code, reason = (row[key].strip("\n").format(**values) for key in ("code", "reason"))
+                    yield place, line, code, reason
+        self._leave_open(facts)
+
+    def _facts(self) -> set[str]:
+        """Facts of the plan and of the script, by name."""
+        settings, trace = _settings(self.plan), self.context.trace
+        steps = settings.get("gradient_accumulation_steps", 1)
+        truths = {
+            "checkpoints": settings.get("activation_checkpointing") not in (None, False, "none"),
+            "half": settings.get("precision") in _HALF,
+            "accumulates": isinstance(steps, int) and steps > 1,
+            "wrapped": any(call.reached for call in trace.named(*REPLICATING, *FSDP)),
+            "loader": any(self._divides(loader) for loader in self.loaders),
+            "moved": ".cuda(" in self.texts or ".to(" in self.texts,
+            "autocast": "autocast" in self.texts or "MixedPrecision" in self.texts,
+            "resumes": "load_state_dict" in self.texts,
+            "entry": "_mp_fn" in self.texts,
+            "stepped": any(function.step is not None for function in trace.functions),
+        }
+        return {name for name, holds in truths.items() if holds}
+
+    def _divides(self, loader: Call) -> bool:
+        """Whether a loader of the training still reads all rows on every rank."""
+        samplers = [loader.argument(name, at) for name, at in (("sampler", 3), ("batch_sampler", 4))]
+        return not loader.unpacks and not any(value is not None and not is_none(value) for value in samplers)
+
+    def _places(self, at: str) -> Iterator[tuple[str, int, dict[str, object]]]:
+        """Files and lines of a kind of place, each with the names that its code has."""
+        settings, module = _settings(self.plan), self.context.trace.modules[0]
+        values: dict[str, object] = {
+            "model": self.model,
+            "optimizer": self._assigned(self.optimizer) or "optimizer",
+            "half": _HALF.get(str(settings.get("precision")), ""),
+            "precision": settings.get("precision"),
+            "steps": settings.get("gradient_accumulation_steps", 1),
+        }
+        nodes: list[tuple[Module, int]] = []
+        loops: tuple[ast.AST, ...] = next((call.loops for call in self.backwards if call.loops), ())
+        if at == "imports":
+            imports = [node for node in module.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+            nodes = [(module, max((node.end_lineno or node.lineno for node in imports), default=1))]
+        elif at in ("optimizer", "after optimizer") and self.optimizer is not None:
+            nodes = [_line(self.optimizer, last=at.startswith("after"))]
+        elif at == "backward":
+            nodes = [_line(self.backwards[0])]
+        elif at in ("save", "unguarded save"):
+            saves = [call for call in self.context.trace.named(*known_names("saves")) if call.reached]
+            nodes = [_line(call) for call in saves if at == "save" or not _guarded(call)]
+        elif at in ("batches", "outermost loop", "epochs"):
+            chosen = {"batches": loops[-1:], "outermost loop": loops[:1], "epochs": loops[:1] if loops[1:] else ()}[at]
+            nodes = [(self.backwards[0].module, getattr(loop, "lineno", 1)) for loop in chosen]
+        elif at == "end" and module.tree.body:
+            nodes = [(module, module.tree.body[-1].end_lineno or module.tree.body[-1].lineno)]
+        for home, line in nodes:
+            path, number = home.source.locate(line)
+            yield Path(path).name, number, values
+        for loader in self.loaders if at == "loader" else ():
+            if self._divides(loader):
+                data = loader.module.text(loader.node.args[0]) if loader.node.args else "dataset"
+                home, line = _line(loader)
+                path, number = home.source.locate(line)
+                yield Path(path).name, number, {**values, "data": data}
+
+    def _assigned(self, call: Call | None) -> str:
+        statement = call.module.statement(call.node) if call is not None else None
+        targets: list[ast.expr] = getattr(statement, "targets", [])
+        return ast.unparse(targets[0]) if len(targets) == 1 else ""
+
+    def _leave_open(self, facts: set[str]) -> None:
+        """Add sentences on code that decides nothing here."""
+        if self.optimizer is None and "wrapped" not in facts:
             self.open.append("The model of the optimizer was not followed: wrap it before the optimizer is made.")
-            return
-        optimizer, name, value = model
-        inner = self._inner_calls(value)
-        if inner:
+        if inner := self._inner_calls():
             self.open.append(
                 f"{', '.join(inner)} run the model by other methods than forward: let forward dispatch to them, or no"
                 " gradient is averaged."
             )
-        settings = _settings(self.plan)
-        half = {"bf16": "bfloat16", "fp16": "float16"}.get(str(settings.get("precision")))
-        if settings.get("activation_checkpointing") not in (None, False, "none"):
-            code = (
-                "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (\n"
-                "    apply_activation_checkpointing,\n)\n\n"
-                f"apply_activation_checkpointing({name}, check_fn=lambda module: isinstance(module, Block))"
-            )
-            reason = "Before the model is wrapped: the plan checkpoints activations; Block is the class of its blocks."
-            yield _at(optimizer, code, reason, last=False)
-        if self.sharded:
-            policy = f"MixedPrecisionPolicy(param_dtype=torch.{half}, reduce_dtype=torch.float32)" if half else ""
-            policy_argument = ", mp_policy=policy" if policy else ""
-            code = (
-                f"from torch.distributed.fsdp import {'MixedPrecisionPolicy, ' if policy else ''}fully_shard\n\n"
-                + (f"policy = {policy}\n" if policy else "")
-                + f"{name}.cuda(local_rank)\nfor block in {name}.layers:  # its repeated blocks\n"
-                f"    fully_shard(block{policy_argument})\nfully_shard({name}{policy_argument})"
-            )
-            reason = "Before this line: the model is sharded by its blocks, then itself; the optimizer gets shards."
-        else:
-            code = (
-                "from torch.nn.parallel import DistributedDataParallel\n\n"
-                f"{name} = DistributedDataParallel({name}.cuda(local_rank), device_ids=[local_rank])"
-            )
-            reason = "Before this line: the wrapper averages gradients; use it, and not the inner model, from here on."
-        yield _at(optimizer, code, reason, last=False)
-
-    def _inner_calls(self, model: Value) -> list[str]:
-        loops = {call.loops[-1] for call in self.backwards if call.loops}
-        names = []
-        for call in self.context.trace.calls:
-            own = any(origin is model or (isinstance(origin, Instance) and origin in origins(model))
-                      for origin in origins(call.receiver))  # fmt: skip
-            if (
-                own
-                and call.method
-                and call.function is not None
-                and call.method != "forward"
-                and loops & set(call.loops)
-            ):
-                names.append(call.module.text(call.node.func) + "()")
-        return list(dict.fromkeys(names))
-
-    def _data(self) -> Iterator[_Row]:
-        trained = {loop for call in self.backwards for loop in call.loops}
-        has_loader = False
-        for loader in loaders(self.context):
-            fed = [iteration for iteration in iterations_over(self.context, loader) if iteration.node in trained]
-            has_loader = has_loader or bool(fed)
-            has_sampler = any((value := loader.argument(name, at)) is not None and not is_none(value)
-                        for name, at in (("sampler", 3), ("batch_sampler", 4)))  # fmt: skip
-            if not fed or has_sampler or not loader.reached or loader.unpacks:
-                continue
-            node = loader.node.args[0] if loader.node.args else None
-            data = loader.module.text(node) if node is not None else "dataset"
-            code = (
-                "from torch.utils.data import DistributedSampler\n\n"
-                f"sampler = DistributedSampler({data}, shuffle=True)  # then: DataLoader({data}, sampler=sampler, ...)"
-            )
-            yield _at(
-                loader, code, "Before this line: each rank reads its part; shuffle=True of the loader goes.", last=False
-            )
-            outer = [call.loops[0] for call in self.backwards if len(call.loops) > 1]
-            moved = any(word in loader.module.source.text for word in (".cuda(", ".to("))
-            inner = next((call.loops[-1] for call in self.backwards if call.loops), None)
-            if not moved and inner is not None:
-                path, line = loader.module.source.locate(getattr(inner, "lineno", 1))
-                code = "batch = batch.cuda(local_rank, non_blocking=True)"
-                yield (
-                    Path(path).name,
-                    line,
-                    code,
-                    "In the loop over batches: each batch goes to the GPU of the process.",
-                )
-            if outer:
-                path, line = loader.module.source.locate(getattr(outer[0], "lineno", loader.node.lineno))
-                code = "sampler.set_epoch(epoch)"
-                yield Path(path).name, line, code, "In the loop over epochs: another order in each epoch."
-        if not has_loader:
+        if not self.loaders:
             self.open.append("The data of the loop come from no DataLoader that was followed: divide them by rank.")
         batch = _settings(self.plan).get("batch_size")
         self.open.append(f"The plan has batch_size={batch} per GPU: compare it with that of the loader.")
-
-    def _precision(self) -> Iterator[_Row]:
-        precision = _settings(self.plan).get("precision")
-        text = "".join(module.source.text for module in self.context.trace.modules)
-        if precision not in ("bf16", "fp16") or "autocast" in text or "MixedPrecision" in text:
-            return
-        if self.sharded:
-            return  # the policy of the wrapper
-        kind = "bfloat16" if precision == "bf16" else "float16"
-        code = f'with torch.autocast("cuda", dtype=torch.{kind}):  # the forward pass and the loss'
-        yield _at(
-            self.backwards[0],
-            code,
-            f"Around the forward pass before this line: the plan computes in {precision}.",
-            last=False,
-        )
-
-    def _accumulation(self) -> Iterator[_Row]:
-        steps = _settings(self.plan).get("gradient_accumulation_steps", 1)
-        if isinstance(steps, int) and steps > 1:
-            update = "    optimizer.step()\n    optimizer.zero_grad()"
-            code = f"(loss / {steps}).backward()\nif (step + 1) % {steps} == 0:\n{update}"
-            reason = f"In its place, with the update below: the plan accumulates {steps} batches."
-            yield _at(self.backwards[0], code, reason, last=False)
-
-    def _saving(self) -> Iterator[_Row]:
-        saves = [call for call in self.context.trace.named(*known_names("saves")) if call.reached]
-        for call in saves:
-            guarded = any(
-                "rank" in ast.unparse(guard.test) or "main" in ast.unparse(guard.test) for guard in call.guards
-            )
-            if self.sharded:
-                code = (
-                    "from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict\n\n"
-                    "options = StateDictOptions(full_state_dict=True, cpu_offload=True)\n"
-                    "state = get_model_state_dict(model, options=options)  # on every rank\n"
-                    "if dist.get_rank() == 0:\n    torch.save(state, path)"
-                )
-                yield _at(call, code, "In its place: every rank gathers, one writes.", last=False)
-            elif not guarded:
-                code = "if dist.get_rank() == 0:\n    torch.save(model.module.state_dict(), path)"
-                yield _at(call, code, "In its place: one rank writes, the state of the inner model.", last=False)
-        loop = next((call.loops[0] for call in self.backwards if call.loops), None)
-        if loop is not None and not self._resumes():
-            module = self.backwards[0].module
-            path, line = module.source.locate(getattr(loop, "lineno", 1))
-            state = (
-                "dcp.load(state, checkpoint_id=newest)" if self.sharded else "torch.load(newest, map_location='cpu')"
-            )
-            code = (
-                'newest = max(glob.glob("/opt/ml/checkpoints/step-*"), default=None)\n'
-                f"if newest is not None:\n    {state}  # model, optimizer, schedule, epoch and step"
-            )
-            yield Path(path).name, line, code, "Before the loop: a restarted job goes on where it was, on every rank."
-        if not any("/opt/ml/checkpoints" in module.source.text for module in self.context.trace.modules):
+        if "/opt/ml/checkpoints" not in self.texts:
             self.open.append(
                 "No checkpoint is written to /opt/ml/checkpoints: save model, optimizer and step there at intervals,"
                 " and load the newest at the start, or an interrupted job begins again."
             )
 
-    def _resumes(self) -> bool:
-        """Whether the script loads a state of its own."""
-        return any("load_state_dict" in module.source.text for module in self.context.trace.modules)
+    def _inner_calls(self) -> list[str]:
+        """Methods of the model other than forward that the loop calls."""
+        loops = {call.loops[-1] for call in self.backwards if call.loops}
+        models = origins(self.value)
+        names = [
+            f"{call.module.text(call.node.func)}()"
+            for call in self.context.trace.calls
+            if call.method not in ("", "forward") and call.function is not None and loops & set(call.loops)
+            if any(isinstance(origin, Instance) and origin in models for origin in origins(call.receiver))
+        ]
+        return list(dict.fromkeys(names))
 
-    def _end(self) -> Iterator[_Row]:
-        module = self.context.trace.modules[0]
-        if not self.context.trace.named("torch.distributed.destroy_process_group") and module.tree.body:
-            last = module.tree.body[-1]
-            path, line = module.source.locate(last.end_lineno or last.lineno)
-            yield Path(path).name, line, "dist.destroy_process_group()", "At the end: the process group is closed."
+
+_HALF = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+def _line(call: Call, *, last: bool = False) -> tuple[Module, int]:
+    statement = call.module.statement(call.node) or call.node
+    return call.module, (statement.end_lineno if last else statement.lineno) or statement.lineno
+
+
+def _guarded(call: Call) -> bool:
+    tests = [ast.unparse(guard.test) for guard in call.guards]
+    return any("rank" in test or "main" in test for test in tests)

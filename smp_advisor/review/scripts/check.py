@@ -83,7 +83,7 @@ def coverage(context: Context) -> Coverage:
     )
 
 
-_BESIDE = frozenset([*sys.stdlib_module_names, *LIBRARIES, *known_names("beside")])
+_BESIDE = frozenset([*sys.stdlib_module_names, *LIBRARIES, *known_names("other_packages")])
 """Packages that the rules know, or that have no part in training."""
 
 

@@ -315,16 +315,16 @@ def _meets(call: Call, need: dict[str, Any]) -> bool:
         return False
     if "absent" in need and (call.unpacks or any(call.argument(name) is not None for name in need["absent"])):
         return False
-    found = [constant(option) for option in options(value)]
+    values = [constant(option) for option in options(value)]
     if "is" in need:
-        return found == [need["is"]]
+        return values == [need["is"]]
     if "above" in need:
-        return all(isinstance(number, (int, float)) and number > need["above"] for number in found)
+        return all(isinstance(number, (int, float)) and number > need["above"] for number in values)
     if "has" in need:
         items = [constant(item) for option in options(value) for item in getattr(option, "items", [])]
         return need["has"] in items
     return all(not isinstance(option, Argument) and constant(option) not in _OFF for option in options(value)) or any(
-        bool(known) for known in found
+        bool(number) for number in values
     )
 
 
@@ -338,8 +338,8 @@ def _steps_of_a_stream(context: Context) -> Iterator[Hit]:
         arguments = makers(call.argument("args", 1))
         parts = [part.call for part in derivation(call.argument("train_dataset")) if isinstance(part, Result)]
         streams = any(constant(part.argument("streaming")) is True for part in parts)
-        known = arguments and not any(maker.gives("max_steps") for maker in arguments)
-        if name.endswith("Trainer") and streams and known and all(a.called in _ARGUMENTS for a in arguments):
+        unbounded = arguments and not any(maker.gives("max_steps") for maker in arguments)
+        if name.endswith("Trainer") and streams and unbounded and all(a.called in _ARGUMENTS for a in arguments):
             yield Hit(call.module, arguments[0].node, {"call": call.called})
 
 

@@ -113,8 +113,8 @@ def _casts_to_half(context: Context) -> bool:
     """Whether a forward pass certainly runs under autocast in float16, the default for GPUs."""
     for call in context.trace.named("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"):
         dtype = call.argument("dtype", 0 if call.name.startswith("torch.cuda") else 1)
-        named = [option.path for option in options(dtype) if isinstance(option, External)]
-        if call.reached and not call.gives("enabled") and (dtype is None or (named and set(named) <= _HALF)):
+        dtypes = [option.path for option in options(dtype) if isinstance(option, External)]
+        if call.reached and not call.gives("enabled") and (dtype is None or (dtypes and set(dtypes) <= _HALF)):
             return True
     return False
 

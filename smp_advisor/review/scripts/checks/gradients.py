@@ -298,8 +298,8 @@ def _shards_of_every_rank(context: Context) -> Iterator[Hit]:
         if not call.reached or not first.runs(call) or second.runs(call):
             continue
         parts = [part.call for part in derivation(call.argument("obj", 0)) if isinstance(part, Result)]
-        whole = any(part.called in _WHOLE or part.name.endswith("get_model_state_dict") for part in parts)
-        for part in parts if not whole else ():
+        gathered = any(part.called in _WHOLE or part.name.endswith("get_model_state_dict") for part in parts)
+        for part in parts if not gathered else ():
             if part.method == "state_dict" and wrapped_by(part.receiver, wraps) is not None:
                 yield Hit(call.module, call.node, {"state": part.module.text(part.node)})
                 break

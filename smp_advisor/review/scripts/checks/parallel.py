@@ -290,8 +290,8 @@ def _no_inner_forward(context: Context) -> Iterator[Hit]:
     for back in context.trace.methods("backward") if wraps and not reduces else ():
         parts = [part.call for part in derivation(back.receiver) if isinstance(part, Result) and back.reached]
         for call in parts:
-            held = (call.receiver, *(() if call.method else call.candidates))
-            inner = next((value for value in held if isinstance(value, Member) and value.name == "module"), None)
+            owners = (call.receiver, *(() if call.method else call.candidates))
+            inner = next((value for value in owners if isinstance(value, Member) and value.name == "module"), None)
             wrap = wrapped_by(inner.owner, wraps) if inner is not None else None
             if wrap is not None and not in_place(wrap) and call.method not in _PARTS:
                 values = {"call": call.module.text(call.node.func), "wrapper": wrap.name.rpartition(".")[2]}

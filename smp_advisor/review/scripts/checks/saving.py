@@ -200,9 +200,9 @@ def _state_that_is_loaded_again(context: Context) -> Iterator[Hit]:
     for call in context.trace.named("torch.save"):
         for state in options(call.argument("obj", 0)):
             entries = state.values().items() if isinstance(state, Mapping) else ()
-            named = [str(key) for key, value in entries if _is_object(value)]
-            if call.reached and named:
-                yield Hit(loads[0].module, loads[0].node, {"entry": named[0]}, severity=severity)
+            objects = [str(key) for key, value in entries if _is_object(value)]
+            if call.reached and objects:
+                yield Hit(loads[0].module, loads[0].node, {"entry": objects[0]}, severity=severity)
                 return
 
 
