@@ -30,11 +30,13 @@ _BOUND = re.compile(r"([=<>~!]=?)=?[ \t]*(\d+)(?:\.(\d+))?")
 _FILES = (
     "requirements.txt",
     "requirements*.txt",
-    "*/requirements.txt",
     "pyproject.toml",
     "setup.py",
     "environment.y*ml",
 )
+_OF_PROJECTS = ("*/requirements.txt",)
+_ROOTS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
+"""Files of a project's top folder: what is above belongs to others."""
 _MOST_FOLDERS = 4
 
 
@@ -73,7 +75,8 @@ def span_of(context: Context, package: str) -> Span:
 def _pins(script: Path | None) -> dict[str, Span]:
     spans: dict[str, Span] = {}
     for folder in list(script.resolve().parents)[:_MOST_FOLDERS] if script is not None else ():
-        for pattern in _FILES:
+        is_project = any((folder / name).exists() for name in _ROOTS)
+        for pattern in (*_FILES, *(_OF_PROJECTS if is_project else ())):
             for path in sorted(folder.glob(pattern))[:4]:
                 try:
                     text = read_bytes(path, CONFIGURATION).decode("utf-8", "replace")
@@ -81,6 +84,8 @@ def _pins(script: Path | None) -> dict[str, Span]:
                     continue
                 for name, span in _in_text(text, path.name).items():
                     spans.setdefault(name, span)
+        if is_project:
+            break
     return spans
 
 
