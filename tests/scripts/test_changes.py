@@ -101,5 +101,5 @@ def test_what_is_not_followed_is_said() -> None:
     nothing = script_changes("x = 1\n", DDP)
     assert not nothing
     assert "No backward pass was followed" in str(nothing)
-    with pytest.raises(AdvisorError, match="plan must be a Plan"):
+    with pytest.raises(AdvisorError, match="requires for plan a Plan"):
         script_changes("x = 1\n", {"library": "ddp"})  # type: ignore[arg-type]

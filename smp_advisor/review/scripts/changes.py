@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 from smp_advisor.arguments.signatures import checked
 from smp_advisor.core.files import table
-from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library
 from smp_advisor.review.reading.source import read
 from smp_advisor.review.reading.values import Instance, Result, is_none
@@ -112,8 +111,6 @@ def script_changes(script: str | Path, plan: Plan) -> ScriptChanges:
     >>> [change.line for change in changes][:2]
     [1, 3]
     """
-    if not hasattr(plan, "library") or not hasattr(plan, "hyperparameters"):
-        raise AdvisorError(f"plan must be a Plan, not {type(plan).__name__}.")
     context = follow(read(script), from_plan(plan, None))
     entries: list[tuple[str, int, str, str]] = []
     open_: list[str] = [f"line {note.line}: {note.what}" for note in context.unresolved]
