@@ -12,6 +12,7 @@ from smp_advisor.costs.observation import predicted_step
 from smp_advisor.costs.wording import seconds as duration
 from smp_advisor.costs.world import stack_of
 from smp_advisor.libraries.layout import layout_of_plan
+from smp_advisor.libraries.library import get_library
 from smp_advisor.workload.stack import AUTO, stack_on, stacks
 
 if TYPE_CHECKING:
@@ -97,8 +98,10 @@ def _others(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Iterator[tu
         for kernel, phrase in _KERNELS.items():
             if kernel != "flash-3" or cluster.instance.architecture == _HOPPER:
                 yield "kernel of attention", phrase, {"attention_kernel": kernel}
-    if job.stack == AUTO:
-        for name in {stack_on(name, model.family): None for name in ("torch-compile", "liger")}:
+    if job.stack == AUTO and get_library(plan.library).script == "torch":  # of PyTorch 2
+        for name in ("torch-compile", "liger"):
+            if stack_on(name, model.family) != name:
+                continue
             phrase = f"if your code has {stacks()[name].title}"
             yield "kind of training code", phrase, {"stack": name}
     if model.has_decoder and job.decoder_length is None:

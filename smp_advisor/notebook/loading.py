@@ -50,7 +50,7 @@ class _Magic:
             raise AttributeError(name)
         return getattr(self._code, name)
 
-    __doc__ = property(lambda self: self._code.__doc__)  # type: ignore[assignment]
+    __doc__ = property(lambda self: self._code.__doc__)
 
 
 def load(shell: InteractiveShell) -> None:
