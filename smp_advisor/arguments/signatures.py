@@ -91,6 +91,23 @@ def _fits(value: object, kind: Any) -> bool:  # noqa: C901 - one branch a form o
     return True
 
 
+_MOST_FITTING = 512
+
+
+def _alike(value: object) -> tuple[object, ...] | None:
+    """What decides whether a value fits: its type, with a short text or a whole number itself; None for containers."""
+    kind = type(value)
+    if kind is int or (kind is str and len(value) < _LONGEST):  # type: ignore[arg-type]
+        return kind, value
+    if kind is bool or value is None:
+        return (kind,)
+    own = kind.__module__.startswith("smp_advisor") and not isinstance(value, Mapping | list | tuple | str)
+    return (kind,) if own else None
+
+
+_LONGEST = 40
+
+
 def _is_finite(value: object) -> bool:
     """Return whether a whole number can become a float; others can."""
     return not isinstance(value, int) or abs(value) < sys.float_info.max
@@ -140,13 +157,20 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
     }
     title = function.__qualname__.removesuffix(".__init__").removeprefix("__create_fn__.<locals>.").rpartition(".")[2]
 
+    fitting: set[tuple[object, ...]] = set()  # what has passed: the checks take longer than some of the calls
+
     @wraps(function)
     def call(*values: Parameters.args, **keywords: Parameters.kwargs) -> Result:
         for name, value in (*zip(positional, values, strict=False), *keywords.items()):
             if name in annotations:
+                alike = _alike(value)
+                if alike is not None and (name, *alike) in fitting:
+                    continue
                 kind = _meaning(annotations[name], function.__module__)
                 if not _fits(value, kind):
                     raise AdvisorError(f"{title}() requires for {name} {_title(kind)}, not {shown(value)}.")
+                if alike is not None and len(fitting) < _MOST_FITTING:
+                    fitting.add((name, *alike))
             elif not takes_any and name not in named and name not in positional:
                 keyword = meant(name, named)
                 hint = f"did you mean {keyword}?" if keyword else f"it takes {', '.join(named)}."
