@@ -235,6 +235,7 @@ def compare(calls: list[tuple[Call, str, str]]) -> Comparison:
 
 
 _CLOCKS = frozenset(_NAMES["local"]["clocks"])
+_FILES = frozenset(["os.path.exists", "os.path.isfile"])
 _REDUCED = tuple(_NAMES["local"]["reduced"])
 _TESTS = ("isnan", "isinf", "isfinite")
 
@@ -242,6 +243,12 @@ _TESTS = ("isnan", "isinf", "isfinite")
 def of_clock(value: Value) -> bool:
     """Whether a condition depends on the clock of the machine."""
     return any(isinstance(part, Result) and part.call.name in _CLOCKS for part in derivation(value))
+
+
+def of_file(value: Value) -> bool:
+    """Whether a condition depends on a file, which appears at another moment on each rank."""
+    parts = (part.call for part in derivation(value) if isinstance(part, Result))
+    return any(call.name in _FILES or (call.method in ("exists", "is_file") and not call.name) for call in parts)
 
 
 def of_own_batches(context: Context, value: Value | None, divided: Callable[[Call], bool]) -> bool:

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.values import Instance, Item, Result, options
+from smp_advisor.review.reading.values import Constant, Instance, Item, Result, options
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
 from smp_advisor.review.scripts.checks.parallel import by_framework, joins, parallel_wraps
 from smp_advisor.review.scripts.context import Context, Hit, check
@@ -90,7 +90,15 @@ def _as_many_batches_on_every_rank(context: Context) -> Iterator[Hit]:
     bounded = joins(context) or any(
         word in text for word in ("max_steps", "islice", "num_steps", "total_steps", "cycle(")
     )
+    own_part = [selection for selection in context.trace.selections if ranks(selection.by) and makers(selection.out_of)]
     for call in loaders(context) if not bounded else ():
+        sliced = next((part for part in map(_slice_of, derivation(call.argument("dataset", 0))) if part), None)
+        at = [selection for selection in own_part if selection.functions[-1:] == call.functions[-1:]]
+        if sliced and at and call.reached and _ends_with_data(context, call):
+            node: ast.AST = at[0].node
+            while not isinstance(node, (ast.Subscript, ast.stmt)):
+                node = at[0].module.parent(node) or call.node
+            yield Hit(at[0].module, at[0].node, {"part": ast.unparse(node)[:60]}, variant="slice")
         for part in derivation(call.argument("dataset", 0)):
             if not isinstance(part, Result) or not part.call.name.endswith("split_dataset_by_node"):
                 continue
@@ -104,6 +112,11 @@ def _as_many_batches_on_every_rank(context: Context) -> Iterator[Hit]:
                 uneven = any(count and isinstance(workers, int) and count % (workers * 2) for count in counts)
                 yield Hit(call.module, call.node, severity="warning" if uneven else None)
                 break
+
+
+def _slice_of(value: Value) -> bool:
+    """Whether a value is a slice of another one: ``files[rank::size]``."""
+    return isinstance(value, Item) and not isinstance(value.key, Constant)
 
 
 def _files(call: Call) -> int:

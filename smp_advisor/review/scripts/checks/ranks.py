@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import table
+from smp_advisor.review.reading.trace import Departure
 from smp_advisor.review.reading.values import (
     Argument,
     Collection,
@@ -34,6 +35,7 @@ from smp_advisor.review.scripts.processes import (
     framework_runs,
     met_by_name,
     of_clock,
+    of_file,
     of_own_batches,
     owner_kind,
 )
@@ -42,7 +44,7 @@ from smp_advisor.review.scripts.queries import constant, derivation, makers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.review.reading.trace import Call, Departure, Guard
+    from smp_advisor.review.reading.trace import Call, Guard
     from smp_advisor.review.reading.values import Value
 
 
@@ -210,6 +212,7 @@ def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
         if guard.or_ends:
             continue  # a rank that ends with an error ends the job
         local = "clock" if of_clock(guard.value) else "batches" if _of_batches(context, guard.value) else ""
+        local = local or ("file" if isinstance(place, Departure) and of_file(guard.value) else "")
         if local and guard.test not in visited:
             visited.add(guard.test)
             yield Hit(place.module, guard.test, {"test": ast.unparse(guard.test)[:80]}, variant=local)
