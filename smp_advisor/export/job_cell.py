@@ -12,7 +12,7 @@ from smp_advisor.cluster.containers import image_at, patched_pytorch, table_date
 from smp_advisor.core.tables import number
 from smp_advisor.costs.wording import parameters_text, plural, probability
 from smp_advisor.errors import ExportError
-from smp_advisor.export.launch import Launch, ScriptCheck, launch
+from smp_advisor.export.launch import Launch, ScriptCheck, has_volumes, launch
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import export_line
 from smp_advisor.export.script_parts import (
@@ -157,6 +157,7 @@ def estimator_cell(
         "checks_data": content.generated and channels,
         "checks_rows": reads_rows and "train" in channels,
         "packs": packs,
+        "has_volumes": has_volumes(cluster),
         "own_file": chosen == "v3" and not content.generated and job_options.source_dir is None,
         "generated": content.generated,
         "chain": content.run.is_chain,

@@ -270,11 +270,15 @@ def _own_location(options: JobOptions, path: str) -> str | Expression:
     return Expression(f'f"s3://{{session.default_bucket()}}/{path}"')
 
 
+def has_volumes(cluster: Cluster) -> bool:
+    """Whether the disks of the instances are volumes, which a key of the user may encrypt."""
+    return cluster.instance.name.startswith(tuple(data_file("export", "launch")["volumes"]["instances"]))
+
+
 def _require_possible(cluster: Cluster, plan: Plan, options: JobOptions) -> None:
     """Raise `ExportError` for options that contradict the instances, the library or its container."""
     library = get_library(plan.library)
-    encrypted = tuple(data_file("export", "launch")["volumes"]["instances"])
-    if options.volume_kms_key is not None and not cluster.instance.name.startswith(encrypted):
+    if options.volume_kms_key is not None and not has_volumes(cluster):
         raise ExportError(
             f"{cluster.instance.name} has local disks, which SageMaker encrypts with a key of its own: leave out"
             " volume_kms_key."

@@ -27,7 +27,7 @@ from smp_advisor.export.template import Comment
 from smp_advisor.libraries.library import LOCAL_LIBRARY, supports_tensor_parallelism
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.validation import unscripted_adapter
-from smp_advisor.libraries.version import oldest_script_release, release, version_on
+from smp_advisor.libraries.version import oldest_script_release, release, transformers_families, version_on
 from smp_advisor.workload.model import Model
 from smp_advisor.workload.stack import training_settings
 
@@ -144,8 +144,9 @@ _KINDS = {
 
 
 def builds(model: Model) -> bool:
-    """Whether the model has a transformers configuration, from which a script can be generated."""
-    return model.config_json.strip() not in ("", "{}")
+    """Whether the model has a configuration of a family of transformers, from which a script can be generated."""
+    known = model.origin != "measured" or model.family in transformers_families()
+    return known and model.config_json.strip() not in ("", "{}")
 
 
 def script_cell(

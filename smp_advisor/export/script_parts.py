@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import data_file
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import peak_flops
+from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.wording import parameters_text
-from smp_advisor.errors import ExportError
+from smp_advisor.errors import ExportError, PlanError
 from smp_advisor.export.template import Comment, comment, comment_lines, gathered, render, text_literal
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.version import (
@@ -254,6 +256,14 @@ class Training:
         peak = peak_flops(self.cluster.instance, replace(self.job, precision=self.plan.precision))
         return {"flops_per_sample": float(f"{sample:.6g}"), "peak_tflops": round(peak / 1e12, 1)}
 
+    @property
+    def pace(self) -> dict[str, float]:
+        """Estimated seconds of a step and USD per hour, for the first line of the log; 0 where one is not known."""
+        with suppress(PlanError):
+            seconds = 0.0 if self.small_copy else estimate(self.model, self.cluster, self.job, self.plan).step_seconds
+            return {"step_seconds": float(f"{seconds:.3g}"), "usd_per_hour": self.cluster.usd_per_hour or 0.0}
+        return {"step_seconds": 0.0, "usd_per_hour": 0.0}
+
     def render(self, template: str, /, **values: object) -> str:
         """The script of a template, with `values` besides or instead of those of all libraries."""
         return gathered(render(template, **{**self._values, **values}))
@@ -287,6 +297,7 @@ class Training:
             "sample_length": Comment("twice " * (architecture.task == "sequence_to_sequence") + "--sequence_length"),
             "token_dtype": "uint16" if model.shape.vocab <= 2**16 else "uint32",
             **self.flops,
+            **self.pace,
             **dict.fromkeys((*_TASKS, *_OPTIONAL), False),
             architecture.task: True,
             "adam": self.job.optimizer == "adam",
@@ -302,9 +313,9 @@ class Training:
 
 
 def rows_file(training: Training) -> str:
-    """``rows.py``, which reads rows and marks the tokens that have a loss: the same for every trainer."""
-    pairs = training.architecture.task == "sequence_to_sequence"
-    return gathered(render("rows.py.in", pairs=pairs, chats=not pairs))
+    """``rows.py``: it reads rows, marks the tokens that have a loss, the same for every trainer, and reads ids."""
+    pairs, plain = training.architecture.task == "sequence_to_sequence", training.trainer == "plain"
+    return gathered(render("rows.py.in", pairs=pairs, chats=not pairs, reads_ids=plain))
 
 
 def hardware(cluster: Cluster) -> str:

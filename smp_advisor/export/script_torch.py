@@ -82,16 +82,10 @@ def requirements(training: Training) -> list[str]:
     return packages
 
 
-def encodes(training: Training) -> bool:
-    """Whether rows may be prompts and completions or conversations, besides documents."""
-    return training.architecture.task == "sequence_to_sequence" or (
-        training.architecture.task == "causal" and training.tunes
-    )
-
-
 def companions(training: Training) -> dict[str, str]:
-    """The file next to the script: the reader of rows that have prompts."""
-    return {"rows.py": rows_file(training)} if encodes(training) and not training.small_copy else {}
+    """The file next to the script: the reader of rows."""
+    reads_rows = training.architecture.reads_text and not training.small_copy
+    return {"rows.py": rows_file(training)} if reads_rows else {}
 
 
 def write(training: Training) -> str:
@@ -136,7 +130,8 @@ def write(training: Training) -> str:
         "reads_text": training.architecture.reads_text,
         "chats": causal and training.tunes,
         "pairs": pairs,
-        "encodes": encodes(training),
+        # Rows may be prompts and completions or conversations, besides documents.
+        "encodes": pairs or (causal and training.tunes),
         "weighted": weighted,
         "norms": plan.precision != "fp16",
         "smp": smp,

@@ -228,7 +228,7 @@ def settings(training: Training) -> dict[str, Any]:
         # Without recomputation, and of the dense peak of the plan's GPU.
         speed = training.flops
         content["flops_per_token"] = float(f"{speed['flops_per_sample'] / training.sequence_length:.6g}")
-        content["peak_tflops"] = speed["peak_tflops"]
+        content |= {"peak_tflops": speed["peak_tflops"], **training.pace}
     return content
 
 

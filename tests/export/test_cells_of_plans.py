@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from smp_advisor import advise, check_estimator
 from smp_advisor.cluster import Cluster
-from smp_advisor.errors import InstanceError, PlanError
+from smp_advisor.errors import ExportError, InstanceError, PlanError
 from smp_advisor.export import estimator_cell, quota_cell
+from smp_advisor.export.template import render
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.schema import schema
@@ -27,7 +28,7 @@ from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.version import supported_instances
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
-from tests.export.examples import TASKS, make_model
+from tests.export.examples import P4D, TASKS, make_model
 from tests.export.reading import formatted, names_of
 
 MODELS = {
@@ -229,3 +230,52 @@ def test_data_without_rows_are_not_checked():
     assert "fault_of" not in cell
     assert "has no files: correct data=" in cell, "of every channel"
     assert "fault_of" not in estimator_cell(*DATA_CASE, sdk="v3")
+
+
+def defaults_of(**values):
+    """What the cell for version 3 makes of an organization's defaults: the trainer after it."""
+    record = SimpleNamespace
+    trainer = record(tags=[record(key="team", value="own")], networking=None, output_data_config=None)
+    trainer.compute = record(volume_kms_key_id=None)
+    session = record(sagemaker_config={"SageMaker": {"TrainingJob": values}} if values else None)
+    names = {"trainer": trainer, "session": session} | dict.fromkeys(("Networking", "OutputDataConfig", "Tag"), record)
+    exec(render("job_defaults.py.in", v3=True, has_volumes=True), names)
+    return trainer
+
+
+def test_the_defaults_of_an_organization_are_passed_on_and_named(capsys):
+    trainer = defaults_of(
+        VpcConfig={"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]},
+        EnableNetworkIsolation=True,
+        Tags=[{"Key": "team", "Value": "theirs"}, {"Key": "org", "Value": "research"}],
+        OutputDataConfig={"KmsKeyId": "key-1"},
+        ResourceConfig={"VolumeKmsKeyId": "key-2"},
+    )
+    assert (trainer.networking.subnets, trainer.networking.enable_network_isolation) == (["subnet-1"], True)
+    assert [(tag.key, tag.value) for tag in trainer.tags] == [("team", "own"), ("org", "research")]
+    assert (trainer.output_data_config.kms_key_id, trainer.compute.volume_kms_key_id) == ("key-1", "key-2")
+    printed = capsys.readouterr().out
+    assert "EnableNetworkIsolation, OutputDataConfig, ResourceConfig, Tags, VpcConfig." in printed
+    assert "cannot install requirements.txt" in printed
+    assert defaults_of().networking is None
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"data": {"my-data": "s3://bucket/data"}}, "the channel 'my-data', whose name may have letters"),
+        ({"extra_hyperparameters": {"optimizer.lr": 0.1}}, "the hyperparameter 'optimizer.lr', whose name may have"),
+        ({"extra_hyperparameters": {"note": "it's"}}, "writes the value of 'note' between apostrophes"),
+    ],
+)
+def test_version_3_refuses_what_its_start_script_cannot_export(options, sentence):
+    parts = (
+        TASKS["llama"],
+        Cluster(P4D, 2),
+        Job(sequence_length=32, precision="bf16"),
+        Plan(library="fsdp", batch_size=2),
+    )
+    with pytest.raises(ExportError, match=re.escape(sentence)):
+        estimator_cell(*parts, sdk="v3", **options)
+    estimator_cell(*parts, sdk="v2", **options)

@@ -434,6 +434,8 @@ def test_scripts_are_short(job, objective):
     for model in (TASKS["llama"], Model.from_parameters(8e9)):
         for strategy in ("full_shard", "hybrid_shard"):
             assert script_of(job, model, objective, **FSDP, sharding_strategy=strategy).count("\n") <= 193
+            plain = script_of({}, model, trainer="plain", **FSDP, sharding_strategy=strategy)
+            assert plain.count("\n") <= 600
 
 
 def test_the_cell_brings_the_packages_and_says_what_follows():
