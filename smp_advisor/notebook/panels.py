@@ -125,9 +125,12 @@ def start(advice: Advice, state: ControlState, options: Mapping[str, object]) ->
     if token in _offers:
         _runs[token] = _offers.pop(token)()
     if token in _runs:
-        run = _runs[token].poll()
+        run = _runs[token]
+        if options.get("stop") is True and not run.done:
+            run.stop()
+        run.poll()
         place = run.source.folder if isinstance(run.source, LocalFolder) else run.name
-        return {"run": run._repr_html_(), "watch": f"%smp_watch {str(place)!r}"}
+        return {"run": run._repr_html_(), "watch": f"%smp_watch {str(place)!r}", "stop": run.can_stop and not run.done}
     data: dict[str, object] = {"lines": [], "request": "", "job": "", "run": "", "watch": "", "probe": False}
     folders = sorted(Path("smp_runs").glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
     data["runs"] = [[folder.name, f"%smp_watch {str(folder)!r}"] for folder in folders[:_MOST_RUNS]]

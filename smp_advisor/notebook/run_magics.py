@@ -34,6 +34,7 @@ from smp_advisor.session.options import named_texts, named_values
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Mapping
 
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -305,6 +306,16 @@ def _data(run: Run) -> dict[str, str]:
     return {"text/html": run._repr_html_(), "text/plain": str(run)}
 
 
+def _run_named(text: str, names: Mapping[str, Any], advice: Advice | None = None) -> Run:
+    """The run in the notebook's variable of that name, else that of a log, a folder or a training job."""
+    from smp_advisor.estimators import watch
+    from smp_advisor.runs.watching import Run
+
+    word = text.strip("'\"")
+    value = names.get(word)
+    return value if isinstance(value, Run) else watch(value if isinstance(value, str | Path) else word, advice)
+
+
 @magics_class
 class RunMagics(Magics):
     """Magics without state; they use the advisor displayed last."""
@@ -358,15 +369,10 @@ class RunMagics(Magics):
         The prediction is in its ``advice.json``, in the environment of the job, or the plan in its request. It only
         reads.
         """
-        from smp_advisor.estimators import watch
-        from smp_advisor.runs.watching import Run
-
         arguments = parsed(self.smp_watch, line)
         lack, instead = "no plan to compare with yet", ", or leave out --plan"
         advice = required(self.shell, lack, instead).advice if arguments.plan else None
-        word = arguments.run.strip("'\"")
-        notebook_value = self.shell.user_ns.get(word)  # a run of the notebook, before a name in the account
-        run = notebook_value if isinstance(notebook_value, Run) else watch(word, advice)
+        run = _run_named(arguments.run, self.shell.user_ns, advice)
         show_result(self.shell, "smp_watch", run)
         return run
 
@@ -393,7 +399,6 @@ class RunMagics(Magics):
         Shows what was read and the estimate before and after, then the new advice, and returns it.
         """
         arguments = parsed(self.smp_calibrate, line)
-        from smp_advisor.estimators import watch
         from smp_advisor.notebook.advisor import advisor_of
         from smp_advisor.workload import load_calibration
 
@@ -409,14 +414,14 @@ class RunMagics(Magics):
             "out_of_memory": arguments.out_of_memory,
         }
         for name in arguments.job:  # of the plan that each carries, or else that on screen
-            run = watch(name.strip("'\""))
+            run = _run_named(name, self.shell.user_ns)
             run.wait(lambda run: print(run.headline, flush=True))  # noqa: T201
             advice = advice.calibrate(run, plan=None if run.advice else advisor.plan, accept=arguments.accept)
         log: Any = None
         if arguments.log is not None:  # the notebook's variable of that name, else the path
             word = arguments.log.strip("'\"")
             log = self.shell.user_ns[word] if word in self.shell.user_ns else Path(word)
-            log = watch(word) if isinstance(log, Path) and log.is_dir() else log
+            log = _run_named(word, {}) if isinstance(log, Path) and log.is_dir() else log
         has_run = log is not None or any(value for name, value in figures.items() if name != "peak_kind")
         if has_run or not (arguments.load or arguments.job):
             advice = advice.calibrate(log, plan=advisor.plan, probe=arguments.probe, accept=arguments.accept, **figures)

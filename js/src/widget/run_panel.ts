@@ -18,15 +18,17 @@ interface Start {
   /** The run that was started: a page of the kernel, which escapes every text in it. */
   run: string;
   watch: string;
+  /** Whether the run can be ended. */
+  stop?: boolean;
 }
 
 /** Start the plan: off until the account's options are given, and confirmed once, next to the request and its price. */
 export function runPanel(view: string, connection: Connection, onProbes: () => void): Panel {
   const given = keepKeys(element('input', 'smp-paste'));
   given.placeholder = 'role=arn:aws:iam::111122223333:role/Training data=s3://bucket/tokens';
-  let [options, confirm, polls] = ['', '', 0];
-  const request = (text: string, start: string): void => {
-    [options, confirm, polls] = [text, start, polls + 1];
+  let [options, confirm, polls, stop] = ['', '', 0, false];
+  const request = (text: string, start: string, end = false): void => {
+    [options, confirm, polls, stop] = [text, start, polls + 1, end];
     panel.refresh();
   };
   const show = button('smp-button', 'Show request and price', () => request(given.value.trim(), ''));
@@ -36,8 +38,8 @@ export function runPanel(view: string, connection: Connection, onProbes: () => v
     'start',
     view,
     connection,
-    (data, into) => into.replaceChildren(...(data.run ? started(data, () => request(options, confirm)) : offered(data, start => request(options, start), onProbes))),
-    () => ({ options, confirm, polls })
+    (data, into) => into.replaceChildren(...(data.run ? started(data, end => request(options, confirm, end)) : offered(data, start => request(options, start), onProbes))),
+    () => ({ options, confirm, polls, stop })
   );
   const label = element('label', 'smp-paste-label', element('span', '', 'Options of your account and the job, as for %smp_start --option'), given);
   const node = element('div', 'smp-run', label, element('div', 'smp-check-row', show, element('span', 'smp-note', 'Shows what would be sent to AWS and its price. Nothing is started.')), panel.node);
@@ -61,8 +63,10 @@ function offered({ lines, request, job, local, probe, runs }: Start, start: (tok
   return [...lines.map(line => element('p', '', line)), ...(request ? [disclosure('smp-section', ['Request'], code)] : []), actions, ...list];
 }
 
-function started({ run, watch }: Start, refresh: () => void): HTMLElement[] {
+function started({ run, watch, stop }: Start, refresh: (end: boolean) => void): HTMLElement[] {
   const page = element('div', '');
   page.innerHTML = run;
-  return [page, element('div', 'smp-check-row', button('smp-button', 'Refresh', refresh), element('code', '', watch))];
+  const end = stop && button('smp-button', 'Stop the run', () => refresh(true));
+  if (end) end.title = 'Ends its processes, or the job on AWS, which is billed until it has stopped';
+  return [page, element('div', 'smp-check-row', button('smp-button', 'Refresh', () => refresh(false)), end, element('code', '', watch))];
 }
