@@ -67,7 +67,7 @@ class Aws:
         return {"MetricDataResults": []}
 
 
-class Script(LogFile):
+class Script(TrainingJob):
     """A source whose polls are given; the last one repeats without its text."""
 
     name = "llm"
