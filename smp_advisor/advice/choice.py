@@ -229,8 +229,9 @@ def defaults(
         same = profiled_length == job.sequence_length
         length += " (as profiled)" if same else f" (profiled with {profiled_length:,})"
     attention = "eager attention (PyTorch 1.13 has no fused kernel of its own)"
+    fusible = all(attention.fusible for group in model.groups for attention in group.block.attentions)
     if job.attention == "fused":
-        attention = "fused attention (PyTorch 2's own)"
+        attention = "fused attention (PyTorch 2's own)" if fusible else "eager attention (the code has no fused one)"
     elif get_library(library).framework == "tensorflow":
         attention = "eager attention"
     phrases = {

@@ -61,7 +61,8 @@ def _state(estimate: Estimate) -> str:
 
 def _sharded(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     variant, estimate, nothing = comparisons["optimizer"], estimates.get("optimizer"), estimates.get("nothing")
-    bytes_ = (16 if run.job.precision == "fp32" else 20) - 4 * (run.job.optimizer == "sgd")
+    peak = run.estimate.memory.peak
+    state_gib = peak.parameters_gib + peak.gradients_gib + peak.optimizer_state_gib + peak.fp32_copies_gib
     briefs = ["" if nothing is None else brief_used(run, nothing, name="sharding", aside=comparisons["nothing"].aside)]
     if estimate is None:
         alone = f"There is no plan with shard_optimizer_state in its place: {variant.obstacle}"
@@ -75,9 +76,10 @@ def _sharded(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Concl
         elif run.fits:
             briefs.append("Sharding only the optimizer state is not enough.")
     because = (
-        f"All {bytes_} bytes of state per parameter (parameters, gradients, optimizer state, copies) are divided"
-        f" over {run.plan.sharded_data_parallel_degree} GPUs. shard_optimizer_state would not divide parameters and"
-        f" gradients. {alone} {why_used(run, comparisons['nothing'], nothing, name='any sharding')}"
+        "All state of a parameter (parameters, gradients, optimizer state, copies) is divided over"
+        f" {run.plan.sharded_data_parallel_degree} GPUs: {gib(state_gib)} per GPU. shard_optimizer_state would not divide"
+        f" parameters and gradients. {alone}"
+        f" {why_used(run, comparisons['nothing'], nothing, name='any sharding')}"
     )
     return used(
         because,

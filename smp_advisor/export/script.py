@@ -18,13 +18,15 @@ from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script_parts import (
     Training,
     architecture_of,
+    describe,
+    library_name,
     patched_release,
     require_auto_partition,
     settings_of,
     unscripted,
 )
-from smp_advisor.export.template import Comment
-from smp_advisor.libraries.library import LOCAL_LIBRARY, supports_tensor_parallelism
+from smp_advisor.export.template import Comment, render
+from smp_advisor.libraries.library import LOCAL_LIBRARY, get_library, supports_tensor_parallelism
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.validation import unscripted_adapter
 from smp_advisor.libraries.version import oldest_script_release, release, transformers_families, version_on
@@ -152,15 +154,37 @@ def builds(model: Model) -> bool:
 def script_cell(
     model: Model, cluster: Cluster, job: Job, plan: Plan, *, trainer: str | None = None, objective: str | None = None
 ) -> str:
-    """Cell that writes the training script; empty if the model is defined by the user's code.
+    """Cell that writes the training script; for a module of the user's, a loop with marked places for module and data.
+
+    Empty for such a module with a library that changes its code.
 
     It runs before the job cell, which packs the script together with its requirements, and has the same `trainer` and
     `objective`.
     """
     if not builds(model):
-        return ""
+        return f"%%writefile train.py\n{_own_loop(model, plan)}" if get_library(plan.library).script == "torch" else ""
     training = writable(model, cluster, job, plan, trainer=trainer, objective=objective)
     return f"%%writefile {script_name(training)}\n{written(training)}"
+
+
+def _own_loop(model: Model, plan: Plan) -> str:
+    """The training loop of a module of the user's, whose job starts ``train.py``."""
+    settings, sharded = plan.hyperparameters, plan.shards_parameters
+    return render(
+        "train_own_module.py.in",
+        model=Comment(model.name),
+        library=Comment(library_name(plan)),
+        plan=Comment(describe(plan)),
+        sharded=sharded,
+        recomputes=bool(plan.activation_checkpointing),
+        batch_size=settings["batch_size"],
+        accumulation=settings["gradient_accumulation_steps"],
+        dtype=Comment("torch.float16" if plan.precision == "fp16" else "torch.bfloat16"),
+        hybrid="hybrid" in settings.get("sharding_strategy", ""),
+        scales=plan.precision == "fp16",
+        autocast=not sharded and plan.precision != "fp32",
+        reshards=settings.get("sharding_strategy") in ("full_shard", "hybrid_shard"),
+    )
 
 
 def training_script(

@@ -343,8 +343,11 @@ def describe(plan: Plan) -> str:
         "sharded data parallelism": plan.shards_parameters,
         "optimizer state sharding": plan.shard_optimizer_state,
         "compiled": get_library(plan.library).compiles,
+        "activation checkpointing": bool(plan.activation_checkpointing),
+        "activation offloading": bool(plan.offload_activations),
     }
-    used = [word for word, on in words.items() if on] or ["data parallelism"]
+    used = [word for word, on in words.items() if on]
+    used = used if set(used) - {"activation checkpointing", "activation offloading"} else ["data parallelism", *used]
     return f"{plan.precision}, {', '.join(used)}"
 
 

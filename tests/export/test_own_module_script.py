@@ -1,0 +1,63 @@
+"""The training loop that is exported for a module of the user's."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.export import script_cell
+from smp_advisor.libraries import Plan
+from smp_advisor.workload import Job, Model
+from tests.ports import free_port
+
+pytestmark = pytest.mark.torch
+
+_FILLED = {
+    'raise NotImplementedError("TODO: import and return your module, from a file next to this one.")': (
+        "return torch.nn.Sequential(torch.nn.ModuleList([torch.nn.Linear(4, 4)])[0], torch.nn.Linear(4, 1))"
+    ),
+    'raise NotImplementedError(f"TODO: return a data set with a length; the training channel is in {folder}.")': (
+        "return torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randn(64, 1))"
+    ),
+    'raise NotImplementedError("TODO: call the module with a batch and return the mean loss of its samples.")': (
+        "return torch.nn.functional.mse_loss(model(batch[0]).float(), batch[1])"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(library="ddp", precision="bf16", batch_size=8, gradient_accumulation_steps=2),
+        Plan(library="fsdp", precision="bf16", batch_size=8, activation_checkpointing="each"),
+    ],
+    ids=lambda plan: plan.library,
+)
+def test_the_loop_of_an_unknown_module_trains_once_its_three_places_are_filled_in(plan, tmp_path):
+    model = Model.from_shape(layers=1, hidden=64, heads=1, vocab=64, family="gpt2")
+    unknown = replace(model, config_json="{}", name="Own")
+    name, _, text = script_cell(unknown, Cluster("ml.g5.12xlarge"), Job(), plan).partition("\n")
+    assert name == "%%writefile train.py"
+    for place, code in _FILLED.items():
+        assert place in text
+        text = text.replace(place, code)
+    script = tmp_path / "train.py"
+    script.write_text(text.replace("num_workers=2", "num_workers=0"))
+    port = str(free_port())
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), "--max_steps", "3"],
+            env={
+                **os.environ, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            },
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in ("0", "1")
+    ]  # fmt: skip
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert outputs[0][0].count("step") == 3
