@@ -77,8 +77,8 @@ def _sharded(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Concl
             briefs.append("Sharding only the optimizer state is not enough.")
     because = (
         "All state of a parameter (parameters, gradients, optimizer state, copies) is divided over"
-        f" {run.plan.sharded_data_parallel_degree} GPUs: {gib(state_gib)} per GPU. shard_optimizer_state would not divide"
-        f" parameters and gradients. {alone}"
+        f" {run.plan.sharded_data_parallel_degree} GPUs: {gib(state_gib)} per GPU. shard_optimizer_state would not"
+        f" divide parameters and gradients. {alone}"
         f" {why_used(run, comparisons['nothing'], nothing, name='any sharding')}"
     )
     return used(

@@ -261,6 +261,19 @@ def meant(name: str, keywords: Collection[str]) -> str:
     return near[0] if near else ""
 
 
+_OF_PRICE = (
+    "region",
+    "aws_region",
+    "spot",
+    "use_spot",
+    "use_spot_instances",
+    "savings_plan",
+    "capacity_block",
+    "discount",
+)
+"""Names of what changes only the price."""
+
+
 def hint(name: str, keywords: Collection[str], value: Any = None, spelled: Callable[[str], str] = str) -> str:
     """Return the meaning of an unknown keyword: ``did you mean max_days=2 (days)?``; empty if nothing is near."""
     plain = name.lower().replace("-", "_")
@@ -269,6 +282,11 @@ def hint(name: str, keywords: Collection[str], value: Any = None, spelled: Calla
         is_number = isinstance(number, int | float) and not isinstance(number, bool)
         days = f"={float(number or 0) * DAYS_OF[plain]:g}" if is_number else ""
         return f"did you mean {spelled('max_days')}{days} (days)?"
+    if plain in _OF_PRICE and "usd_per_hour" in keywords:
+        return (
+            f"prices are on demand in us-east-1: pass {spelled('usd_per_hour')}, what you pay per instance and hour there"
+            " (spot, a savings plan, another region)."
+        )
     if plain in ("batch", "bs"):
         return (
             f"{spelled('global_batch_size')} is the samples per step of the cluster, {spelled('batch_size')} those per"
