@@ -284,7 +284,7 @@ def hint(name: str, keywords: Collection[str], value: Any = None, spelled: Calla
         return f"did you mean {spelled('max_days')}{days} (days)?"
     if plain in _OF_PRICE and "usd_per_hour" in keywords:
         return (
-            f"prices are on demand in us-east-1: pass {spelled('usd_per_hour')}, what you pay per instance and hour there"
+            f"prices are on demand in us-east-1: pass {spelled('usd_per_hour')}, what you pay per instance and hour"
             " (spot, a savings plan, another region)."
         )
     if plain in ("batch", "bs"):
