@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import table
 from smp_advisor.review.reading.values import Argument, Constant, External, Function, Item, Member, Result, options
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.conditions import Conditions
@@ -194,11 +195,13 @@ def _resumes_a_part(context: Context) -> Iterator[Hit]:
     for call in _resumes(context):
         for trainer in makers(call.receiver):
             for model in makers(trainer.argument("model", 0)):
-                named = constant(model.argument("pretrained_model_name_or_path", 0)) or ""
-                text = re.sub(r"[^a-z0-9]", "", f"{model.name}{named}".lower())
+                source_name = constant(model.argument("pretrained_model_name_or_path", 0)) or ""
+                text = re.sub(r"[^a-z0-9]", "", f"{model.name}{source_name}".lower())
                 family = next((name for name in known_names("saved_under_other_names") if name in text), "")
                 if family and trainer.name.startswith(("transformers.", "trl.")):
-                    shown: dict[str, object] = {"family": named or model.name.split(".from_")[0].rpartition(".")[2]}
+                    shown: dict[str, object] = {
+                        "family": source_name or model.name.split(".from_")[0].rpartition(".")[2]
+                    }
                     yield Hit(call.module, call.node, shown, severity=severity)
 
 
@@ -265,18 +268,8 @@ def _items(value: Value) -> list[Value]:
     return list(getattr(value, "items", ()) or [value])
 
 
-_MODULES: dict[str, tuple[str, ...]] = {
-    "separate": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-    "fused": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
-    "gpt2": ("c_attn", "c_proj", "c_fc", "attn.c_attn", "attn.c_proj"),
-    "phi3": ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
-}
-_FAMILIES = {
-    "llama": "separate", "qwen2": "separate", "qwen3": "separate", "mistral": "separate", "gemma": "separate",
-    "tinyllama": "separate", "smollm": "separate", "falcon": "fused", "gpt-neox": "fused", "pythia": "fused",
-    "bloom": "fused", "gpt2": "gpt2", "phi-3": "phi3", "qwen2.5": "separate", "codellama": "separate",
-}  # fmt: skip
-_COMMON = ("lm_head", "embed_tokens", "wte", "all-linear", "embed_in", "embed_out", "score", "classifier")
+_ADAPTED: dict[str, Any] = table("smp_advisor.review.scripts", "data/names.toml")["adapted"]
+_FAMILIES: dict[str, str] = _ADAPTED["families"]
 
 
 @check("TRN724")
@@ -295,7 +288,9 @@ def _modules_of_the_family(context: Context) -> Iterator[Hit]:
     styles = {style for name in names for family, style in _FAMILIES.items() if name.startswith(family)}
     if len(styles) != 1 or not all(any(name.startswith(family) for family in _FAMILIES) for name in names):
         return
-    have = {part for name in _MODULES[styles.pop()] for part in (name, name.rpartition(".")[2])} | set(_COMMON)
+    have = {part for name in _ADAPTED[styles.pop()] for part in (name, name.rpartition(".")[2])} | set(
+        _ADAPTED["common"]
+    )
     for call in context.trace.calls:
         if not call.reached or not call.name.endswith(".LoraConfig"):
             continue
