@@ -126,6 +126,19 @@ def test_special_files_and_impossible_names_are_refused_in_one_sentence(tmp_path
             files.user_path(name, AdvisorError)
 
 
+def test_json_of_too_many_or_too_deep_values_is_an_error_of_its_text(tmp_path):
+    log, calibration, config = tmp_path / "train.log", tmp_path / "calibration.json", tmp_path / "config.json"
+    for text in ("[" * 100_000, f"[{'1,' * 1_000_001}1]", '{"a":' * 100_000):
+        with pytest.raises(ValueError, match="too "):
+            files.json_values(text)
+        for file, read in ((calibration, smp_advisor.load_calibration), (config, smp_advisor.Model.from_config)):
+            file.write_text(text)
+            with pytest.raises(AdvisorError, match=re.escape(str(tmp_path))):
+                read(file)
+        log.write_text(f"step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n{text}\n")
+        assert smp_advisor.watch(log).step == 7
+
+
 def test_the_file_that_is_read_is_the_one_that_was_tested(tmp_path, monkeypatch):
     (tmp_path / "inside").mkdir()
     (tmp_path / "secret").write_text("secret")

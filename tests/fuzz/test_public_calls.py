@@ -48,7 +48,8 @@ def _points(folder: Any) -> tuple[dict[str, object], dict[str, dict[str, Any]]]:
         "Cluster": advice.cluster, "Estimate": advice.estimate, "Failure": failure,
         "Finding": smpa.Finding(id="A1", severity="error", line=1, column=1, **finding),
         "Instance": advice.cluster.instance, "Job": advice.job, "Model": advice.model, "Overheads": smpa.Overheads(),
-        "Plan": advice.plan, "Profile": smpa.profile("1B"), "Run": smpa.watch(log), "Stack": smpa.stacks()["custom"],
+        "Plan": advice.plan, "Profile": smpa.profile("1B"), "Run": smpa.watch(log),
+        "Stack": next(iter(smpa.stacks().values())),
         "Rehearsal": smpa.Rehearsal(script="x", processes=2, outcome="ran", updates=1, findings=()),
     }  # fmt: skip
     state, path = {"state": advice.controls}, {"path": folder / "a.json"}
@@ -60,6 +61,7 @@ def _points(folder: Any) -> tuple[dict[str, object], dict[str, dict[str, Any]]]:
         **{f"Advice.{name}": {"name": "a"} for name in ("forget", "keep", "load")},
         **{f"Advice.{name}": {"callback": print} for name in ("observe", "unobserve")},
         "Advice.of": {"request": advice.request}, "Advice.save": path, "Advice.settle": state,
+        "Advice.mark": {"done": made["Rehearsal"]},
         "Advice.renew": {"value": advice.recommended, "summary": "x"}, "Advice.search": {"changes": {}},
         **{f"Adapter.{name}": {"model": advice.model}
            for name in ("adapts_experts", "applied_to", "base_bytes", "is_refused", "parameter_count")},
@@ -132,6 +134,7 @@ def test_wrong_arguments_are_refused_in_one_sentence(tmp_path, monkeypatch):
         arguments = works.get(name, {})
         if not arguments and is_dataclass(instance):
             arguments = {entry.name: getattr(instance, entry.name) for entry in fields(instance) if entry.init}
+        assert name in CHILDREN or not _refuses(name, lambda call=call, arguments=arguments: call(**arguments)), name
         for argument in _names(call) if name not in CHILDREN else ():
             for value in WRONG if (name, argument) not in LONG else ():
                 wrong = {**arguments, argument: value}
