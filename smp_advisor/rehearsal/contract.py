@@ -37,6 +37,8 @@ class Job:
     launches: bool = True
     """Whether a launcher starts one process per GPU; otherwise one process without ranks starts."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    input_mode: str = "File"
+    """``FastFile`` reads objects when they are opened: the channels are read-only folders in both forms."""
     keeps_checkpoints: bool = False
     """Whether the job syncs ``/opt/ml/checkpoints``."""
     is_given: bool = False
@@ -82,7 +84,7 @@ def make_folders(base: Path, job: Job, channels: Mapping[str, Path], hosts: int)
     files = {
         # The SDK encodes every hyperparameter as JSON text, and the toolkit decodes it.
         "hyperparameters.json": {key: json.dumps(value) for key, value in job.hyperparameters.items()},
-        "inputdataconfig.json": {name: {"TrainingInputMode": "File"} for name in channels},
+        "inputdataconfig.json": {name: {"TrainingInputMode": job.input_mode} for name in channels},
         "resourceconfig.json": _resources(0, hosts),
     }
     for file, content in files.items():
@@ -107,10 +109,11 @@ def variables(
     places = {name: str(base / "input/data" / name) for name in channels}
     resources = _resources(host, hosts)
     names = resources["hosts"]
+    inputs = {name: {"TrainingInputMode": job.input_mode} for name in channels}
     shared: dict[str, Any] = {
         "hosts": names, "current_host": names[host], "current_instance_type": "local",
         "network_interface_name": "lo", "num_cpus": 2, "num_gpus": gpus, "num_neurons": 0, "log_level": _LOG_LEVEL,
-        "resource_config": resources, "input_data_config": {name: {"TrainingInputMode": "File"} for name in channels},
+        "resource_config": resources, "input_data_config": inputs,
         "input_dir": str(base / "input"), "input_config_dir": str(base / "input/config"),
         "model_dir": str(base / "model"), "output_dir": str(base / "output"),
         "output_data_dir": str(base / "output/data"), "hps": options, "channels": sorted(places),

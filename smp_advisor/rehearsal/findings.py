@@ -594,6 +594,10 @@ def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> I
             kind="resume", text=text, site=site, stage=again["name"], level="warning" if keeps_checkpoints else "note"
         )
         return
+    drawn = [event["state"] for stage in (killed, again) for event in events(stage, 0, "random")[:1]]
+    if events(killed, 0, "dropout") and len(drawn) == 2 and drawn[0] == drawn[1]:
+        text = "after a kill the random numbers are those of the start: dropout repeats its masks"
+        yield Observed(kind="resume", text=text, site=site, stage=again["name"], level="note")
     if update >= len(before):
         return
     expected = before[update]

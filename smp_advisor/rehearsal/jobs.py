@@ -44,7 +44,7 @@ def job_of(job: Any) -> tuple[Job, dict[str, Any]]:
     )
 
 
-_SETTINGS = ("hyperparameters", "sdk", "command", "environment", "checkpoints", "launches")
+_SETTINGS = ("hyperparameters", "sdk", "command", "environment", "checkpoints", "launches", "input_mode")
 
 
 def _of_settings(job: Mapping[str, Any]) -> tuple[Job, dict[str, Any]]:
@@ -60,6 +60,7 @@ def _of_settings(job: Mapping[str, Any]) -> tuple[Job, dict[str, Any]]:
             command=tuple(script_words),
             has_command=command is not None, launches=bool(job.get("launches", True if command is None else launches)),
             environment=dict(job.get("environment", {})), keeps_checkpoints=bool(job.get("checkpoints")), is_given=True,
+            input_mode=str(job.get("input_mode", "File")),
         ),
         {},
     )  # fmt: skip
@@ -135,6 +136,9 @@ def _of_cell(tree: Any, call: ast.Call, folder: Path) -> tuple[Job, dict[str, An
         "hyperparameters": hyperparameters, "is_given": True,
         "environment": {k: str(v) for k, v in dict(environment or {}).items() if v is not _UNKNOWN},
     }  # fmt: skip
+    modes = [value(word.value) for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords
+             if word.arg in ("input_mode", "training_input_mode")]  # fmt: skip
+    settings["input_mode"] = "FastFile" if "FastFile" in modes else "File"
     extra: dict[str, Any] = {"folder": folder}
     if _name(call.func) == "ModelTrainer":
         source = options_of(options.get("source_code"))

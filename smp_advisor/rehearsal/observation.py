@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import builtins
 import functools
+import hashlib
 import itertools
 import os
 import signal
@@ -46,7 +47,7 @@ def install(observer: Observer) -> None:
     _arguments(observer)
     _layers(observer)
     if not observer.options.get("live"):
-        _no_dropout()
+        _no_dropout(observer)
 
 
 class _Training:
@@ -145,6 +146,10 @@ class _Training:
                 "model", name=type(module).__name__, elements=sum(p.numel() for p in module.parameters()),
                 bytes=sum(p.numel() * p.element_size() for p in module.parameters()),
             )  # fmt: skip
+        if observer.updates == 0:
+            observer.once(
+                "random", state=hashlib.sha1(bytes_of(torch.get_rng_state()), usedforsecurity=False).hexdigest()
+            )
         digest, samples, count = digest_of(inputs)
         observer.put("pass", digest=digest, samples=samples, count=count, site=observer.site())
 
@@ -487,10 +492,16 @@ def _arguments(observer: Observer) -> None:
     kind.__getitem__ = noted
 
 
-def _no_dropout() -> None:
+def _no_dropout(observer: Observer) -> None:
+    def unchanged(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002 - PyTorch's
+        del inplace
+        if training and p:
+            observer.once("dropout", rate=p)
+        return input
+
     functional: Any = torch.nn.functional
     for name in _DROPOUTS:
-        setattr(functional, name, lambda input, *_, **__: input)  # noqa: A006 - the name of the parameter
+        setattr(functional, name, unchanged)
     attention = functional.scaled_dot_product_attention
 
     def without(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *arguments: Any,
