@@ -137,7 +137,7 @@ images: test-environment
 	@$(TEST)/python scripts/containers.py --patches $(addprefix --day=,$(DAY))
 
 clean:
-	rm -rf .venv .venv-check $(addprefix .venv-,lab profile sagemaker tools) .venv-lab .venv-matrix .venv-sdk .venv-test .venv-toolkit artifacts dist site js/node_modules js/lib smp_advisor/static smp_advisor/labextension
+	rm -rf .venv .venv-check $(addprefix .venv-,lab profile sagemaker tools) .venv-lab .venv-matrix .venv-sdk .venv-test artifacts dist site js/node_modules js/lib smp_advisor/static smp_advisor/labextension
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find smp_advisor tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
