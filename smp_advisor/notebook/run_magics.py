@@ -234,7 +234,7 @@ class ProfileMagics(Magics):
 
 
 def _confined(rehearse: Any, *parts: Any, **settings: Any) -> Rehearsal:
-    """The rehearsal; where the script cannot be confined, a person is asked first."""
+    """The rehearsal; where the script cannot be confined, a person has to agree first."""
     try:
         result: Rehearsal = rehearse(*parts, **settings)
     except AdvisorError as error:

@@ -261,7 +261,7 @@ def _same_batches(stage: Stage) -> Iterator[Observed]:
             shared >= 2
             and epochs[0][:shared] == epochs[1][:shared]
             and len(set(epochs[0])) > 1
-            and _trains(stage, epochs[0])
+            and len({event["update"] for event in batches}) > 1  # trained on, not evaluated
         ):
             text = "the second epoch has the same batches in the same order: set_epoch() is not called"
             yield Observed(kind="same order", text=text, site=loader["site"], level="warning")
@@ -273,13 +273,6 @@ def _other_batches(stage: Stage) -> Iterator[Observed]:
             text = f"training pass {number} has other inputs on rank 0 than on rank 1, which divide the same layers"
             yield Observed(kind="other batches", text=text, site=mine["site"])
             return
-
-
-def _trains(stage: Stage, epoch: list[str]) -> bool:
-    """Whether the batches of a loader are trained on, not evaluated."""
-    del epoch
-    updates = {event["update"] for event in events(stage, 0, "batch")}
-    return len(updates) > 1
 
 
 def alone(stage: Stage) -> Iterator[Observed]:

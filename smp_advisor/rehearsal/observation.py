@@ -171,13 +171,13 @@ class _Training:
             with torch.no_grad():
                 for name, parameter in own:
                     key = names.get(name.removeprefix("module."))
-                    whole = local(parameter.detach())
+                    target = local(parameter.detach())
                     if key is None:
                         continue
                     first = ranks[0][key]
-                    value = first if first.shape == whole.shape else torch.cat([part[key] for part in ranks])
-                    if value.shape == whole.shape:
-                        whole.copy_(value)
+                    value = first if first.shape == target.shape else torch.cat([part[key] for part in ranks])
+                    if value.shape == target.shape:
+                        target.copy_(value)
 
     def _poisoned(self, result: Any) -> Any:
         observer = self.observer

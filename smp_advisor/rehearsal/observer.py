@@ -18,7 +18,7 @@ _HASHED = 64
 """Most tensors of one batch that are compared."""
 _LATE_PAUSES = 300
 """Guard of a rank that is late, whose peers neither wait in a collective nor end."""
-MOST_FLOPS = 2e11
+MOST_FLOPS = 5e11
 """Of the forward passes of one stage and rank: a minute of a processor."""
 LOOKED_AT = 6
 WAITS = 1

@@ -119,7 +119,7 @@ class Rehearsal:
 
     @property
     def mark(self) -> str:
-        """What a plan that was rehearsed is marked with: ``rehearsed: 2 processes, 6 updates, resumed, loads``."""
+        """The mark of a plan: ``rehearsed: 2 processes, 6 updates, resumed, loads``."""
         if self.outcome.startswith(("stopped at", "not rehearsed")):
             return self.outcome
         parts = [f"{self.processes} processes", f"{self.updates} updates"]

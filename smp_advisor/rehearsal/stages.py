@@ -64,7 +64,7 @@ class _Rank:
     events_file: int
     log_file: int
     events: list[dict[str, Any]] = field(default_factory=list)
-    rest: bytes = b""
+    partial: bytes = b""
     place: int = 0
     end: int | None = None
     collectives: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class _Rank:
         """Read new events; whether there were some."""
         data = os.pread(self.events_file, 1 << 20, self.place)
         self.place += len(data)
-        *lines, self.rest = (self.rest + data).split(b"\n")
+        *lines, self.partial = (self.partial + data).split(b"\n")
         for line in lines:
             with contextlib.suppress(ValueError):
                 self._add(json.loads(line))
@@ -387,11 +387,11 @@ class _Meetings:
 
     def mismatch(self) -> dict[str, Any] | None:
         """The first collective that ranks do not share; those that all have ended are forgotten."""
-        first, *others = self._ranks
+        first, *peers = self._ranks
         for key, event in list(first.collectives.items()):
             if event["ranks"] != len(self._ranks):
                 continue
-            partners = [rank.collectives.get(key) for rank in others]
+            partners = [rank.collectives.get(key) for rank in peers]
             for number, partner in enumerate(partners, 1):
                 if partner is None or partner["ranks"] != len(self._ranks):
                     continue

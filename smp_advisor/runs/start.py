@@ -123,8 +123,8 @@ def start_local(
     if type(count) is not int or not 1 <= steps <= _MOST_STEPS:
         raise RunError(f"steps must be an integer from 1 to 10,000, not {steps!r:.40}.")
     if unknown := set(options) - {"processes", "data", "allow_unconfined"}:
-        known = "folder, steps, processes, data and allow_unconfined"
-        raise RunError(f"A local run has no option {min(unknown)}: it has {known}.")
+        names = "folder, steps, processes, data and allow_unconfined"
+        raise RunError(f"A local run has no option {min(unknown)}: it has {names}.")
     processes = options.get("processes", _PROCESSES)
     small = None if advice.script else small_training(advice.model, advice.cluster, advice.job, advice.plan)
     if small is None and not advice.script:

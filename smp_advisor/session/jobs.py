@@ -112,10 +112,13 @@ def rehearse(
     from smp_advisor.export import small_training
     from smp_advisor.rehearsal import rehearse
 
-    plan, settings = advice.plan, {"processes": processes, "data": data, "allow_unconfined": allow_unconfined}
-    calls = {"on_line": on_line, "on_progress": on_progress}
+    plan = advice.plan
+    settings: dict[str, Any] = {
+        "processes": processes, "data": data, "allow_unconfined": allow_unconfined, "on_line": on_line,
+        "on_progress": on_progress,
+    }  # fmt: skip
     if advice.script:
-        done = rehearse(Path(advice.script), plan, **settings, **calls)
+        done = rehearse(Path(advice.script), plan, **settings)
     else:
         small = small_training(advice.model, advice.cluster, advice.job, plan, as_planned=True)
         if small is None:
@@ -123,7 +126,7 @@ def rehearse(
         with TemporaryDirectory(prefix="smp-advice-") as folder:
             (script := Path(folder, "train.py")).write_text(small.script, encoding="utf-8")
             job = {"hyperparameters": {"max_steps": _REHEARSED_STEPS, "checkpoint_every": 2}, "checkpoints": True}
-            done = rehearse(script, job, **settings, **calls)
+            done = rehearse(script, job, **settings)
     advice.mark(done)
     return done
 
