@@ -101,6 +101,14 @@ def failures(stage: Stage) -> Iterator[Observed]:
                 return
 
 
+def bad_batch(stage: Stage) -> Iterator[Observed]:
+    """A batch after which ranks part; a script that ends on every rank at the same line has decided to."""
+    errors = [events(stage, rank, "error")[-1:] for rank in ranks_of(stage)]
+    if all(errors) and len({(error[0]["name"], error[0]["site"]) for error in errors}) == 1 and not stage["verdict"]:
+        return
+    yield from (replace(entry, kind="bad batch") for entry in failures(stage))
+
+
 def _kind_of(stage: Stage, error: Event, failing: set[int]) -> str:
     if stage["nodes"] > 1:
         return "node"
@@ -580,8 +588,8 @@ def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> I
         if apart_now is not None:
             yield replace(apart_now, kind="resume", text=f"after a kill {apart_now.text}", stage=again["name"])
             return
-    update = matches[-1]
-    if update == 0:
+    update = next((n for n in reversed(matches) if n < len(before) and _continues(before[n], after)), matches[-1])
+    if update == 0 or (0 in matches and not after["states"]):
         text = f"after a kill the script starts from zero: {name} is in /opt/ml/checkpoints, and is not read"
         yield Observed(
             kind="resume", text=text, site=site, stage=again["name"], level="warning" if keeps_checkpoints else "note"
@@ -609,6 +617,12 @@ def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> I
             f"{expected['rates'][0]:.4g} without it"
         )
         yield Observed(kind="resume", text=text, site=site, stage=again["name"])
+
+
+def _continues(expected: Event, after: Event) -> bool:
+    """Whether an update has the state and the rates of another: with a rate of zero, parameters alone do not decide."""
+    same_rates = all(_near(a, b, 1e-4) for a, b in zip(expected["rates"], after["rates"], strict=False))
+    return same_rates and bool(expected["states"]) == bool(after["states"])
 
 
 def _same_figures(first: Any, second: Any) -> bool:

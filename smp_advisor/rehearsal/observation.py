@@ -237,7 +237,8 @@ class _Training:
         kill_after = observer.options.get("kill_after")
         if kill_after and observer.updates >= kill_after and observer.saved:
             observer.put("killed")
-            os.kill(os.getpid(), signal.SIGKILL)
+            while True:  # ended from outside, once what it saves in the background is written
+                signal.pause()
         if observer.updates >= observer.options["most"]:
             raise Ended
 

@@ -358,7 +358,7 @@ def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> li
         of_nodes = [*judge.nodes(nodes, first)]
         findings += of_nodes or ([] if judge.not_rehearsed(nodes) else [*judge.failures(nodes)])
     if (bad := stages.get("a bad batch on the last rank")) is not None and not judge.not_rehearsed(bad):
-        findings += [replace(entry, kind="bad batch") for entry in judge.failures(bad)]
+        findings += judge.bad_batch(bad)
     killed, again = stages.get("killed after a save"), stages.get("resumed")
     if killed is not None:
         if again is not None and not judge.not_rehearsed(again):

@@ -277,6 +277,9 @@ class _Rehearsed:
                 break
             verdict = meetings.mismatch() or _waits_for_ended(ranks) or _heavy(ranks)
             if verdict is None and not any(moved) and still.observe([rank.pid for rank in alive]) >= _STILL:
+                if any(event["kind"] == "killed" for rank in ranks for event in rank.events):
+                    used += _end([rank for rank in ranks if rank.end is None])
+                    break
                 verdict = _asleep(ranks)
             if verdict is None and time.monotonic() - begun > guard:
                 verdict = {"code": "guard", "text": f"the guard of {guard:.0f} seconds struck"}

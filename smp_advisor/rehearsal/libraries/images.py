@@ -38,7 +38,9 @@ class Images(torch.utils.data.Dataset[Any]):
         shape = (_DIFFERENT, side, side) if channels == 1 else (_DIFFERENT, side, side, channels)
         self.data = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
         self._labels = [row % labels for row in range(_DIFFERENT)]
-        self.targets = [self._labels[row % _DIFFERENT] for row in range(self._length)]
+        targets = [self._labels[row % _DIFFERENT] for row in range(self._length)]
+        # Tensors in the data sets of digits, lists in those of CIFAR.
+        self.targets: Any = torch.tensor(targets) if "MNIST" in name.upper() else targets
         self.classes = [str(number) for number in range(labels)]
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
 
