@@ -58,7 +58,8 @@ Written by `python -m benchmarks.exported_jobs`, which exports each job of `expo
 its script on two processes over gloo without a GPU (FSDP2 with the code of accelerate and of PyTorch), ends it after
 {steps} steps, runs it again from the checkpoint of step 2, loads the model that it leaves, and generates.
 
-Packages: {packages}.
+Packages: {packages}. Four rows were also run with transformers 5.24.0, and
+are right: llama tied and gemma2 DPO with FSDP, LoRA of qwen3_moe, QLoRA of gpt_oss.
 
 - starts: the script ends without an error; names: all processes have the same parameters;
 - loss: it falls; resumes: the losses of steps 3 and 4 are the same after a start from step 2;

@@ -168,6 +168,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"all: {processor_seconds():.0f} s of a processor")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def day() -> Iterator[None]:
+    """The day of the table is the day of every answer: images keep their patches while tests are kept."""
+    from smp_advisor.cluster import containers
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(containers, "today", containers.table_date)
+        yield
+
+
 @pytest.fixture
 def fast_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks that run 1,000 times faster, as on a machine that is as much slower: no result depends on them."""

@@ -252,3 +252,12 @@ def test_a_record_that_was_stored_first_is_read_from_its_table():
     row = rows("smp_advisor.cluster", "data/instances.csv")[0]
     read = columns(Instance, row)
     assert {name: getattr(instance(row["instance_type"]), name) for name in read} == read
+
+
+def test_patches_end_by_the_day_of_the_answer(monkeypatch):
+    newest = patched_pytorch(instance("ml.p5.48xlarge"))
+    monkeypatch.setattr("smp_advisor.cluster.containers.today", lambda: newest.end_of_support)
+    assert newest.is_patched
+    monkeypatch.setattr("smp_advisor.cluster.containers.today", lambda: "2099-01-01")
+    assert not newest.is_patched
+    assert patched_pytorch(instance("ml.p5.48xlarge")) is None
