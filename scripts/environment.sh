@@ -30,8 +30,11 @@ if [ "$installed" != "$wanted" ]; then
 fi
 
 if [ "$group" = unit ]; then
+  # The widget reads its files when it is imported; empty ones until the front end is built.
+  mkdir -p smp_advisor/static
+  touch smp_advisor/static/widget.js smp_advisor/static/widget.css
   if [ "$installed" != "$wanted" ]; then
-    SKIP_JUPYTER_BUILDER=1 "$venv/bin/python" -m pip install --quiet --constraint constraints.txt --editable ".[$extras]"
+    SKIP_JUPYTER_BUILDER=1 "$venv/bin/python" -m pip install --quiet --constraint constraints.txt --editable ".${extras:+[$extras]}"
     echo "$wanted" >"$venv/.installed"
   fi
   exit
@@ -42,7 +45,7 @@ PATH="$PWD/$venv/bin:$PATH" scripts/frontend.sh
 if [ "$installed" != "$wanted" ]; then
   extension="$venv/share/jupyter/labextensions/smp-advisor"
   rm -rf "$extension" # before pip could follow the link below and replace what was built
-  SKIP_JUPYTER_BUILDER=1 "$venv/bin/python" -m pip install --quiet --no-build-isolation --constraint constraints.txt --editable ".[$extras]"
+  SKIP_JUPYTER_BUILDER=1 "$venv/bin/python" -m pip install --quiet --no-build-isolation --constraint constraints.txt --editable ".${extras:+[$extras]}"
   # A link instead of pip's copy, so that JupyterLab loads the front end that was built last.
   rm -rf "$extension" && ln -s "$PWD/smp_advisor/labextension" "$extension"
   echo "$wanted" >"$venv/.installed"

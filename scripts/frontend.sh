@@ -20,7 +20,7 @@ if [ "$(cat node_modules/.locked 2>/dev/null)" != "$locked" ]; then
 fi
 
 sources=$(find . \( -name node_modules -o -name lib \) -prune -o -type f -print | LC_ALL=C sort | xargs cksum | cksum)
-if [ "$(cat node_modules/.built 2>/dev/null)" != "$sources" ] || [ ! -e ../smp_advisor/static/widget.css ] || [ ! -e ../smp_advisor/labextension/package.json ]; then
+if [ "$(cat node_modules/.built 2>/dev/null)" != "$sources" ] || [ ! -s ../smp_advisor/static/widget.css ] || [ ! -e ../smp_advisor/labextension/package.json ]; then
   echo "building the front end"
   npm run --silent build:prod
   echo "$sources" >node_modules/.built
