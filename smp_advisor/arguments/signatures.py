@@ -99,7 +99,7 @@ def _alike(value: object) -> tuple[object, ...] | None:
     kind = type(value)
     if kind is int or (kind is str and len(value) < _LONGEST):  # type: ignore[arg-type]
         return kind, value
-    if kind is bool or value is None:
+    if kind is bool or kind is float or value is None:
         return (kind,)
     own = kind.__module__.startswith("smp_advisor") and not isinstance(value, Mapping | list | tuple | str)
     return (kind,) if own else None
