@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smp_advisor.arguments import options
 from smp_advisor.costs.evaluate import seconds_columns
 from smp_advisor.costs.predictive import layout_draws
 from smp_advisor.costs.uncertainty import DIVISIONS, plan_divisions
@@ -266,7 +267,8 @@ def _speed_with(
 ) -> float | None:
     """The same by a search of its own with this global batch."""
     samples = tokens / model.sequence_length(job.sequence_length)
-    if samples < 1 or samples != int(samples) or {"batch_size", "microbatches"} & set(pins or {}):
+    most = options()["global_batch_size"].most
+    if not 1 <= samples <= most or samples != int(samples) or {"batch_size", "microbatches"} & set(pins or {}):
         return None
     result_with = search(
         model,

@@ -282,7 +282,9 @@ def nothing_fits(question: Question, result: SearchResult) -> NoPlanFitsError:
     cluster, model = request.cluster, request.model
     place = f"{cluster.nodes} x {cluster.instance.name}"
     if not result.plans_enumerated:
-        return NoPlanFitsError(_no_plan(request, place), ways_out(question, None))
+        is_limited = request.job.global_batch_size is None and not request.pins  # no other cluster is a remedy
+        ways = WaysOut(request=request, nearest_gib=None, ways=()) if is_limited else ways_out(question, None)
+        return NoPlanFitsError(_no_plan(request, place), ways)
     row = int(result.needed_gib.argmin())
     nearest, usable = float(result.needed_gib[row]), cluster.instance.usable_gpu_memory_gib
     ways, chance = ways_out(question, nearest), fit_probability(float(result.margin[row]))
@@ -319,4 +321,6 @@ def _no_plan(request: Request, place: str) -> str:
         samples = plural(job.global_batch_size, "sample")
         return sentence("search", "undivided_batch", samples=samples, place=place, freed=freed, multiple=multiple)
     most = batch_limit(request.model, job)
-    return sentence("search", "no_plan_left" if pinned else "no_sample", place=place, pinned=pinned, most=most, job=job)
+    fewer = ", or use fewer nodes" if request.cluster.nodes > 1 else ""
+    key = "no_plan_left" if pinned else "no_sample"
+    return sentence("search", key, place=place, pinned=pinned, most=most, job=job, fewer=fewer)

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import smp_advisor
 from smp_advisor.advice.request import within_usual_batch
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
 from smp_advisor.costs.world import World
-from smp_advisor.errors import PlanError
+from smp_advisor.errors import NoPlanFitsError, PlanError
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import COLUMNS, layout_of
@@ -362,3 +363,16 @@ def test_pins_hold_and_undistributed_families_have_no_tensor_parallelism() -> No
     cluster = Cluster("ml.p4d.24xlarge", 64)
     with pytest.raises(PlanError, match="more than 1,500,000 plans: set a global batch"):
         enumerate_plans(Model.from_parameters(175e9), cluster, Job(max_tokens_per_step=10**15))
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_limit_below_one_sample_per_replica_is_named_with_what_the_user_can_change(nodes):
+    with pytest.raises(NoPlanFitsError, match="max_tokens_per_step") as refusal:
+        smp_advisor.advise("7B", "ml.p5.48xlarge", instance_count=nodes, max_tokens_per_step=1)
+    assert ("fewer nodes" in str(refusal.value)) == (nodes > 1)
+    assert not refusal.value.ways_out.ways
+
+
+def test_the_largest_global_batch_is_compared_with_no_larger_one():
+    advice = smp_advisor.advise("125m", "ml.p5.48xlarge", global_batch_size=10**9, library="ddp")
+    assert advice.estimate.global_batch_size == 10**9
