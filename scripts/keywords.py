@@ -54,14 +54,14 @@ def text() -> str:
     """Return the text of the stub."""
     plans: dict[str, str] = {}
     for record in libraries():
-        plans |= {entry.name: str(entry.type) for entry in fields(record.plan)}
+        plans |= _types(record.plan)
     del plans["library"]
-    job = {entry.name: str(entry.type) for entry in fields(Job)} | {"usd_per_hour": "float | str"}
+    job = _types(Job) | {"usd_per_hour": "float | str"}
     job |= _SHAPE | {"activation": "str | None"}
-    options = {entry.name: str(entry.type).replace("tuple[str, ...]", "Sequence[str]") for entry in fields(JobOptions)}
+    options = {name: kind.replace("tuple[str, ...]", "Sequence[str]") for name, kind in _types(JobOptions).items()}
     own = {name: kind for name, kind in job.items() if name not in plans}
     single = {name: kind for name, kind in plans.items() if name not in {*vars(Plan), *_OF_EVERY_PLAN}}
-    hardware = {entry.name: str(entry.type) for entry in fields(Instance)} | {"nvlink": "bool"}
+    hardware = _types(Instance) | {"nvlink": "bool"}
     optional = {name: hardware[name] for name in OPTIONAL}
     parts = (
         _class("PlanFields", "Fields of single libraries, which a plan of another one does not have.", single),
@@ -71,6 +71,12 @@ def text() -> str:
         _class("JobOptionSettings(TypedDict, total=False)", "Fields of `JobOptions`.", options),
     )
     return "\n".join((_HEAD, *parts))
+
+
+def _types(kind: type) -> dict[str, str]:
+    """Return the annotations of a dataclass as they are written; those of its fields may be resolved by others."""
+    names = {entry.name for entry in fields(kind)}
+    return {name: text for name, text in kind.__annotations__.items() if name in names}
 
 
 def _class(name: str, doc: str, annotations: Mapping[str, str]) -> str:
