@@ -90,6 +90,7 @@ def decisive(advice: Recommendation) -> tuple[str, str]:
     """Adapter, library, techniques and batch of the recommended plan, and the certainty of the choice."""
     titles = [rung.title for rung in ladder_of(advice).rungs]
     techniques = (", ".join(titles[1:]) or titles[0]).replace("sharded data parallelism", "sharding")
+    techniques = techniques.replace(", which the library requires", "")
     certain = certainty_in_short(advice.decision)
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} with "
     carried = f"{trained}{schema(advice.plan.library).name}: {techniques}, batch size {advice.plan.batch_size}"

@@ -186,9 +186,9 @@ def call_of_inputs(advice: Recommendation) -> str:
 
 def measured(learned: Summary) -> str:
     """By which runs the figures are corrected, and from what to what."""
+    (label, before, after), *_ = learned.changes
     runs = ", ".join(source for source, _ in learned.runs)
-    changes = "; ".join(f"{label.lower()} {before} → {after}" for label, before, after in learned.changes[:2])
-    return f"by {runs}: {changes}." if changes else f"by {runs}."
+    return f"by {runs}: {label[:1].lower()}{label[1:]} {before} → {after}."
 
 
 def recommendation(advice: Recommendation) -> Data:

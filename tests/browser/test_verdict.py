@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+import smp_advisor as smpa
 from tests.notebook.advice import PIPELINE, make_advice
 
 from .test_view import NOTHING_CLIPPED, memory, open_details, violations_in_both_themes
@@ -114,6 +115,18 @@ def test_nothing_moves_and_nothing_is_cut_off(host, width):
     for tab in page.view.get_by_role("tab").all():
         tab.click()
         assert page.view.evaluate(NOTHING_CLIPPED) == []
+
+
+INSIDE = """
+view => [...view.querySelectorAll('.smp-stairs li > span')].every(words =>
+  words.offsetWidth > 0 && words.offsetLeft + words.offsetWidth <= words.parentElement.clientWidth + 1)
+"""
+
+
+def test_the_words_of_the_stairs_are_on_the_page_where_the_first_plan_fits(host):
+    page = host(smpa.advise("1.3B", "ml.p4d.24xlarge", instance_count=2, library="fsdp"))
+    page.settle()
+    assert page.view.evaluate(INSIDE)
 
 
 BASELINE = """

@@ -107,14 +107,14 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const measure = button('smp-button smp-small', 'Measure this', () => exporter.insertKind('probe'));
   measure.title = 'Insert the cell of a short job that measures this step on one or two nodes';
   const tabs = new Tabs(view)
-    .add('time', 'Step time', stacked('smp-costs', html('costs'), fixed(measure)))
-    .add('why', 'Why', html('why'))
+    .add('time', 'Step time', stacked('smp-costs', html('costs', 'Step time and memory by part'), fixed(measure)))
+    .add('why', 'Why', html('why', 'Reasons'))
     .add('clusters', 'Other clusters', clustersPanel(view, connection, changes => workload.change(changes)))
     .add('alternatives', 'Plans', alternativesPanel(view, connection, session))
     .add('compare', 'Compare', new Compare(view, connection, session))
     .add('script', 'Your script', stacked('smp-script', exporter.preview, html('requirements'), new Checker(SCRIPT, view, connection), new Checker(CELL, view, connection)))
     .add('run', 'Start and watch', runPanel(view, connection, () => exporter.insertKind('worth')))
-    .add('facts', 'Facts', stacked('smp-more', html('facts'), html('ranks', 'Contents of every GPU')));
+    .add('facts', 'Facts', stacked('smp-more', html('facts', 'Figures and facts'), html('ranks', 'Contents of every GPU')));
   if (shown.has_modules) tabs.add('modules', 'Modules', modulesPanel(view, connection, session));
   const details = disclosure('smp-details', [element('b', '', 'Details'), ' ', element('span', 'smp-note', 'step time, why, other clusters, plans, script, start and watch, facts')], tabs.node);
   details.addEventListener('toggle', () => draw(session.screen));

@@ -43,7 +43,6 @@ export class Picture {
   }
 
   draw(screen: Screen): void {
-    this.width = this.stairs.clientWidth;
     const { costs } = screen.snapshot;
     this.node.classList.toggle('smp-older', screen.isWaiting || screen.problem !== '');
     this.node.dataset['fit'] = costs.fit;
@@ -57,6 +56,8 @@ export class Picture {
     const slots = this.slots(used);
     // A technique that is off takes nothing away: its row keeps the place, so that nothing below moves.
     const rungs = slots.map(name => used.find(([title], index) => keyOf(title, index) === name) ?? [`${name}: off`, null] as const);
+    this.slope.hidden = this.stairs.hidden = rungs.length < 2; // before it is measured
+    this.width = this.stairs.clientWidth;
     const sizes: number[] = [];
     rungs.forEach(([title, size], index) => sizes.push(title.endsWith(': off') ? sizes[index - 1]! : (size ?? sizes[index - 1] ?? 0)));
     const last = rungs.map(([title]) => !title.endsWith(': off')).lastIndexOf(true);
@@ -93,8 +94,10 @@ export class Picture {
       words.style.left = percent(start);
       words.classList.remove('smp-on-bar');
       if (isFlat && this.width && start * this.width + words.offsetWidth > this.width) {
-        words.style.left = percent(Math.max(0, 1 - words.offsetWidth / this.width - 0.006));
-        words.classList.toggle('smp-on-bar', isLast && need > usable);
+        const wide = words.offsetWidth / this.width + 0.006;
+        const isCovered = 1 - wide < within / most && wide < within / most;
+        words.style.left = percent(Math.max(0, (isCovered ? within / most : 1) - wide));
+        words.classList.toggle('smp-on-bar', isCovered || (isLast && need > usable));
       }
     });
     const [k, q] = [(size: number): number => (100 * size) / most, (size: number): number => Math.min(100, (100 * size) / (SCALE * usable))];
@@ -108,7 +111,6 @@ export class Picture {
     const line = this.slope.querySelector('line')!;
     line.setAttribute('x1', String(k(usable)));
     line.setAttribute('x2', String(q(usable)));
-    this.slope.hidden = this.stairs.hidden = rungs.length < 2;
   }
 
   private known: string[] = [];
