@@ -131,7 +131,7 @@ def arguments(stage: Stage, hyperparameters: dict[str, Any], *, reads_otherwise:
         } or refused:  # fmt: skip
             continue
         if not parsed:
-            if not reads_otherwise:
+            if not reads_otherwise and first_error(stage) is None:
                 yield Observed(kind="arguments", text=f"the hyperparameter {name} is read by nobody", level="warning")
             continue
         last = parsed[-1]

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from smp_advisor.rehearsal.libraries.images import Images
+from smp_advisor.rehearsal.libraries.rows import Metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -119,7 +120,7 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
         del path, target
         root = fullname.partition(".")[0]
-        if root == "torchvision" or root in _SILENT or fullname.startswith("torch.utils.tensorboard"):
+        if root in ("torchvision", "evaluate") or root in _SILENT or fullname.startswith("torch.utils.tensorboard"):
             self.observer.stand_in(f"{'tensorboard' if root == 'torch' else root}: not installed here")
             return ModuleSpec(fullname, self, is_package=True)
         return None
@@ -127,6 +128,8 @@ class _Finder(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         if spec.name == "torchvision":
             return _Lazy(spec.name, lambda name: self.images.get(f"torchvision.{name}", _Nothing(name)))
+        if spec.name == "evaluate":
+            return _Lazy(spec.name, lambda _: lambda *_, **__: Metric())
         return self.images.get(spec.name, _Nothing(spec.name))
 
     def exec_module(self, module: types.ModuleType) -> None:

@@ -40,7 +40,10 @@ class Images(torch.utils.data.Dataset[Any]):
         self._labels = [row % labels for row in range(_DIFFERENT)]
         targets = [self._labels[row % _DIFFERENT] for row in range(self._length)]
         # Tensors in the data sets of digits, lists in those of CIFAR.
-        self.targets: Any = torch.tensor(targets) if "MNIST" in name.upper() else targets
+        self.targets: Any = targets
+        if "MNIST" in name.upper():
+            self.targets = torch.tensor(targets)
+            self.data = self.data.repeat(-(-self._length // _DIFFERENT), 1, 1)[: self._length]
         self.classes = [str(number) for number in range(labels)]
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
 
