@@ -406,7 +406,8 @@ def _loaders(observer: Observer) -> None:
             chosen = {"batch_sampler": batch_sampler}
         else:
             if batch_size is not None:
-                batch_size = max(1, int(batch_size * observer.options.get("batch_times", 1)))
+                # Batch normalization requires two samples.
+                batch_size = max(min(2, batch_size), int(batch_size * observer.options.get("batch_times", 1)))
             chosen = {"batch_size": batch_size, "shuffle": shuffle, "sampler": sampler, "drop_last": drop_last}
         create(self, dataset, collate_fn=collate_fn, generator=generator, worker_init_fn=worker_init_fn, **chosen)
         self.rehearsed = next(numbers)
