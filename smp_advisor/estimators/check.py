@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments.signatures import checked
@@ -19,6 +20,7 @@ from smp_advisor.estimators.report import EstimatorReport, Reading
 from smp_advisor.libraries.library import library_with, require_library
 from smp_advisor.review.findings.catalog import catalog
 from smp_advisor.review.findings.finding import Finding, Fix
+from smp_advisor.review.findings.report import Coverage
 from smp_advisor.review.reading.source import Unresolved
 from smp_advisor.review.scripts.check import check_source
 
@@ -119,6 +121,7 @@ def check_estimator(
         document.pasted,
         text,
         _after_correction(document, text, terms),
+        coverage=_coverage(cases),
     )
 
 
@@ -173,6 +176,26 @@ def _findings(document: Document, hits: list[tuple[Case, Hit]]) -> tuple[Finding
     order = ("error", "warning", "info")
     return tuple(
         sorted(findings.values(), key=lambda entry: (entry.path, entry.line, order.index(entry.severity), entry.id))
+    )
+
+
+def _coverage(cases: list[Case]) -> Coverage | None:
+    """Rules that ran over the scripts of the jobs, and their calls that were not followed; None without a script."""
+    scripts = [case.received for case in cases if case.received is not None]
+    reports = [script.report for script in scripts]
+    parts = [report.coverage for report in reports if report.coverage is not None]
+    libraries = [name for coverage in parts for name in coverage.libraries]
+    outside = [name for coverage in parts for name in coverage.outside]
+    if not parts:
+        return None
+    names = ", ".join(sorted({script.path.name for script in scripts}))
+    left = sum(len(report.unresolved) for report in reports)
+    note = f"{left} places of {names} were not followed: check_script lists them."
+    return Coverage(
+        libraries=("jobs", *dict.fromkeys(libraries)),
+        parts=parts[0].parts,
+        assumed=(note,) if left else (),
+        outside=tuple(dict.fromkeys(outside)),
     )
 
 
