@@ -72,18 +72,17 @@ def built(value: Any) -> Any:
 ROWS = tomllib.loads(Path(__file__).with_name("refused.toml").read_text("utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("call", "row"),
-    [pytest.param(call, row, id=f"{call} {number}") for call, rows in ROWS.items() for number, row in enumerate(rows)],
-)
-def test_refused_in_one_sentence_and_accepted_once_it_is_heeded(call: str, row: dict[str, Any]) -> None:
+@pytest.mark.parametrize("call", ROWS)
+def test_refused_in_one_sentence_and_accepted_once_it_is_heeded(call: str, subtests: pytest.Subtests) -> None:
     function, error = CALLS[call]
-    with pytest.raises(error) as refusal:
-        function(**built(row["with"]))
-    sentence = str(refusal.value)
-    assert row["words"] in sentence
-    assert sentence.endswith((".", "?"))
-    assert "\n" not in sentence
-    assert len(sentence) < 600
-    if "instead" in row:
-        function(**built(row["with"] | row["instead"]))
+    for number, row in enumerate(ROWS[call]):
+        with subtests.test(f"row {number}"):
+            with pytest.raises(error) as refusal:
+                function(**built(row["with"]))
+            sentence = str(refusal.value)
+            assert row["words"] in sentence
+            assert sentence.endswith((".", "?"))
+            assert "\n" not in sentence
+            assert len(sentence) < 600
+            if "instead" in row:
+                function(**built(row["with"] | row["instead"]))

@@ -18,16 +18,17 @@ from smp_advisor.libraries.version import default_of, driving_versions
 from smp_advisor.session.storage import adapter
 
 
-@pytest.mark.parametrize("machine", instances(), ids=lambda machine: machine.name)
-def test_figures_are_plausible(machine):
-    assert machine.gpus in {1, 2, 4, 8}
-    assert 0.9 * machine.gpu_memory_gib < machine.usable_gpu_memory_gib < machine.gpu_memory_gib
-    assert (machine.intra_node_gb_per_s > 0) == (machine.gpus > 1)
-    assert machine.nvlink == (machine.intra_node_gb_per_s >= 300)
-    assert machine.inter_node_gbps > 0
-    assert machine.efa or not machine.gpudirect_rdma
-    assert machine.source
-    assert machine.price_note
+def test_figures_are_plausible(subtests):
+    for machine in instances():
+        with subtests.test(machine.name):
+            assert machine.gpus in {1, 2, 4, 8}
+            assert 0.9 * machine.gpu_memory_gib < machine.usable_gpu_memory_gib < machine.gpu_memory_gib
+            assert (machine.intra_node_gb_per_s > 0) == (machine.gpus > 1)
+            assert machine.nvlink == (machine.intra_node_gb_per_s >= 300)
+            assert machine.inter_node_gbps > 0
+            assert machine.efa or not machine.gpudirect_rdma
+            assert machine.source
+            assert machine.price_note
 
 
 def test_what_is_assumed_is_named():
@@ -154,13 +155,14 @@ def test_every_board_of_an_instance_has_the_figures_of_the_instance():
             assert machine.intra_node_gb_per_s == (board.nvlink_gb_per_s or board.pcie_gb_per_s)
 
 
-@pytest.mark.parametrize("board", gpus(), ids=lambda board: board.name)
-def test_figures_of_boards_are_plausible(board):
-    assert 0.9 * board.gpu_memory_gib < board.usable_gpu_memory_gib < board.gpu_memory_gib
-    assert board.fp8_tflops == 0 or 1.9 < board.fp8_tflops / board.peak_tflops < 2.1
-    assert 60 < board.peak_tflops < 3000
-    assert 250 < board.hbm_gb_per_s < 10_000
-    assert 50 < board.board_watts < 1500
+def test_figures_of_boards_are_plausible(subtests):
+    for board in gpus():
+        with subtests.test(board.name):
+            assert 0.9 * board.gpu_memory_gib < board.usable_gpu_memory_gib < board.gpu_memory_gib
+            assert board.fp8_tflops == 0 or 1.9 < board.fp8_tflops / board.peak_tflops < 2.1
+            assert 60 < board.peak_tflops < 3000
+            assert 250 < board.hbm_gb_per_s < 10_000
+            assert 50 < board.board_watts < 1500
 
 
 ROOT = Path(__file__).parents[2]

@@ -82,13 +82,16 @@ CORRECT = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id}-{case.name}")
-def test_the_defect_is_found_at_its_line(case):
-    report = check_estimator(case.firing)
-    found = [one for one in report if one.id == case.id]
-    assert found, str(report)
-    assert any((case.at or case.new) in one.text and one.severity == case.severity for one in found), str(report)
-    assert all(one.message and one.consequence and one.remedy and one.source_url for one in found)
+def test_the_defect_is_found_at_its_line(subtests):
+    for case in CASES:
+        with subtests.test(f"{case.id} {case.name}"):
+            report = check_estimator(case.firing)
+            found = [one for one in report if one.id == case.id]
+            assert found, str(report)
+            assert any((case.at or case.new) in one.text and one.severity == case.severity for one in found), str(
+                report
+            )
+            assert all(one.message and one.consequence and one.remedy and one.source_url for one in found)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.mended], ids=lambda case: f"{case.id}-{case.name}")

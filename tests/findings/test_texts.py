@@ -12,7 +12,7 @@ import smp_advisor
 from scripts.pages.checks import checks_page, page_of, section_page
 from smp_advisor import check_estimator, check_script
 from smp_advisor.core.files import data_file
-from smp_advisor.review.findings.catalog import Check, Example, Wording, catalog, sections
+from smp_advisor.review.findings.catalog import Check, Wording, catalog, sections
 from smp_advisor.review.findings.code_hosts import as_sarif
 from smp_advisor.review.findings.finding import Finding
 from smp_advisor.review.findings.report import Report
@@ -48,15 +48,16 @@ def test_the_page_is_the_generated_one(root: Path) -> None:
         assert not re.search(r"[{}…]|\*\.\*", CODE.sub("", page))
 
 
-@pytest.mark.parametrize(("check", "variant", "wording"), WORDINGS, ids=[f"{c.id} {n}" for c, n, _ in WORDINGS])
-def test_every_text_is_a_sentence(check: Check, variant: str, wording: Wording) -> None:
-    made = finding(check, variant, wording)
-    for sentence in (made.message, made.consequence, made.remedy, check.consequence, check.remedy):
-        assert re.fullmatch(r"[^{}…]+[.)\]]\.?", sentence), sentence
-        assert sentence.endswith("."), sentence
-    assert made.source_url.startswith(PUBLISHERS)
-    for field in wording.fields.values():
-        assert field.means
+def test_every_text_is_a_sentence(subtests: pytest.Subtests) -> None:
+    for check, variant, wording in WORDINGS:
+        with subtests.test(f"{check.id} {variant}"):
+            made = finding(check, variant, wording)
+            for sentence in (made.message, made.consequence, made.remedy, check.consequence, check.remedy):
+                assert re.fullmatch(r"[^{}…]+[.)\]]\.?", sentence), sentence
+                assert sentence.endswith("."), sentence
+            assert made.source_url.startswith(PUBLISHERS)
+            for field in wording.fields.values():
+                assert field.means
 
 
 def test_sarif_rules_and_results_have_no_placeholder() -> None:
@@ -115,19 +116,22 @@ def test_every_variant_is_used_and_has_an_example() -> None:
     assert {(check.id, name) for check in catalog().values() for name in check.wordings} - shown == UNUSUAL
 
 
-@pytest.mark.parametrize(("check", "example"), EXAMPLES, ids=IDS)
-def test_the_bad_example_has_this_defect_alone_and_a_fix_mends_it(check: Check, example: Example) -> None:
-    assert not (good := report(check, example.good, example.plan)), str(good)
-    findings = report(check, example.bad, example.plan)
-    assert {finding.id for finding in findings} == {check.id}, str(findings)
-    for finding in findings:
-        assert not re.search(r"[{}…]", f"{finding.message} {finding.consequence} {finding.remedy}")
-    messages = [finding for finding in findings if re.fullmatch(pattern(check, example.variant), finding.message)]
-    assert messages, str(findings)
-    assert messages[0].severity == check.wordings[example.variant].severity
-    for finding in (finding for finding in findings if finding.fix is not None):
-        fixed = finding.fix.source
-        assert check.id not in {left.id for left in report(check, fixed, example.plan)}
-        lines = example.bad.splitlines()
-        assert sum(line in fixed.splitlines() for line in lines) >= len(lines) - 3
-        assert [line for line in lines if "#" in line] == [line for line in fixed.splitlines() if "#" in line]
+def test_the_bad_example_has_this_defect_alone_and_a_fix_mends_it(subtests: pytest.Subtests) -> None:
+    for check, example in EXAMPLES:
+        with subtests.test(f"{check.id} {example.variant}"):
+            assert not (good := report(check, example.good, example.plan)), str(good)
+            findings = report(check, example.bad, example.plan)
+            assert {finding.id for finding in findings} == {check.id}, str(findings)
+            for finding in findings:
+                assert not re.search(r"[{}…]", f"{finding.message} {finding.consequence} {finding.remedy}")
+            messages = [
+                finding for finding in findings if re.fullmatch(pattern(check, example.variant), finding.message)
+            ]
+            assert messages, str(findings)
+            assert messages[0].severity == check.wordings[example.variant].severity
+            for finding in (finding for finding in findings if finding.fix is not None):
+                fixed = finding.fix.source
+                assert check.id not in {left.id for left in report(check, fixed, example.plan)}
+                lines = example.bad.splitlines()
+                assert sum(line in fixed.splitlines() for line in lines) >= len(lines) - 3
+                assert [line for line in lines if "#" in line] == [line for line in fixed.splitlines() if "#" in line]

@@ -40,36 +40,39 @@ def test_every_field_of_a_plan_is_a_parameter_or_a_script_setting(library):
     assert plan_defaults(kind)["version"] == default_version(library)
 
 
-@pytest.mark.parametrize(("library", "parameter"), EVERY_SETTING)
-def test_a_parameter_states_itself_consistently(library, parameter):
-    assert parameter.sources
-    assert parameter.title
-    assert parameter.doc.endswith(".")
-    assert parameter.default is None or type(parameter.default) is TYPES[parameter.type]
-    if parameter.choices and parameter.default is not None:
-        assert parameter.default in parameter.choices
-    if parameter.minimum is not None and parameter.default is not None:
-        assert parameter.default >= parameter.minimum
-    if parameter.alias_of:
-        assert schema(library).parameter(parameter.alias_of) is not None
+def test_a_parameter_states_itself_consistently(subtests):
+    for library, parameter in EVERY_SETTING:
+        with subtests.test(f"{library} {parameter.key}"):
+            assert parameter.sources
+            assert parameter.title
+            assert parameter.doc.endswith(".")
+            assert parameter.default is None or type(parameter.default) is TYPES[parameter.type]
+            if parameter.choices and parameter.default is not None:
+                assert parameter.default in parameter.choices
+            if parameter.minimum is not None and parameter.default is not None:
+                assert parameter.default >= parameter.minimum
+            if parameter.alias_of:
+                assert schema(library).parameter(parameter.alias_of) is not None
 
 
-@pytest.mark.parametrize(("library", "rule"), EVERY_RULE)
-def test_a_rule_speaks_of_known_settings(library, rule):
-    script = set(get_library(library).plan.SCRIPT_SETTINGS)
-    assert set(rule.keys) <= {*(one.key for one in schema(library).parameters), *script}
-    assert rule.script_setting == (not script.isdisjoint(rule.keys))
-    assert not rule.what.endswith(".")
-    assert not rule.fix.endswith(".")
+def test_a_rule_speaks_of_known_settings(subtests):
+    for library, rule in EVERY_RULE:
+        with subtests.test(f"{library} {rule.id}"):
+            script = set(get_library(library).plan.SCRIPT_SETTINGS)
+            assert set(rule.keys) <= {*(one.key for one in schema(library).parameters), *script}
+            assert rule.script_setting == (not script.isdisjoint(rule.keys))
+            assert not rule.what.endswith(".")
+            assert not rule.fix.endswith(".")
 
 
-@pytest.mark.parametrize(("library", "version"), EVERY_VERSION)
-def test_the_defaults_of_a_version_break_none_of_its_rules(library, version):
-    defaults = {key: value for key, value in schema(library).defaults(version).items() if value is not None}
-    if library == "smp-v1":
-        for key in ("partitions", "ddp_dist_backend", "ddp_port"):  # their presence is what the rules ask about
-            defaults.pop(key, None)
-    assert list(violations(defaults, version=version, library=library)) == []
+def test_the_defaults_of_a_version_break_none_of_its_rules(subtests):
+    for library, version in EVERY_VERSION:
+        with subtests.test(f"{library} {version}"):
+            defaults = {key: value for key, value in schema(library).defaults(version).items() if value is not None}
+            if library == "smp-v1":
+                for key in ("partitions", "ddp_dist_backend", "ddp_port"):  # their presence is what the rules ask about
+                    defaults.pop(key, None)
+            assert list(violations(defaults, version=version, library=library)) == []
 
 
 def test_parameters_come_with_their_version_and_go_with_it():
@@ -110,9 +113,10 @@ def test_every_rule_is_tried():
     assert {rule.id for rule in SMP.rules} == set(FIRING)
 
 
-@pytest.mark.parametrize("rule", FIRING)
-def test_a_rule_fires_and_a_near_identical_dictionary_passes(rule):
-    entry = FIRING[rule]
-    where = {"version": entry["version"], "settings": entry.get("settings")}
-    assert [one.rule for one in violations(entry["parameters"], **where)] == [rule]
-    assert list(violations(entry["parameters"] | entry["instead"], **where)) == []
+def test_a_rule_fires_and_a_near_identical_dictionary_passes(subtests):
+    for rule in FIRING:
+        with subtests.test(rule):
+            entry = FIRING[rule]
+            where = {"version": entry["version"], "settings": entry.get("settings")}
+            assert [one.rule for one in violations(entry["parameters"], **where)] == [rule]
+            assert list(violations(entry["parameters"] | entry["instead"], **where)) == []

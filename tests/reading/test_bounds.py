@@ -131,9 +131,10 @@ def test_each_is_answered_in_one_sentence_with_little_work(answers):
         assert all(sentence.endswith(".") and "\n" not in sentence for sentence in sentences)
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_the_reason(answers, name):
-    assert any(TEXTS[name][2] in sentence for sentence in answers[name][2]), answers[name]
+def test_the_reason(subtests, answers):
+    for name in TEXTS:
+        with subtests.test(name):
+            assert any(TEXTS[name][2] in sentence for sentence in answers[name][2]), answers[name]
 
 
 def test_files_that_are_not_regular_or_too_large(answers):

@@ -45,16 +45,19 @@ def in_phase(frame):
     return f'Traceback (most recent call last):\n  File "train.py", line 9, in {frame}\n    call()\n{full()}'
 
 
-@pytest.mark.parametrize(("text", "kind"), MESSAGES)
-def test_a_message_of_a_public_thread_is_read(text, kind):
-    failure = smpa.read_failure(text)
-    assert failure.kind == kind
-    words = " ".join(text.split())
-    assert " ".join(failure.evidence.strip("… ").split())[:60] in words
-    assert failure.evidence.split()[0].strip("…") in text.split("\n")[failure.line - 1] or "… " in failure.evidence
-    assert failure.cause.endswith(".")
-    assert failure.change.endswith(".")
-    assert "{" not in failure.cause + failure.change
+def test_a_message_of_a_public_thread_is_read(subtests):
+    for text, kind in MESSAGES:
+        with subtests.test(text[:80]):
+            failure = smpa.read_failure(text)
+            assert failure.kind == kind
+            words = " ".join(text.split())
+            assert " ".join(failure.evidence.strip("… ").split())[:60] in words
+            assert (
+                failure.evidence.split()[0].strip("…") in text.split("\n")[failure.line - 1] or "… " in failure.evidence
+            )
+            assert failure.cause.endswith(".")
+            assert failure.change.endswith(".")
+            assert "{" not in failure.cause + failure.change
 
 
 def test_every_fact_names_the_mechanism_of_its_message_in_a_usual_log():
