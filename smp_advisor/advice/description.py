@@ -61,14 +61,14 @@ def read_model(
         raise AdvisorError(
             f"{listed(shape)} can only be given with a parameter count; this model's configuration already has them."
         )
-    described = configuration_to_trace(model) if is_named(model) else model
-    if described is None and is_named(model):
+    config = configuration_to_trace(model) if is_named(model) else model
+    if config is None and is_named(model):
         return Model.from_name(model)
-    _require_description(described)
+    _require_description(config)
     try:
-        return Model.from_config(described)
+        return Model.from_config(config)
     except UnknownFamilyError as error:
-        return _traced(described, job, library, on_progress, error)
+        return _traced(config, job, library, on_progress, error)
 
 
 def _of_count(count: float | str, sequence_length: int, shape: Mapping[str, Any], family: str) -> Model:

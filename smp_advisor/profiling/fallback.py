@@ -102,20 +102,20 @@ class _NoBatchError(Exception):
 
 
 def _traced(profiled: ProfiledModel, settings: Settings) -> Profile:
-    inferred = _inferred_batch(profiled, settings)
+    samples = _inferred_batch(profiled, settings)
     try:
         traced = trace(profiled, settings)
     except Exception as error:
-        if inferred and is_about_inputs(error):
+        if samples and is_about_inputs(error):
             raise _NoBatchError from error
         raise
     profile = _labeled(traced, "traced", "exact")
     single, double = (profile.forward_flops(batch, profile.sequence) for batch in (1, 2))
     costs = (profile.saved_bytes, profile.forward_flops)
     is_compared = any(any(row) for cost in costs for row in cost.coefficients[2:])
-    if inferred and single == double:
+    if samples and single == double:
         raise _NoBatchError
-    if inferred > 1 and (traced.is_looped or (is_compared and "tensors" not in profile.inputs)):
+    if samples > 1 and (traced.is_looped or (is_compared and "tensors" not in profile.inputs)):
         raise _NoBatchError  # rows that are looped over or compared are rather the tokens of one sample
     return profile
 
