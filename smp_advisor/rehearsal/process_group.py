@@ -35,6 +35,7 @@ _OLDER = {
     "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
 }
 """Names that PyTorch 2.13 gave to operations of its process groups."""
+_FLAT = ("_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single")
 POINT_TO_POINT = ("send", "recv", "recv_anysource")
 
 
@@ -81,6 +82,9 @@ class ObservedGroup(dist.ProcessGroup):
         )  # fmt: skip
         observer.passes = observer.rows = 0
         averaged = _summed(arguments)
+        if name in _FLAT and all(tensor.is_contiguous() for tensor in arguments[:2]):
+            # NCCL compares numbers of elements, gloo shapes.
+            arguments = (arguments[0].view(-1), arguments[1].view(-1), *arguments[2:])
         inner = getattr(self._inner, name, None) or getattr(self._inner, _OLDER.get(name, name), None)
         observer.shared[observer.rank] = WAITS
         if inner is None:
