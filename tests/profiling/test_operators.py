@@ -105,7 +105,6 @@ def test_the_estimated_time_is_that_of_flops_and_bytes_at_the_rates_of_the_gpu(p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"by": "kernel"}, "by must be"),
         ({"sort": "time"}, "sort must"),
         ({"sort": "seconds"}, "Seconds depend on the GPU"),
     ],
