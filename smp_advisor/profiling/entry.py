@@ -149,6 +149,10 @@ def profile(
     except Exception:
         runner.completed(Profile(name="", source="module", attention="", **trace_settings))  # raises the first failure
         raise
+    if traced is not None and inputs is not None and not traced.scales:
+        from smp_advisor.profiling.inputs import OneCall
+
+        inputs = OneCall(inputs)
     if "copy" in selected:
         from smp_advisor.profiling import scaled
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,8 +30,17 @@ _EDGES = frozenset({"edge_index", "edges"})
 """Positions of nodes, which are no ids."""
 
 
+@dataclass(frozen=True, slots=True)
+class OneCall:
+    """Supplied inputs whose first dimension is no batch, as the trace showed."""
+
+    inputs: Any
+
+
 def example_inputs(model: nn.Module, supplied: Any = None, *, resized: bool = True) -> ExampleInputs:
     """Inputs as supplied, for any batch if `resized`; otherwise of the configuration, or of the first layers."""
+    if isinstance(supplied, OneCall):
+        return _supplied(model, supplied.inputs, resized=False)
     if supplied is not None:
         return _supplied(model, supplied, resized=resized)
     return inferred_inputs(model)

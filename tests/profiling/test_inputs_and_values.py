@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
+import smp_advisor
 from smp_advisor.errors import ProfileError
 from smp_advisor.workload import Model
 from tests.deferred import Deferred
@@ -274,3 +275,9 @@ def test_an_operator_that_skips_the_layers_of_pytorch_has_the_result_of_fake_ten
     expected = results(FakeTensorMode())
     assert results(known.KnownValuesMode()) == expected
     assert {operator.__name__ for operator in known._OF_KERNELS} == set(expected)
+
+
+def test_the_copy_takes_tensors_as_they_are_where_the_trace_showed_no_batch():
+    profile = smp_advisor.profile(nn.Conv2d(3, 4, 3), inputs=torch.zeros(3, 10, 10))
+    assert (profile.scales, profile.failures) == (False, ())
+    assert profile.scaled.inputs == "a tensor of 3 x 10 x 10 (supplied)"
