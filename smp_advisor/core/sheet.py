@@ -132,7 +132,10 @@ def tank(need: float, usable: float, parts: Sequence[float] = (), edge: float | 
     edge
         GiB below which the need stays with the requested probability.
     """
-    at = lambda gib: 100 * min(gib / (_SCALE * usable), 1)  # noqa: E731
+
+    def at(gib: float) -> float:
+        return 100 * min(gib / (_SCALE * usable), 1)
+
     within, end, bars = min(need, usable), 0.0, []
     for tint, part in enumerate(parts or (within,)):
         start, end = end, min(end + part, within)
@@ -159,13 +162,13 @@ _PARTS = re.compile(r"[^,(){}\[\]]+|[,(){}\[\]]")
 def changed_values(before: str, after: str) -> str:
     """Return what differs between two texts, the values alone, removed and added ones on lines of their own."""
     rows: list[str] = []
-    lines = before.splitlines(), after.splitlines()
-    for kind, a, b, c, d in difflib.SequenceMatcher(None, *lines, autojunk=False).get_opcodes():
+    old, new = before.splitlines(), after.splitlines()
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
-        pieces = [_PARTS.findall("\n".join(texts)) for texts in (lines[0][a:b], lines[1][c:d])]
+        pieces = [_PARTS.findall("\n".join(texts)) for texts in (old[a:b], new[c:d])]
         shown: tuple[list[str], list[str]] = [], []
-        for what, e, f, g, h in difflib.SequenceMatcher(None, *pieces, autojunk=False).get_opcodes():
+        for what, e, f, g, h in difflib.SequenceMatcher(None, pieces[0], pieces[1], autojunk=False).get_opcodes():
             if what != "equal":
                 shown[0].append("".join(pieces[0][e:f]))
                 shown[1].append("".join(pieces[1][g:h]))

@@ -191,7 +191,7 @@ class EstimatorReport(Report):
         base = replace(base, about=tuple(filter(None, about)))
         if main.estimate is None:
             reason = f"Memory is not known: {main.open[0]}" if main.open else base.sentence
-            state = "none" if base.state == "fits" else base.state
+            state: State = "none" if base.state == "fits" else base.state
             return replace(base, sentence=reason, state=state, call=self._call(hold=False))
         now, needed = main.estimate, main.checkpointed
         state, words = _verdict(now)

@@ -249,8 +249,9 @@ _displayed: WeakSet[Advisor] = WeakSet()
 
 def _compare(*_: object) -> None:
     shell = get_ipython()
-    for advisor in list(_displayed) if shell is not None else ():
-        advisor.compare_with(shell.user_ns)
+    if shell is not None:
+        for advisor in list(_displayed):
+            advisor.compare_with(shell.user_ns)
 
 
 def show(advisor: Advisor) -> None:
