@@ -91,7 +91,7 @@ def test_a_comparison_is_with_the_nearest_plan_and_names_what_is_in_the_way() ->
     assert "no plan with twice the batch fits in 32 accumulated batches" in " ".join(str(single).split())
     with pytest.raises(AdvisorError, match="an Advice or a Recommendation"):
         smpa.Advisor(3)  # type: ignore[arg-type]
-    with pytest.raises(AdvisorError, match="instance_count="):
+    with pytest.raises(AdvisorError, match="for job a Job or None, not 2"):
         smpa.advise("10B", P4D, 2)  # type: ignore[call-arg]
 
 
