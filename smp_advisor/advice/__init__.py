@@ -1,1 +1,1 @@
-"""Advice as values: the request, the recommendation for it, and everything that is said about its plan."""
+"""Advice as values: the request, the recommendation for it, and all sentences on its plan."""

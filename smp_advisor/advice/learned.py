@@ -1,4 +1,4 @@
-"""What measured runs of the user taught: the figures of a plan before and after them, and how far each is from it."""
+"""Lessons of measured runs of the user: the figures of a plan before and after them, and how far each is from it."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Option:
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other names of choices: ``bfloat16`` for ``bf16``."""
     instead: Mapping[str, str] = field(default_factory=dict)
-    """What to pass instead of values that are no choices, but known."""
+    """Values to pass instead of known ones that are no choices."""
     binary: bool = False
     """Whether ``4k`` is 4,096."""
     help: str = ""

@@ -23,13 +23,13 @@ Result = TypeVar("Result")
 Class = TypeVar("Class")
 
 _PLAIN: dict[object, tuple[type, ...]] = {int: (Integral,), float: (Real,), Path: (PathLike,)}
-"""What else than its own instances an annotation accepts."""
+"""Types that an annotation accepts besides its own instances."""
 _TITLES = {NoneType: "None", Path: "a path", PathLike: "a path", str: "text", int: "a whole number"}
 _TITLES |= {float: "a number", bool: "True or False", tuple: "a tuple", list: "a list", dict: "a dictionary"}
 
 
 class _Names(dict[str, Any]):
-    """What the names in the annotations of a module mean, those of its imports for type checkers included."""
+    """Meanings of the names in the annotations of a module, with those of its imports for type checkers."""
 
     def __init__(self, module: str) -> None:
         super().__init__(vars(builtins) | vars(sys.modules[module]))
@@ -57,7 +57,7 @@ _names = cache(_Names)
 
 @cache
 def _meaning(annotation: str, module: str) -> Any:
-    """Return the type of an annotation; Any for one that cannot be told."""
+    """Return the type of an annotation; Any for an unknown one."""
     try:
         return eval(annotation, {}, _names(module))  # noqa: S307 - an annotation of this package
     except (AttributeError, NameError, TypeError, ImportError, OSError, SyntaxError):
@@ -95,7 +95,7 @@ _MOST_FITTING = 512
 
 
 def _alike(value: object) -> tuple[object, ...] | None:
-    """What decides whether a value fits: its type, with a short text or a whole number itself; None for containers."""
+    """The part of a value that decides whether it fits: its type, with a short text or a whole number itself; None for containers."""
     kind = type(value)
     if kind is int or (kind is str and len(value) < _LONGEST):  # type: ignore[arg-type]
         return kind, value
@@ -157,7 +157,7 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
     }
     title = function.__qualname__.removesuffix(".__init__").removeprefix("__create_fn__.<locals>.").rpartition(".")[2]
 
-    fitting: set[tuple[object, ...]] = set()  # what has passed: the checks take longer than some of the calls
+    fitting: set[tuple[object, ...]] = set()  # of values that passed: the checks take longer than some of the calls
 
     @wraps(function)
     def call(*values: Parameters.args, **keywords: Parameters.kwargs) -> Result:

@@ -149,7 +149,7 @@ class Cluster:
                 f" ({figures['gpu_memory_gib']:g})."
             )
 
-        # What the user does not know is that of the most similar board, and listed as assumed.
+        # Figures that the user leaves out are those of the most similar board, and listed as assumed.
         similar = most_similar(gpu, usable_gpu_memory_gib, peak_tflops)
         fallbacks = {
             "nvlink": linked and intra_node_gb_per_s > PCIE_GB_PER_S,

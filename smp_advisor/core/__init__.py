@@ -1,4 +1,4 @@
-"""What every room shares: doors to files and words, tables, the HTML of a sheet, arithmetic, imports."""
+"""Shared by every room: doors to files and words, tables, the HTML of a sheet, arithmetic, imports."""
 
 GIB = 2**30
 """Bytes of a GiB."""

@@ -1,6 +1,6 @@
 """A sheet: the page of a check, a run or a saved advice as HTML, with the strip, the tank and the words of the widget.
 
-Its style is in the page. Where styles are removed, as on code hosts, the same words stand in the same order.
+Its style is in the page. Where styles are removed, as on code hosts, the same words follow in the same order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of many plans that a term does not tell apart: it is computed for one of each, and indexed."""
+"""Rows of many plans that are alike for a term: it is computed for one of each, and indexed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def distinct(layout: Layout, by: Sequence[Floats], *, but: Sequence[str] = SCHED
 
 @dataclass(frozen=True, slots=True)
 class One:
-    """One plan, equal to the plans that a term does not tell from it; calls with it can be cached."""
+    """One plan, equal to the plans that are alike for a term; calls with it can be cached."""
 
     read: tuple[object, ...]
     layout: Layout = field(compare=False)

@@ -94,7 +94,7 @@ def _divided(layout: Layout) -> Iterator[tuple[int, slice | NDArray[np.intp], La
     order = None
     starts = _changes(layout)
     if len(starts) > 2:
-        # Sorting integers of 16 bits takes a pass over each byte.
+        # Sorting integers of 16 bits reads each byte once.
         order = np.argsort(layout.pipeline_parallel_degree.astype(np.uint16), kind="stable")
         layout = layout.take(order)
         starts = _changes(layout)

@@ -165,7 +165,7 @@ PASSES = ("forward_seconds", "backward_seconds", "recomputation_seconds")
 
 
 class _Work(NamedTuple):
-    """What a step takes whatever the order of its microbatches is, shape (n,) each."""
+    """Parts of a step that do not depend on the order of its microbatches, shape (n,) each."""
 
     parts: dict[str, Floats]
     """Seconds by part, without those that the order decides."""

@@ -156,7 +156,7 @@ class Layout:
     host_handover: Bools
     """Whether the hosts of two pipeline stages coordinate every transfer before the GPUs send (SMP v1)."""
     traced_on_gpu: Bools
-    """Whether one GPU holds the whole model, but for what tensor parallelism divides, to trace a forward pass before
+    """Whether one GPU holds the model, but for the part that tensor parallelism divides, to trace a forward pass before
     the stages are assigned (SMP v1: ``trace_device="gpu"`` is the default of ``smp.DistributedModel``)."""
     spread_placement: Bools
     """Whether consecutive ranks are data-parallel (``placement_strategy="spread"``), not tensor-parallel."""

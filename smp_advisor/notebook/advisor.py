@@ -68,7 +68,7 @@ class Advisor(anywidget.AnyWidget):
         self._drawn = self._advice.recommended
         self._answering = ""
         self.variable = ""
-        """Name of a variable that held this advice."""
+        """Name of a variable that has or had this advice."""
         self.rewrite = ("", "")
         """The text of the cell of the views, and what it becomes when the first of them is there."""
         self.handshakes: list[Handshake] = []
@@ -326,7 +326,7 @@ class Advisor(anywidget.AnyWidget):
         return {**data, **own}, metadata
 
     def compare_with(self, names: Mapping[str, Any]) -> None:
-        """Mark the views as older if the variable that held this advice holds another one."""
+        """Mark the views as older if their variable has another advice now."""
         held = next((n for n, of in names.items() if n[0] != "_" and (of is self or of is self._advice)), "")
         self.variable = held or self.variable
         newer = isinstance(names.get(self.variable), Advisor | Advice) and not held

@@ -46,7 +46,7 @@ class _Magic:
         return self._code(line) if cell is None else self._code(line, cell)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # IPython asks for marks, which these magics do not have
+        if name.startswith("_"):  # marks of IPython, which these magics do not have
             raise AttributeError(name)
         return getattr(self._code, name)
 

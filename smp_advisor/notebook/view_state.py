@@ -176,7 +176,7 @@ def uncited_hardware(instance: Instance) -> str:
 
 
 def call_of_inputs(advice: Recommendation) -> str:
-    """What a sample is, if it is one call with the inputs of a profile: ``of 512 rows``; empty otherwise."""
+    """Return the unit of a sample that is one call with the inputs of a profile: ``of 512 rows``; empty otherwise."""
     if not advice.model.sample_is_call:
         return ""
     inputs = getattr(profile_of(advice), "inputs", "")

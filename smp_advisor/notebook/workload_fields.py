@@ -159,7 +159,7 @@ def offer_cells(ways: WaysOut, way: WayOut) -> list[str]:
 
 
 def dear(ways: WaysOut, way: WayOut) -> str:
-    """How much dearer per hour a way out is than the request, if it is by a large factor; else empty."""
+    """Return by how much a way out exceeds the price per hour of the request, if by a large factor; else empty."""
     price, before = way.size.cluster.usd_per_hour, ways.request.cluster.usd_per_hour
     if price is None or not before or price < _DEAR * before:
         return ""

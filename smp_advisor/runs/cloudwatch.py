@@ -67,7 +67,7 @@ def _other_hosts(name: str, logs: Any, pending: list[str] | None, most: int) -> 
         descriptions = logs.describe_log_streams(logGroupName=_GROUP, logStreamNamePrefix=f"{name}/")["logStreams"]
         streams = {entry["logStreamName"].rsplit("-", 1)[0]: entry["logStreamName"] for entry in descriptions}
         pending = [stream for host, stream in streams.items() if not host.endswith("/algo-1")][:_MOST_HOSTS]
-    # What is left is read by the next poll: each one has a number of requests that it may make.
+    # The rest is read by the next poll: each one has a number of requests that it may make.
     while pending and requests < most:
         requests += 1
         page = logs.get_log_events(logGroupName=_GROUP, logStreamName=pending[0], startFromHead=False)

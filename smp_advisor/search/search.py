@@ -105,7 +105,7 @@ def search(
     pins: Mapping[str, Any] | None = None,
     library: str = DEFAULT_LIBRARY,
 ) -> SearchResult:
-    """All plans of a library on a cluster. One request asks for some of them several times, and the next one, too."""
+    """All plans of a library on a cluster. One request needs some of them several times, and the next one, too."""
     key = (model, cluster, job, objective, min_fit_probability, tuple(sorted((pins or {}).items())), library)
     terms = (model, cluster, job, objective, min_fit_probability, pins, library)
     try:

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What the strip of a check shows."""
+    """The strip of a check."""
 
     state: State
     words: str
     sentence: str = ""
-    """What follows from it."""
+    """The consequence."""
     memory: tuple[float, float] | None = None
     """Needed and usable GiB per GPU; None if they are not known."""
     about: tuple[str, ...] = ()
-    """What was checked: the job, its model, its cluster."""
+    """The checked job, its model and its cluster."""
     call: str = ""
     """Python of the advice for the same model and cluster; empty if they are not known."""
 

@@ -121,7 +121,7 @@ class Report(Sequence["Finding"]):
 
     @property
     def verdict(self) -> Verdict:
-        """What the strip of its page shows: how many findings of the worst severity, or what nothing found means."""
+        """The strip of its page: the number of findings of the worst severity, or the meaning of none."""
         words = {"error": "error", "warning": "warning", "info": "note"}
         states: dict[Severity, State] = {"error": "over", "warning": "risk", "info": "fits"}
         for severity, state in states.items():
