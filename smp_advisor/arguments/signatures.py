@@ -95,7 +95,7 @@ _MOST_FITTING = 512
 
 
 def _alike(value: object) -> tuple[object, ...] | None:
-    """The part of a value that decides whether it fits: its type, with a short text or a whole number itself; None for containers."""
+    """The part of a value that decides: its type, with a short text or a whole number itself; None for containers."""
     kind = type(value)
     if kind is int or (kind is str and len(value) < _LONGEST):  # type: ignore[arg-type]
         return kind, value

@@ -72,7 +72,7 @@ def guesses(model: Model, cluster: Cluster, job: Job, plan: Plan) -> tuple[Guess
 
 
 def assumed(model: Model, cluster: Cluster, job: Job, value: Estimate) -> tuple[str, ...]:
-    """Return the assumptions of a plan's figures, one sentence each: guesses with the figure of another choice first."""
+    """Return the assumptions of a plan's figures, a sentence each: guesses with the figure of another choice first."""
     return (*map(str, guesses(model, cluster, as_planned(job, value.plan, model), value.plan)), *value.assumptions)
 
 
