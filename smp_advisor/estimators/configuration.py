@@ -11,6 +11,7 @@ from smp_advisor.review.reading.data import plain, reason
 from smp_advisor.review.reading.values import Constant, Mapping, Value
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from collections.abc import Mapping as Dictionary
 
     from smp_advisor.review.reading.source import Span
@@ -182,6 +183,12 @@ class Configuration:
     def set(self, **values: Any) -> None:
         """Set settings that have no place of their own in the text."""
         self.settings |= {name: Setting(value) for name, value in values.items()}
+
+    def leave_out(self, names: Iterable[str], why: str) -> None:
+        """Take hyperparameters away that the script does not receive; `why` is the end of the sentence on each."""
+        gone = [name for name in names if self.hyperparameters.pop(name.replace("-", "_"), None) is not None]
+        notes = tuple(f"{name} is set in the text, and {why}." for name in gone)
+        self.settings["unreceived"] = Setting((*self.get("unreceived", ()), *notes))
 
     def set_hyperparameters(self, **values: Any) -> None:
         """Set hyperparameters that have no place of their own in the text."""

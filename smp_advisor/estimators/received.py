@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import Setting
 from smp_advisor.review.reading.source import read
+from smp_advisor.review.reading.unused import unused_options
 from smp_advisor.review.reading.values import Argument, Constant
 from smp_advisor.review.scripts.check import report_of
 from smp_advisor.review.scripts.checks.outputs import flags_of, in_model_folder
@@ -41,6 +42,8 @@ class Received:
     report: Report
     ignored: tuple[str, ...]
     """Hyperparameters of the job that it does not receive."""
+    unused: frozenset[str]
+    """Options that it parses, and none of its calls receives."""
     distributed: bool
     """Whether it is written for several processes."""
     model: str
@@ -78,6 +81,7 @@ def read_received(configuration: Configuration, siblings: Siblings) -> Received 
         context,
         report,
         tuple(passed_names(configuration)) if by_command else _ignored(context, passed),
+        unused_options(module.tree for module in context.trace.modules),
         _is_distributed(context),
         _model_of(context),
         _keeps(context),
@@ -87,12 +91,8 @@ def read_received(configuration: Configuration, siblings: Siblings) -> Received 
 
 def leave_out(configuration: Configuration, received: Received) -> None:
     """Settings that the script does not receive are none of the job's; what its code shows is."""
-    notes = []
-    for name in received.ignored:
-        key = name.replace("-", "_")
-        if configuration.hyperparameters.pop(key, None) is not None:
-            notes.append(f"{name} is set in the text, and {received.path.name} does not receive it.")
-    configuration.settings["unreceived"] = Setting(tuple(notes))
+    configuration.leave_out(received.ignored, f"{received.path.name} does not receive it")
+    configuration.leave_out(received.unused, f"{received.path.name} reads it, but no call receives it")
     take_from_script(configuration, received)
 
 
@@ -100,7 +100,11 @@ def take_from_script(configuration: Configuration, received: Received) -> None:
     """Take the model of the script, the defaults of its options, and whether it is for several processes."""
     configuration.settings["script_is_distributed"] = Setting(received.distributed)
     defaults = {name: call.argument("default") for name, call in received.context.trace.options.items() if call.reached}
-    values = {name: value.value for name, value in defaults.items() if isinstance(value, Constant)}
+    values = {
+        name: value.value
+        for name, value in defaults.items()
+        if isinstance(value, Constant) and name not in received.unused
+    }
     configuration.settings["script_options"] = Setting(values)
     if received.model:
         configuration.settings["script_model"] = Setting(received.model)

@@ -34,6 +34,7 @@ from smp_advisor.estimators.strategies import (
 )
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.libraries.library import get_library
+from smp_advisor.review.reading.unused import unused_options
 from smp_advisor.review.scripts.releases import default_of, newest
 from smp_advisor.review.scripts.settings import CHECKPOINTING
 
@@ -85,6 +86,8 @@ class ScriptFacts:
     """Whether it calls anything that trains."""
     settings: dict[str, Any]
     """Values that the script sets, or has as defaults of its options: batch size, accumulation, precision, length."""
+    unused: frozenset[str] = frozenset()
+    """Options that it parses, and none of its calls receives."""
     unset: bool = False
     """Whether it certainly leaves the batch size of TrainingArguments at its default, unless it is passed."""
     shares: str = ""
@@ -100,7 +103,8 @@ class ScriptFacts:
 def read_training_script(text: str) -> ScriptFacts | None:
     """Read a script; None if it is not Python, or too long."""
     try:
-        nodes = list(ast.walk(ast.parse(text)))
+        tree = ast.parse(text)
+        nodes = list(ast.walk(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     if len(nodes) > _LONGEST:
@@ -112,6 +116,7 @@ def read_training_script(text: str) -> ScriptFacts | None:
     for call in calls:
         last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         by_name.setdefault(aliases.get(last, last), []).append(call)
+    unused = unused_options([tree])
     lora, casts = by_name.get("LoraConfig", []), by_name.get("prepare_model_for_kbit_training", [])
     makers = [call for name, several in by_name.items() if _ARGUMENTS.search(name) for call in several]
     keywords = [keyword for call in makers for keyword in call.keywords]
@@ -137,14 +142,17 @@ def read_training_script(text: str) -> ScriptFacts | None:
         trains=any(name in ("backward", "fit", "train") or name.endswith("Trainer") for name in by_name),
         maps_devices=any("auto" in _constants(call, "device_map") for call in calls),
         full=_HALF.search(text) is None and "4bit" not in text and "TrlParser" not in by_name,
-        settings=_settings(by_name, keywords, nodes),
+        settings=_settings(by_name, keywords, nodes, unused),
+        unused=unused,
         unset=(parses or bool(makers)) and not any(keyword.arg in (None, *BATCH) for keyword in keywords),
         shares="the generation and the reference model" if any(name in by_name for name in _GENERATING) else "",
         compares=any(name in by_name for name in _COMPARING),
     )
 
 
-def _settings(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], nodes: list[ast.AST]) -> dict[str, Any]:
+def _settings(
+    by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], nodes: list[ast.AST], unused: frozenset[str]
+) -> dict[str, Any]:
     """Constants of options, of fields of dataclasses and, above them, of TrainingArguments."""
     settings = _of_commands(by_name, nodes)
     for node in nodes:
@@ -156,6 +164,7 @@ def _settings(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], n
             settings[name] = next(iter(_constants(call, "default")), None)
     if any(isinstance(node, ast.Attribute) and node.attr == "load_in_4bit" for node in nodes):
         settings.setdefault("load_in_4bit", False)  # an option of TRL's ModelConfig
+    settings = {name: value for name, value in settings.items() if name not in unused}
     batch = next((settings[name] for name in BATCH if settings.get(name) is not None), None)
     for keyword in keywords:
         if isinstance(keyword.value, ast.Constant):
@@ -261,7 +270,12 @@ def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
     if strategy is None and environment is not None:
         strategy = strategy_of_environment(plain_of(environment))
     strategy = strategy or _of_code(configuration, script)
-    assumptions = [*_defaults(configuration, script), *_accumulated(configuration), *_adapter(configuration, script)]
+    arriving = {
+        name: value for name, value in configuration.get("passed", {}).items() if name in configuration.hyperparameters
+    }
+    passed = ", ".join(f"{name} {value}" for name, value in arriving.items())
+    assumptions = [f"The command passes {passed}."] if passed else []
+    assumptions += [*_defaults(configuration, script), *_accumulated(configuration), *_adapter(configuration, script)]
     if strategy.library is not None:
         strategy = strategy.assuming(*assumptions, _precision(configuration, script))
         if configuration.hyperparameters.get("activation_checkpointing") == Setting("each"):  # not in the text
@@ -344,9 +358,8 @@ def _take_options(configuration: Configuration, siblings: Siblings, commands: li
             if entry and (before or len(commands) == 1) and not line.lstrip().startswith("#"):
                 passed = {name: value for name, value in options_of(after).items() if "$" not in str(value)}
                 configuration.set_hyperparameters(**passed)
-                read = ", ".join(f"{name} {value}" for name, value in passed.items() if name in _READ)
-                if read:
-                    configuration.set(assumes=(*configuration.get("assumes", ()), f"The command passes {read}."))
+                read = {name: value for name, value in passed.items() if name in _READ}
+                configuration.set(passed=configuration.get("passed", {}) | read)
 
 
 def _words_of_shell(text: str) -> list[str]:
@@ -410,7 +423,10 @@ def _script(configuration: Configuration, siblings: Siblings) -> ScriptFacts | N
     if entry is None or not isinstance(entry.value, str) or "git_config" in configuration.settings:
         return None
     text = _named(configuration, siblings, entry.value, entry)
-    return None if text is None else read_training_script(text)
+    script = None if text is None else read_training_script(text)
+    if script is not None:
+        configuration.leave_out(sorted(script.unused), f"{entry.value} reads it, but no call receives it")
+    return script
 
 
 def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy | None:

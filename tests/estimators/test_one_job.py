@@ -52,6 +52,54 @@ def test_a_setting_counts_only_where_it_arrives(tmp_path: Path) -> None:
     assert received.plan.batch_size == 4
 
 
+_PARSED = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--per_device_train_batch_size", type=int, default=32)
+args = parser.parse_args()
+print(args, f"{args.per_device_train_batch_size} per GPU")
+"""
+_OF_DATACLASS = """
+from transformers import HfArgumentParser
+@dataclass
+class Options:
+    per_device_train_batch_size: int = 32
+(options,) = HfArgumentParser((Options,)).parse_args_into_dataclasses()
+logger.info(options.per_device_train_batch_size)
+"""
+_OF_CLICK = """
+import click
+@click.command()
+@click.option("--per_device_train_batch_size", type=int, default=32)
+def main(per_device_train_batch_size):
+    assert per_device_train_batch_size > 0
+"""
+
+
+@pytest.mark.parametrize("parsed", [_PARSED, _OF_DATACLASS, _OF_CLICK], ids=["argparse", "dataclass", "click"])
+@pytest.mark.parametrize("by_command", [False, True])
+def test_an_option_that_no_call_receives_is_no_setting(tmp_path: Path, parsed: str, by_command: bool) -> None:
+    name = "per_device_train_batch_size"
+    cell = BASES["estimator"].replace('"epochs": 3', f'"{name}": 4')
+    if by_command:
+        cell = COMMAND.replace("--train-batch-size 2", f"--{name} 4")
+        (tmp_path / "src").mkdir()
+    body = f"TrainingArguments('o', bf16=True, {name}=16)"
+    script = f"from transformers import Trainer, TrainingArguments\n{parsed}\n" + (
+        f"    Trainer(model=m, args={body}).train()\nmain()\n"
+        if parsed == _OF_CLICK
+        else f"Trainer(model=m, args={body}).train()\n"
+    )
+    (tmp_path / "src" / "train.py" if by_command else tmp_path / "train.py").write_text(script)
+    (tmp_path / "cell.py").write_text(cell)
+    report = check_estimator(tmp_path / "cell.py")
+    assert report.plan is not None
+    assert report.plan.batch_size == 16
+    assert [line for line in report.readings[0].open if name in line] == [
+        f"{name} is set in the text, and train.py reads it, but no call receives it."
+    ]
+
+
 def test_checkpoints_are_where_the_job_copies_them(tmp_path: Path) -> None:
     kept = CELL.replace(
         "    max_run=3600,\n", '    max_run=3600,\n    checkpoint_s3_uri="s3://b/c",\n    volume_size=10,\n'

@@ -475,6 +475,7 @@ def test_a_script_of_alpaca_has_its_options_in_a_function_and_a_batch_of_an_upda
         "          cutoff_len: int = 256, batch_size: int = 128, micro_batch_size: int = 4):\n"
         "    if load_in_4bit:\n        config = BitsAndBytesConfig(load_in_4bit=True)\n"
         "    model = get_peft_model(model, LoraConfig(r=8, target_modules=['q_proj', 'v_proj']))\n"
+        "    sized = load(base_model, load_in_8bit, cutoff_len, batch_size // micro_batch_size)\n"
         "    Trainer(model).train()\n\nfire.Fire(train)\n",
         "utf-8",
     )
