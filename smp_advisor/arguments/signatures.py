@@ -148,12 +148,12 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
     """
     form = signature(function).parameters.values()
     positional = [entry.name for entry in form if entry.kind in (entry.POSITIONAL_ONLY, entry.POSITIONAL_OR_KEYWORD)]
-    named = [entry.name for entry in form if entry.kind in (entry.KEYWORD_ONLY, entry.POSITIONAL_OR_KEYWORD)]
+    keyword_names = [entry.name for entry in form if entry.kind in (entry.KEYWORD_ONLY, entry.POSITIONAL_OR_KEYWORD)]
     takes_any = bool(unwrap(function).__code__.co_flags & CO_VARKEYWORDS)
     annotations = {
         entry.name: entry.annotation
         for entry in form
-        if isinstance(entry.annotation, str) and entry.name in {*positional, *named}
+        if isinstance(entry.annotation, str) and entry.name in {*positional, *keyword_names}
     }
     title = function.__qualname__.removesuffix(".__init__").removeprefix("__create_fn__.<locals>.").rpartition(".")[2]
 
@@ -171,9 +171,9 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
                     raise AdvisorError(f"{title}() requires for {name} {_title(kind)}, not {shown(value)}.")
                 if alike is not None and len(fitting) < _MOST_FITTING:
                     fitting.add((name, *alike))
-            elif not takes_any and name not in named and name not in positional:
-                keyword = meant(name, named)
-                hint = f"did you mean {keyword}?" if keyword else f"it takes {', '.join(named)}."
+            elif not takes_any and name not in keyword_names and name not in positional:
+                keyword = meant(name, keyword_names)
+                hint = f"did you mean {keyword}?" if keyword else f"it takes {', '.join(keyword_names)}."
                 raise AdvisorError(f"{title}() takes no argument {name!r}; {hint}")
         return function(*values, **keywords)
 

@@ -297,7 +297,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     True
     """
     stop_if_nobody_waits()
-    given, job = job.stack, as_planned(job, plan, model)
+    own_stack, job = job.stack, as_planned(job, plan, model)
     check_against(plan, cluster, model, job)
     layout = layout_of_plan(plan, job, cluster)
     degree = plan.pipeline_parallel_degree
@@ -355,7 +355,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         assumptions=(
             *_named_phase(every, instance),
             *_own_loading(model, layout, needed, instance),
-            *([unreplaced(given, model)] if given != job.stack else []),
+            *([unreplaced(own_stack, model)] if own_stack != job.stack else []),
             *(pressure_warning(needed, usable) if pressure > 1 else ()),
             *communication_caveats(cluster, layout, world),
             *assumptions(model, plan, job),

@@ -327,9 +327,9 @@ class Advisor(anywidget.AnyWidget):
 
     def compare_with(self, names: Mapping[str, Any]) -> None:
         """Mark the views as older if their variable has another advice now."""
-        held = next((n for n, of in names.items() if n[0] != "_" and (of is self or of is self._advice)), "")
-        self.variable = held or self.variable
-        newer = isinstance(names.get(self.variable), Advisor | Advice) and not held
+        variable = next((n for n, of in names.items() if n[0] != "_" and (of is self or of is self._advice)), "")
+        self.variable = variable or self.variable
+        newer = isinstance(names.get(self.variable), Advisor | Advice) and not variable
         self._older = f"Older: {self.variable} holds another advice now." if newer else ""
 
     def show_now(self) -> None:

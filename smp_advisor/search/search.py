@@ -109,17 +109,17 @@ def search(
     key = (model, cluster, job, objective, min_fit_probability, tuple(sorted((pins or {}).items())), library)
     terms = (model, cluster, job, objective, min_fit_probability, pins, library)
     try:
-        known = None if are_overridden() else _known.get(key)
+        result = None if are_overridden() else _known.get(key)
     except TypeError:  # an unhashable pin, which the library refuses
         return _searched(*terms)
-    if known is not None:
-        return known
-    found = _searched(*terms)
-    if len(found.space) <= _MOST_PLANS and not are_overridden():
-        _known[key] = found
+    if result is not None:
+        return result
+    result = _searched(*terms)
+    if len(result.space) <= _MOST_PLANS and not are_overridden():
+        _known[key] = result
         for oldest in [*_known][: max(0, len(_known) - _MOST_KNOWN)]:
             _known.pop(oldest, None)
-    return found
+    return result
 
 
 _known: dict[tuple[object, ...], SearchResult] = {}
