@@ -17,10 +17,10 @@ from pathlib import Path
 
 from yardstick import seconds
 
+from smp_advisor.command.__main__ import main as command
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.reading.source import read
 from smp_advisor.review.scripts import check_script
-from smp_advisor.review.scripts.__main__ import main as command
 from smp_advisor.review.scripts.command.project import files_of
 from smp_advisor.review.scripts.following import follow
 from smp_advisor.review.scripts.settings import from_plan
@@ -43,7 +43,7 @@ def check_alone(path: Path) -> tuple[int, int, float]:
 
 def check_folder(folder: Path, *options: str) -> float:
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        return seconds(lambda: command([str(folder), *options]))
+        return seconds(lambda: command(["check", str(folder), *options]))
 
 
 def main() -> int:

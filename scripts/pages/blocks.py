@@ -3,8 +3,8 @@
 A page runs like a notebook: its blocks share one namespace and one temporary folder, in the order of the page.
 
 - ``python``: a cell of IPython, magics included. An error is a failure.
-- ``sh``: lines of ``smp-advisor``, ``smp-advisor-check`` and ``make``. The first two run in this process, with
-  ``> FILE`` for a file; a line with an exit status other than 0 ends in ``# exit status 1``. ``make TARGET`` must be a
+- ``sh``: lines of ``smp-advisor`` and ``make``. The first run in this process, with ``> FILE`` for a file; a line
+  with an exit status other than 0 ends in ``# exit status 1``. ``make TARGET`` must be a
   target of the Makefile. Any other command is an error.
 - ``text`` after a line ``<!-- output -->``: the output of the block above. It is compared, and written by `make pages`.
 
@@ -34,7 +34,6 @@ from sybil.parsers.markdown import CodeBlockParser, SkipParser
 from traitlets.config import Config
 
 from smp_advisor.command.__main__ import main as smp_advisor
-from smp_advisor.review.scripts.__main__ import main as smp_advisor_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +45,6 @@ __all__ = ["Run", "executed_pages", "run"]
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(python|sh)$", re.MULTILINE)
 OUTPUT = re.compile(r"^<!-- output -->\n+```text\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-PROGRAMS = {"smp-advisor": smp_advisor, "smp-advisor-check": smp_advisor_check}
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ def execute(words: list[str]) -> int:
     if program == "make":
         targets = {word for word in arguments if "=" not in word}
         return int(not targets <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)))
-    if program not in PROGRAMS:
+    if program != "smp-advisor":
         raise ValueError(f"a block with `{program}` cannot run here: mark it with a skip comment and its reason")
     output = StringIO()
     target = arguments[arguments.index(">") + 1] if ">" in arguments else None
@@ -134,7 +132,7 @@ def execute(words: list[str]) -> int:
         arguments = arguments[: arguments.index(">")]
     try:
         with redirect_stdout(output):
-            status = PROGRAMS[program](arguments)
+            status = smp_advisor(arguments)
     except SystemExit as ended:  # `--help`
         status = ended.code if isinstance(ended.code, int) else 1
     if target:

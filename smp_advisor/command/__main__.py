@@ -17,6 +17,7 @@ from smp_advisor.arguments import options as options_table
 from smp_advisor.core.files import write_text
 from smp_advisor.core.words import plain
 from smp_advisor.errors import AdvisorError
+from smp_advisor.review.scripts.command.options import add_options, settle
 from smp_advisor.session.options import keywords_of, request_options
 from smp_advisor.tools.answers import SCHEMA, WRONG
 from smp_advisor.tools.verbs import EXPORTS, VERBS
@@ -52,8 +53,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     names = [] if options.takes_settings != "request" else [of.get("dest", names[0]) for names, of in request_options()]
     texts = {name: getattr(options, name) for name in (name.removeprefix("--").replace("-", "_") for name in names)}
     options.settings = keywords_of(texts) | settings
-    if options.verb in ("check", "why"):
-        _read_standard_input(options)
+    if options.verb == "why" and options.log == "-":
+        options.log, options.text = None, sys.stdin.read()
+    if options.verb == "check":
+        settle(options)
     if getattr(options, "output", None) and options.verb == "advise" and Path(options.output).suffix not in _PAGES:
         raise AdvisorError(f"--output takes a file that ends in {', '.join(_PAGES)}, not {options.output!r:.80}.")
     if options.verb == "compare":
@@ -158,10 +161,12 @@ def parser() -> argparse.ArgumentParser:
     fits.add_argument("--model", help="model of a file that does not name it")
 
     check = verb("check", "Check training scripts, estimator cells and recipes against the documented pitfalls.")
-    check.add_argument("paths", nargs="+", metavar="FILE", help="a script, a notebook, an estimator cell or a recipe")
+    about = "a script, a notebook, an estimator cell, a recipe, a folder, a pattern such as 'src/**/train*.py', or -"
+    check.add_argument("paths", nargs="+", metavar="FILE", help=about)
     check.add_argument("--model", help="model of a cell or recipe, for its memory")
     check.add_argument("--instance", dest="cluster", help="instance of a cell or recipe that names none")
     check.set_defaults(texts=())
+    add_options(check)
 
     why = verb("why", "Read why a training job failed, and the change that fixes it.")
     why.add_argument("log", metavar="LOG", help="file with the job's log, its FailureReason, or both")
@@ -227,14 +232,6 @@ def _add_others(verb: Callable[..., argparse.ArgumentParser]) -> None:
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell (requires the package shtab)")
 
 
-def _read_standard_input(options: Namespace) -> None:
-    """Replace the file ``-`` by the text of standard input."""
-    if options.verb == "why" and options.log == "-":
-        options.log, options.text = None, sys.stdin.read()
-    if options.verb == "check" and "-" in options.paths:
-        options.paths, options.texts = [path for path in options.paths if path != "-"], (sys.stdin.read(),)
-
-
 class _Several(argparse.Action):
     """An option that can be repeated: its values with commas."""
 
@@ -285,6 +282,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     _say(text)
     return answer.status
+
+
+def check() -> int:
+    """``smp-advisor-check`` for hooks: it is ``smp-advisor check``."""
+    return main(["check", *sys.argv[1:]])
 
 
 def _say(text: str) -> int:

@@ -166,7 +166,8 @@ def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
             paths = [values["path"]] if "path" in values else []
             if len(texts) + len(paths) != 1:
                 raise AdvisorError("check requires either the path of a file or its text.")
-            return {"paths": paths, "texts": texts, **model}
+            unset = dict.fromkeys(("diff", "fix", "strict", "plan", "library"))
+            return {"paths": (), "texts": [*texts, *map(Path, paths)], "format": "text", **unset, **model}
         case "why":
             if len({"path", "text"} & values.keys()) != 1:
                 raise AdvisorError("why requires either the path of a log or its text.")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from smp_advisor.arguments import LIMITS, options_of
 from smp_advisor.cluster import Cluster
 from smp_advisor.cluster.table import meant_instance
 from smp_advisor.core.files import MODEL, NOTEBOOK, json_values, read_text
+from smp_advisor.core.words import plain
 from smp_advisor.costs.evaluate import estimate as evaluate
 from smp_advisor.costs.wording import fits as is_fitting
 from smp_advisor.costs.wording import percent, plural
@@ -25,7 +28,12 @@ from smp_advisor.estimators.report import EstimatorReport
 from smp_advisor.export.formats import FORMATS
 from smp_advisor.libraries.library import get_library, require_library
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.review.reading.module import shared_trees
 from smp_advisor.review.scripts import check_script
+from smp_advisor.review.scripts.command.output import rendered
+from smp_advisor.review.scripts.command.project import Project as CheckedProject
+from smp_advisor.review.scripts.command.project import checked as checked_project
+from smp_advisor.review.scripts.command.project import diff
 from smp_advisor.runs.failures import read_failure
 from smp_advisor.search.clusters import best_on
 from smp_advisor.session import Advice
@@ -35,6 +43,7 @@ from smp_advisor.session.project import Project, project_of
 from smp_advisor.session.written import write_text
 from smp_advisor.tools.answers import (
     NO,
+    WRONG,
     YES,
     Answer,
     advised,
@@ -267,11 +276,31 @@ def _changes(advice: Advice) -> str:
 
 def check(options: Namespace) -> Answer:
     """The findings in scripts, cells and recipes. The status is 1 with an error among them."""
-    reports = [_report(source, options) for source in (*map(Path, options.paths), *options.texts)]
-    last = reports[-1]
-    if not any(isinstance(report, EstimatorReport) for report in reports):
+    with shared_trees():
+        if options.texts:
+            project = CheckedProject(reports=tuple(_report(text, options) for text in options.texts), repeated=(0,))
+        else:
+            project = diff(options) if options.diff else checked_project(options, partial(_job_report, options=options))
+    alone = len(options.paths) < 2 and not any(map(os.path.isdir, options.paths))
+    if project.problems and not project.reports and alone and options.format in ("text", "json"):
+        raise AdvisorError(project.problems[0])
+    jobs = [report for report in project.reports if isinstance(report, EstimatorReport)]
+    if not jobs and not options.diff:
         _require_used("check", options, (), "of a script")
-    return checked(reports, **(remedied(last) if isinstance(last, EstimatorReport) else {}))
+    more = remedied(jobs[-1]) if jobs and project.reports[-1] is jobs[-1] else {}
+    answer = checked((*project.reports, *project.modules), **more)
+    text = project.diff if options.diff else rendered(project, options.format, single=alone)
+    if options.format == "text" and "gain" in more:
+        text = f"{text}\n\n{more['gain']}"
+    if options.output is not None:
+        write_text(text if text.endswith("\n") else f"{text}\n", options.output)
+        text = ""
+    if options.format in ("text", "json") or options.output is not None:
+        for problem in project.problems:
+            print(plain(problem), file=sys.stderr)  # noqa: T201 - a command line program
+    warned = options.strict and any(report.of("warning") for report in project.reports)
+    status = WRONG if project.problems else NO if warned or project.diff else answer.status
+    return replace(answer, text=text, status=status)
 
 
 _MOST_LOG = 64 * 2**20
@@ -532,8 +561,15 @@ def _advice(path: Path) -> Advice:
 
 def _report(source: Path | str, options: Namespace) -> Report:
     """The report on a file or a text: as a training script, unless it has an estimator or is no Python."""
-    if (isinstance(source, str) or source.suffix in {".py", ".ipynb"}) and not looks_like_estimator(source):
-        return check_script(source)
+    job = _job_report(source, options)
+    return check_script(source) if job is None else job
+
+
+def _job_report(source: Path | str, options: Namespace) -> EstimatorReport | None:
+    """The report on a job; None for a training script."""
+    is_python = isinstance(source, str) or source.suffix in {".py", ".pyw", ".ipynb"}
+    if is_python and (options.plan or options.library or options.fix or not looks_like_estimator(source)):
+        return None
     length = options.settings.get("sequence_length") or 2048
     model = None if not options.model else read_model(_model(options.model), sequence_length=length, shape={})
     settings, _ = _with_instance(options.settings, Project())

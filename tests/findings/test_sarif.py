@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from smp_advisor.review.scripts.__main__ import main as command
+from smp_advisor.command.__main__ import main as command
 from tests.scripts import samples
 
 BROKEN = samples.PIPELINE.replace(", drop_last=True", "")
@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def run(capsys, *scripts: object) -> dict[str, Any]:
-    command([*map(str, scripts), "--plan", "plan.json", "--format", "sarif"])
+    command(["check", *map(str, scripts), "--plan", "plan.json", "--format", "sarif"])
     (only,) = json.loads(capsys.readouterr().out)["runs"]
     return only
 
@@ -91,7 +91,7 @@ def objects(data: object, name: str = "") -> list[tuple[str, dict[str, Any]]]:
 def test_required_properties_are_there(folder, capsys):
     (folder / "broken.py").write_text("(")
     (folder / "two.py").write_text("from somewhere import *\n" + BROKEN)
-    status = command([".", "--plan", "plan.json", "--format", "sarif"])
+    status = command(["check", ".", "--plan", "plan.json", "--format", "sarif"])
     log = json.loads(capsys.readouterr().out)
     seen = set()
     for name, value in objects(log):
@@ -104,6 +104,6 @@ def test_required_properties_are_there(folder, capsys):
 
 def test_an_absolute_path_outside_of_the_folder_is_a_file_uri(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder / "a")
-    command(["../two.py", "--plan", str(folder / "plan.json"), "--format", "sarif"])
+    command(["check", "../two.py", "--plan", str(folder / "plan.json"), "--format", "sarif"])
     (result,) = json.loads(capsys.readouterr().out)["runs"][0]["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == (folder / "two.py").as_uri()

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from smp_advisor.review.scripts.__main__ import main
+from smp_advisor.command.__main__ import main
+from smp_advisor.core.files import data_file
 from tests.scripts import samples
 
+BASES = data_file("review.findings", "bases")
 BROKEN = samples.PIPELINE.replace(", drop_last=True", "")
 NUMBERS = ["--microbatches", "4", "--pipeline-parallel-degree", "2"]
 
@@ -38,7 +40,7 @@ def project(tmp_path, monkeypatch):
 
 
 def run(capsys, *arguments):
-    status = main(list(arguments))
+    status = main(["check", *arguments])
     shown = capsys.readouterr()
     return status, shown.out, shown.err
 
@@ -59,6 +61,15 @@ def test_a_folder_is_checked_without_what_is_not_of_the_project(project, capsys)
         "1 file without a library, model, optimizer, training loop or saver that a check applies to: setup.py." in shown
     )
     assert shown.rstrip().endswith("3 files checked: 1 error.")
+
+
+def test_a_folder_has_jobs_and_scripts(project, capsys):
+    Path("launch.py").write_text(BASES["estimator"].replace("2.8.0", "2.99.0"))
+    status, shown, _ = run(capsys, ".", "--format", "json")
+    found = ids(shown)
+    assert status == 1
+    assert "EST506" in found
+    assert "SMP109" in ids(run(capsys, ".", *NUMBERS, "--format", "json")[1])
 
 
 @pytest.mark.parametrize("pattern", ["**/train.py", "tr*.py", "train.p[y]"])
@@ -91,7 +102,7 @@ def test_the_standard_input(project, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\x00")))
     assert run(capsys, "-")[::2] == (
         2,
-        "The standard input is not text in UTF-8: pass the path of the script instead.\n",
+        "smp-advisor: The standard input is not text in UTF-8: pass the path of the script instead.\n",
     )
 
 
@@ -148,7 +159,10 @@ def test_output_is_written_in_one_step(project, capsys, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", full)
         status, _, complaints = run(capsys, ".", "--output", "report.json")
-    assert (status, complaints) == (2, "report.json cannot be written (No space left on device): it is unchanged.\n")
+    assert (status, complaints) == (
+        2,
+        "smp-advisor: 'report.json' cannot be written: No space left on device.\n",
+    )
     assert Path("report.json").read_bytes() == before
     assert not list(project.glob(".smp_advisor*"))
     assert run(capsys, ".", "--output", "deeper")[0] == 2
@@ -180,12 +194,10 @@ def test_one_file_that_is_not_python_does_not_hide_the_others(project, capsys):
 
 def test_a_check_is_explained_without_a_file(capsys):
     with pytest.raises(SystemExit) as left:
-        main(["--explain", "smp109"])
+        main(["check", "--explain", "smp109"])
     assert left.value.code == 0
     assert capsys.readouterr().out.startswith("SMP109: The last, partial batch is used\n")
-    with pytest.raises(SystemExit) as left:
-        main(["--explain", "SMP999"])
-    assert left.value.code == 2
+    assert main(["check", "--explain", "SMP999"]) == 2
 
 
 def test_a_module_is_judged_where_the_script_calls_it(project, capsys):
@@ -214,7 +226,7 @@ def test_a_module_is_judged_where_the_script_calls_it(project, capsys):
 @pytest.mark.slow
 def test_a_deleted_folder_is_one_sentence(tmp_path):
     (tmp_path / "gone").mkdir()
-    words = ["sh", "-c", 'rmdir "$PWD" && exec "$0" -m smp_advisor.review.scripts train.py', sys.executable]
+    words = ["sh", "-c", 'rmdir "$PWD" && exec "$0" -m smp_advisor.command check train.py', sys.executable]
     ended = subprocess.run(words, cwd=tmp_path / "gone", capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "The working directory no longer exists" in ended.stderr

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from smp_advisor.command.__main__ import main
 from smp_advisor.review.scripts import Finding, Report, apply_fixes, check_script
-from smp_advisor.review.scripts.__main__ import main
 from tests.scripts import samples
 
 BROKEN = samples.PIPELINE.replace(", drop_last=True", "")
@@ -142,16 +142,16 @@ def test_many_fixes_at_once(script):
 
 
 def test_the_command_line_s_exit_status(script, tmp_path, capsys):
-    assert main([str(tmp_path / "nowhere.py")]) == 2
-    assert main([str(script), "--plan", str(tmp_path / "nowhere.json")]) == 2
+    assert main(["check", str(tmp_path / "nowhere.py")]) == 2
+    assert main(["check", str(script), "--plan", str(tmp_path / "nowhere.json")]) == 2
     (tmp_path / "bad.json").write_text("[1]")
-    assert main([str(script), "--plan", str(tmp_path / "bad.json")]) == 2
+    assert main(["check", str(script), "--plan", str(tmp_path / "bad.json")]) == 2
     assert "Traceback" not in capsys.readouterr().err
-    assert main([str(script), "--microbatches", "1"]) == 0
+    assert main(["check", str(script), "--microbatches", "1"]) == 0
     warns = tmp_path / "sharded.py"
     warns.write_text(samples.SHARDED.replace(", backward_passes_per_step=ACCUMULATE", ""))
-    assert main([str(warns), "--sharded-data-parallel-degree", "16"]) == 0
-    assert main([str(warns), "--sharded-data-parallel-degree", "16", "--strict"]) == 1
+    assert main(["check", str(warns), "--sharded-data-parallel-degree", "16"]) == 0
+    assert main(["check", str(warns), "--sharded-data-parallel-degree", "16", "--strict"]) == 1
 
 
 PLAIN = """\

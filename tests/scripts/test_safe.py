@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from smp_advisor.command.__main__ import main
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.checks import checked, fixed
 from smp_advisor.review.scripts import apply_fixes
-from smp_advisor.review.scripts.__main__ import main
 from tests.notebook.test_panels import fixes_of, request
 from tests.scripts import samples
 
@@ -58,8 +58,8 @@ def command(folder: Path, root: Path) -> list[str]:
 def test_no_module_of_the_checked_folder_is_imported(script, tmp_path, root, form):
     forms = {
         "console script": command(tmp_path, root),
-        "-m": [sys.executable, "-m", "smp_advisor.review.scripts"],
-        "-P -m": [sys.executable, "-P", "-m", "smp_advisor.review.scripts"],
+        "-m": [sys.executable, "-m", "smp_advisor.command", "check"],
+        "-P -m": [sys.executable, "-P", "-m", "smp_advisor.command", "check"],
     }
     # With `-m`, Python itself looks for these in the working directory before any code of the package runs.
     marker = plant(script.parent, *PLANTED, *(["smp_advisor", "importlib", "contextlib"] if form != "-m" else []))
@@ -80,7 +80,7 @@ def test_no_module_of_the_checked_folder_is_imported(script, tmp_path, root, for
 def test_the_planted_modules_are_noticed_where_python_imports_them(script, root):
     marker = plant(script.parent, "difflib")
     environment = {**os.environ, "PYTHONPATH": str(root)}
-    code = "import sys; from smp_advisor.review.scripts.__main__ import main; main(sys.argv[1:])"
+    code = "import sys; from smp_advisor.command.__main__ import check; check()"
     subprocess.run([sys.executable, "-c", code, "train.py", *NUMBERS], cwd=script.parent, env=environment, check=False)
     assert marker.exists()
 
@@ -193,7 +193,7 @@ def test_the_command_and_the_panel_report_a_failing_write(script, capsys, monkey
     script.write_text(text)
     shown = checked(str(script), PLAN)
     monkeypatch.setattr("pathlib.Path.replace", full)
-    assert main([str(script), *NUMBERS, "--fix"]) == 2
+    assert main(["check", str(script), *NUMBERS, "--fix"]) == 2
     assert f"{script} cannot be written (No space left on device): it is unchanged." in capsys.readouterr().err
     (fix,) = (fix for fix in fixes_of(shown) if fix[0][1] == "SMP101")
     after = fixed(request(script, fix, in_place=True), PLAN)

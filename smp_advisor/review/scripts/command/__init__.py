@@ -1,1 +1,1 @@
-"""``smp-advisor-check``: options, configuration, files, selection and output of the script checker as a command."""
+"""Checks of scripts on the command line: options, files, selection and output."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from smp_advisor.review.findings.catalog import catalog, check_markdown
 from smp_advisor.review.scripts.settings import checked_libraries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from smp_advisor.review.findings.report import Report
 
@@ -83,47 +83,15 @@ _NUMBERS = (
 _SWITCHES = ("fp16", "bf16", "prescaled_batch", "shard_optimizer_state", "offload_activations")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
-    """Files, settings and output of one run of the command."""
-
-    paths: tuple[str, ...]
-    """Files, folders and patterns; ``-`` is the standard input."""
-    stdin_name: str = ""
-    plan: Mapping[str, Any] | None = None
-    library: str | None = None
-    hyperparameters: Mapping[str, Any] | None = None
-    selection: Selection = field(default_factory=Selection)
-    exclude: tuple[str, ...] = ()
-    format: str = "text"
-    output: Path | None = None
-    strict: bool = False
-    fix: bool = False
-    diff: bool = False
-
-
-def parse(arguments: Sequence[str] | None) -> Options:
-    """Options of the command line."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+def settle(options: argparse.Namespace) -> None:
+    """Read the files and ids that options name: `plan`, `hyperparameters` and `selection` are values then."""
     if options.diff and options.fix:
-        parser.error("--diff shows the changes that --fix writes: pass one of them")
-    if "-" in options.scripts and (options.fix or options.diff or len(options.scripts) > 1):
-        parser.error("the standard input (-) is checked alone, and without --fix or --diff")
-    return Options(
-        paths=tuple(options.scripts),
-        stdin_name=options.stdin_filename,
-        plan=_plan(options),
-        library=options.library,
-        hyperparameters=read_object(options.hyperparameters) if options.hyperparameters else None,
-        selection=Selection.of(_identifiers(options.select), _identifiers(options.ignore)),
-        exclude=tuple(options.exclude),
-        format=options.format,
-        output=options.output,
-        strict=options.strict,
-        fix=options.fix,
-        diff=options.diff,
-    )
+        raise AdvisorError("--diff shows the changes that --fix writes: pass one of them.")
+    if "-" in options.paths and (options.fix or options.diff or len(options.paths) > 1):
+        raise AdvisorError("The standard input (-) is checked alone, and without --fix or --diff.")
+    options.plan = _plan(options)
+    options.hyperparameters = read_object(options.hyperparameters) if options.hyperparameters else None
+    options.selection = Selection.of(_identifiers(options.select), _identifiers(options.ignore))
 
 
 class _Explain(argparse.Action):
@@ -147,19 +115,8 @@ def _identifiers(values: list[str]) -> tuple[str, ...]:
     return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="smp-advisor-check",
-        description="Check training scripts for SageMaker's model parallel libraries, FSDP, DDP and Training Compiler.",
-        epilog="Exit status: 0 no errors, 1 errors (with --strict, also warnings; with --diff, changes), 2 a script "
-        "could not be checked or an option is not valid.",
-    )
-    parser.add_argument(
-        "scripts",
-        nargs="+",
-        metavar="path",
-        help="a .py file, a notebook, a folder, a pattern such as 'src/**/train*.py', or - for the standard input",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a check of scripts to the parser of a command."""
     parser.add_argument(
         "--stdin-filename", default="", metavar="FILE", help="path in the report for -; imports are followed from there"
     )
@@ -198,7 +155,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--explain", action=_Explain, metavar="ID", help="print the page of a check, and nothing else")
     parser.add_argument("--diff", action="store_true", help="print the changes of --fix and write nothing")
-    return parser
 
 
 def _plan(options: argparse.Namespace) -> dict[str, Any] | None:

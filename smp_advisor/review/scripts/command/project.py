@@ -10,23 +10,29 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smp_advisor.arguments import require_path
 from smp_advisor.core.files import SCRIPT
+from smp_advisor.core.words import plain
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.findings.report import Report
 from smp_advisor.review.reading.outside import local_files
 from smp_advisor.review.reading.source import Source, Unresolved, read
 from smp_advisor.review.scripts.check import report_of
+from smp_advisor.review.scripts.fixes import plan_fixes, write_fixed
 from smp_advisor.review.scripts.following import follow
+from smp_advisor.review.scripts.settings import from_plan
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from smp_advisor.review.findings.finding import Finding
+    from smp_advisor.review.scripts.fixes import FileFix
     from smp_advisor.review.scripts.settings import Settings
 
 
@@ -45,7 +51,7 @@ def files_of(paths: Sequence[str], exclude: Sequence[str]) -> list[Path]:
     """
     chosen: dict[Path, Path] = {}
     for text in paths:
-        require_path(text, "smp-advisor-check")
+        require_path(text, "smp-advisor check")
         path = Path(text)
         if os.path.isdir(path):  # noqa: PTH112 - pathlib's fails for long names
             files = _limited(_walk(path, exclude), text)
@@ -111,6 +117,55 @@ def _excluded(path: Path, exclude: Sequence[str]) -> bool:
         fnmatch(path.name, pattern) or fnmatch(text, pattern) or fnmatch(text, f"*/{pattern.rstrip('/')}")
         for pattern in exclude
     )
+
+
+def checked(options: Namespace, report_of_job: Callable[[Path | str], Report | None]) -> Project:
+    """Check the files of a command; `report_of_job` is None for a training script."""
+    settings = from_plan(options.plan, options.library, options.hyperparameters)
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:
+        raise AdvisorError("The working directory no longer exists: change to another one.") from None
+
+    def shown(outcome: Outcome) -> Outcome:
+        return replace(outcome, report=relative(options.selection.applied(outcome.report), folder))
+
+    def check(path: Path) -> Outcome:
+        if (report := report_of_job(path)) is not None:
+            return Outcome(report=options.selection.applied(report))
+        for fix in fixes_of(path, options) if options.fix else ():
+            print(plain(str(write_fixed(fix.path, fix.text, in_place=True))), file=sys.stderr)  # noqa: T201
+        return shown(judged(read(path), settings))
+
+    if options.paths == ["-"]:
+        source = standard_input(options.stdin_filename)
+        job = report_of_job(source.text)
+        report = shown(judged(source, settings)).report if job is None else options.selection.applied(job)
+        return Project(reports=(report,), repeated=(0,))
+    project = check_files(files_of(options.paths, options.exclude), check)
+    return replace(project, modules=tuple(map(partial(relative, folder=folder), project.modules)))
+
+
+def fixes_of(path: Path, options: Namespace) -> list[FileFix]:
+    """Fixes of a script by the selected checks."""
+    return plan_fixes(
+        path,
+        ids=options.selection.ids,
+        plan=options.plan,
+        library=options.library,
+        hyperparameters=options.hyperparameters,
+    )
+
+
+def diff(options: Namespace) -> Project:
+    """The changes of all fixes, as the text of a project without reports."""
+    problems, changes = list[str](), dict[Path, str]()
+    for path in files_of(options.paths, options.exclude):
+        try:
+            changes |= {fix.path.resolve(): fix.diff for fix in fixes_of(path, options)}
+        except AdvisorError as error:
+            problems.append(str(error))
+    return Project(diff="\n".join(changes.values()), problems=tuple(problems))
 
 
 _TRAINS = re.compile(
@@ -188,6 +243,8 @@ class Project:
     """Of files that were judged as modules of these scripts: what no script reaches."""
     problems: tuple[str, ...] = ()
     """A sentence for each file that could not be checked."""
+    diff: str = ""
+    """Changes of the fixes, where only these are requested."""
 
 
 def check_files(files: Iterable[Path], check: Callable[[Path], Outcome]) -> Project:
