@@ -87,13 +87,19 @@ class Strategy:
         return replace(self, inferred=(*self.inferred, *(sentence for sentence in sentences if sentence)))
 
 
+_ON_HOST = (
+    "no library here has a setting that stores parameters or optimizer state in host memory (SMP's offload_activations"
+    " moves activations only). Without offloading it has a plan"
+)
+
+
 def fully_sharded(sharding: object, *, offloads: bool = False, name: str = "FSDP") -> Strategy:
     sharded = OF_TOOLS.get(str(sharding).lower().rpartition(".")[2])
     if sharded is None:
         return undescribed(name, f"the sharding strategy {str(sharding)[:40]!r} is none of PyTorch's")
     title = f"{name} ({sharded.removeprefix('_') or 'no_shard'})"
     if offloads:
-        return undescribed(f"{title} with offloading to the CPU", "plans have no parameters in host memory")
+        return undescribed(f"{title} with offloading to the CPU", _ON_HOST)
     if not sharded:
         return replicated(title)
     return Strategy(
@@ -109,12 +115,12 @@ def zero(stage: object, *, offloads: bool = False) -> Strategy:
     title = "DeepSpeed" if stage is None else f"DeepSpeed ZeRO-{stage}"
     if stage == 0:
         return replicated(title)
-    if offloads:
-        return undescribed(f"{title} with offloading", "plans have no parameters or optimizer state in host memory")
     sharding = None if stage is None else OF_ZERO.get(stage)
     if sharding is None:
         why = "no library here shards only the optimizer state" if stage == 1 else "its stage is not known"
         return undescribed(title, why)
+    if offloads:
+        return undescribed(f"{title} with offloading", _ON_HOST)
     plan = fully_sharded(sharding, name=title)
     return replace(plan, name=title).assuming(
         f"{title} is estimated as FSDP with {sharding}, which shards the same tensors; DeepSpeed's own buffers are not"

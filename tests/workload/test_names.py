@@ -22,6 +22,8 @@ NAMES = {
     "meta-llama/Meta-Llama-3-70B": "Llama 3 70B", "llama-3-70b": "Llama 3 70B", "gpt2-xl": "GPT-2 XL", "gpt2": "GPT-2",
     "Meta-Llama-3-70B-Instruct": "Llama 3 70B", "meta-llama/Llama-2-70b-hf": "Llama 2 70B",
     "EleutherAI/gpt-neox-20b": "GPT-NeoX-20B", "bigscience/bloom": "BLOOM-176B", "GPT-3 175B": "GPT-3 175B",
+    "bigscience/bloomz-7b1-mt": "BLOOM-7.1B", "bigscience/bloomz-560m": "BLOOM-560M", "Qwen/QwQ-32B": "Qwen2.5 32B",
+    "codellama/CodeLlama-13b-Python-hf": "Code Llama 13B Python", "codellama/CodeLlama-7b-hf": "Code Llama 7B",
     "mistralai/Mistral-7B-v0.1": "Mistral 7B", "openai/whisper-large-v3": "Whisper large-v3", "clip": "CLIP ViT-L/14",
     "microsoft/swin-base-patch4-window7-224": "Swin base", "resnet-50": "ResNet 50", "convnext-base": "ConvNeXt base",
     "stabilityai/stable-diffusion-xl-base-1.0": "SDXL U-Net", "sd-1.5": "Stable Diffusion 1.5 U-Net",
