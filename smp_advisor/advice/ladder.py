@@ -431,10 +431,6 @@ def unused_lines(ladder: Ladder) -> list[str]:
     ]
 
 
-_CLIP = 2.5
-"""Longest bar of memory, in multiples of the usable memory."""
-
-
 def reasons_of(steps: Sequence[Step]) -> dict[str, str]:
     """Return the reason for each used technique in a sentence: of the full plan, whatever is added before it."""
     return {
@@ -444,8 +440,8 @@ def reasons_of(steps: Sequence[Step]) -> dict[str, str]:
     }
 
 
-def ladder_html(ladder: Ladder, reasons: Mapping[str, str] = MappingProxyType({}), *, bars: bool = False) -> str:
-    """Return the ladder as a table, the unused techniques below a title; with bars for pages with the view's style."""
+def ladder_html(ladder: Ladder, reasons: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the ladder as a table, the unused techniques below a title."""
     groups: list[list[str]] = [[], []]
     for position, rung in enumerate((*ladder.rungs, *ladder.unused)):
         used = position < len(ladder.rungs)
@@ -453,11 +449,7 @@ def ladder_html(ladder: Ladder, reasons: Mapping[str, str] = MappingProxyType({}
         if not used:  # the decision has this already
             reason = re.sub(r"^The plan would (not )?fit(, either,?)?( with it)?", "", reason)
         reason = re.sub(r"^\((.*)\)$", r"\1", reason.strip(" ."))
-        bar, size = "", "no such plan"
-        if rung.needed_gib is not None:
-            wide = 100 * min(rung.needed_gib / ladder.usable_gib / _CLIP, 1)
-            bar = f'<span class="smp-rung-bar" aria-hidden="true"><i style="width:{wide:.1f}%"></i></span>' * bars
-            size = gib(rung.needed_gib)
+        size = "no such plan" if rung.needed_gib is None else gib(rung.needed_gib)
         title = f"{rung.title[:1].upper()}{rung.title[1:]}"
         note = f'<span class="smp-note">{escape(f"{reason[:1].upper()}{reason[1:]}.")}</span>' if reason else ""
         state = "fit" if rung.fits else "risk" if rung.estimate is not None and rung.estimate.fits else "over"
@@ -465,7 +457,7 @@ def ladder_html(ladder: Ladder, reasons: Mapping[str, str] = MappingProxyType({}
             f'<tr class="smp-rung-{state}"><th scope="row" style="text-align:left;font-weight:400">'
             f'<span class="smp-rung-title">{"+ " * (used and position > 0)}{escape(title)}</span>'
             f' <b class="smp-rung-decision">{escape(rung.decision)}</b> {note}</th>'
-            f'<td class="smp-rung-memory">{bar}{size}</td>'
+            f"<td>{size}</td>"
             f"<td>{seconds(rung.step_seconds) if rung.step_seconds is not None else ''}</td></tr>"
         )
     titles = ("Technique, decision and reason", "Memory per GPU", "Step time")
@@ -473,8 +465,8 @@ def ladder_html(ladder: Ladder, reasons: Mapping[str, str] = MappingProxyType({}
     divider = f'<tr class="smp-rung-other"><th colspan="{len(titles)}" scope="colgroup">With one change</th></tr>'
     second_body = f"<tbody>{divider}{''.join(groups[1])}</tbody>" if groups[1] else ""
     return (
-        '<table class="smp-ladder"><caption style="text-align:left">Techniques in AWS\'s order, each added to those'
-        f' above <span class="smp-note">(line: {ladder.usable_gib:.1f} GiB)</span></caption>'
+        '<table class="smp-table smp-ladder"><caption style="text-align:left">Techniques in AWS\'s order, each added to'
+        f' those above <span class="smp-note">({ladder.usable_gib:.1f} GiB usable)</span></caption>'
         f"<thead><tr>{head}</tr></thead>"
         f"<tbody>{''.join(groups[0])}</tbody>{second_body}</table>"
     )

@@ -19,7 +19,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.figures import FITS
 from smp_advisor.notebook.panels import plan_line
 from smp_advisor.notebook.shown import set_displayed_last
-from smp_advisor.notebook.workload_fields import OFFER_COLUMNS, by_cost, dear, keywords_of, offer_cells, title_of
+from smp_advisor.notebook.workload_fields import by_cost, dear, keywords_of, offer_cells, offer_columns, title_of
 from smp_advisor.session.written import html_report
 from smp_advisor.workload import Adapter
 
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from IPython.core.display_functions import DisplayHandle
     from IPython.core.events import EventManager
 
+    from smp_advisor.errors import NoPlanFitsError
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.notebook.view_state import Data
-    from smp_advisor.search.ways_out import WayOut, WaysOut
+    from smp_advisor.search.ways_out import WayOut
     from smp_advisor.session import Advice
 
 
@@ -159,23 +160,24 @@ def static_bundle(advisor: Advisor) -> dict[str, Any]:
 # IPython does not annotate the functions called here.
 
 
-_OFFER = (
-    '<div style="display:grid;grid-template-columns:minmax(190px,2fr) repeat(5,minmax(96px,1fr));gap:0 12px;'
-    'line-height:1.4;{}">{}</div>'
-)
-
-
 class NothingFits:
-    """The page of a request for which no plan fits: the shortfall, and changes after which one fits, one click each."""
+    """A request for which no plan fits, as a page: the shortfall, and changes after which one fits, one click each.
+
+    It is the value of the magic's variable until an offer is taken; then the variable holds the advice.
+    """
 
     def __init__(
-        self, ways: WaysOut, advise: Callable[[dict[str, Any]], Advisor], variable: str = "", cell: str = ""
+        self, error: NoPlanFitsError, advise: Callable[[dict[str, Any]], Advisor], variable: str = "", cell: str = ""
     ) -> None:
+        ways = error.ways_out
         self._ways, self._advise, self._variable, self._cell = ways, advise, variable, cell
+        self.sentence = str(error)
+        self.offers = by_cost(ways)
+        """The changes, cheapest first."""
         self._note = w.HTML('<p role="status"></p>')
         usable, nearest = ways.request.cluster.instance.usable_gpu_memory_gib, ways.nearest_gib
-        offers = by_cost(ways)
-        facts = [("", str(len(offers)), f"change{'s' * (len(offers) > 1)} fit{'s' * (len(offers) == 1)}")]
+        count = len(self.offers)
+        facts = [("", str(count), f"change{'s' * (count > 1)} fit{'s' * (count == 1)}")]
         cluster = ways.request.cluster
         about = (f"{cluster.nodes} × {cluster.instance.name}",)
         parts = [heading(ways.request.model.name, about, "No plan fits")]
@@ -187,33 +189,57 @@ class NothingFits:
             parts += [verdict_strip("over", "Does not fit", nearest, usable, facts), f"<p>{escape(text)}</p>"]
             parts += [title("Memory per GPU", "of the nearest plan"), tank(nearest, usable)]
         parts.append(title("Changes that fit", "cheapest first; Use changes this page, its cell and its variable"))
-        columns = "".join(f"<span>{escape(name)}</span>" for name in OFFER_COLUMNS)
-        head = w.HTML(sheet("No plan fits", *parts) + _OFFER.format("padding:0 16px 0 84px;font-size:12px", columns))
-        self.widget = w.VBox([head, *map(self._offer, offers), self._note])
+        columns = "".join(f"<span>{escape(name)}</span>" for name in ("Change", *offer_columns(ways)))
+        head = w.HTML(f'{sheet("No plan fits", *parts)}<div class="smp-offer smp-offer-head">{columns}</div>')
+        self.widget = w.VBox([head, *map(self._offer, self.offers), self._note])
+        self.widget.add_class("smp-refusal")
+
+    def use(self, number: int = 1) -> Advisor:
+        """Take an offer of the page by its number, as its button does, and return the advice."""
+        if not 1 <= number <= len(self.offers):
+            raise AdvisorError(f"There is no offer {number}: the page has {len(self.offers)}.")
+        return self._use(self.offers[number - 1])
+
+    def __str__(self) -> str:
+        return f"{self.sentence}\n{self._ways}"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        how = f"take one of its offers: {self._variable or 'it'}.use(1)"
+        raise AttributeError(f"There is no advice yet with {name!r}, since no plan fits; {how}.")
 
     def _offer(self, way: WayOut) -> w.Box:
-        name, note = f"{title_of(way)[:1].upper()}{title_of(way)[1:]}", dear(self._ways, way)
+        title = re.sub(r", [\d,.]+ USD/h", "", title_of(way)).replace(" x ", " × ")
+        name, note = f"{title[:1].upper()}{title[1:]}", dear(self._ways, way)
         button = w.Button(description="Use", tooltip=f"Use {name}", layout=w.Layout(width="60px", flex="none"))
-        button.on_click(lambda _: self._use(way))
+        button.on_click(lambda _: self._taken(way))
         more = f"<br><small>{escape(note)}</small>" if note else ""
-        cells = [f"<b>{escape(name)}</b>{more}", *map(escape, offer_cells(self._ways, way))]
-        row = _OFFER.format("opacity:0.65" if note else "", "".join(f"<span>{cell}</span>" for cell in cells))
-        layout = w.Layout(align_items="center", padding="4px 16px")
-        return w.Box([button, w.HTML(row, layout=w.Layout(flex="1 1 auto", margin="0 0 0 8px"))], layout=layout)
+        figures = (cell.removesuffix(" per GPU") for cell in offer_cells(self._ways, way))
+        cells = [f"<b>{escape(name)}</b>{more}", *map(escape, figures)]
+        style = "smp-offer smp-offer-dear" if note else "smp-offer"
+        row = f'<div class="{style}">{"".join(f"<span>{cell}</span>" for cell in cells)}</div>'
+        place = w.Layout(flex="1 1 0", min_width="0", margin="0 0 0 8px")
+        return w.Box([button, w.HTML(row, layout=place)], layout=w.Layout(align_items="center", padding="4px 16px"))
 
     def display(self) -> None:
         """Show the page; where widgets cannot be shown, the changes as a table."""
-        data = {**self.widget._repr_mimebundle_(), "text/html": self._ways._repr_html_(), "text/plain": str(self._ways)}
+        text = str(self if self._variable else self._ways)  # without a variable, the sentence is that of the error
+        data = {**self.widget._repr_mimebundle_(), "text/html": self._ways._repr_html_(), "text/plain": text}
         display(data, raw=True)
 
-    def _use(self, way: WayOut) -> None:
+    _ipython_display_ = display
+
+    def _taken(self, way: WayOut) -> None:
         self._say(f"Searching with {title_of(way)} …")
-        changes = keywords_of(way, self._ways.request.pins)
         try:
-            advisor = self._advise(changes)
+            self._use(way)
         except AdvisorError as error:
             self._say(str(error))
-            return
+
+    def _use(self, way: WayOut) -> Advisor:
+        changes = keywords_of(way, self._ways.request.pins)
+        advisor = self._advise(changes)
         shell, variable_note = get_ipython(), ""
         if self._variable and shell is not None:
             shell.user_ns[self._variable] = advisor
@@ -222,6 +248,7 @@ class NothingFits:
         self._say(f"With {title_of(way)}:{variable_note}")
         set_displayed_last(shell, advisor)
         self.widget.children = (self._note, advisor)
+        return advisor
 
     def _say(self, text: str) -> None:
         self._note.value = f'<p role="status">{escape(text)}</p>'

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.notebook.advisor import Advisor
+    from smp_advisor.notebook.display import NothingFits
     from smp_advisor.review.scripts import Report
     from smp_advisor.search.sizes import ClusterSizes
 
@@ -60,10 +61,11 @@ class AdvisorMagics(Magics):
     )
     @table_options()
     @line_magic
-    def smp_advise(self, line: str) -> Advisor:
+    def smp_advise(self, line: str) -> Advisor | NothingFits:
         """Recommend a SageMaker model-parallel configuration, with reasons and controls to try others.
 
-        Displays the advisor and returns it: ``advice = %smp_advise 10B --instance ml.p4d.24xlarge --count 16``.
+        Displays the advisor and returns it: ``advice = %smp_advise 10B --instance ml.p4d.24xlarge --count 16``. Where
+        nothing fits, the variable has the changes after which a plan fits: ``advice.use(1)`` takes the cheapest.
         """
         with uninterrupted():
             from smp_advisor.advice.description import has_formulas, read_model
@@ -88,7 +90,11 @@ class AdvisorMagics(Magics):
             if error.ways_out is not None and error.ways_out.ways:
                 request = Request.of(model, cluster, **keywords)
                 again = lambda changes: advisor_of(Advice.of(request.changed(**changes)))  # noqa: E731
-                NothingFits(error.ways_out, again, *assigned(self.shell, "smp_advise")).display()
+                variable, source = assigned(self.shell, "smp_advise")
+                refusal = NothingFits(error, again, variable, source)
+                refusal.display()
+                if variable:  # the variable has the page, which becomes the advice; the refusal is said once
+                    return refusal
             raise
         advisor.show_now()
         return advisor

@@ -90,7 +90,7 @@ def why(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping
     shown, own = advice.at(state), ""
     if shown is not advice.recommended:
         own = f"<h3>Your plan against the recommended one</h3>{advice.compare_at(state)._repr_html_()}"
-    ladder = ladder_html(ladder_of(shown, None), reasons_of(shown.steps), bars=True)
+    ladder = ladder_html(ladder_of(shown, None), reasons_of(shown.steps))
     folded = html_sections(shown, "Why", "Techniques", "Nearest AWS reference", opened=("Why",))
     chosen = html_sections(advice.recommended, "Model and cluster", opened=())
     return {"html": f"{own}{ladder}{folded}{chosen}{html_sources(shown.steps)}"}

@@ -20,6 +20,7 @@ from smp_advisor.libraries.library import Settings, get_library, libraries, plan
 from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.figures import decisive, fit, headlines, likelihood, memory, preferred
 from smp_advisor.notebook.workload_fields import workload_fields
+from smp_advisor.session.cells import call_of_inputs
 from smp_advisor.session.controls import Control, controls, estimates_of
 from smp_advisor.session.settings import (
     configuration,
@@ -86,7 +87,7 @@ def glances(advice: Recommendation, plans: Sequence[tuple[Job, Plan, Estimate]])
         result.append(
             {
                 "fit": state,
-                "gib": round(estimate.needed_gib, 3),
+                "gib": round(estimate.needed_gib, 6),
                 "edge": round(edge, 2),
                 "odds": probability(estimate.fit_probability).replace("over ", "> ").replace("under ", "< "),
                 "state": round(sum(of[name] for name in _STATE), 2),
@@ -173,15 +174,6 @@ def uncited_hardware(instance: Instance) -> str:
     """Which figures of an instance have no source, as a sentence; empty if all have."""
     names = dict.fromkeys(_HARDWARE.get(name, name.replace("_", " ")) for name in instance.assumed)
     return f"No source is cited for these figures of the hardware: {listed(list(names))}." if names else ""
-
-
-def call_of_inputs(advice: Recommendation) -> str:
-    """Return the unit of a sample that is one call with the inputs of a profile: ``of 512 rows``; empty otherwise."""
-    if not advice.model.sample_is_call:
-        return ""
-    inputs = getattr(profile_of(advice), "inputs", "")
-    rows = {int(count.replace(",", "")) for count in re.findall(r"\bof ([\d,]+)\b", inputs)}
-    return f"of {rows.pop():,} rows" if len(rows) == 1 else "with your inputs"
 
 
 def measured(learned: Summary) -> str:

@@ -143,14 +143,18 @@ def title_of(way: WayOut) -> str:
     return get_library(way.size.library).title if way.change == "library" and way.size.library else way.words
 
 
-OFFER_COLUMNS = ("Change", "GiB per GPU", "per hour", "days (95 %)", "total", "probability to fit")
+def offer_columns(ways: WaysOut) -> tuple[str, ...]:
+    """Titles of `offer_cells`: without a number of tokens, the speed and the price per token."""
+    timed = any(way.size.days is not None for way in ways.ways)
+    ends = ("days (95 %)", "total") if timed else ("speed", "price")
+    return ("memory", "per hour", *ends, "probability to fit")
 
 
 def offer_cells(ways: WaysOut, way: WayOut) -> list[str]:
     """Memory, price per hour, time, total and probability of the best plan after a way out."""
     now = way.size.estimate
     if now is None:
-        return [""] * (len(OFFER_COLUMNS) - 1)
+        return [""] * 5
     speed, time, money = headlines(ways.request.model, now)
     price = way.size.cluster.usd_per_hour
     first = f"{time.value} {time.unit} ({time.range})" if now.days is not None else f"{speed.value} {speed.unit}"

@@ -92,7 +92,7 @@ def _not_counted(usual: Typical, restarts: int) -> Iterator[Cause]:
     """Yield steps that the typical step leaves out, and changes of their time."""
     dropped = dict(usual.dropped)
     if count := dropped.get("warm-up"):
-        text = f"{plural(count, 'value')} at the start, slower than the rest, left out of the median."
+        text = f"{plural(count, 'value')} at the start, left out of the median."
         yield Cause(name="warm-up", evidence=text, change="")
     again = max(restarts, *(n for reason, n in usual.dropped if reason.startswith("restart")), 0)
     if again:

@@ -220,7 +220,7 @@ def _place(run: Run) -> list[str]:
     cluster = run.advice.cluster
     if cluster.instance.gpu == PROCESSOR:
         return [
-            f"small copy of {run.advice.model.name}",
+            f"small copy of {run.advice.model.name.removeprefix('small copy of ')}",
             f"{plural(cluster.gpus, 'process', 'processes')} of this machine",
         ]
     return [run.advice.model.name, f"{cluster.nodes} × {cluster.instance.name}"]
@@ -344,13 +344,13 @@ def _losses(run: Run) -> str:
     every = math.ceil(len(values) / _MOST_POINTS)
     shown, (last, now) = values[::every], values[-1]
     low, high = min(loss for _, loss in shown), max(loss for _, loss in shown)
-    width, height = 480.0, 130.0
-    x, y = linear(shown[0][0], last, _LEFT, width - 8), linear(low, high, height - _MARGIN, 8)
+    left, width, height = 56.0, 480.0, 130.0
+    x, y = linear(shown[0][0], last, left, width - 8), linear(low, high, height - _MARGIN, 8)
     parts = [path("smp-values", [(x(step), y(loss)) for step, loss in shown])]
     for tick in ticks(low, high, 3):
-        parts.append(line("smp-grid", _LEFT, y(tick), width - 8, y(tick)))
-        parts.append(label("smp-quiet", _LEFT - 6, y(tick) + 4, f"{tick:.4g}", "end"))
-    parts.append(label("smp-quiet", _LEFT, height - 4, f"step {shown[0][0]:,}"))
+        parts.append(line("smp-grid", left, y(tick), width - 8, y(tick)))
+        parts.append(label("smp-quiet", left - 6, y(tick) + 4, f"{tick:g}", "end"))
+    parts.append(label("smp-quiet", left, height - 4, f"step {shown[0][0]:,}"))
     parts.append(label("smp-quiet", width - 8, height - 4, f"{last:,}", "end"))
     third = max(len(values) // 3, 1)
     early, late = (median([loss for _, loss in part]) for part in (values[:third], values[-third:]))
@@ -362,6 +362,6 @@ def _losses(run: Run) -> str:
 
 def _svg(width: float, height: float, about: str, parts: list[str]) -> str:
     return (
-        f'<div class="smp-drawing" tabindex="0"><svg viewBox="0 0 {width:g} {height:g}" role="img"'
-        f' aria-label="{escape(about, quote=True)}">{"".join(parts)}</svg></div>'
+        f'<div class="smp-drawing" tabindex="0"><svg width="{width:g}" height="{height:g}" role="img"'
+        f' viewBox="0 0 {width:g} {height:g}" aria-label="{escape(about, quote=True)}">{"".join(parts)}</svg></div>'
     )

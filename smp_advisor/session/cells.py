@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from smp_advisor.session.options import completes
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.keywords import JobOptionSettings
     from smp_advisor.runs import Probe
@@ -50,7 +52,18 @@ def cell(
     run, tags = run_of(advice, plan), options.get("tags") or {}
     if tag and isinstance(tags, Mapping):  # others are refused below
         options["tags"] = {TAG: plan_tag(advice, run[-1]), **tags}
-    return estimator_cell(*run, sdk=sdk, **_checked(advice) | _carrying(advice, run, _options(advice, options)))
+    text = estimator_cell(*run, sdk=sdk, **_checked(advice) | _carrying(advice, run, _options(advice, options)))
+    unit = call_of_inputs(advice.recommended)
+    return re.sub(r'("batch_size": \d+,)(?=\n)', rf"\1  # calls {unit}", text, count=1) if unit else text
+
+
+def call_of_inputs(advice: Recommendation) -> str:
+    """Return the unit of a sample that is one call with the inputs of a profile: ``of 512 rows``; empty otherwise."""
+    if not advice.model.sample_is_call:
+        return ""
+    inputs = getattr(advice.request.model, "inputs", "")
+    rows = {int(count.replace(",", "")) for count in re.findall(r"\bof ([\d,]+)(?: x [\d,]+)?\b(?! x)", inputs)}
+    return f"of {rows.pop():,} rows" if len(rows) == 1 else "with your inputs"
 
 
 def export(advice: Advice, format: str, plan: Plan | None = None, **options: Any) -> str:  # noqa: A002 - users' word

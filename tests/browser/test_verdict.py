@@ -118,8 +118,11 @@ def test_nothing_moves_and_nothing_is_cut_off(host, width):
 
 
 INSIDE = """
-view => [...view.querySelectorAll('.smp-stairs li > span')].every(words =>
-  words.offsetWidth > 0 && words.offsetLeft + words.offsetWidth <= words.parentElement.clientWidth + 1)
+async view => {
+  await Promise.all(view.getAnimations({subtree: true}).map(glide => glide.finished));
+  return [...view.querySelectorAll('.smp-stairs li > span')].every(words =>
+    words.offsetWidth > 0 && words.offsetLeft + words.offsetWidth <= words.parentElement.clientWidth + 1);
+}
 """
 
 

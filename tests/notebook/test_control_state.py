@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import ROUND_HALF_UP, Decimal
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from smp_advisor.advice.report import ladder_of
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan
-from smp_advisor.notebook.view_state import look_ahead, snapshot_of
+from smp_advisor.notebook.view_state import glances, look_ahead, snapshot_of
 from smp_advisor.session import control_state
 from smp_advisor.session.control_state import describe
 from smp_advisor.session.controls import controls, repairs
@@ -162,6 +163,15 @@ def test_the_edge_touches_the_wall_exactly_when_the_verdict_leaves_fits(advice):
             assert (costs["fit"] == "fits") == (costs["edge"] <= usable and costs["gib"] <= usable)
             assert costs["gib"] <= costs["edge"] or required == 0.5
     assert fits == {"fits", "risk", "over"}
+
+
+def test_the_page_rounds_memory_as_the_texts_do(advice):
+    """A browser rounds decimals half up: those that are sent keep the digits that decide."""
+    for needed in (515.5497, 50.74995):
+        now = replace(advice.estimate, needed_gib=needed)
+        (glance,) = glances(advice, [(advice.job, advice.plan, now)])
+        browser = Decimal(repr(glance["gib"])).quantize(Decimal("0.1"), ROUND_HALF_UP)
+        assert str(browser) == f"{needed:.1f}"
 
 
 def test_the_first_step_of_the_ladder_grows_with_the_batch(advice):

@@ -263,6 +263,10 @@ def test_a_model_that_does_not_fit_shows_what_would(shell, capsys):
     table = capsys.readouterr().out
     assert table.startswith("change that fits")
     assert "LoRA of rank 16" in table
+    shell.run_cell("bad = %smp_advise 70B -i ml.p4d.24xlarge --library smp-v2", store_history=True)
+    assert capsys.readouterr().out.count("None of") == 1  # the refusal is said once
+    assert shell.user_ns["bad"].use(1) is shell.user_ns["bad"]
+    assert shell.user_ns["bad"].estimate.fits
 
 
 def test_clusters_are_compared_for_the_advice_displayed_last(shell, capsys):

@@ -107,10 +107,13 @@ def test_an_impossible_request_has_a_page_whose_changes_are_one_click_each():
         return made[-1]
 
     cell = "%load_ext smp_advisor\nbad = %smp_advise 70B -i ml.g5.12xlarge --count 4 --library fsdp"
-    page = NothingFits(refused.value.ways_out, again, "bad", cell)
+    page = NothingFits(refused.value, again, "bad", cell)
+    assert "None of" in str(page)
+    with pytest.raises(AttributeError, match=r"bad\.use\(1\)"):
+        _ = page.estimate
     head, first, *_ = page.widget.children
     assert "Does not fit" in head.value
-    assert "GiB per GPU" in first.children[1].value
+    assert " GiB</span>" in first.children[1].value
     prices = [way.size.cluster.usd_per_hour for way in by_cost(refused.value.ways_out)]
     assert prices == sorted(prices)
     first.children[0].click()

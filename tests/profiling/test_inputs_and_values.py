@@ -97,6 +97,15 @@ def test_a_sample_is_a_call_where_the_first_dimension_is_no_batch(build, shape, 
     assert "a sample is one call with the inputs" in Model.from_profile(profile).note
 
 
+def test_a_job_cell_says_what_its_batch_counts():
+    for shape, unit in (((512, 8), "of 512 rows"), ((3, 16, 8), "with your inputs")):
+        module = net(lambda self, x: (self.layer(x) + self.places).square().mean(), layer=nn.Linear(8, 8))
+        module.places = nn.Parameter(torch.zeros(shape))
+        profile = profiled(module, precision="fp32", inputs=torch.zeros(shape))
+        cell = smp_advisor.advise(profile, "ml.p4d.24xlarge", library="fsdp").cell()
+        assert f'"batch_size": 1,  # calls {unit}\n' in cell
+
+
 def test_the_first_dimension_that_all_tensors_share_is_the_batch_and_shown_as_inferred():
     towers = net(
         lambda self, user, dense: self.tower(torch.cat([self.users(user), dense], 1)),
