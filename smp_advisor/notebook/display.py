@@ -217,7 +217,7 @@ class NothingFits:
         more = f"<br><small>{escape(note)}</small>" if note else ""
         figures = (cell.removesuffix(" per GPU") for cell in offer_cells(self._ways, way))
         cells = [f"<b>{escape(name)}</b>{more}", *map(escape, figures)]
-        style = "smp-offer smp-offer-dear" if note else "smp-offer"
+        style = "smp-offer smp-offer-costly" if note else "smp-offer"
         row = f'<div class="{style}">{"".join(f"<span>{cell}</span>" for cell in cells)}</div>'
         place = w.Layout(flex="1 1 0", min_width="0", margin="0 0 0 8px")
         return w.Box([button, w.HTML(row, layout=place)], layout=w.Layout(align_items="center", padding="4px 16px"))

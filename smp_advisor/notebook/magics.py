@@ -93,7 +93,7 @@ class AdvisorMagics(Magics):
                 variable, source = assigned(self.shell, "smp_advise")
                 refusal = NothingFits(error, again, variable, source)
                 refusal.display()
-                if variable:  # the variable has the page, which becomes the advice; the refusal is said once
+                if variable:  # it has the page, which becomes the advice: an error would repeat the refusal
                     return refusal
             raise
         advisor.show_now()
