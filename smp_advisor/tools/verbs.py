@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -565,10 +566,22 @@ def _report(source: Path | str, options: Namespace) -> Report:
     return check_script(source) if job is None else job
 
 
+_STARTS_A_JOB = re.compile(r"sagemaker|smdistributed|TrainingJobName", re.IGNORECASE)
+
+
+def _may_start_a_job(source: Path | str, paths: Collection[str]) -> bool:
+    """Whether to look for a job: in what is named, and in files of a folder that have a word of one."""
+    if isinstance(source, str) or not paths or str(source) in paths:
+        return True
+    return _STARTS_A_JOB.search(read_text(source, NOTEBOOK, AdvisorError, decoding="replace")) is not None
+
+
 def _job_report(source: Path | str, options: Namespace) -> EstimatorReport | None:
     """The report on a job; None for a training script."""
     is_python = isinstance(source, str) or source.suffix in {".py", ".pyw", ".ipynb"}
-    if is_python and (options.plan or options.library or options.fix or not looks_like_estimator(source)):
+    if is_python and (options.plan or options.library or options.fix or not _may_start_a_job(source, options.paths)):
+        return None
+    if is_python and not looks_like_estimator(source):
         return None
     length = options.settings.get("sequence_length") or 2048
     model = None if not options.model else read_model(_model(options.model), sequence_length=length, shape={})
