@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from dataclasses import replace
 
 import pytest
@@ -77,7 +78,13 @@ def test_no_text_changes_what_a_cell_of_any_library_and_sdk_does(plan, sdk, name
 
     own = {"batch_size", "activation_checkpointing", "precision", "max_steps", "checkpoint_every", "mp_parameters"}
     extra = {key: value for key, value in extra.items() if key not in own}
-    hostile = cell(name, script, source_dir, path, extra)
+    try:
+        hostile = cell(name, script, source_dir, path, extra)
+    except ExportError as refusal:  # the start script of version 3 writes names and values for a shell
+        assert sdk == "v3"
+        assert str(refusal).startswith("Version 3")  # noqa: PT017 - any other text is no error
+        assert not all(re.fullmatch(r"\w+", key, re.ASCII) and "'" not in f"{value}" for key, value in extra.items())
+        return
     plain = {f"k{place}": "x" if isinstance(value, str) else value for place, value in enumerate(extra.values())}
     assert shape(hostile) == shape(cell("model", "train.py", None if source_dir is None else "code", "data", plain))
     assert formatted(hostile) == hostile
