@@ -75,8 +75,9 @@ def _attention_bytes(attention: Attention, layout: Layout, world: World, job: Jo
     if job.attention == "fused" and attention.fusible:
         return statistics
     # One kernel for scale, mask and softmax writes 16 bits whatever it computes in.
-    separate = stack_of(job, layout).eager == "separate"
-    score = attention.eager_score_bytes(element, fused=not separate, autocast=layout.state_bytes.cast_bytes > 0)
+    code = stack_of(job, layout)
+    fused = code.eager == "fused-softmax" and not code.fp32_softmax
+    score = attention.eager_score_bytes(element, fused=fused, autocast=layout.state_bytes.cast_bytes > 0)
     scores: Floats = score * tokens * attention.keys_per_query(world.sequence_length)
     scores = where(layout.selective_recomputation, 0.0, scores)
     # The library's own layers, used under tensor parallelism, always have a fused form.
