@@ -148,7 +148,7 @@ def test_a_batch_without_a_publication_is_at_the_knee_of_the_speed(profile):
         larger = scores.tokens_per_step > chosen
         doublings = np.log2(scores.tokens_per_step[larger] / max(chosen, policy.target_tokens)).clip(0)
         assert (scores.tokens_per_second[larger] * 0.97 * 0.9**doublings <= speed * 1.0001).all()
-        assert speed >= 0.75 * scores.tokens_per_second.max()
+        assert speed >= 0.97 * 0.9**3 * scores.tokens_per_second.max()
 
 
 @pytest.mark.parametrize("library", ["ddp", "fsdp", "smp-v1", "smp-v2"])

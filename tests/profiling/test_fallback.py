@@ -90,7 +90,7 @@ def test_a_loop_on_a_traced_value_ends_as_its_values_let_it_or_by_a_count_that_n
             x = 0.5 * self.layer(x)
         return self.layer(x)
 
-    profile = traced(net(forward, least=0.1, layer=torch.nn.Linear(8, 8)), inputs=torch.ones(4, 8))
+    profile = traced(net(forward, least=0.5, layer=torch.nn.Linear(8, 8)), inputs=torch.ones(4, 8))
     assert methods(profile)["FLOPs"][0] == "real steps"
     with pytest.raises(
         ProfileError, match=r"`while x.abs\(\).mean\(\) > self.least:` \(test_fallback.py:\d+\) did not"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
 
 import smp_advisor
 from smp_advisor.notebook.advisor import Advisor
-from smp_advisor.profiling.result import Profile
+from smp_advisor.profiling.result import Division, Problem, Profile
 from smp_advisor.profiling.scaled.result import ScaledRun
 from smp_advisor.workload import Job, Model
 from tests.profiling.shared import profiled
@@ -36,10 +35,8 @@ def copy(losses, **values):
     return ScaledRun(**fields | values)
 
 
-def rehearsed(*, ok):
-    """A rehearsal by its outcome only."""
-    summary = f"2 processes {'agree' if ok else 'do not agree'} with one process."
-    return SimpleNamespace(ok=ok, summary=summary, as_html=lambda: summary, as_dict=lambda: {"summary": summary})
+def divided(*problems):
+    return Division(name="GPT-2", parts=2, samples=2, reductions=(), loss=4.3, problems=problems)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +69,7 @@ def test_a_copy_whose_loss_varies_still_trains(losses):
 
 
 def test_a_sound_profile_has_no_verdict(profile):
-    sound = dataclasses.replace(profile, scaled=copy((4.0, 3.9)), rehearsal=rehearsed(ok=True))
+    sound = dataclasses.replace(profile, scaled=copy((4.0, 3.9)), division=divided())
     assert sound.verdicts == ()
     advice = smp_advisor.advise(sound, "ml.p4d.24xlarge", sequence_length=SEQUENCE)
     assert advice.model.verdicts == ()
@@ -80,12 +77,13 @@ def test_a_sound_profile_has_no_verdict(profile):
 
 
 def test_verdicts_reach_advice_report_widget_and_cells(profile):
-    found = dataclasses.replace(profile, scaled=copy((4.377, 4.352, 4.281e8)), rehearsal=rehearsed(ok=False))
+    problem = Problem(kind="sum loss", text="The loss is a sum.")
+    found = dataclasses.replace(profile, scaled=copy((4.377, 4.352, 4.281e8)), division=divided(problem))
     exploding, disagreeing = found.verdicts
     assert "→ 4.281e+08" in exploding
-    assert "do not agree with one process" in disagreeing
+    assert "The loss is a sum." in disagreeing
     assert Model.from_profile(json.loads(json.dumps(found.as_dict()))).verdicts == found.verdicts
-    alone = dataclasses.replace(found, rehearsal=None)
+    alone = dataclasses.replace(found, division=None)
     assert Profile.from_dict(json.loads(json.dumps(alone.as_dict()))) == alone
     advice = smp_advisor.advise(found, "ml.p4d.24xlarge", library="fsdp", sequence_length=SEQUENCE)
     assert advice.warnings[:2] == found.verdicts
