@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.export import training_script
+from smp_advisor.export.script import companions, writable, written
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, TASKS
@@ -90,7 +90,8 @@ CASES = {
 """Every way of saving, and a model of every task."""
 
 
-def script_of(case):
+def files_of(case):
+    """Texts of the script and of the files next to it, by name, and the plan."""
     plan = Plan(**{"batch_size": BATCH, "precision": "fp32", **case.plan})
     config = json.loads(TASKS[case.task].config_json) | NO_DROPOUT | case.sizes
     model = replace(TASKS[case.task], config_json=json.dumps(config))
@@ -100,7 +101,16 @@ def script_of(case):
         cluster = replace(
             cluster, instance=replace(cluster.instance, host_memory_gib=16 * model.parameter_count / 2**30)
         )
-    return training_script(model, cluster, job, plan), plan
+    training = writable(model, cluster, job, plan)
+    return {"train.py": written(training)} | companions(training), plan
+
+
+def write(folder, files):
+    """Write the source folder of a job; the path of its script."""
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder / "train.py"
 
 
 def batch_of(task):
@@ -136,9 +146,8 @@ def make_specs(folder):
     np.save(images / "labels.npy", np.zeros(400, dtype=np.int64))
     specs = {}
     for name, case in CASES.items():
-        text, plan = script_of(case)
-        script, place = folder / f"{name}.py", folder / name
-        script.write_text(text)
+        files, plan = files_of(case)
+        script, place = write(folder / f"{name}, source", files), folder / name
         options = QUICK | {"checkpoint_every": 2, "checkpoint_directory": place / "checkpoints"}
         for later in (False, True):
             processes = case.processes if later else 2
@@ -152,9 +161,7 @@ def make_specs(folder):
                 environment={"SM_HP_MP_PARAMETERS": json.dumps(plan.parameters)},
             )
         specs[f"{name}, resumed"] |= {"removed": [newest_part(plan)], "batch": batch_of(case.task)}
-    text, _ = script_of(Resumed("gpt_neox", {"library": "fsdp"}))
-    script = folder / "faults.py"
-    script.write_text(text)
+    script = write(folder / "faults, source", files_of(Resumed("gpt_neox", {"library": "fsdp"}))[0])
     for name, (faults, processes, steps) in FAULTS.items():
         place = folder / ("nodes" if "node" in name else "faults")
         chosen = {"max_steps": steps, "log_every": 1, "checkpoint_every": 2, "gradient_accumulation_steps": 1}
@@ -213,7 +220,7 @@ def test_the_model_that_a_job_leaves_is_loaded_and_continued(jobs, name):
 def test_experts_that_are_one_weight_are_divided_evenly():
     import torch
 
-    text, _ = script_of(CASES["FSDP2"])
+    text = files_of(CASES["FSDP2"])[0]["train.py"]
     source = re.search(r"def place_experts.*?return None\n", text, re.DOTALL)
     assert source is not None
     assert "functools.partial(place_experts, shards=mesh.size(-1))" in text
@@ -225,7 +232,7 @@ def test_experts_that_are_one_weight_are_divided_evenly():
     assert dimensions == [1, 2, None]
     assert names["place_experts"](torch.empty(32, 6, 4, device="meta"), 16) is None
     assert names["place_experts"](torch.empty(8, 32, device="meta"), 16) is None
-    assert "shard_placement_fn" not in script_of(CASES["FSDP2, hybrid"])[0]
+    assert "shard_placement_fn" not in files_of(CASES["FSDP2, hybrid"])[0]["train.py"]
 
 
 def test_a_divided_model_is_transformed_before_it_trains(jobs):
