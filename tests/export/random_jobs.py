@@ -298,8 +298,9 @@ _OF_THE_SDK = {
 }
 
 
-def sent(request: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
-    """The same facts of a request that a cell sent."""
+def sent(result: dict[str, Any]) -> dict[str, Any]:
+    """The same facts of the first request that a cell sent."""
+    request = result["requests"][0]
     resources, stopping = request["ResourceConfig"], request["StoppingCondition"]
     hyperparameters = {key: decoded(value) for key, value in request["HyperParameters"].items()}
     output, network = request["OutputDataConfig"], request.get("VpcConfig", {})
@@ -334,7 +335,8 @@ def sent(request: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
         "hyperparameters": {
             key: value for key, value in hyperparameters.items() if key not in _OF_THE_SDK and value != ""
         },
-        "program": next(name for name in files if name.endswith(".py")),
+        # What is started was uploaded.
+        "program": result["program"] if result["program"] in result["files"] else sorted(result["files"]),
     }
 
 
@@ -364,7 +366,7 @@ def differences(drawn, result, *, generated, ignored=frozenset()):
     """Facts of the request of a job's cell that are not the expected ones."""
     if result["error"] or not result["requests"]:
         return [result["error"] or "no request"]
-    request, wanted = sent(result["requests"][0], result["files"]), expected(drawn, generated=generated)
+    request, wanted = sent(result), expected(drawn, generated=generated)
     return [
         f"{fact}: {request[fact]!r} instead of {wanted[fact]!r}"
         for fact in wanted.keys() - ignored

@@ -22,7 +22,7 @@ from smp_advisor.libraries import Plan
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, TASKS
-from tests.export.random_jobs import RandomJob, decoded, differences
+from tests.export.random_jobs import RandomJob, differences
 from tests.export.test_account import BUCKET, OPTIONS
 from tests.moto_harness.notebooks import ENVIRONMENTS, run_notebooks
 
@@ -182,7 +182,7 @@ def test_own_scripts_are_run(ran, library):
     result = ran[1][f"{library}: own script"]
     assert result["error"] is None, result["error"]
     assert list(result["files"]) == ["mine.py"]
-    assert decoded(result["requests"][0]["HyperParameters"].get("sagemaker_program", "mine.py")) == "mine.py"
+    assert result["program"] == "mine.py"
 
 
 def test_without_an_execution_role_the_cell_says_what_to_set(ran):

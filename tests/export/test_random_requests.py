@@ -86,7 +86,9 @@ CHANGES = {
     "fewer processes": replaced('"processes_per_host": 8', '"processes_per_host": 4'),
     "other framework": replaced('"1.13.1",\n    py_version="py39"', '"1.12.1",\n    py_version="py38"'),
     "other checkpointing": replaced('"activation_checkpointing": "each"', '"activation_checkpointing": "none"'),
-    "other data": replaced("s3://data/tokens", "s3://data/test"),
+    "other program": replaced('entry_point="train_', 'entry_point="requirements.txt" or "train_'),
+    # The check of the channels before the start names the place, too.
+    "other data": replaced('inputs = {\n    "train": "s3://data/tokens"', 'inputs = {\n    "train": "s3://data/test"'),
 }
 
 

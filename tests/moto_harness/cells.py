@@ -149,24 +149,36 @@ def run_cell(cell, namespace):
 
 def uploaded(request):
     """Files that a job runs, by name: of its source archive, or of the channel ``code`` (version 3 of the SDK)."""
-    s3 = boto3.client("s3")
-    code = [channel for channel in request.get("InputDataConfig", []) if channel["ChannelName"] == "code"]
-    if code:
-        bucket, prefix = split(code[0]["DataSource"]["S3DataSource"]["S3Uri"])
-        keys = [entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/")["Contents"]]
-        return {
-            key.removeprefix(f"{prefix}/"): s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode()
-            for key in keys
-        }
+    if code := in_channel(request, "code"):
+        return {name: content.decode() for name, content in code.items()}
     place = request["HyperParameters"]["sagemaker_submit_directory"]
     bucket, key = split(json.loads(place) if place.startswith('"') else place)
-    archive = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
+    archive = boto3.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         return {
             member.name.removeprefix("./"): files.extractfile(member).read().decode()
             for member in files
             if member.isfile()
         }
+
+
+def in_channel(request, name):
+    """Contents of the files that the SDK uploaded for a channel of its own, by name; empty without that channel."""
+    s3, contents = boto3.client("s3"), {}
+    for channel in request.get("InputDataConfig", []):
+        if channel["ChannelName"] == name:
+            bucket, prefix = split(channel["DataSource"]["S3DataSource"]["S3Uri"])
+            for entry in s3.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/")["Contents"]:
+                body = s3.get_object(Bucket=bucket, Key=entry["Key"])["Body"]
+                contents[entry["Key"].removeprefix(f"{prefix}/")] = body.read()
+    return contents
+
+
+def started(request):
+    """The file that the job starts: by a hyperparameter, or by the description beside the drivers of version 3."""
+    if (program := request["HyperParameters"].get("sagemaker_program")) is not None:
+        return json.loads(program) if program.startswith('"') else program
+    return json.loads(in_channel(request, "sm_drivers")["sourcecode.json"])["entry_script"]
 
 
 def split(uri):
@@ -197,8 +209,10 @@ def run(name, cells):
             if thread.name == "sagemaker-telemetry":
                 thread.join()
         requests = [parameters for operation, parameters in sent if operation == "CreateTrainingJob"]
+        files, program = {}, None
         try:
-            files = uploaded(requests[0]) if requests else {}
+            if requests:
+                files, program = uploaded(requests[0]), started(requests[0])
         except (KeyError, tarfile.TarError) as reason:
             files = {"": repr(reason)}
     os.environ.clear()
@@ -207,6 +221,7 @@ def run(name, cells):
         "requests": requests,
         "operations": [operation for operation, _ in sent],
         "files": files,
+        "program": program,
         "printed": printed.getvalue(),
         "error": error,
         "refused": list(refused),
