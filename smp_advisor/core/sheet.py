@@ -93,7 +93,7 @@ def strip(
     gauge = f'<i style="width:{100 * filled:.2f}%"></i>' if filled else ""
     excess = f'<i class="smp-over" style="left:66.67%;width:{100 * over:.2f}%"></i>' if over else ""
     return (
-        f'<div class="smp-strip" data-state="{state}" role="status"><span class="smp-sign" aria-hidden="true">'
+        f'<div class="smp-strip" data-state="{state}"><span class="smp-sign" aria-hidden="true">'
         f'{SIGNS[state]}</span> <strong class="smp-words">{escape(words)}</strong> {" ".join(texts)}{action}'
         f'<span class="smp-gauge" aria-hidden="true">{gauge}{excess}{wall}</span></div>'
     )
