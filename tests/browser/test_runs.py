@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -22,14 +24,16 @@ print(second.learned.headline, second.plan)"""
 def test_a_local_run_is_watched_across_kernels_and_teaches(open_notebook, refused):
     notebook = open_notebook(START, AGAIN, LEARN)
     notebook.run(0)
-    shown = notebook.output(0).last
-    expect(shown).to_contain_text("local run: InProgress")
-    expect(shown).to_contain_text("per step (predicted")  # updated in place
+    strip = notebook.output(0).last.locator(".smp-strip[data-state=run]")
+    expect(strip).to_contain_text(re.compile(r"Training step \d+ of 60"))
+    expect(strip).to_contain_text("s per step, predicted")
+    step = strip.locator("b").first.inner_text()
+    expect(strip.locator("b").first).not_to_have_text(step)  # updated in place
     notebook.page.evaluate(RESTART)
     notebook.run(1)
     again = notebook.output(1)
-    expect(again.last).to_contain_text("local run: Completed")
-    expect(again.locator("svg polyline")).to_have_count(1)
+    expect(again.last.locator(".smp-strip[data-state=fits]")).to_contain_text(re.compile(r"Completed step \d+ of 60"))
+    expect(again.get_by_role("img", name="Seconds per step").locator(".smp-values")).to_have_count(1)
     notebook.run(2)
     expect(notebook.output(2).last).to_contain_text("1 measured run; step time")
     assert refused == []
