@@ -1,17 +1,17 @@
-"""Commands of ``python -m`` leave the folder of their user, where Python would find a typing.py or json.py first.
+"""The command of ``python -m`` leaves the folder of its user, where Python would find a typing.py or json.py first.
 
-Imported first by the packages of both commands. ``smp-advisor`` itself needs none of this.
+Imported first by the package of the command. ``smp-advisor`` itself needs none of this.
 """
 
 import os
 import sys
 
-COMMANDS = ("smp_advisor.command", "smp_advisor.review.scripts")
+COMMAND = "smp_advisor.command"
 
 
 def leave_folder() -> None:
     """Take the present folder off the path of imports, if Python runs a command of the package with ``-m``."""
-    if sys.argv[:1] != ["-m"] or not any(argument.endswith(COMMANDS) for argument in sys.orig_argv):
+    if sys.argv[:1] != ["-m"] or not any(argument.endswith(COMMAND) for argument in sys.orig_argv):
         return
     try:
         here = os.path.realpath(".")

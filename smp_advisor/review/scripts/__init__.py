@@ -1,6 +1,5 @@
 """Check a training script for defects before you pay for a cluster."""
 
-import smp_advisor.core.own_path  # noqa: F401 - before all others
 from smp_advisor.review.findings.finding import Finding, Fix, Severity
 from smp_advisor.review.findings.report import Report
 from smp_advisor.review.reading.source import Unresolved
