@@ -59,7 +59,8 @@ class _Folder:
             self.enter("InProgress", "Training")
         self.samples.extend(new)
         # Counted: a machine with other work has fewer regular steps, so its run is longer, not worth less.
-        if new and len(self.samples) >= max(steps, STEADY_STEPS):
+        at_end = bool(new) and (new[-1].step or len(self.samples)) >= steps
+        if at_end and len(self.samples) >= STEADY_STEPS:
             usual = typical(self.samples)
             if usual is not None and usual.steps >= STEADY_STEPS:
                 raise _Enough
