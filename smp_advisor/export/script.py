@@ -272,7 +272,6 @@ def writable(
 
 _LONGEST_SEQUENCE = 128
 """Of a local run, in tokens."""
-_OF_PYTORCH = ("ddp", "fsdp")
 _LAYERS, _STEPS, _PROCESSES, _LARGEST_BATCH = 2, 20, 2, 2
 
 
@@ -346,7 +345,8 @@ def small_training(
         precision="fp32",
         activation_checkpointing="each" if plan.activation_checkpointing else False,
     )
-    if as_planned and plan.library in _OF_PYTORCH:
+    library = get_library(plan.library)
+    if as_planned and library.script == "torch" and not library.smdistributed:  # which run here as they are
         times = min(plan.gradient_accumulation_steps, _LARGEST_BATCH)
         alone = replace(plan, batch_size=alone.batch_size, gradient_accumulation_steps=times)
     # Settings that save memory do not matter for a small model.

@@ -17,13 +17,11 @@ TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 SMP = schema("smp-v1")
 SCRIPT_SETTINGS = SmpV1Plan.SCRIPT_SETTINGS
 EVERY_SETTING = [
-    pytest.param(library, parameter, id=f"{library}-{parameter.key}")
+    (library, parameter)
     for library in LIBRARIES
     for parameter in (*schema(library).parameters, *schema(library).settings)
 ]
-EVERY_RULE = [
-    pytest.param(library, rule, id=f"{library}-{rule.id}") for library in LIBRARIES for rule in schema(library).rules
-]
+EVERY_RULE = [(library, rule) for library in LIBRARIES for rule in schema(library).rules]
 EVERY_VERSION = [(library, version) for library in LIBRARIES for version in versions(library)]
 
 

@@ -21,9 +21,9 @@ from tests.runs.logs import LOGS
 
 FOLDER = Path(__file__).parent
 MESSAGES = [
-    pytest.param(entry["text"], entry["kind"], id=f"{entry['kind']}-{number}")
+    (entry["text"], entry["kind"])
     for name in ("messages", "unseen_messages")
-    for number, entry in enumerate(tomllib.loads((FOLDER / f"{name}.toml").read_text("utf-8"))["message"])
+    for entry in tomllib.loads((FOLDER / f"{name}.toml").read_text("utf-8"))["message"]
 ]
 FULL = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {tried} GiB. GPU 3 has a total capacity of {total} "
