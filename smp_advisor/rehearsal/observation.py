@@ -11,6 +11,7 @@ import builtins
 import functools
 import hashlib
 import itertools
+import math
 import os
 import signal
 import sys
@@ -199,6 +200,21 @@ class _Training:
         shares = {id(p) for p in parts}
         return every, [p for p in every if id(p) not in shares], parts
 
+    def _part_gradients(self, parts: list[Any]) -> list[float]:
+        """Figures whose sum over all ranks is that of the gradients: hybrid sharding has each part on several ranks."""
+        flat = {id(p): unit for unit in self.observer.fsdp_units for p in unit.parameters()}
+        figures = [0.0, 0.0]
+        for parameter in parts:
+            if hasattr(parameter, "placements"):
+                dimensions = zip(parameter.placements, parameter.device_mesh.shape, strict=True)
+                copies = math.prod(size for placement, size in dimensions if placement.is_replicate())
+            else:
+                handle = flat[id(parameter)]._handle
+                shards = handle.world_size if handle is not None and handle.uses_sharded_strategy else 1
+                copies = self.observer.world // shards
+            figures = [whole + own / copies for whole, own in zip(figures, figures_of([parameter.grad]), strict=True)]
+        return figures
+
     def _before(self, optimizer: Any, *_: Any) -> None:
         self.stepping += 1
         observer = self.observer
@@ -216,7 +232,7 @@ class _Training:
         observer.put(
             "step", optimizer=number, name=type(optimizer).__name__, site=observer.site(),
             rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group][:4],
-            gradients=figures_of(p.grad for p in replicated), part_gradients=figures_of(p.grad for p in parts),
+            gradients=figures_of(p.grad for p in replicated), part_gradients=self._part_gradients(parts),
             without=sum(p.grad is None for p in every), count=len(every), elements=sum(p.numel() for p in replicated),
             parameters=figures_of(replicated), parts=figures_of(parts), state=figures_of(states), states=len(states),
             backwards=observer.backwards,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 _HASHED = 64
 """Most tensors of one batch that are compared."""
-_LATE_PAUSES = 300
-"""Guard of a rank that is late, whose peers neither wait in a collective nor end."""
+_IDLE_LOOKS, _IDLE_SECONDS, _MOST_LOOKS = 100, 0.02, 1000
+"""A late rank goes on after so many looks in a row in which its peers computed less than that: they poll for it."""
 MOST_FLOPS = 5e11
 """Of the forward passes of one stage and rank: a minute of a processor."""
 LOOKED_AT = 6
@@ -114,14 +115,23 @@ class Observer:
             self.put("phase", name=before, peak_bytes=1024 * int(status["VmHWM"].split()[0]))
 
     def await_others(self) -> None:
-        """Be late: wait until every other rank waits for this one or has ended; a guard ends it."""
+        """Be late: wait until every other rank waits for this one, has ended, or computes nothing any more."""
         import time
 
+        import psutil
+
         peers = [rank for rank in range(self.world) if rank != self.rank]
-        for _ in range(_LATE_PAUSES):
-            if all(self.shared[rank] for rank in peers):
+        processes = [child for child in psutil.Process(os.getppid()).children() if child.pid != os.getpid()]
+        idle, before = 0, 0.0
+        for _ in range(_MOST_LOOKS):
+            if idle >= _IDLE_LOOKS or all(self.shared[rank] for rank in peers):
                 return
             time.sleep(0.03)
+            used = 0.0
+            for process in processes:
+                with contextlib.suppress(psutil.Error):  # it has ended
+                    used += sum(process.cpu_times()[:2])
+            idle, before = (0, used) if used - before >= _IDLE_SECONDS else (idle + 1, before)
 
 
 def local(value: Any) -> Any:

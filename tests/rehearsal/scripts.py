@@ -68,6 +68,11 @@ for part in net:
 model = fully_shard(net)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
 """
+HYBRID = """\
+from torch.distributed.device_mesh import init_device_mesh
+own = int(os.environ["LOCAL_WORLD_SIZE"])
+mesh = init_device_mesh("cuda", (dist.get_world_size() // own, own), mesh_dim_names=("replicate", "shard"))
+"""
 SAVE_SHARDS = """
 state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
 if rank == 0:
@@ -172,6 +177,9 @@ CORRECT = {
     "ddp": DDP,
     "tensor parallel": TENSOR_PARALLEL,
     "fsdp2": FSDP2,
+    "fsdp2, hybrid": FSDP2.replace("for part in net", HYBRID + "for part in net")
+    .replace("fully_shard(part)", "fully_shard(part, mesh=mesh)")
+    .replace("fully_shard(net)", "fully_shard(net, mesh=mesh)"),
     "fsdp1": START + FSDP1 + DATA + LOOP + SAVE_FSDP1,
     "accumulation": START + WRAP + DATA + ACCUMULATE + SAVE,
     "accelerate": ACCELERATE,
