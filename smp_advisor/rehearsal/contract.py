@@ -100,12 +100,23 @@ def _resources(host: int, hosts: int) -> dict[str, Any]:
     }
 
 
+_OF_TOOLKIT = (
+    "sagemaker_program", "sagemaker_submit_directory", "sagemaker_enable_cloudwatch_metrics", "sagemaker_region",
+    "sagemaker_container_log_level", "sagemaker_job_name", "sagemaker_s3_output",
+)  # fmt: skip
+"""Hyperparameters that the toolkit of version 2 keeps for itself (sagemaker-training 5.1.4, ``params.py``)."""
+
+
 def variables(
     base: Path, job: Job, entry: str, channels: Mapping[str, Path], *, host: int, hosts: int, gpus: int
 ) -> dict[str, str]:
     """Environment variables of the script, without those of its launcher."""
     options = {key: value for key, value in job.hyperparameters.items() if not key.startswith("sagemaker_")}
-    framework = {key: value for key, value in job.hyperparameters.items() if key.startswith("sagemaker_")}
+    framework = {
+        key: value
+        for key, value in job.hyperparameters.items()
+        if key.startswith("sagemaker_") and key not in _OF_TOOLKIT
+    }
     places = {name: str(base / "input/data" / name) for name in channels}
     resources = _resources(host, hosts)
     names = resources["hosts"]
@@ -135,12 +146,16 @@ def variables(
             "distributed_driver_dir": str(base / "input/data/sm_drivers/distributed_drivers"),
         }  # fmt: skip
     shared |= own | {f"channel_{name}": place for name, place in places.items()}
-    shared["training_env"] = {
-        **shared,
-        "job_name": "rehearsal",
-        "channel_input_dirs": places,
-        "hyperparameters": options,
-    }
+    described = {**shared, "job_name": "rehearsal", "channel_input_dirs": places, "hyperparameters": options}
+    if job.sdk == 2:  # one object, with other names than the variables
+        for key in ("channels", "framework_params", "hps", "user_args", *(f"channel_{name}" for name in places)):
+            del described[key]
+        described |= {
+            "additional_framework_parameters": framework, "distribution_hosts": names, "is_master": host == 0,
+            "is_modelparallel_enabled": None, "is_smddpmprun_installed": False, "is_smddprun_installed": False,
+            "master_hostname": names[0], "topology": [],
+        }  # fmt: skip
+    shared["training_env"] = described
     result = {f"SM_{key.upper()}": _variable(value) for key, value in shared.items()}
     for name, value in options.items():
         key = name.upper() if job.sdk == 2 else name.upper().replace("-", "_")
