@@ -119,6 +119,8 @@ def test_images_are_counted_in_samples(images):
 
     assert 0 < images.estimate.global_batch_size <= 8192
     assert "global batch free up to 8,192 samples" in images.defaults
+    at_limit = images.estimate.global_batch_size == 8192
+    assert ("would exceed the limit of 8,192 samples" in images.because) == at_limit
     larger = smpa.advise(images.model, "ml.p4d.24xlarge", instance_count=2, global_batch_size=16_384)
     assert larger.estimate.global_batch_size == 16_384
 

@@ -246,7 +246,7 @@ def defaults(
             if setting.phrase and name in get_library(library).training_settings
         },
         "sequence_length": length,
-        "global_batch_size": f"global batch free up to {batch_limit(model, job)}",
+        "global_batch_size": f"global batch free up to {batch_limit(model, job.max_tokens_per_step)}",
     }
     result = [
         phrase
@@ -405,7 +405,9 @@ def _conclusion(
     elif run.job.global_batch_size is not None:
         sentences.append("The global batch is as requested.")
     elif not _may_double(run):
-        sentences.append(f"Twice the batch would exceed the limit of {batch_limit(run.model, run.job)} per step.")
+        sentences.append(
+            f"Twice the batch would exceed the limit of {batch_limit(run.model, run.job.max_tokens_per_step)} per step."
+        )
     if together is not None:
         end = f"; at once would be {speed_of(run, together)}."
         if not fits(together, run.min_fit_probability):
@@ -424,6 +426,13 @@ def _conclusion(
 
 accumulation = Argument(_batches, _on_accumulation)
 microbatches = Argument(_microbatches, _on_microbatches)
+
+
+def _limit_of(model: Model, batch: BatchChoice) -> str:
+    if not batch.cap_binds or batch.cap_tokens is None:
+        return ""
+    cost = f", which costs {percent(batch.cap_cost)} of speed" if batch.cap_cost >= NEAR_BEST else ""
+    return f" Twice the batch would exceed the limit of {batch_limit(model, batch.cap_tokens)}{cost}."
 
 
 def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
@@ -452,4 +461,5 @@ def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
         elif batch.twice < 1 + NEAR_BEST:
             reason = f", because twice the batch gains less than {percent(NEAR_BEST)} without more techniques"
     example = usual.example if model.sample_is_call else usual.example.partition(", ")[0]
-    return f"{samples}{reason}. {example[0].upper()}{example[1:]}."
+    limit = "" if "limit" in reason else _limit_of(model, batch)
+    return f"{samples}{reason}. {example[0].upper()}{example[1:]}.{limit}"

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from smp_advisor.core.tables import Figure
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.workload.adapter import Adapter
-    from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
 SAME = 0.005
@@ -180,9 +179,9 @@ def amount(model: Model, tokens: float) -> float:
     return tokens if model.reads_tokens else tokens / (model.fixed_sequence_length or 1)
 
 
-def batch_limit(model: Model, job: Job) -> str:
+def batch_limit(model: Model, tokens: int) -> str:
     """Upper limit of a free global batch: ``4,000,000 tokens``."""
-    return f"{int(amount(model, job.max_tokens_per_step)):,} {unit(model)}"
+    return f"{int(amount(model, tokens)):,} {unit(model)}"
 
 
 def global_batch(model: Model, estimate: Estimate) -> str:

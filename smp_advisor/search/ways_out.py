@@ -320,7 +320,7 @@ def _no_plan(request: Request, place: str) -> str:
         freed = f" with {pinned} fixed; free one of them, or" if pinned else ";"
         samples = plural(job.global_batch_size, "sample")
         return sentence("search", "undivided_batch", samples=samples, place=place, freed=freed, multiple=multiple)
-    most = batch_limit(request.model, job)
+    most = batch_limit(request.model, job.max_tokens_per_step)
     fewer = ", or use fewer nodes" if request.cluster.nodes > 1 else ""
     key = "no_plan_left" if pinned else "no_sample"
     return sentence("search", key, place=place, pinned=pinned, most=most, job=job, fewer=fewer)
