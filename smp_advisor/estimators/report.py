@@ -198,9 +198,10 @@ class EstimatorReport(Report):
         text = _OUT_OF_MEMORY if state == "over" else ""
         if needed is not None:
             fits = _verdict(needed)[0] == "fits"
-            state, words = ("risk", "Depends on the script") if fits else (state, words)
+            if fits and not any(finding.id == MEMORY for finding in self.of("error")):  # another script may set it
+                state, words, text = "risk", "Depends on the script", ""
             size = f"{gib(needed.needed_gib)}: {'fits' if fits else 'still too big'}"
-            text = f"{'' if fits else text} With activation checkpointing, which the text does not set: {size}."
+            text = f"{text} With activation checkpointing, which the text does not set: {size}."
         if self.mended is not None and self.mended.estimate is not None and state != "fits":
             after = self.mended.estimate
             text += f" With the fixes: {gib(after.needed_gib)}, {_verdict(after)[1].lower()}." * (after != now)

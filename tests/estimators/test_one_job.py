@@ -126,7 +126,8 @@ def test_the_length_that_was_read_is_listed_and_the_verdict_is_for_the_text() ->
     )
     report = check_estimator(cell)
     (found,) = [one for one in report if one.id == "EST508"]
-    assert found.severity == "error"
+    assert (found.severity, report.verdict.state, report.verdict.words) == ("error", "over", "Does not fit")
+    assert "With activation checkpointing, which the text does not set: 26" in report.verdict.sentence
     assert "without activation checkpointing, which the text does not set" in found.message
     assert "activation_checkpointing='each'" in found.remedy
     assert "The sequence length is 8,192 tokens, the hyperparameter max_length." in report.readings[0].inferred
