@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.export import script_cell
@@ -33,8 +34,9 @@ _FILLED = {
     [
         Plan(library="ddp", precision="bf16", batch_size=8, gradient_accumulation_steps=2),
         Plan(library="fsdp", precision="bf16", batch_size=8, activation_checkpointing="each"),
+        Plan(library="fsdp", precision="bf16", batch_size=8, sharding_strategy="hybrid_shard"),
     ],
-    ids=lambda plan: plan.library,
+    ids=["DDP", "FSDP", "FSDP, hybrid"],
 )
 def test_the_loop_of_an_unknown_module_trains_once_its_three_places_are_filled_in(plan, tmp_path):
     model = Model.from_shape(layers=1, hidden=64, heads=1, vocab=64, family="gpt2")
@@ -52,7 +54,7 @@ def test_the_loop_of_an_unknown_module_trains_once_its_three_places_are_filled_i
             [sys.executable, str(script), "--max_steps", "3"],
             env={
                 **os.environ, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "SM_MODEL_DIR": str(tmp_path / "model"),
             },
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
@@ -61,3 +63,5 @@ def test_the_loop_of_an_unknown_module_trains_once_its_three_places_are_filled_i
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert outputs[0][0].count("step") == 3
+    saved = torch.load(tmp_path / "model/model.pt", weights_only=True)
+    assert [tuple(values.shape) for values in saved.values()] == [(4, 4), (4,), (1, 4), (1,)]
