@@ -205,9 +205,9 @@ class EstimatorReport(Report):
         if self.mended is not None and self.mended.estimate is not None and state != "fits":
             after = self.mended.estimate
             text += f" With the fixes: {gib(after.needed_gib)}, {_verdict(after)[1].lower()}." * (after != now)
-        others = [finding for finding in self.of("error") if finding.id != MEMORY]
-        if others and state != "over":
-            state, words, text = "over", "Fails", f"Its memory {fit(now, REQUIRED)}, but it fails: {others[0].message}"
+        errors = [finding for finding in self.of("error") if finding.id != MEMORY]
+        if errors and state != "over":
+            state, words, text = "over", "Fails", f"Its memory {fit(now, REQUIRED)}, but it fails: {errors[0].message}"
         return replace(
             base,
             state=state,

@@ -147,8 +147,8 @@ _KINDS = {
 
 def builds(model: Model) -> bool:
     """Whether the model has a configuration of a family of transformers, from which a script can be generated."""
-    known = model.origin != "measured" or model.family in transformers_families()
-    return known and model.config_json.strip() not in ("", "{}")
+    has_class = model.origin != "measured" or model.family in transformers_families()
+    return has_class and model.config_json.strip() not in ("", "{}")
 
 
 def script_cell(

@@ -212,7 +212,7 @@ class _Training:
                 handle = flat[id(parameter)]._handle
                 shards = handle.world_size if handle is not None and handle.uses_sharded_strategy else 1
                 copies = self.observer.world // shards
-            figures = [whole + own / copies for whole, own in zip(figures, figures_of([parameter.grad]), strict=True)]
+            figures = [total + own / copies for total, own in zip(figures, figures_of([parameter.grad]), strict=True)]
         return figures
 
     def _before(self, optimizer: Any, *_: Any) -> None:

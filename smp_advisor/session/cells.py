@@ -137,8 +137,8 @@ def probe_cell(
     short = {"job_name": "probe", "checkpoints": False, "long_run_without_checkpoints": True}
     settings: dict[str, Any] = short | _options(advice, options)
     extra: dict[str, Any] = {"max_steps": probe.steps} | ({} if settings["script"] else {"log_every": 1})
-    given: Any = settings.get("extra_hyperparameters")
-    settings["extra_hyperparameters"] = extra | given if isinstance(given, dict) else given or extra
+    own: Any = settings.get("extra_hyperparameters")
+    settings["extra_hyperparameters"] = extra | own if isinstance(own, dict) else own or extra
     ran = (probe.model, probe.cluster, probe.job, probe.plan)
     return f"{probe.comment}\n{estimator_cell(*ran, sdk=sdk, **_checked(advice) | _carrying(advice, ran, settings))}"
 
