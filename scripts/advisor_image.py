@@ -1,4 +1,4 @@
-"""Take the pictures of the page: docs/images/advisor.png and advisor-dark.png, and the three frames of the tutorial.
+"""Take the pictures of the page: docs/images/advisor.png and advisor-dark.png, and two more frames of the tutorial.
 
 Run it with ``make image`` after a change of the view or its figures. It requires the tools of the browser tests.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from smp_advisor.session import Advice
 
 IMAGES = ROOT / "docs" / "images"
-FRAMES = (("advisor", 64), ("advisor-step-1", 64), ("advisor-step-2", 256), ("advisor-step-3", 124))
+FRAMES = (("advisor", 64), ("advisor-step-2", 256), ("advisor-step-3", 124))
 """Name of each picture, and the batch that it shows: recommended, beyond the memory, the largest that fits."""
 
 
