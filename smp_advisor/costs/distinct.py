@@ -43,7 +43,7 @@ class Distinct(NamedTuple):
         """Values of all rows from those of the kinds, in the last axis."""
         if self.kinds is None or type(values) is not ndarray or values.shape[-1] == 1:
             return values
-        result: Floats = values[..., self.kinds]
+        result: Floats = values.take(self.kinds, axis=-1)
         return result
 
 
@@ -66,9 +66,20 @@ def distinct(layout: Layout, by: Sequence[Floats], *, but: Sequence[str] = SCHED
     kinds[present] = np.arange(len(chosen))
     # `dataclasses.replace` takes as long as some of the terms.
     reduced = object.__new__(Layout)
-    reduced.__dict__.update(vars(layout))
+    reduced.__dict__.update({name: vars(layout)[name] for name in _FIELDS})
     reduced.__dict__.update({name: _number(column[chosen]) for name, column in columns.items()})
     return Distinct(reduced, kinds[codes])
+
+
+_FIELDS = tuple(f.name for f in fields(Layout))
+
+
+def distinct_memory(model: Model, layout: Layout, degree: int) -> Distinct:
+    """Rows that differ in memory, which the layout keeps: memory and the time of copies have the same."""
+    memory: tuple[Model, Distinct] | None = vars(layout).get("memory")
+    if memory is None or memory[0] is not model:
+        memory = vars(layout)["memory"] = model, distinct(layout, held(model, layout, degree))
+    return memory[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +91,25 @@ class One:
     world: World = field(compare=False)
 
 
-def one(layout: Layout, world: World, by: Sequence[Floats]) -> One | None:
-    """The plan of a layout of numbers, by all columns but the schedule; None for several plans or other constants."""
+def one(layout: Layout, world: World, by: Sequence[Floats], *, of_blocks: bool = False) -> One | None:
+    """The plan of a layout of numbers, by all columns but the schedule; None for several plans or other constants.
+
+    `of_blocks`: by the columns that passes of blocks read.
+    """
     if are_overridden() or any(type(column) is ndarray for column in vars(layout).values()):
         return None
-    return One((_read(layout), *by), layout, world)
+    return One(((_read_by_blocks if of_blocks else _read)(layout), *by), layout, world)
 
 
-_read = attrgetter(*(f.name for f in fields(Layout) if f.name not in SCHEDULE))
+BLOCKS = (
+    "state_bytes", "stack", "cudnn_attention", "tensor_parallel_degree", "context_parallel_degree",
+    "expert_parallel_degree", "sequence_parallel", "shard_level", "checkpoint_layers", "checkpoint_period",
+    "selective_recomputation", "keeps_products",
+)  # fmt: skip
+"""Columns that decide the passes of a block and of the head, next to the samples and the placement."""
+
+_read = attrgetter(*(name for name in _FIELDS if name not in SCHEDULE))
+_read_by_blocks = attrgetter(*BLOCKS)
 
 
 def held(model: Model, layout: Layout, degree: int) -> list[Floats]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core import GIB
@@ -26,6 +27,7 @@ def _figure(name: str) -> dict[str, Any]:
     return entry.get(key, {}) if key else entry
 
 
+@cache
 def _value(name: str) -> float:
     return float(_figure(name)["value"])
 

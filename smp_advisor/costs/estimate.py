@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.arguments import brief
-from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.core.tables import frame_of
 
 if TYPE_CHECKING:
@@ -119,7 +118,6 @@ TIME_PARTS: tuple[str, ...] = tuple(f.name for f in fields(StepTime))
 _time_parts = attrgetter(*TIME_PARTS)
 
 
-@checked_class
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
     """Costs of one plan for one model, cluster and job.

@@ -19,8 +19,8 @@ from smp_advisor.core.stopping import stop_if_nobody_waits
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.communication import MOST_MEASURED, Group, is_first_generation
 from smp_advisor.costs.compute import model_flops_per_sample
-from smp_advisor.costs.constants import constant, peak_flops
-from smp_advisor.costs.distinct import Distinct, distinct, held, one
+from smp_advisor.costs.constants import are_overridden, constant, peak_flops
+from smp_advisor.costs.distinct import Distinct, distinct_memory, held, one
 from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, Phase, StageMemory, StepTime
 from smp_advisor.costs.learned import LearnedMemory, learned_seconds, unmeasured_share
@@ -155,7 +155,7 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
     usable = cluster.instance.usable_gpu_memory_gib * GIB
     required, margin, host = (np.zeros(len(layout)) for _ in range(3))
     for degree, rows, part in _parts(layout):
-        few = Distinct(part, None) if job.calibration is not None else distinct(part, held(model, part, degree))
+        few = Distinct(part, None) if job.calibration is not None else distinct_memory(model, part, degree)
         kinds = _judged(model, cluster, job, few.layout, World.of(model, cluster, job, few.layout), degree)
         required[rows] = few.all_rows(largest([needed for *_, needed, _ in kinds]))
         margin[rows] = few.all_rows(smallest([(usable - needed) / error for *_, needed, error in kinds]))
@@ -204,7 +204,8 @@ def seconds_columns(
     result = {name: np.zeros((*draws, len(layout))) for name in TIME_PARTS}
     for rows, seconds, _ in _learned(model, cluster, job, layout):
         for name, values in seconds.items():
-            result[name][..., rows] = values
+            if type(values) is np.ndarray or values:
+                result[name][..., rows] = values
     return result
 
 
@@ -222,7 +223,7 @@ def _learned(
     """(rows, seconds by part, relative width of their interval) of rows that are computed together."""
     model = trained(model, job)
     for degree, rows, part in _parts(layout):
-        step = step_of(model, cluster, job, part, World.of(model, cluster, job, part), degree)
+        step = step_of(model, cluster, job, part, None, degree, shares=job.calibration is not None)
         if job.calibration is None:
             yield rows, step.seconds, 1.0
         else:
@@ -297,6 +298,10 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     True
     """
     stop_if_nobody_waits()
+    return (_estimate if are_overridden() else _kept_estimate)(model, cluster, job, plan)
+
+
+def _estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     own_stack, job = job.stack, as_planned(job, plan, model)
     check_against(plan, cluster, model, job)
     layout = layout_of_plan(plan, job, cluster)
@@ -361,6 +366,10 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
             *assumptions(model, plan, job),
         ),
     )
+
+
+_kept_estimate = lru_cache(maxsize=1024)(_estimate)
+"""Every surface of an advice shows the same few plans."""
 
 
 @checked

@@ -22,7 +22,7 @@ from smp_advisor.costs.activations import head_rows, offloaded_activation_bytes
 from smp_advisor.costs.communication import Group, data_parallel_seconds, point_to_point_seconds
 from smp_advisor.costs.compute import Passes, optimizer_form, optimizer_host_seconds, stage_passes
 from smp_advisor.costs.constants import constant, gpu_constant, memory_bandwidth
-from smp_advisor.costs.distinct import OFFLOADING, SCHEDULE, distinct, held, one
+from smp_advisor.costs.distinct import OFFLOADING, SCHEDULE, Distinct, distinct, distinct_memory, one
 from smp_advisor.costs.world import (
     LocalParameters,
     World,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.core.elementwise import Floats, Ints
-    from smp_advisor.costs.distinct import Distinct, One
+    from smp_advisor.costs.distinct import One
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -120,7 +120,7 @@ def state_copy_seconds(
 
 
 def activation_copy_seconds(
-    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int, compute: Floats
+    model: Model, cluster: Cluster, job: Job, layout: Layout, degree: int, compute: Floats
 ) -> Floats:
     """Seconds of copies of activations to the host and back that compute does not hide.
 
@@ -130,8 +130,8 @@ def activation_copy_seconds(
     """
     if not anywhere(layout.offload_activations):
         return 0.0
-    few = distinct(layout, held(model, layout, degree))
-    of_few = world if few.layout is layout else World.of(model, cluster, job, few.layout)
+    few = distinct_memory(model, layout, degree)
+    of_few = World.of(model, cluster, job, few.layout)
     of_kinds = [offloaded_activation_bytes(model, few.layout, of_few, stage) for stage in stage_kinds(model, degree)]
     moved = few.all_rows(largest(of_kinds))
     # Host memory has room for one round of microbatches in flight. Every microbatch of the step is copied through it.
@@ -141,6 +141,7 @@ def activation_copy_seconds(
     exposed: Floats = maximum(seconds - constant("time.overlap") * compute, 0.0)
     if not anywhere(layout.blocking_offload):
         return exposed
+    world = World.of(model, cluster, job, layout)
     rows = head_rows(model, world)
     head = world.bytes_per_element * model.shape.hidden + 2 * 4 * rows
     copied = 2 * (moved * rounds + layout.microbatches * head * model.head.outputs / vocabulary_shards(model, layout))
@@ -215,36 +216,52 @@ def _work_of_one(model: Model, cluster: Cluster, job: Job, one: One, degree: int
     return _work(model, cluster, job, one.layout, one.world, degree)
 
 
-def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> Step:
-    """Time of n steps; rows that differ in the order of their microbatches alone share their work."""
-    schedule = [world.microbatch_samples, layout.microbatches]
-    single = one(layout, world, schedule)
+def step_of(
+    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World | None, degree: int, *, shares: bool = True
+) -> Step:
+    """Time of n steps; without `shares`, those of the host and of kernels are left out. Many plans need no `world`.
+
+    Rows that differ in their copies to the host alone share the rest, and those that differ in the order of their
+    microbatches alone share the work.
+    """
+    single = None if world is None else one(layout, world, [world.microbatch_samples, layout.microbatches])
     if single is not None:
+        few, of_few = Distinct(layout, None), single.world
         work = _work_of_one(model, cluster, job, single, degree)
     else:
-        alike = distinct(layout, schedule, but=(*SCHEDULE, *OFFLOADING))
-        of_alike = world if alike.layout is layout else World.of(model, cluster, job, alike.layout)
-        work = _work(model, cluster, job, alike.layout, of_alike, degree)
-    if single is None and alike.layout is not layout:
-        parts, of_host, of_kernels = (
-            {name: alike.all_rows(values) for name, values in of.items()}
-            for of in (work.parts, work.of_host, work.of_kernels)
-        )
-        halves = [(alike.all_rows(first), alike.all_rows(second)) for first, second in work.halves]
-        work = _Work(parts, alike.all_rows(work.compute), of_host, of_kernels, halves)
-    offload = activation_copy_seconds(model, cluster, job, layout, world, degree, work.compute)
-    result = {
-        **work.parts,
-        "pipeline_bubble_seconds": _bubble(model, cluster, layout, world, degree, work.halves),
-        "offload_seconds": offload + work.parts["offload_seconds"],
-    }
-    result = {name: result[name] for name in _PARTS}
+        few = distinct(layout, (), but=OFFLOADING)
+        of_few = World.of(model, cluster, job, few.layout)
+        work = _work_of_alike(model, cluster, job, few.layout, of_few, degree, shares=shares)
+    bubble = _bubble(model, cluster, few.layout, of_few, degree, work.halves)
+    compute = few.all_rows(work.compute) if anywhere(layout.offload_activations) else 0.0
+    offload = activation_copy_seconds(model, cluster, job, layout, degree, compute)
+    parts = work.parts | {"pipeline_bubble_seconds": bubble}
+    result = {name: few.all_rows(parts[name]) for name in _PARTS}
+    result["offload_seconds"] = offload + result["offload_seconds"]
     waiting = _host_floor(model, cluster, layout, sum(result.values(), 0.0))
     part = "pipeline_bubble_seconds" if degree > 1 else "data_parallel_seconds"
     result[part] = result[part] + waiting
     slowest_node = 1 + constant("time.straggler_per_doubling") * math.log2(max(cluster.nodes, 1))
-    every_part = (result, {**work.of_host, part: waiting}, work.of_kernels)
-    return Step(*({name: values * slowest_node for name, values in of.items()} for of in every_part))
+    of_host, of_kernels = (
+        {name: few.all_rows(seconds) for name, seconds in of.items()} for of in (work.of_host, work.of_kernels)
+    )
+    every = (result, of_host | {part: waiting} if shares else {}, of_kernels)
+    return Step(*({name: seconds * slowest_node for name, seconds in of.items()} for of in every))
+
+
+def _work_of_alike(
+    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int, *, shares: bool
+) -> _Work:
+    """Work of n plans, from that of the plans that differ in it."""
+    alike = distinct(layout, [world.microbatch_samples, layout.microbatches], but=(*SCHEDULE, *OFFLOADING))
+    of_alike = world if alike.layout is layout else World.of(model, cluster, job, alike.layout)
+    work = _work(model, cluster, job, alike.layout, of_alike, degree)
+    of_shares = (work.of_host, work.of_kernels) if shares else ({}, {})
+    parts, of_host, of_kernels = (
+        {name: alike.all_rows(values) for name, values in of.items()} for of in (work.parts, *of_shares)
+    )
+    halves = [(alike.all_rows(first), alike.all_rows(second)) for first, second in work.halves]
+    return _Work(parts, alike.all_rows(work.compute), of_host, of_kernels, halves)
 
 
 _PARTS = (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
+from operator import attrgetter, mul
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -122,8 +123,17 @@ def _composition() -> dict[str, float]:
 
 def _unseen(doubt: Doubt) -> float:
     """One standard deviation of what one measured run of the same code shows: the source, and what was guessed."""
+    source, weights = _weights()
+    return math.hypot(source, *map(mul, weights, _shares(doubt)))
+
+
+@cache
+def _weights() -> tuple[float, tuple[float, ...]]:
     of = _composition()
-    return math.hypot(of["source"], *(of[name] * float(getattr(doubt, name)) for name in Doubt.__dataclass_fields__))
+    return of["source"], tuple(of[field.name] for field in fields(Doubt))
+
+
+_shares = attrgetter(*(field.name for field in fields(Doubt)))
 
 
 def _ends(deviation: float) -> tuple[float, float]:

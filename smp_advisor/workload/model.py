@@ -291,8 +291,7 @@ class Model:
     @property
     def parameter_count(self) -> int:
         """Number of parameters, with tied weights counted once."""
-        blocks = sum(group.block.parameters * group.count for group in self.groups)
-        return self.embedding_parameters + blocks + self.final_parameters + self.head.parameters
+        return _parameter_count(self)
 
     @property
     def layer_count(self) -> int:
@@ -340,6 +339,12 @@ class Model:
     def sequence_length(self, job_sequence_length: int) -> int:
         """Tokens per sample: fixed by the architecture, else the job's."""
         return self.fixed_sequence_length or job_sequence_length
+
+
+@lru_cache(maxsize=256)
+def _parameter_count(model: Model) -> int:
+    blocks = sum(group.block.parameters * group.count for group in model.groups)
+    return model.embedding_parameters + blocks + model.final_parameters + model.head.parameters
 
 
 @lru_cache(maxsize=256)
