@@ -15,7 +15,6 @@ from smp_advisor.estimators.configuration import count
 from smp_advisor.estimators.documents import Siblings, yaml_table
 from smp_advisor.estimators.manifests import configuration_of_manifest, looks_like_manifest
 from smp_advisor.estimators.readback import read_back
-from smp_advisor.estimators.received import leave_out, read_received, take_from_script
 from smp_advisor.estimators.recipes import configuration_of_recipe
 from smp_advisor.estimators.strategies import (
     configuration_of_accelerate,
@@ -23,7 +22,7 @@ from smp_advisor.estimators.strategies import (
     looks_like_accelerate,
     looks_like_deepspeed,
 )
-from smp_advisor.estimators.torch_jobs import read_defaults, read_strategy
+from smp_advisor.estimators.torch_jobs import read_job
 from smp_advisor.libraries.library import get_library
 from smp_advisor.review.reading.values import Mapping
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.documents import Document
     from smp_advisor.estimators.readback import ReadBack
-    from smp_advisor.estimators.received import Received
+    from smp_advisor.estimators.script import Script
     from smp_advisor.libraries.library import Library
     from smp_advisor.review.reading.source import Span, Unresolved
     from smp_advisor.workload.job import Job
@@ -74,7 +73,7 @@ class Case:
     configuration: Configuration
     back: ReadBack
     min_fit_probability: float = 0.95
-    received: Received | None = None
+    script: Script | None = None
     """The part of the job that its script gets; None if it was not followed."""
 
     @property
@@ -188,18 +187,7 @@ class Terms:
             if self.library is not None and (configuration.library is None or alone):
                 configuration.library = self.library
         siblings = Siblings(document.source.file)
-        received: dict[int, Received] = {}
-        for configuration in configurations:
-            if configuration.form in _JOBS and (got := read_received(configuration, siblings)) is not None:
-                received[id(configuration)] = got
-                leave_out(configuration, got)
-            if configuration.form in _JOBS and configuration.strategy is None:
-                reads = read_strategy if configuration.library is None else read_defaults
-                reads(configuration, siblings)
-            waits = configuration.form in _JOBS and id(configuration) not in received
-            if waits and (got := read_received(configuration, siblings)) is not None:
-                received[id(configuration)] = got  # a command or shell script starts it
-                take_from_script(configuration, got)
+        scripts = {id(job): read_job(job, siblings) for job in configurations if job.form in _JOBS}
         # A notebook often trains first without the libraries: that job is no defect.
         jobs = [(job, get_library(job.library)) for job in configurations if job.library]
         chosen = [job for job, library in jobs if library.divides_model or library.compiles] or configurations
@@ -212,7 +200,7 @@ class Terms:
                 configuration,
                 read_back(configuration, model=self.model, job=self.job, cluster=self.cluster),
                 self.min_fit_probability,
-                received.get(id(configuration)),
+                scripts.get(id(configuration)),
             )
             for configuration in checked
         ]

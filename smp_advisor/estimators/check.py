@@ -181,14 +181,14 @@ def _findings(document: Document, hits: list[tuple[Case, Hit]]) -> tuple[Finding
 
 def _coverage(cases: list[Case]) -> Coverage | None:
     """Rules that ran over the scripts of the jobs, and their calls that were not followed; None without a script."""
-    scripts = [case.received for case in cases if case.received is not None]
+    scripts = [case.script for case in cases if case.script is not None]
     reports = [script.report for script in scripts]
     parts = [report.coverage for report in reports if report.coverage is not None]
     libraries = [name for coverage in parts for name in coverage.libraries]
     outside = [name for coverage in parts for name in coverage.outside]
     if not parts:
         return None
-    names = ", ".join(sorted({script.path.name for script in scripts}))
+    names = ", ".join(sorted({script.name for script in scripts}))
     left = sum(len(report.unresolved) for report in reports)
     note = f"{left} places of {names} were not followed: check_script lists them."
     return Coverage(
@@ -203,7 +203,7 @@ def _of_scripts(cases: list[Case]) -> tuple[Finding, ...]:
     """Findings in the scripts that the jobs start, read with what they receive of the job."""
     findings_by_place: dict[tuple[str, str, int, str], Finding] = {}
     for case in cases:
-        for finding in case.received.report if case.received is not None else ():
+        for finding in case.script.report if case.script is not None else ():
             if finding.severity != "info":
                 findings_by_place.setdefault((finding.id, finding.path, finding.line, finding.message), finding)
     return tuple(findings_by_place.values())

@@ -52,17 +52,19 @@ class Siblings:
         except (OSError, ValueError):
             return False
 
-    def text(self, *parts: str) -> str | None:
-        """Text of a file by its path in the configuration, or of the cell that writes it; None if there is none."""
+    def source(self, *parts: str) -> Source | None:
+        """A file by its path in the configuration, or the cell that writes it; None if there is none."""
         if self.file is None or not all(parts):
             return None
         relative = PurePosixPath(*(part.replace("\0", "") for part in parts))
         for path in self.places(relative):
             try:
-                return read_bytes(path, SCRIPT if relative.suffix == ".py" else CONFIGURATION).decode("utf-8")
+                text = read_bytes(path, SCRIPT if relative.suffix == ".py" else CONFIGURATION).decode("utf-8-sig")
             except (OSError, ValueError):
                 continue
-        return self._written(relative.name)
+            return Source(str(path), text, path)
+        written = self._written(relative.name)
+        return None if written is None else Source(relative.name, written)
 
     def places(self, path: PurePosixPath) -> Iterator[Path]:
         """Where a file of the job may be: one of the container's paths is searched by its name."""

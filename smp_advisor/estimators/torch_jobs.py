@@ -1,12 +1,11 @@
-"""Jobs of PyTorch without SageMaker's libraries: how their script divides the model, or that this is unknown."""
+"""The files of a job, read with it: command, configurations, script; how a job of PyTorch divides its model."""
 
 from __future__ import annotations
 
-import ast
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import json_values
 from smp_advisor.errors import AdvisorError
@@ -26,6 +25,16 @@ from smp_advisor.estimators.configuration import (
 )
 from smp_advisor.estimators.documents import FETCHES, around_the_script, options_of, yaml_table
 from smp_advisor.estimators.readback import BATCH, SEQUENCE
+from smp_advisor.estimators.script import (
+    BITS,
+    MICRO_BATCH,
+    READ,
+    Script,
+    fsdp_option,
+    passed_names,
+    read_script,
+    take_from_script,
+)
 from smp_advisor.estimators.strategies import (
     configuration_of_accelerate,
     looks_like_accelerate,
@@ -34,211 +43,14 @@ from smp_advisor.estimators.strategies import (
 )
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.libraries.library import get_library
-from smp_advisor.review.reading.unused import unused_options
-from smp_advisor.review.scripts.releases import default_of, newest
-from smp_advisor.review.scripts.settings import CHECKPOINTING
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.documents import Siblings
+    from smp_advisor.review.reading.source import Source
 
-_GENERATING = ("GRPOTrainer", "RLOOTrainer", "PPOTrainer", "OnlineDPOTrainer")
-_COMPARING = ("DPOTrainer", "KTOTrainer")
-"""Trainers of TRL that generate answers, or compare them with those of a reference model."""
-_ARGUMENTS = re.compile(r"TrainingArguments$|^(?:SFT|DPO|GRPO|KTO|ORPO|RLOO|PPO)Config$")
-_STRATEGY = ("activation_checkpointing", "activation_strategy")
-_BITS = ("load_in_4bit", "load_in_8bit")
-_MICRO = "micro_batch_size"
-_READ = frozenset([*BATCH, _MICRO, *SEQUENCE, "gradient_accumulation_steps", "bf16", "fp16", *_BITS, *_STRATEGY])
-"""Options and arguments of scripts that a plan has."""
 _TRAINER_BATCH = 8
 """Default batch size of TrainingArguments."""
-_HALF = re.compile(r"bf16|fp16|float16|\bhalf\(|autocast|\bamp\b|mixed_precision|--precision|precision\s*=")
-_LONGEST = 20_000
-"""Most nodes of a script."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScriptFacts:
-    """Strategy of a script, as far as its code shows it."""
-
-    strategy: Strategy | None = None
-    """Strategy in the code; None if its arguments or the launcher decide."""
-    trainer: bool = False
-    """Whether transformers' Trainer, or accelerate, runs the loop: arguments or the environment choose the strategy."""
-    parses_arguments: bool = False
-    """Whether its hyperparameters are the Trainer's own arguments (HfArgumentParser)."""
-    sets_arguments: bool = False
-    """Whether the code itself sets ``fsdp`` or ``deepspeed`` to a value that is not a constant."""
-    lora: bool = False
-    rank: int | None = None
-    targets: str = ""
-    """Adapted products that it names."""
-    bits: str = ""
-    """Argument with which it quantizes the base: one of `_BITS`."""
-    upcast: bool = False
-    """Whether it casts what is not quantized to fp32, with ``prepare_model_for_kbit_training``."""
-    checkpoints_quantized: bool = False
-    """Whether this also checkpoints the activations of a quantized base, its default."""
-    checkpoints: bool = False
-    """Whether it checkpoints activations, by itself or by the default of its option."""
-    trains: bool = True
-    """Whether it calls anything that trains."""
-    settings: dict[str, Any]
-    """Values that the script sets, or has as defaults of its options: batch size, accumulation, precision, length."""
-    unused: frozenset[str] = frozenset()
-    """Options that it parses, and none of its calls receives."""
-    unset: bool = False
-    """Whether it certainly leaves the batch size of TrainingArguments at its default, unless it is passed."""
-    shares: str = ""
-    """Other work on the GPUs."""
-    compares: bool = False
-    """Whether it trains on preferences, with a reference model."""
-    full: bool = False
-    """Whether it certainly computes in fp32: it names no other precision."""
-    maps_devices: bool = False
-    """Whether ``device_map`` spreads one model over the GPUs of a process."""
-
-
-def read_training_script(text: str) -> ScriptFacts | None:
-    """Read a script; None if it is not Python, or too long."""
-    try:
-        tree = ast.parse(text)
-        nodes = list(ast.walk(tree))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    if len(nodes) > _LONGEST:
-        return None
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    imports = [alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
-    aliases = {alias.asname or alias.name: alias.name for alias in imports}
-    by_name: dict[str, list[ast.Call]] = {}
-    for call in calls:
-        last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        by_name.setdefault(aliases.get(last, last), []).append(call)
-    unused = unused_options([tree])
-    lora, casts = by_name.get("LoraConfig", []), by_name.get("prepare_model_for_kbit_training", [])
-    makers = [call for name, several in by_name.items() if _ARGUMENTS.search(name) for call in several]
-    keywords = [keyword for call in makers for keyword in call.keywords]
-    adapters = [*lora, *by_name.get("get_peft_model", [])]
-    ranks = [value for call in adapters for value in _constants(call, "r") if type(value) is int]
-    modules = [word.value for call in adapters for word in call.keywords if word.arg == "target_modules"]
-    loads = next((name for name in _BITS if any(True in _constants(call, name) for call in calls)), "")
-    parses = "HfArgumentParser" in by_name or "TrlParser" in by_name
-    return ScriptFacts(
-        strategy=_strategy(by_name, keywords, nodes),
-        trainer=any(name.endswith("Trainer") or name == "Accelerator" for name in by_name),
-        parses_arguments=parses,
-        sets_arguments=any(
-            keyword.arg in (SHARDS, "deepspeed") and not isinstance(keyword.value, ast.Constant) for keyword in keywords
-        ),
-        lora=bool(lora) or "get_peft_model" in by_name,
-        rank=ranks[0] if len(set(ranks)) == 1 else None,
-        targets=ast.unparse(modules[0]) if len(modules) == 1 else "",
-        bits=loads or (_BITS[0] if casts else ""),
-        upcast=bool(casts),
-        checkpoints_quantized=any(False not in _constants(call, "use_gradient_checkpointing") for call in casts),
-        checkpoints=_checkpoints(by_name, keywords, {node.id for node in nodes if isinstance(node, ast.Name)}),
-        trains=any(name in ("backward", "fit", "train") or name.endswith("Trainer") for name in by_name),
-        maps_devices=any("auto" in _constants(call, "device_map") for call in calls),
-        full=_HALF.search(text) is None and "4bit" not in text and "TrlParser" not in by_name,
-        settings=_settings(by_name, keywords, nodes, unused),
-        unused=unused,
-        unset=(parses or bool(makers)) and not any(keyword.arg in (None, *BATCH) for keyword in keywords),
-        shares="the generation and the reference model" if any(name in by_name for name in _GENERATING) else "",
-        compares=any(name in by_name for name in _COMPARING),
-    )
-
-
-def _settings(
-    by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], nodes: list[ast.AST], unused: frozenset[str]
-) -> dict[str, Any]:
-    """Constants of options, of fields of dataclasses and, above them, of TrainingArguments."""
-    settings = _of_commands(by_name, nodes)
-    for node in nodes:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            default = next(iter(_constants(node.value, "default")), None) if isinstance(node.value, ast.Call) else None
-            settings[node.target.id] = node.value.value if isinstance(node.value, ast.Constant) else default
-    for call in by_name.get("add_argument", []):
-        for name in _options(call):
-            settings[name] = next(iter(_constants(call, "default")), None)
-    if any(isinstance(node, ast.Attribute) and node.attr == "load_in_4bit" for node in nodes):
-        settings.setdefault("load_in_4bit", False)  # an option of TRL's ModelConfig
-    settings = {name: value for name, value in settings.items() if name not in unused}
-    batch = next((settings[name] for name in BATCH if settings.get(name) is not None), None)
-    for keyword in keywords:
-        if isinstance(keyword.value, ast.Constant):
-            settings[str(keyword.arg)] = keyword.value.value
-            batch = keyword.value.value if keyword.arg in BATCH else batch
-    planned = {name: value for name, value in settings.items() if name in _READ and value is not None}
-    settings = {name: value for name, value in planned.items() if name not in BATCH}
-    return settings | ({"batch_size": batch} if batch else {})
-
-
-def _of_commands(by_name: dict[str, list[ast.Call]], nodes: list[ast.AST]) -> dict[str, Any]:
-    """Defaults of the parameters of functions, which are the options of python-fire."""
-    names = {ast.unparse(argument) for call in by_name.get("Fire", []) for argument in call.args}
-    return {
-        argument.arg: value.value
-        for node in nodes
-        if isinstance(node, ast.FunctionDef) and node.name in names
-        for argument, value in zip(node.args.args[::-1], node.args.defaults[::-1], strict=False)
-        if isinstance(value, ast.Constant)
-    }
-
-
-def _options(call: ast.Call) -> list[str]:
-    return [str(arg.value).lstrip("-").replace("-", "_") for arg in call.args if isinstance(arg, ast.Constant)]
-
-
-def _checkpoints(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], configs: set[str]) -> bool:
-    """Whether activations are checkpointed: by the default of an option for it, or by a call or argument."""
-    for call in by_name.get("add_argument", []):
-        if not set(CHECKPOINTING).isdisjoint(_options(call)):
-            return True in _constants(call, "default")
-    fast = any(ast.unparse(call.func).startswith("Fast") for call in by_name.get("get_peft_model", []))  # of Unsloth
-    passed = [keyword.value for keyword in keywords if keyword.arg in CHECKPOINTING]
-    if not passed and any(default_of(f"trl.{name}", CHECKPOINTING[0], newest("trl")) is True for name in configs):
-        return True
-    by_argument = any(isinstance(value, ast.Constant) and value.value for value in passed)
-    return fast or by_argument or any(f"{name}_enable" in by_name for name in CHECKPOINTING)
-
-
-def _strategy(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], nodes: list[ast.AST]) -> Strategy | None:
-    if "fully_shard" in by_name:
-        return fully_sharded("full_shard", name="FSDP2")
-    if "FullyShardedDataParallel" in by_name or "FSDP" in by_name:
-        chosen = {
-            node.attr
-            for node in nodes
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value).rpartition(".")[2] == "ShardingStrategy"
-        }
-        if len(chosen) == 1:
-            return fully_sharded(chosen.pop())
-        if chosen:
-            return undescribed("FSDP", "the script chooses between several sharding strategies")
-        return fully_sharded("full_shard").assuming("FSDP shards with full_shard, its default.")
-    for keyword in keywords:
-        if keyword.arg == SHARDS and isinstance(keyword.value, ast.Constant) and keyword.value.value:
-            return fsdp_option(keyword.value.value)
-    if any(name in by_name for name in ("DistributedDataParallel", "DDP")):
-        return replicated()
-    if any("deepspeed" in ast.unparse(call.func) for call in by_name.get("initialize", [])):
-        return undescribed("DeepSpeed", "its configuration is in another file: paste that file")
-    return None
-
-
-def fsdp_option(value: object) -> Strategy:
-    """The option ``fsdp`` of transformers' Trainer: "full_shard auto_wrap offload"."""
-    words = str(value).strip("\"' ").lower().split()
-    sharding = ["full_shard"] if value is True else [word for word in words if word not in ("auto_wrap", "offload")]
-    return fully_sharded(sharding[0] if sharding else "", offloads="offload" in words)
-
-
-def _constants(call: ast.Call, name: str) -> list[object]:
-    return [word.value.value for word in call.keywords if word.arg == name and isinstance(word.value, ast.Constant)]
-
-
 _DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_file")
 _CONFIG = ("config", "config_file", "training_config")
 _BESIDE = "put that file next to the checked one"
@@ -246,30 +58,44 @@ _BESIDE = "put that file next to the checked one"
 _PEFT_RANK = 8
 """Default rank of an adapter in PEFT."""
 _OF_FSDP = ("activation_checkpointing", "fsdp_activation_checkpointing")
+_STRATEGY = ("activation_checkpointing", "activation_strategy")
 _TRAINER_ARGUMENTS = {"bf16", "fp16", "learning_rate", "num_train_epochs", "optim", "per_device_train_batch_size"}
 
 
-def read_defaults(configuration: Configuration, siblings: Siblings) -> None:
-    """Add the checkpointing that is the default of the options of a script for one of SageMaker's libraries."""
-    script = _script(configuration, siblings)
-    defaults = script.settings if script is not None else {}
-    if "activation_checkpointing" in defaults and "activation_checkpointing" not in configuration.hyperparameters:
-        configuration.set_hyperparameters(**{name: defaults[name] for name in _STRATEGY if name in defaults})
-        configuration.set(assumes=("activation_checkpointing is the default of the script's option.",))
+def read_job(configuration: Configuration, siblings: Siblings) -> Script | None:
+    """Read the files that a job names: its settings, its strategy and its library; the script that it starts."""
+    plain = configuration.library is None and configuration.framework != "tensorflow"
+    plain = plain and "tensorflow_version" not in configuration.settings
+    command = configuration.get("command")
+    if isinstance(command, str) and configuration.form != "manifest" and (source := _source(configuration, siblings)):
+        name = source.path.rpartition("/")[2]
+        configuration.leave_out(passed_names(configuration), f"{name} does not receive it")  # of the cell
+    started = _read_command(configuration, siblings) if plain else None
+    if plain:
+        _merge_file(configuration, siblings)
+    source = _source(configuration, siblings)
+    script = read_script(configuration, source) if source is not None else None
+    if script is not None:
+        take_from_script(configuration, script)
+    if plain:
+        _read_strategy(configuration, siblings, script, started)
+    elif script is not None and "activation_checkpointing" not in configuration.hyperparameters:
+        defaults = {name: script.settings[name] for name in _STRATEGY if name in script.settings}
+        if "activation_checkpointing" in defaults:
+            configuration.set_hyperparameters(**defaults)
+            configuration.set(assumes=("activation_checkpointing is the default of the script's option.",))
+    return script
 
 
-def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
+def _read_strategy(
+    configuration: Configuration, siblings: Siblings, script: Script | None, started: Strategy | None
+) -> None:
     """Add the strategy of a job that uses none of SageMaker's libraries, and its library if plans describe it."""
-    if configuration.framework == "tensorflow" or "tensorflow_version" in configuration.settings:
-        return
-    started = _read_command(configuration, siblings)
-    _merge_file(configuration, siblings)
-    script = _script(configuration, siblings)
     environment = inner_table(configuration.tables.get("estimator"), "environment")
     strategy = started or _of_settings(configuration, siblings)
     if strategy is None and environment is not None:
         strategy = strategy_of_environment(plain_of(environment))
-    strategy = strategy or _of_code(configuration, script)
+    strategy = strategy or _of_code(configuration, siblings, script)
     arriving = {
         name: value for name, value in configuration.get("passed", {}).items() if name in configuration.hyperparameters
     }
@@ -306,9 +132,12 @@ def _read_command(  # noqa: C901 - a list of cases
     configuration.set(fetches=FETCHES.search(str(command)) is not None)
     words = [(word, setting) for setting in started for word in _WORDS.split(str(setting.value))]
     for shell, setting in [pair for pair in words if pair[0].endswith(".sh")][:2]:
-        lines = _named(configuration, siblings, shell, setting) or ""
+        lines = _text(_named(configuration, siblings, shell, setting))
         configuration.set(fetches=configuration.get("fetches") or FETCHES.search(lines) is not None)
-        words = [*((word, replace(setting, key=shell)) for word in _words_of_shell(lines)), *words]  # before others
+        words = [
+            *((word, replace(setting, key=shell)) for word in _words_of_shell(lines)),
+            *words,
+        ]  # before unused_names
     _take_options(configuration, siblings, [str(setting.value) for setting in started])
     strategy, option = None, ""
     configuration.settings["starts"] = Setting(any("launch" in word or "torchrun" in word for word, _ in words))
@@ -318,11 +147,11 @@ def _read_command(  # noqa: C901 - a list of cases
             configuration.settings["entry_point"] = replace(setting, value=word)
         if not word.endswith((".yaml", ".yml", ".txt")):
             continue
-        text = _named(configuration, siblings, word, setting, before) if before != ">" else ""
+        text = _named(configuration, siblings, word, setting, before) if before != ">" else None
         if word.endswith(".txt"):
             continue
         try:
-            table = yaml_table(text or "")
+            table = yaml_table(_text(text))
         except AdvisorError:
             advice = _BESIDE if text is None else "it is not valid YAML"
             configuration.settings["unread_file"] = Setting(f"{word!r}: {advice}")
@@ -350,15 +179,15 @@ def _take_options(configuration: Configuration, siblings: Siblings, commands: li
     for command in list(commands):
         for word in command.split():
             places = [(folder, word)] if isinstance(folder, str) and "://" not in folder else []
-            texts = [siblings.text(*parts) for parts in (*places, (word,))] if word.endswith(".sh") else []
-            commands += [text for text in texts if text is not None][:1]
+            texts = [siblings.source(*parts) for parts in (*places, (word,))] if word.endswith(".sh") else []
+            commands += [source.text for source in texts if source is not None][:1]
     for command in commands:
         for line in command.replace("\\\n", " ").split("\n"):
             before, entry, after = around_the_script(line.split())
             if entry and (before or len(commands) == 1) and not line.lstrip().startswith("#"):
                 passed = {name: value for name, value in options_of(after).items() if "$" not in str(value)}
                 configuration.set_hyperparameters(**passed)
-                read = {name: value for name, value in passed.items() if name in _READ}
+                read = {name: value for name, value in passed.items() if name in READ}
                 configuration.set(passed=configuration.get("passed", {}) | read)
 
 
@@ -382,13 +211,14 @@ _OF_ACCELERATE = ("--config_file", "ACCELERATE_CONFIG")
 
 def _named(
     configuration: Configuration, siblings: Siblings, name: str, setting: Setting, option: str = ""
-) -> str | None:
-    """Text of a file by its path in the source folder, or next to the text; a missing one is noted."""
+) -> Source | None:
+    """A file by its path in the source folder, or next to the text; a missing one is noted."""
     folder, path = configuration.get("source_dir"), PurePosixPath(name)
     local = not isinstance(folder, str) or "://" not in folder
-    places = [(folder, name)] if local and isinstance(folder, str) else []
-    texts = (siblings.text(*parts) for parts in (*places, (name,), (path.name,)))
-    text = next((text for text in texts if text is not None), None)
+    places: list[tuple[str, ...]] = [(folder, name)] if local and isinstance(folder, str) else [(name,)]
+    if path.suffix != ".py" or path.is_absolute():  # a script next to the text is not that of its source folder
+        places += [(name,), (path.name,)]
+    text = next((source for parts in places if (source := siblings.source(*parts)) is not None), None)
     elsewhere = configuration.get("git_config") or configuration.unknown("source_dir") or configuration.get("fetches")
     plain_path = bool(path.suffix) and not path.is_absolute() and not re.search(r"[$*{:\s]", name)
     if text is None and local and not elsewhere and plain_path and siblings.complete():
@@ -398,6 +228,10 @@ def _named(
     return text
 
 
+def _text(source: Source | None) -> str:
+    return "" if source is None else source.text
+
+
 def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
     for name in _CONFIG:
         setting = configuration.hyperparameters.get(name)
@@ -405,7 +239,7 @@ def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
             continue
         text = _named(configuration, siblings, str(setting.value), setting)
         try:
-            data = plain_of(yaml_table(text or ""))
+            data = plain_of(yaml_table(_text(text)))
         except AdvisorError:
             configuration.settings["unread_file"] = Setting(f"{setting.value!r}: {_BESIDE}", setting.span)
             continue
@@ -414,19 +248,20 @@ def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
                 configuration.hyperparameters.setdefault(key, Setting(value, setting.span))
 
 
-def _script(configuration: Configuration, siblings: Siblings) -> ScriptFacts | None:
+def _source(configuration: Configuration, siblings: Siblings) -> Source | None:
+    """The Python file that the job starts, if it is here."""
     packages, entry = (configuration.settings.get(name) for name in ("requirements", "entry_point"))
     if packages is not None and str(packages.value).endswith(".txt"):
         _named(configuration, siblings, str(packages.value), packages)
+    command = configuration.settings.get("command")
+    if entry is None and command is not None:
+        words = [word for word in str(command.value).split() if word.endswith(".py")]
+        entry = replace(command, value=words[0]) if words else None
     name = configuration.hyperparameters.get("training_script")
     entry = name if name is not None and isinstance(name.value, str) else entry
     if entry is None or not isinstance(entry.value, str) or "git_config" in configuration.settings:
         return None
-    text = _named(configuration, siblings, entry.value, entry)
-    script = None if text is None else read_training_script(text)
-    if script is not None:
-        configuration.leave_out(sorted(script.unused), f"{entry.value} reads it, but no call receives it")
-    return script
+    return _named(configuration, siblings, entry.value, entry) if entry.value.endswith(".py") else None
 
 
 def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy | None:
@@ -449,7 +284,7 @@ def _deepspeed(configuration: Configuration, setting: Setting, siblings: Sibling
     if isinstance(value, dict):
         return strategy_of_deepspeed(value)
     if not str(value).lstrip().startswith("{"):
-        text = _named(configuration, siblings, str(value), setting)
+        text = _text(_named(configuration, siblings, str(value), setting))
     try:
         data = json_values(text) if isinstance(text, str) else None
     except ValueError:
@@ -459,10 +294,11 @@ def _deepspeed(configuration: Configuration, setting: Setting, siblings: Sibling
     return undescribed("DeepSpeed", f"its configuration is in the file {str(value)[:80]!r}: paste that file")
 
 
-def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strategy:
+def _of_code(configuration: Configuration, siblings: Siblings, script: Script | None) -> Strategy:
     terms = terms_of(configuration)
     if script is not None and script.strategy is not None:
-        return script.strategy
+        in_file = Setting(script.deepspeed_file)
+        return _deepspeed(configuration, in_file, siblings) if script.deepspeed_file else script.strategy
     # Hyperparameters of plans without shards are those of an exported script.
     own = set(getattr(get_library(str(replicated().library)).plan, "SCRIPT_SETTINGS", ())) - {"batch_size"}
     exported = bool(own) and own <= configuration.hyperparameters.keys()
@@ -490,7 +326,7 @@ def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strate
     return Strategy(name="", why_no_plan=f"{configuration.title} {why} neither fsdp nor deepspeed, and {searched}.")
 
 
-def _searched(configuration: Configuration, script: ScriptFacts | None) -> str:
+def _searched(configuration: Configuration, script: Script | None) -> str:
     """Where a strategy was looked for, as a clause."""
     if script is not None:
         return "the script shows no strategy"
@@ -499,14 +335,14 @@ def _searched(configuration: Configuration, script: ScriptFacts | None) -> str:
     return "there is no readable script next to the text"
 
 
-def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[str]:
+def _adapter(configuration: Configuration, script: Script | None) -> list[str]:
     """Set LoRA or QLoRA, in the hyperparameters (TRL's names) or in the script; its assumptions."""
     values = {name: entry.value for name, entry in configuration.hyperparameters.items()}
     ranks = [values[name] for name in ("lora_r", "lora_rank") if name in values]
     lora = is_on(values.get("use_peft")) or ranks or (script is not None and script.lora)
     if not lora:
         return []
-    bits = next((name for name in _BITS if is_on(values.get(name, script is not None and script.bits == name))), "")
+    bits = next((name for name in BITS if is_on(values.get(name, script is not None and script.bits == name))), "")
     rank = count(digits_as_number(ranks[0] if ranks else script.rank if script is not None else None))
     modules = str(values.get("lora_target_modules") or (script.targets if script is not None else ""))
     targets = modules if "_proj" in modules else "all-linear"
@@ -522,21 +358,29 @@ def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[s
 def _accumulated(configuration: Configuration) -> list[str]:
     """With a micro batch size, the batch size is that of an update (alpaca-lora): set both as a plan has them."""
     values, gpus = configuration.hyperparameters, terms_of(configuration).gpus
-    micro, batch = (count(digits_as_number(values[name].value)) if name in values else 0 for name in (_MICRO, BATCH[0]))
+    micro, batch = (
+        count(digits_as_number(values[name].value)) if name in values else 0 for name in (MICRO_BATCH, BATCH[0])
+    )
     if not micro:
         return []
-    values[BATCH[0]] = Setting(micro, values[_MICRO].span)
+    values[BATCH[0]] = Setting(micro, values[MICRO_BATCH].span)
     if batch and gpus:
         values["gradient_accumulation_steps"] = Setting(max(batch // (micro * gpus), 1))
-    return [f"The batch size is {_MICRO}, and {BATCH[0]} is that of an update."]
+    return [f"The batch size is {MICRO_BATCH}, and {BATCH[0]} is that of an update."]
 
 
-def _defaults(configuration: Configuration, script: ScriptFacts | None) -> list[str]:
-    """Set what the script sets and the text does not; a sentence for the batch size and one for the others."""
+def _defaults(configuration: Configuration, script: Script | None) -> list[str]:
+    """Set what the script sets and the text does not; a sentence for the batch size and one for the unused_names."""
     values = configuration.hyperparameters
+    unused_names = (
+        [name for name in BATCH if name in values and digits_as_number(values[name].value) != script.batch]
+        if script is not None and script.batch
+        else []
+    )
+    configuration.leave_out(unused_names, f"{script.name if script is not None else ''} trains with a batch of its own")
     present = {"batch_size"} if any(name in values for name in BATCH) else set()
     present |= set(SEQUENCE) if any(name in values for name in SEQUENCE) else set()
-    settings = _of_options(configuration, script)
+    settings = script.settings if script is not None else {}
     taken = {name: value for name, value in settings.items() if name not in present and name not in values}
     for name, value in taken.items():
         values[name] = Setting(value)
@@ -553,16 +397,7 @@ def _defaults(configuration: Configuration, script: ScriptFacts | None) -> list[
     return assumed
 
 
-def _of_options(configuration: Configuration, script: ScriptFacts | None) -> dict[str, Any]:
-    """Settings in the code of the script, and defaults of its options, which other files may declare."""
-    declared = configuration.get("script_options", {})
-    settings = {name: value for name, value in declared.items() if name in _READ and value is not None}
-    batch = next((settings.pop(name) for name in BATCH if name in settings), None)
-    settings |= {"batch_size": batch} if batch else {}
-    return settings | (script.settings if script is not None else {})
-
-
-def _precision(configuration: Configuration, script: ScriptFacts | None) -> str:
+def _precision(configuration: Configuration, script: Script | None) -> str:
     """Set precision and checkpointing by the Trainer's arguments; the assumption about the precision, if any."""
     values = configuration.hyperparameters
     new = values.get("activation_checkpointing")

@@ -279,14 +279,16 @@ def test_a_file_that_is_named_and_missing_is_a_finding(tmp_path, name, hyperpara
         "source_dir=made()",
     ):
         assert not found(text.replace('source_dir="scripts"', argument))
-    (tmp_path / name).write_text("")
+    place = tmp_path / "scripts" / name if name.endswith(".py") else tmp_path / name
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("")
     assert not found(text)
 
 
 def test_the_entry_script_of_a_model_trainer_is_read(beside):
     text = TRAINER.replace("command=f\"bash start.sh {' '.join(args)}\"", 'entry_script="train.py"')
     code = 'parser.add_argument("--activation_checkpointing", type=bool, default=True)\n'
-    code = f"from transformers import Trainer\n{code}Trainer(TrainingArguments()).train()\n"
+    code = f"from transformers import Trainer, TrainingArguments\n{code}Trainer(TrainingArguments()).train()\n"
     job_read = beside(text.replace("compute=", "distributed=Torchrun(),\n    compute="), code, "code")
     assert (job_read.plan.library, job_read.plan.activation_checkpointing) == ("ddp", "each")
 
@@ -470,8 +472,9 @@ def test_checkpointing_by_default_of_a_script_for_smp_is_read(beside):
 
 
 def test_a_script_of_alpaca_has_its_options_in_a_function_and_a_batch_of_an_update(tmp_path):
-    (tmp_path / "train.py").write_text(
-        "def train(base_model: str = '', load_in_8bit: bool = False, load_in_4bit: bool = False,\n"
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts/train.py").write_text(
+        "import fire\ndef train(base_model: str = '', load_in_8bit: bool = False, load_in_4bit: bool = False,\n"
         "          cutoff_len: int = 256, batch_size: int = 128, micro_batch_size: int = 4):\n"
         "    if load_in_4bit:\n        config = BitsAndBytesConfig(load_in_4bit=True)\n"
         "    model = get_peft_model(model, LoraConfig(r=8, target_modules=['q_proj', 'v_proj']))\n"

@@ -216,20 +216,20 @@ _CHECKPOINTS = 3
 
 def outputs(case: Case) -> Iterator[Hit]:
     """EST515: checkpoints that are not where the job copies them, or do not fit on its volume."""
-    received, terms, model = case.received, terms_of(case.configuration), case.back.model
+    received, terms, model = case.script, terms_of(case.configuration), case.back.model
     call = case.configuration.tables.get("estimator")
     if received is None or call is None:
         return
     if terms.checkpoints and terms.spot and not received.resumes:
-        yield case.hit("EST515", "not resumed", "checkpoint_s3_uri", script=received.path.name)
+        yield case.hit("EST515", "not resumed", "checkpoint_s3_uri", script=received.name)
     if received.keeps_checkpoints is not False:
         return
     if terms.checkpoints:
-        yield case.hit("EST515", "elsewhere", "checkpoint_s3_uri", script=received.path.name)
+        yield case.hit("EST515", "elsewhere", "checkpoint_s3_uri", script=received.name)
     size = constant(call, "volume_size", "train_volume_size")
     adapts = bool(case.configuration.get("adapter"))  # its checkpoints are small
     if isinstance(size, int) and model is not None and not adapts:
         checkpoint_gb = model.parameter_count * _STATE_BYTES / 1e9
         if checkpoint_gb * _CHECKPOINTS > size:
-            hit = case.hit("EST515", "volume", size=size, each=f"{checkpoint_gb:,.0f}", script=received.path.name)
+            hit = case.hit("EST515", "volume", size=size, each=f"{checkpoint_gb:,.0f}", script=received.name)
             yield replace(hit, span=call.entries["volume_size"].span)

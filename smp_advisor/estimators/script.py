@@ -1,0 +1,446 @@
+"""The script of a job: followed with what the job passes to it, and what it shows of the training."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators.configuration import (
+    SHARDS,
+    Setting,
+    Strategy,
+    fully_sharded,
+    plain_of,
+    replicated,
+    undescribed,
+    zero,
+)
+from smp_advisor.estimators.readback import BATCH, SEQUENCE
+from smp_advisor.estimators.strategies import strategy_of_deepspeed
+from smp_advisor.review.reading.outside import COMMAND_LINES
+from smp_advisor.review.reading.places import field_default
+from smp_advisor.review.reading.unused import unused_options
+from smp_advisor.review.reading.values import Argument, Collection, Constant, External, Function, Mapping, options
+from smp_advisor.review.scripts.check import report_of
+from smp_advisor.review.scripts.checks.arguments import passed
+from smp_advisor.review.scripts.checks.outputs import flags_of, in_model_folder
+from smp_advisor.review.scripts.checks.planned import trainer_arguments
+from smp_advisor.review.scripts.checks.sharding import may_offload, running
+from smp_advisor.review.scripts.conditions import Conditions
+from smp_advisor.review.scripts.following import follow
+from smp_advisor.review.scripts.queries import constant, makers
+from smp_advisor.review.scripts.releases import default_of, newest
+from smp_advisor.review.scripts.settings import CHECKPOINTING, from_plan
+from smp_advisor.workload.from_config import is_model_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.estimators.configuration import Configuration
+    from smp_advisor.review.findings.report import Report
+    from smp_advisor.review.reading.source import Source
+    from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.reading.values import Value
+    from smp_advisor.review.scripts.context import Context
+
+_OF_LAUNCHERS = ("sagemaker_", "mp_", "smp_")
+_MOST_CHARACTERS = 400_000
+"""Longest script that is followed with a cell."""
+BITS = ("load_in_4bit", "load_in_8bit")
+MICRO_BATCH = "micro_batch_size"
+_STRATEGY = ("activation_checkpointing", "activation_strategy")
+READ = frozenset([*BATCH, MICRO_BATCH, *SEQUENCE, "gradient_accumulation_steps", "bf16", "fp16", *BITS, *_STRATEGY])
+"""Options and arguments of scripts that a plan has."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """The part of a job that its script gets, and what its code determines."""
+
+    name: str
+    """Name of its file."""
+    report: Report
+    ignored: tuple[str, ...]
+    """Hyperparameters of the job that it does not receive."""
+    unused: frozenset[str]
+    """Options that it parses, and none of its calls receives."""
+    distributed: bool
+    """Whether it is written for several processes."""
+    model: str
+    """Name of the model that it loads; empty if it is not known."""
+    keeps_checkpoints: bool | None
+    """Whether its checkpoints are in the folder that SageMaker copies; None if they are not seen."""
+    resumes: bool
+    """Whether it may load a checkpoint at its start; true unless it certainly does not."""
+    strategy: Strategy | None
+    """Strategy in the code; None if its arguments or the launcher decide."""
+    deepspeed_file: str
+    """File of DeepSpeed's configuration that its code names."""
+    trainer: bool
+    """Whether a Trainer, or accelerate, runs the loop: arguments or the environment choose the strategy."""
+    parses_arguments: bool
+    """Whether its hyperparameters are the Trainer's own arguments (HfArgumentParser)."""
+    sets_arguments: bool
+    """Whether the code sets ``fsdp`` or ``deepspeed`` to a value that is not known."""
+    lora: bool
+    rank: int | None
+    targets: str
+    """Adapted products that it names."""
+    bits: str
+    """Argument with which it quantizes the base: one of `BITS`."""
+    upcast: bool
+    """Whether it casts what is not quantized to fp32, with ``prepare_model_for_kbit_training``."""
+    checkpoints_quantized: bool
+    """Whether this also checkpoints the activations of a quantized base, its default."""
+    checkpoints: bool
+    """Whether it checkpoints activations, by itself or by the default of its option."""
+    trains: bool
+    """Whether it calls anything that trains."""
+    settings: dict[str, Any]
+    """Values that the script sets, or has as defaults of its options: batch size, accumulation, precision, length."""
+    batch: int | None
+    """Batch size that its trainer gets; None if this is not known."""
+    unset: bool
+    """Whether it certainly leaves the batch size of TrainingArguments at its default, unless it is passed."""
+    shares: str
+    """Other work on the GPUs."""
+    compares: bool
+    """Whether it trains on preferences, with a reference model."""
+    full: bool
+    """Whether it certainly computes in fp32: it names no other precision."""
+    maps_devices: bool
+    """Whether ``device_map`` spreads one model over the GPUs of a process."""
+
+
+def read_script(configuration: Configuration, source: Source) -> Script | None:
+    """Follow the script of a job; None if it is not Python, or too long."""
+    by_command = isinstance(configuration.get("command"), str) and configuration.form != "manifest"
+    written = {} if by_command else _written(configuration)
+    of_image = {"transformers": "transformers_version", "torch": "framework_version"}
+    versions = {name: str(value) for name, key in of_image.items() if (value := configuration.get(key))}
+    values = {name: setting.value for name, setting in configuration.hyperparameters.items()}
+    if len(source.text) > _MOST_CHARACTERS:
+        return None
+    try:
+        settings = from_plan(None, None, written)
+        received = {**settings.hyperparameters, **values}
+        context = follow(source, replace(settings, versions=versions, hyperparameters=received))
+        ignored = () if by_command else _ignored(context, written)
+        lost = {name.replace("-", "_") for name in ignored}
+        arriving = {name: value for name, value in received.items() if name not in lost}
+        context.settings = replace(context.settings, hyperparameters=arriving)
+        return _Reader(context).script(source.path, ignored)
+    except (AdvisorError, ValueError):
+        return None
+
+
+def passed_names(configuration: Configuration) -> list[str]:
+    """Hyperparameters of the script by the names in the text."""
+    table = configuration.tables.get("hyperparameters")
+    names = [str(key) for key in table.entries] if table is not None else []
+    return [name for name in names if not name.startswith(_OF_LAUNCHERS)]
+
+
+def take_from_script(configuration: Configuration, script: Script) -> None:
+    """Leave out settings that the script does not receive, and take the model that it names."""
+    configuration.leave_out(script.ignored, f"{script.name} does not receive it")
+    configuration.leave_out(sorted(script.unused), f"{script.name} reads it, but no call receives it")
+    configuration.settings["script_is_distributed"] = Setting(script.distributed)
+    if script.model:
+        configuration.settings["script_model"] = Setting(script.model)
+
+
+def _written(configuration: Configuration) -> dict[str, Any]:
+    values = {name: setting.value for name, setting in configuration.hyperparameters.items()}
+    return {name: values[key] for name in passed_names(configuration) if (key := name.replace("-", "_")) in values}
+
+
+def _ignored(context: Context, written: dict[str, Any]) -> tuple[str, ...]:
+    """Names that the parser of the script drops or refuses."""
+    parses = [call for call in context.trace.methods("parse_args", "parse_known_args") if call.reached]
+    flags = flags_of(context, parses) if parses else None
+    if flags is None:
+        return ()
+    skips_unknown = all(call.method == "parse_known_args" for call in parses)
+    names = [name for name in written if f"--{name}" not in flags]
+    return tuple(name for name in names if skips_unknown or not any(flag.startswith(f"--{name}") for flag in flags))
+
+
+_LAUNCHED = {"DistributedDataParallel", "init_process_group", "Accelerator", "fully_shard", "FullyShardedDataParallel"}
+_GENERATING = ("GRPOTrainer", "RLOOTrainer", "PPOTrainer", "OnlineDPOTrainer")
+_COMPARING = ("DPOTrainer", "KTOTrainer")
+"""Trainers of TRL that generate answers, or compare them with those of a reference model."""
+_HALF = re.compile(r"bf16|fp16|float16|\bhalf\(|autocast|\bamp\b|mixed_precision|--precision|precision\s*=")
+_LOADS = re.compile(
+    r"resume|restore|last_checkpoint|load_state|load_checkpoint|torch\.load|dcp\.load|ckpt_path|from_checkpoint"
+)
+_RECOMPUTES = ("apply_activation_checkpointing", "checkpoint_wrapper", *(f"{name}_enable" for name in CHECKPOINTING))
+_BY_NAME = {"ddp": "", "fsdp": "full_shard", "fsdp_full_shard": "full_shard", "fsdp_native": "full_shard"}
+"""Lightning's names of strategies, with FSDP's."""
+
+
+class _Reader:
+    """Facts of one followed script, from the calls that run with the options of the job."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.conditions = Conditions(context.settings, defaults=True)
+        runs = running(context)
+        self.calls: dict[str, list[Call]] = {}
+        for call in context.trace.calls:
+            if runs(call) and not self.conditions.off(call):
+                name = call.called or getattr(call.node.func, "id", "")
+                self.calls.setdefault("Fast" * call.name.startswith("unsloth.") + name, []).append(call)
+        self.text = "\n".join(module.source.text for module in context.trace.modules)
+        self.makers = list(trainer_arguments(context))
+        self.unused = unused_options(module.tree for module in context.trace.modules)
+
+    def named(self, *names: str) -> list[Call]:
+        return [call for name in names for call in self.calls.get(name, ())]
+
+    def ending(self, *ends: str) -> list[Call]:
+        return [call for name, several in self.calls.items() if name.endswith(ends) for call in several]
+
+    def known(self, value: Value | None) -> Any:
+        """The value that arrives: a constant, what the job passes, the default of an option; None if not known."""
+        constant_value = self.conditions.known(value) if value is not None else None
+        return constant_value if isinstance(constant_value, (str, int, float, bool)) else None
+
+    def script(self, path: str, ignored: tuple[str, ...]) -> Script:
+        lora, casts = self.named("LoraConfig"), self.named("prepare_model_for_kbit_training")
+        adapters = [*lora, *self.named("get_peft_model", "Fastget_peft_model")]
+        ranks = {rank for call in adapters if type(rank := self.known(call.argument("r"))) is int}
+        targets = [call.argument("target_modules") for call in adapters if call.argument("target_modules") is not None]
+        loads = [name for name in BITS for several in self.calls.values() for call in several
+                 if constant(call.argument(name)) is True]  # fmt: skip
+        parses = bool(self.ending("HfArgumentParser", "TrlParser"))
+        trains = self.ending("Trainer") + self.named("backward", "fit", "train")
+        instances = [
+            instance
+            for instance in self.context.trace.instances
+            if any(path.endswith("Trainer") for path in instance.cls.ancestors())
+        ]
+        strategy, file = self._strategy()
+        names = {call.called for call in self.context.trace.calls if call.reached}
+        spawns = any("spawn" in name or name == "notebook_launcher" for name in names)
+        batch = self._batch(self.makers)
+        return Script(
+            name=path.rpartition("/")[2],
+            report=report_of(self.context),
+            ignored=ignored,
+            unused=self.unused,
+            distributed=not spawns
+            and (bool(names & _LAUNCHED) or any(name.endswith(("Trainer", "Fabric")) for name in names)),
+            model=_model_of(self.context),
+            keeps_checkpoints=_keeps(self.context),
+            resumes=not trains or bool(self.context.unresolved) or _LOADS.search(self.text) is not None,
+            strategy=strategy,
+            deepspeed_file=file,
+            trainer=bool(self.ending("Trainer") or self.named("Accelerator") or instances),
+            parses_arguments=parses,
+            sets_arguments=any(
+                not isinstance(option, (Constant, Mapping)) and self.known(option) is None
+                for maker in self.makers
+                for name in (SHARDS, "deepspeed")
+                for option in options(maker.argument(name))
+            ),
+            lora=bool(adapters),
+            rank=ranks.pop() if len(ranks) == 1 else None,
+            targets=_texts(targets[0]) if len(targets) == 1 else "",
+            bits=loads[0] if loads else BITS[0] if casts else "",
+            upcast=bool(casts),
+            checkpoints_quantized=any(
+                constant(call.argument("use_gradient_checkpointing", 1)) is not False for call in casts
+            ),
+            checkpoints=self._checkpoints(),
+            trains=bool(trains or instances),
+            settings=self._settings(batch),
+            batch=batch,
+            unset=(parses or bool(self.makers))
+            and not any(maker.gives(name) for maker in self.makers for name in BATCH),
+            shares="the generation and the reference model" if self.named(*_GENERATING) else "",
+            compares=bool(self.named(*_COMPARING)),
+            full=_HALF.search(self.text) is None and "4bit" not in self.text and "TrlParser" not in self.text,
+            maps_devices=any(
+                constant(call.argument("device_map")) == "auto" for several in self.calls.values() for call in several
+            ),
+        )
+
+    def _batch(self, calls: list[Call]) -> int | None:
+        """The one batch size that arrives in these calls."""
+        passed_values = [
+            self.known(call.argument(name)) for call in calls for name in BATCH if call.argument(name) is not None
+        ]
+        return passed_values[0] if len(set(passed_values)) == 1 and type(passed_values[0]) is int else None
+
+    def _settings(self, batch: int | None) -> dict[str, Any]:
+        """Values that arrive in TrainingArguments, above defaults of options, of parameters and of dataclasses."""
+        settings = dict(self._defaults())
+        if re.search(r"\.load_in_4bit\b", self.text):
+            settings.setdefault("load_in_4bit", False)  # an option of TRL's ModelConfig
+        settings = {name: value for name, value in settings.items() if name in READ and name not in self.unused}
+        batch = batch or next((settings[name] for name in BATCH if settings.get(name) is not None), None)
+        batch = batch or self._batch([] if self.ending("Trainer") else self.named("DataLoader"))
+        for maker in self.makers:
+            settings |= {name: self.known(maker.argument(name)) for name in READ if maker.argument(name) is not None}
+        for call in [*self.named("Accelerator"), *self.ending("Trainer", "Fabric")]:
+            word = str(self.known(call.argument("mixed_precision")) or self.known(call.argument("precision")))
+            settings |= {half: True for half in ("bf16", "fp16") if word.startswith((half, half[2:] + "-"))}
+        planned = {name: value for name, value in settings.items() if value is not None and name not in BATCH}
+        return planned | ({"batch_size": batch} if batch else {})
+
+    def _defaults(self) -> Iterator[tuple[str, Any]]:
+        """Defaults of the options of python-fire, of fields of classes, and of argparse."""
+        trace = self.context.trace
+        passed_values = [value for call in trace.named(*COMMAND_LINES) for value in call.arguments]
+        commands = [option for value in passed_values for option in options(value) if isinstance(option, Function)]
+        for function in [*commands, *trace.commands]:
+            spec = function.node.args
+            for argument, default in zip(spec.args[::-1], spec.defaults[::-1], strict=False):
+                yield argument.arg, default.value if isinstance(default, ast.Constant) else None
+        for cls in trace.classes:
+            for name in cls.fields():
+                yield name, constant(field_default(cls.find(name)))
+        for name, call in trace.options.items():
+            yield name, constant(call.argument("default"))
+
+    def _checkpoints(self) -> bool:
+        """Whether activations are checkpointed: by the default of an option for it, or by a call or argument."""
+        trace = self.context.trace
+        declared = [trace.options[name] for name in CHECKPOINTING if name in trace.options]
+        if declared:
+            return bool(constant(declared[0].argument("default")))
+        of_trl = [
+            f"trl.{option.path.rpartition('.')[2]}"
+            for parser in self.ending("HfArgumentParser", "TrlParser")
+            for passed_values in options(parser.argument("dataclass_types", 0))
+            for option in (passed_values.items if isinstance(passed_values, Collection) else [passed_values])
+            if isinstance(option, External)
+        ]
+        return (
+            any(default_of(name, CHECKPOINTING[0], newest("trl")) is True for name in of_trl)
+            or bool(self.named("Fastget_peft_model", *_RECOMPUTES))
+            or any(passed(self.context, maker, name) is True for maker in self.makers for name in CHECKPOINTING)
+        )
+
+    def _strategy(self) -> tuple[Strategy | None, str]:
+        """The strategy in the code, or the file with DeepSpeed's configuration; None and nothing without one."""
+        if self.named("fully_shard"):
+            offloads = any(call.argument("offload_policy") is not None for call in self.named("fully_shard"))
+            return fully_sharded("full_shard", offloads=offloads, name="FSDP2"), ""
+        if calls := self.named("FullyShardedDataParallel", "FSDP"):
+            offloads = any(may_offload(call.argument("cpu_offload")) for call in calls)
+            return self._sharded([call.argument("sharding_strategy", 2) for call in calls], offloads=offloads), ""
+        for maker in [*self.makers, *self.named("DeepSpeedPlugin", "initialize")]:
+            passed_values = next(filter(None, map(maker.argument, ("deepspeed", "hf_ds_config", "config"))), None)
+            if (read := self._of_deepspeed(maker, passed_values)) is not None:
+                return read
+            if self.known(maker.argument(SHARDS)):
+                return fsdp_option(self.known(maker.argument(SHARDS))), ""
+        for plugin in self.named("FullyShardedDataParallelPlugin"):
+            version = self.known(plugin.argument("fsdp_version")) or 1
+            offloads = may_offload(plugin.argument("cpu_offload"))
+            if version == 2:
+                return fully_sharded("full_shard", offloads=offloads, name="FSDP2"), ""
+            return self._sharded([plugin.argument("sharding_strategy", 0)], offloads=offloads), ""
+        for call in self.ending("Trainer", "Fabric"):
+            if call.argument("strategy") is not None and (strategy := self._of_lightning(call)) is not None:
+                return strategy, ""
+        return (replicated() if self.named("DistributedDataParallel", "DDP") else None), ""
+
+    def _sharded(self, values: list[Value | None], *, offloads: bool = False) -> Strategy:
+        """FSDP with the sharding strategies of its calls."""
+        passed_values = [option for value in values for option in options(value)]
+        if not passed_values:
+            return fully_sharded("full_shard", offloads=offloads).assuming("FSDP shards with full_shard, its default.")
+        names = {option.path if isinstance(option, External) else self.known(option) for option in passed_values}
+        if len(names) > 1 or None in names:
+            return undescribed("FSDP", "the script chooses between several sharding strategies")
+        return fully_sharded(names.pop(), offloads=offloads)
+
+    def _of_deepspeed(self, maker: Call, passed_values: Value | None) -> tuple[Strategy | None, str] | None:
+        if maker.called == "DeepSpeedPlugin" and passed_values is None:
+            moves = [self.known(maker.argument(f"offload_{part}_device")) for part in ("optimizer", "param")]
+            return zero(
+                self.known(maker.argument("zero_stage")), offloads=any(device in ("cpu", "nvme") for device in moves)
+            ), ""
+        if maker.called == "initialize" and "deepspeed" not in f"{maker.name} {ast.unparse(maker.node.func)}":
+            return None
+        if isinstance(passed_values, Mapping):
+            return strategy_of_deepspeed(plain_of(passed_values)), ""
+        text = self.known(passed_values)
+        if isinstance(text, str) and text:
+            return undescribed("DeepSpeed", f"its configuration is in the file {text[:80]!r}: paste that file"), text
+        if maker.called == "initialize":
+            return undescribed("DeepSpeed", "its configuration is in another file: paste that file"), ""
+        return None
+
+    def _of_lightning(self, call: Call) -> Strategy | None:
+        value = call.argument("strategy")
+        if isinstance(text := self.known(value), str):
+            name = text.removesuffix("_find_unused_parameters_true")
+            if name.startswith("deepspeed"):
+                stage = re.search(r"stage_(\d)", name)
+                return zero(int(stage[1]) if stage else None, offloads="offload" in name)
+            return None if name not in _BY_NAME else fully_sharded(_BY_NAME[name]) if _BY_NAME[name] else replicated()
+        for maker in makers(value):
+            if maker.called == "FSDPStrategy":
+                return self._sharded(
+                    [maker.argument("sharding_strategy")], offloads=may_offload(maker.argument("cpu_offload"))
+                )
+            if maker.called == "DeepSpeedStrategy":
+                moves = any(self.known(maker.argument(name)) for name in ("offload_optimizer", "offload_parameters"))
+                return zero(self.known(maker.argument("stage")), offloads=moves)
+            if maker.called == "DDPStrategy":
+                return replicated()
+            return undescribed(f"Lightning's {maker.called}", "no library here has it as a plan")
+        return None
+
+
+def fsdp_option(value: object) -> Strategy:
+    """The option ``fsdp`` of transformers' Trainer: "full_shard auto_wrap offload"."""
+    words = str(value).strip("\"' ").lower().split()
+    sharding = ["full_shard"] if value is True else [word for word in words if word not in ("auto_wrap", "offload")]
+    return fully_sharded(sharding[0] if sharding else "", offloads="offload" in words)
+
+
+def _texts(value: Value | None) -> str:
+    """The texts in a list of modules, as one text."""
+    items = [constant(item) for option in options(value) for item in getattr(option, "items", [option])]
+    return " ".join(str(item) for item in items if isinstance(item, str))
+
+
+def _model_of(context: Context) -> str:
+    """The one model that the script loads by its name; empty if there is none, or a choice."""
+    names = set()
+    for call in context.trace.calls:
+        value = call.argument("pretrained_model_name_or_path", 0) if call.method == "from_pretrained" else None
+        if call.called.endswith("Trainer") and isinstance(call.argument("model", 0), Constant):
+            value = call.argument("model", 0)
+        if value is None or not call.reached or "okenizer" in call.name or "Processor" in call.name:
+            continue
+        text = constant(_arriving(context, value))
+        names.add(text if isinstance(text, str) and is_model_name(text) else "")
+    return names.pop() if len(names) == 1 else ""
+
+
+def _arriving(context: Context, value: Value | None) -> Value | None:
+    """An option as the job passes it, or its default."""
+    if not isinstance(value, Argument):
+        return value
+    passed_values = context.settings.hyperparameters.get(value.name)
+    return Constant(passed_values) if passed_values is not None else value.default
+
+
+def _keeps(context: Context) -> bool | None:
+    """Where the Trainer's checkpoints are."""
+    for call in trainer_arguments(context):
+        source = _arriving(context, call.argument("output_dir", 0))
+        if in_model_folder(source):
+            return False
+        if isinstance(source, Constant):
+            return str(source.value).startswith("/opt/ml/checkpoints")
+    return None
