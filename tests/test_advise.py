@@ -18,7 +18,7 @@ P4D = "ml.p4d.24xlarge"
 
 @pytest.fixture(scope="module")
 def advice() -> smpa.Advice:
-    return smpa.advise("10B", P4D, instance_count=16, library="smp-v1", sequence_length=512)
+    return smpa.advise("10B", P4D, instance_count=16, library="smp-v1", family="gpt2", sequence_length=512)
 
 
 def test_the_recommendation_fits_and_names_its_defaults(advice: smpa.Advice) -> None:

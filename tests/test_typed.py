@@ -118,6 +118,6 @@ def test_notes_on_positions_and_on_kernels_that_are_missing():
     long = smpa.advise("llama-3-8b", P5, instance_count=4, sequence_length=131_072)
     assert "trained on sequences of up to 8,192 tokens" in str(long)
     assert "up to 8,192" not in str(smpa.advise("llama-3-8b", P5, sequence_length=8_192))
-    traced = replace(smpa.Model.from_parameters("1B"), origin="measured", family="mamba")
+    traced = replace(smpa.Model.from_parameters("1B", family="gpt2"), origin="measured", family="mamba")
     assert "mamba-ssm" in missing_kernels(traced)
     assert missing_kernels(long.model) == ""

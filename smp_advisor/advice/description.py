@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from smp_advisor.arguments import shown
 from smp_advisor.errors import AdvisorError, ModelError, UnknownFamilyError
-from smp_advisor.search.library import family_to_infer
 from smp_advisor.workload import Job, Model
-from smp_advisor.workload.counts import is_count, parse_count
+from smp_advisor.workload.counts import is_count
 from smp_advisor.workload.from_config import config_values, configuration_to_trace, is_path, title_of
-from smp_advisor.workload.from_count import can_be_inferred
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     Progress = Callable[[float, float, str], None]
 
@@ -36,11 +34,9 @@ def read_model(
     shape: Mapping[str, Any] | None = None,
     job: Job | None = None,
     library: str = "auto",
-    framework: str | None = None,
-    pins: Collection[str] = (),
     on_progress: Progress | None = None,
 ) -> Model:
-    """Convert any description of a model to a `Model`; a bare count to the shape of `family_to_infer`."""
+    """Convert any description of a model to a `Model`; a bare count as `Model.from_parameters` does."""
     if isinstance(model, Model):
         return model
     shape = dict(shape or {})
@@ -56,7 +52,7 @@ def read_model(
     if not isinstance(model, int | str) and isinstance(model, Real):
         model = float(model)  # NumPy's numbers
     if isinstance(model, int | float) or (isinstance(model, str) and is_count(model)):
-        return _of_count(model, sequence_length, shape, family_to_infer(library, framework, pins))
+        return Model.from_parameters(model, sequence_length=sequence_length, **shape)
     if shape:
         raise AdvisorError(
             f"{listed(shape)} can only be given with a parameter count; this model's configuration already has them."
@@ -69,12 +65,6 @@ def read_model(
         return Model.from_config(config)
     except UnknownFamilyError as error:
         return _traced(config, job, library, on_progress, error)
-
-
-def _of_count(count: float | str, sequence_length: int, shape: Mapping[str, Any], family: str) -> Model:
-    """Model of a bare count, in a family unless the shape names one or the count is too small for it."""
-    usual = {"family": family} if can_be_inferred(parse_count(count), family) else {}
-    return Model.from_parameters(count, sequence_length=sequence_length, **usual | dict(shape))
 
 
 def _require_description(model: object) -> None:

@@ -42,7 +42,7 @@ from smp_advisor.libraries.validation import check_against, loaded_entirely, uns
 from smp_advisor.search.candidates import job_for, library_policy, pins_for, search_in_bf16_if_possible
 from smp_advisor.search.clusters import ClusterSize, Limits, Question, places_of
 from smp_advisor.search.decision import better_neighbor, cost_of_certainty, decide
-from smp_advisor.search.library import LibraryChoice, choose_library, framework_of
+from smp_advisor.search.library import LibraryChoice, choose_library, framework_of, searches_of_all
 from smp_advisor.search.search import representatives
 from smp_advisor.search.sizes import fewer_nodes
 from smp_advisor.search.ways_out import decided, nothing_fits
@@ -198,7 +198,8 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         workload, place, job, objective, search, user_settings=terms.fixed_settings
     )
     if not len(best.ranked):
-        raise nothing_fits(replace(question, request=replace(terms, model=workload)), best)
+        results = [best, *(searches_of_all(terms) if request.library == "auto" else ())]
+        raise nothing_fits(replace(question, request=replace(terms, model=workload)), results)
     if request.script is None and (text := loaded_entirely(library, job, workload, best.cluster.instance)):
         raise NoPlanFitsError(text)
     plan = best.best()

@@ -383,8 +383,6 @@ def resolved(request: Request, on_progress: Progress | None = None) -> Request:
         shape=request.shape,
         job=job,
         library=library,
-        framework=request.framework,
-        pins=request.pins,
         on_progress=on_progress,
     )
     job = suited(job, request.model, model, has_length="sequence_length" in request.user_settings)

@@ -38,13 +38,19 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
 
 
+def _of_count(model: Model) -> str:
+    """The remedy for a bare count, whose shape is Llama's for every library."""
+    return "choose another library, give family='gpt2' with the count" if model.origin == "inferred" else ""
+
+
 def _require_keras(training: Training) -> None:
     """Raise `ExportError` for models other than GPT-2, and for plans that the script does not support."""
     family, architecture, precision = training.model.family, training.architecture, training.plan.precision
     if family != "gpt2" or architecture.task != "causal":
         raise unscripted(
             f"The TensorFlow script supports only next-token prediction with the family 'gpt2', not"
-            f" {architecture.title} with {family!r}"
+            f" {architecture.title} with {family!r}",
+            _of_count(training.model),
         )
     if precision != "fp32":
         raise unscripted(f"The TensorFlow script trains in fp32, not {precision}")
@@ -73,7 +79,7 @@ def _require_trainer(training: Training) -> None:
     if patched_release(training.architecture) != oldest_script_release():
         family = training.model.family
         problem = f"The transformers release in the {title} containers does not support the family {family!r}"
-        raise unscripted(problem, "choose another library")
+        raise unscripted(problem, _of_count(training.model) or "choose another library")
 
 
 def _write_trainer(training: Training) -> str:

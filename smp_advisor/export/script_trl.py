@@ -21,7 +21,6 @@ _IMPLEMENTED = {
     "state_precision": ("16-bit",),
     "optimizer_step": ("fused",),
     "unsharded_accumulation": (True,),
-    "separate_embeddings": (True,),
 }
 """Values of the job's training settings besides the defaults that TRL's trainers have as well."""
 _NAMES = {

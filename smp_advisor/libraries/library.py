@@ -116,8 +116,6 @@ class Library:
     training_settings: frozenset[str] = frozenset()
     """Settings of the job in ``training_settings.toml`` with which the library trains in another form than the
     default."""
-    inferred_family: str = "gpt2"
-    """Model family of shapes inferred from a parameter count: that of AWS's reference configurations."""
     default_precision: Precision = "bf16"
     """Default precision of jobs; fp16 instead of bf16 on GPUs without bf16."""
     half_precision: Literal["mixed", "amp", "fp16"] = "mixed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isinf
 from typing import TYPE_CHECKING
@@ -11,16 +12,25 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.core.files import sentence
 from smp_advisor.core.tables import number
 from smp_advisor.costs.wording import listed, percent, sample_unit
-from smp_advisor.errors import InstanceError, PlanError
+from smp_advisor.errors import AdvisorError, InstanceError, PlanError
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.training_compiler import nearest_tested
 from smp_advisor.libraries.version import default_version, images, release, require_supported_instance
-from smp_advisor.search.candidates import Candidate, Request, candidate, library_policy, obstacle, pins_for, titled
+from smp_advisor.search.candidates import (
+    Candidate,
+    Request,
+    candidate,
+    free_search,
+    job_for,
+    library_policy,
+    obstacle,
+    pins_for,
+    titled,
+)
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
+    from smp_advisor.search.search import SearchResult
 
 _TOKENS_PER_PARAMETER = 20
 _SAMPLES = 1_000_000
@@ -78,23 +88,20 @@ def preferred_library(request: Request) -> Candidate:
     return _preferred(_usual(request), request)[0]
 
 
+def searches_of_all(request: Request) -> list[SearchResult]:
+    """The searches of every usual library that can train a request, none of which needs to have a plan that fits."""
+    results, least = [], request.min_fit_probability
+    for library in (name for name in library_policy().order if obstacle(name, request) is None):
+        of_run = request.model, request.cluster, job_for(library, request), "throughput"
+        terms = {"library": library, "min_fit_probability": least, "pins": pins_for(library, request)}
+        with suppress(AdvisorError):  # a fixed setting that the library refuses
+            results.append(free_search(*of_run, terms, user_settings=request.fixed_settings)[1])
+    return results
+
+
 def _usual(request: Request) -> tuple[Candidate, ...]:
     order = library_policy().order if request.job.adapter is None else library_policy().order_of_adapters
     return tuple(candidate(library, request) for library in order)
-
-
-def family_to_infer(library: str, framework: str | None, pins: Collection[str] = ()) -> str:
-    """Family of the shape of a bare count: GPT-2 for what runs PyTorch 1 or TensorFlow only, else Llama.
-
-    It depends on nothing that the search chooses, so that a count is one model in every answer to a request.
-    """
-    if library != "auto":
-        return get_library(library).inferred_family
-    name, version = framework_of(framework)
-    policy = library_policy()
-    old = name == "tensorflow" or (version is not None and version < (2,))
-    old = old or not any(plan_fields(entry).issuperset(pins) for entry in policy.order)
-    return get_library(policy.archived if old else policy.current).inferred_family
 
 
 def framework_of(text: str | None) -> tuple[str, tuple[int, ...] | None]:

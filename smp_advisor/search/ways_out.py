@@ -26,7 +26,7 @@ from smp_advisor.search.sizes import compare, time_and_cost
 from smp_advisor.workload.adapter import Adapter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pandas as pd
 
@@ -276,8 +276,13 @@ def decided(question: Question, places: Places, limits: Limits, progress: Progre
     raise NoPlanFitsError(f"{sizes.refusal(compare(question, larger, limits).chosen)}.")
 
 
-def nothing_fits(question: Question, result: SearchResult) -> NoPlanFitsError:
-    """The error for a search without a plan that fits; `NoPlanFitsError.ways_out` has the ways out as a table."""
+def nothing_fits(question: Question, results: Sequence[SearchResult]) -> NoPlanFitsError:
+    """The error for searches without a plan that fits; `NoPlanFitsError.ways_out` has the ways out as a table.
+
+    The first search is that of the preferred library. The nearest plan is that of all of them.
+    """
+    of_library = {result.space.library: result for result in reversed(results)}
+    result = min(results, key=lambda result: result.needed_gib.min(initial=math.inf))
     request = question.request
     cluster, model = request.cluster, request.model
     place = f"{cluster.nodes} x {cluster.instance.name}"
@@ -294,14 +299,16 @@ def nothing_fits(question: Question, result: SearchResult) -> NoPlanFitsError:
         shortfall = f"leaves {gib(usable - nearest)} free and fits with a probability of {probability(chance)}"
     else:
         shortfall = "leaves GPU memory free, and needs more host memory than a node has"
-    required, count = percent(request.min_fit_probability), result.plans_enumerated
+    if len(of_library) > 1:
+        shortfall = f"({get_library(result.space.library).title}) {shortfall}"
+    required, count = percent(request.min_fit_probability), sum(of.plans_enumerated for of in of_library.values())
     values = {"count": count, "model": model, "place": place, "required": required, "shortfall": shortfall}
     problem = sentence("search", "nothing_fits", **values)
     enough, changes = ways.enough, ways.words
     while changes and len(problem) + len(changes) + len(enough) > _LONGEST:
         changes = changes.rpartition(", ")[0]
     remedy = ""
-    if not get_library(result.space.library).divides_model:
+    if not get_library(results[0].space.library).divides_model:
         if ways.of("library") is None or not (changes or enough):
             names = [f"'{entry.name}'" for entry in libraries() if entry.divides_model and entry.launcher == "torchrun"]
             remedy = f"; every GPU holds an entire replica: divide the model with library={' or '.join(names)}"

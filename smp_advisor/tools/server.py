@@ -16,6 +16,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.tools.interface import TOOLS, Caller, Tool, call
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from mcp.server.lowlevel import Server
@@ -64,13 +65,9 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
             ]
         )
 
-    async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         stop = threading.Event()
-
-        def progress(*_: Any) -> None:
-            stop_if_nobody_waits()
-
-        caller = Caller(roots=roots, progress=progress)
+        caller = Caller(roots=roots, progress=_reporter(context.session))
         work = partial(_worked, params.name, params.arguments or {}, caller, stop)
         try:
             answer, text = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
@@ -110,6 +107,23 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
         on_list_resources=list_resources,
         on_read_resource=read_resource,
     )
+
+
+def _reporter(session: Any) -> Callable[..., None]:
+    """Who hears of the progress of a call: its client, at each percent, in the order that the protocol requires."""
+    from anyio.from_thread import run
+
+    reported = 0
+
+    def progress(done: float, total: float, text: str = "") -> None:
+        nonlocal reported
+        stop_if_nobody_waits()
+        percent = int(100 * done / total) if total else 0
+        if percent > reported:
+            reported = percent
+            run(session.report_progress, percent, 100.0, text or None)
+
+    return progress
 
 
 def _worked(name: str, arguments: dict[str, Any], caller: Caller, stop: threading.Event) -> tuple[Answer, str]:

@@ -65,7 +65,6 @@ from smp_advisor.tools.answers import (
     unknown_failure,
 )
 from smp_advisor.workload.calibration import Calibration
-from smp_advisor.workload.counts import is_count
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -179,7 +178,6 @@ def compare(options: Namespace) -> Answer:
     """Plans, libraries or clusters next to each other. The status is 1 if none of them fits."""
     query = _query(options)
     if options.plans or options.libraries:
-        query = replace(query, settings=query.settings | _one_model(options.model, query.settings))
         numbers = [{"instance_count": count} for count in options.counts] or [{}]
         rows = [_row(options, query, {"library": name} | of) for name in options.libraries for of in numbers]
         rows += [_row(options, query, {**plan, **of}, single=True) for plan in options.plans for of in numbers]
@@ -227,17 +225,6 @@ def _row(options: Namespace, query: _Query, plan: Mapping[str, Any], *, single: 
         **figures(model, value, settings.get("min_fit_probability") or 0.95),
         **words,
     }
-
-
-def _one_model(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The family of a bare count, so that it is one model in every library; nothing for other models."""
-    if not is_count(model):
-        return {}
-    settings_of_model = {name: value for name, value in settings.items() if name not in REQUEST}
-    job, shape, pins = sort_settings(settings_of_model)
-    length = job.get("sequence_length", job_of(None, {}).sequence_length)
-    described: dict[str, Any] = {"framework": settings.get("framework"), "pins": pins, "shape": shape}
-    return {"family": read_model(model, sequence_length=length, **described).family}
 
 
 def _with_instance(settings: Mapping[str, Any], project: Project) -> tuple[dict[str, Any], str]:

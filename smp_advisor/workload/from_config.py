@@ -87,7 +87,7 @@ def model_from_name(text: str) -> Model:
     entry = _models()[_known(text)]
     if isinstance(entry, _Entry) and entry.config is not None:
         model = model_from_values(entry.config, source=entry.name, name=entry.name)
-        return replace(_with_numerics(model), note=f"the configuration of {entry.name}")
+        return replace(_with_numerics(model), note=f"the configuration of {entry.name}: {entry.source}")
     if isinstance(entry, _Entry):
         return replace(_traced(entry.name), name=entry.name, note=f"traced: {entry.source}")
     keys = families()[entry.family].shape_keys

@@ -229,13 +229,14 @@ _MAX_DEVIATION = 0.03
 """A larger deviation of the shape from the count is reported in the note."""
 
 
-def model_from_count(count: float | str, family: str, fixed: PartialShape, name: str | None) -> Model:
+def model_from_count(count: float | str, family: str | None, fixed: PartialShape, name: str | None) -> Model:
     """Model of about `count` parameters; see `Model.from_parameters`."""
+    target = parse_count(count)
+    family = family or ("llama" if can_be_inferred(target, "llama") else "gpt2")
     facts = family_of(family, source="family")
     if facts.inference is None:
         supported = " and ".join(name for name, entry in families().items() if entry.inference)
         raise ModelError(sentence("workload", "not_inferred", supported=supported, family=family))
-    target = parse_count(count)
     sizes = {field: getattr(fixed, field) for field in ("layers", "hidden", "heads", "vocab")}
     check_sizes(**sizes, sequence_length=fixed.positions)
     if fixed.layers is fixed.hidden is fixed.heads is None:

@@ -128,7 +128,7 @@ class Model:
         cls,
         count: float | str,
         *,
-        family: str = "gpt2",
+        family: str | None = None,
         layers: int | None = None,
         hidden: int | None = None,
         heads: int | None = None,
@@ -147,7 +147,8 @@ class Model:
         count
             A number, or text such as ``"10B"`` or ``"350M"``.
         family
-            ``gpt2`` or ``llama``: the form of the blocks.
+            ``gpt2`` or ``llama``: the form of the blocks. By default ``llama``, and ``gpt2`` for counts below the
+            smallest Llama: one shape per count, whatever library trains it.
         layers, hidden, heads, vocab
             Fixed parts of the shape. The others follow from the count.
         sequence_length
@@ -157,8 +158,8 @@ class Model:
 
         Examples
         --------
-        >>> Model.from_parameters("175B").name
-        'GPT-3 175B'
+        >>> Model.from_parameters("8B").name
+        'Llama 3 8B'
         """
         from smp_advisor.workload.from_count import PartialShape, model_from_count
 

@@ -189,4 +189,4 @@ def recommended() -> Advice:
     """Advice of a search, with its reasons: ten billion parameters on two instances."""
     from smp_advisor import advise
 
-    return advise("10B", "ml.p4d.24xlarge", instance_count=2, sequence_length=512, library="smp-v1")
+    return advise("10B", "ml.p4d.24xlarge", instance_count=2, sequence_length=512, library="smp-v1", family="gpt2")

@@ -232,7 +232,9 @@ class Monkey:
 
 
 def make_advice() -> Advice:
-    return smpa.advise("10B", "ml.p4d.24xlarge", instance_count=2, library="smp-v1", sequence_length=512, tokens="20B")
+    return smpa.advise(
+        "10B", "ml.p4d.24xlarge", instance_count=2, library="smp-v1", family="gpt2", sequence_length=512, tokens="20B"
+    )
 
 
 def test_random_actions(host, request, monkey_seed):

@@ -139,7 +139,7 @@ def test_find_the_largest_batch_that_fits(host):
 
 
 def test_see_why_tensor_parallelism_is_off(host):
-    advice = advise("10B", "ml.p4d.24xlarge", instance_count=2, sequence_length=512, library="smp-v1")
+    advice = advise("10B", "ml.p4d.24xlarge", instance_count=2, sequence_length=512, library="smp-v1", family="gpt2")
     advice.pin(tensor_parallel_degree=1)
     advice.change()
     page = host(advice)

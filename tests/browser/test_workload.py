@@ -15,7 +15,9 @@ from .host import GUARD_SECONDS
 
 @pytest.fixture(scope="module")
 def source():
-    return advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1", tokens="300B")
+    return advise(
+        "10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1", family="gpt2", tokens="300B"
+    )
 
 
 @pytest.fixture

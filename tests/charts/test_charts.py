@@ -22,7 +22,7 @@ from smp_advisor.marks import linear, log_ticks, short, ticks
 
 @pytest.fixture(scope="module")
 def advice():
-    return smpa.advise("10B", "ml.p4d.24xlarge", instance_count=4, tokens="20B", library="smp-v1")
+    return smpa.advise("10B", "ml.p4d.24xlarge", instance_count=4, tokens="20B", library="smp-v1", family="gpt2")
 
 
 @pytest.mark.slow

@@ -281,7 +281,7 @@ def test_stacked_experts_load_in_16_bits_and_smp_v1_traces_on_one_gpu() -> None:
         return estimate(Model.from_name("mistralai/Mixtral-8x7B-v0.1"), Cluster(P4D, 1), job, plan).phases[0].gpu_gib
 
     assert loaded() > 3 * loaded(before_transformers_5=True)
-    model, cluster = Model.from_parameters("70B"), Cluster(P4D, 4)
+    model, cluster = Model.from_parameters("70B", family="gpt2"), Cluster(P4D, 4)
     settings = {"pipeline_parallel_degree": 8, "tensor_parallel_degree": 4, "ddp": True, "batch_size": 4}
     plan = Plan(library="smp-v1", microbatches=4, activation_checkpointing="each", fp16=True, **settings)
     job = Job(sequence_length=2048)
@@ -289,7 +289,7 @@ def test_stacked_experts_load_in_16_bits_and_smp_v1_traces_on_one_gpu() -> None:
     assert traced.phases[0].name == "trace"
     assert traced.phases[0].gpu_gib == pytest.approx(2 * model.parameter_count / 4 / 2**30, rel=0.1)
     assert untraced.phases[0].gpu_gib < traced.phases[0].gpu_gib
-    model = Model.from_parameters("30B")
+    model = Model.from_parameters("30B", family="gpt2")
     found = estimate(
         model,
         cluster,
@@ -305,7 +305,7 @@ def test_stacked_experts_load_in_16_bits_and_smp_v1_traces_on_one_gpu() -> None:
 
 @pytest.mark.parametrize(("library", "size"), [("smp-v1", "13B"), ("smp-v2", "meta-llama/Llama-3.1-70B")])
 def test_plans_that_share_work_in_columns_have_their_own_figures(library: str, size: str) -> None:
-    model = Model.from_name(size) if "/" in size else Model.from_parameters(size)
+    model = Model.from_name(size) if "/" in size else Model.from_parameters(size, family="gpt2")
     cluster, job = Cluster("ml.p5.48xlarge", 8), Job(sequence_length=2048, precision="bf16", attention="fused")
     space = enumerate_plans(model, cluster, job, library=library)
     memory, parts = (of(model, cluster, job, space.layout) for of in (memory_columns, seconds_columns))

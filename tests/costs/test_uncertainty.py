@@ -45,7 +45,11 @@ def test_draws_are_around_the_committed_constants_and_the_same_at_every_call():
     ids=["one plan", "pipelines", "sharded"],
 )
 def test_all_draws_at_once_are_one_draw_after_another(plans):
-    model, cluster, job = Model.from_parameters(1e9), Cluster("ml.p4d.24xlarge", 2), Job(precision="fp16")
+    model, cluster, job = (
+        Model.from_parameters(1e9, family="gpt2"),
+        Cluster("ml.p4d.24xlarge", 2),
+        Job(precision="fp16"),
+    )
     layout = layout_of(plans, job, cluster)
     with overriding({name: draws[:, np.newaxis] for name, draws in constant_draws().items()}):
         together = sum(seconds_columns(model, cluster, job, layout, (64,)).values())
@@ -86,7 +90,7 @@ def test_every_part_of_a_step_widens_its_interval_as_far_as_it_has_a_share(part)
 
 def test_a_step_that_waits_for_the_host_or_the_network_has_a_wider_interval():
     def width(plan, cluster, parameters):
-        low, high = estimate(Model.from_parameters(parameters), cluster, job, plan).step_factors
+        low, high = estimate(Model.from_parameters(parameters, family="gpt2"), cluster, job, plan).step_factors
         return high / low
 
     job, large, small = Job(sequence_length=2048, precision="bf16"), 3e9, 2e7
@@ -99,7 +103,11 @@ def test_a_step_that_waits_for_the_host_or_the_network_has_a_wider_interval():
 
 
 def test_errors_of_plans_of_one_kind_are_correlated_and_those_of_a_plan_are_its_interval():
-    model, cluster, job = Model.from_parameters(1e9), Cluster("ml.p4d.24xlarge", 2), Job(precision="bf16")
+    model, cluster, job = (
+        Model.from_parameters(1e9, family="gpt2"),
+        Cluster("ml.p4d.24xlarge", 2),
+        Job(precision="bf16"),
+    )
     plans = [Plan(library=library, batch_size=batch) for library in ("fsdp", "ddp") for batch in (2, 4)]
     draws = step_time_draws(model, cluster, job, plans)
     assert draws.shape == (64, 4)
@@ -131,7 +139,11 @@ def test_comparisons_of_one_kind_of_plan_are_certain_and_those_of_two_less_doubt
 
 
 def test_a_measured_run_of_the_same_plan_halves_the_interval_and_the_assumptions_name_it() -> None:
-    model, cluster, job = Model.from_parameters(1e9), Cluster("ml.p4d.24xlarge", 1), Job(precision="bf16")
+    model, cluster, job = (
+        Model.from_parameters(1e9, family="gpt2"),
+        Cluster("ml.p4d.24xlarge", 1),
+        Job(precision="bf16"),
+    )
     plan = Plan(library="fsdp", batch_size=4)
     before = estimate(model, cluster, job, plan)
     assert any("about half as wide" in text for text in before.assumptions)

@@ -319,7 +319,7 @@ def test_what_sagemaker_would_refuse_is_refused_here(options, sentence):
 
 
 def test_inferred_positions_follow_the_job_and_given_ones_are_never_changed():
-    model = Model.from_parameters(10e9)
+    model = Model.from_parameters(10e9, family="gpt2")
     long, short = (call_script(model, Job(sequence_length=length)) for length in (4096, 512))
     assert '"n_positions": 4096,' in long
     assert "The advisor inferred 2048 positions" in long

@@ -139,7 +139,7 @@ def test_any_text_arrives_as_it_is(format, text, tmp_path):  # noqa: A002
     assert not list(tmp_path.rglob("pwned"))
 
 
-TOO_LARGE = Model.from_parameters(70e9)
+TOO_LARGE = Model.from_parameters(70e9, family="gpt2")
 
 
 def test_a_plan_that_does_not_fit_does_not_start_by_itself(tmp_path):

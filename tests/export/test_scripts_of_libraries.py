@@ -197,7 +197,11 @@ def test_own_scripts_are_rehearsed_as_they_are():
         (TASKS["llama"], PLANS["compiler"], "does not support the family 'llama'"),
         (TASKS["gpt2"], DIVIDED["delayed"], "does not delay the parameter initialization of the family 'gpt2'"),
         (TASKS["bert"], PLANS["TensorFlow"], "next-token prediction with the family 'gpt2', not masked-token"),
-        (Model.from_parameters(200e9), Plan(library="fsdp", batch_size=1), "too large for the host memory"),
+        (
+            Model.from_parameters(200e9, family="gpt2"),
+            Plan(library="fsdp", batch_size=1),
+            "too large for the host memory",
+        ),
     ],
 )
 def test_what_no_script_can_be_written_for_is_said_in_a_sentence(model, plan, sentence):

@@ -175,7 +175,7 @@ def test_every_library_has_a_ladder_for_any_plan(plan):
 
 
 def test_alternatives_have_ladders_and_all_forms_the_same_rungs():
-    advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="smp-v1", sequence_length=512)
+    advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="smp-v1", family="gpt2", sequence_length=512)
     table = advice.alternatives
     for row in range(3):
         last = advice.ladder(row).rungs[-1]

@@ -91,7 +91,9 @@ DEEP = Plan(tensor_parallel_degree=8, pipeline_parallel_degree=16, microbatches=
 
 
 def test_ranks_are_a_frame_and_a_table():
-    tensor_parallel = smpa.advise("1.3B", P4D, instance_count=2, library="smp-v1", tensor_parallel_degree=2)
+    tensor_parallel = smpa.advise(
+        "1.3B", P4D, instance_count=2, library="smp-v1", family="gpt2", tensor_parallel_degree=2
+    )
     frame = tensor_parallel.rank_map()
     assert len(frame) == 16
     assert frame["node"].tolist() == 8 * [0] + 8 * [1]
@@ -199,18 +201,18 @@ def test_changes_are_slight_and_leave_nothing_to_change(layers, heads, width, vo
 
 @pytest.mark.slow
 def test_bf16_is_the_type_of_plans_that_allow_it():
-    sharded = smpa.advise("30B", P4D, instance_count=16, library="smp-v1")
+    sharded = smpa.advise("30B", P4D, instance_count=16, library="smp-v1", family="gpt2")
     assert sharded.plan.sharded_data_parallel_degree > 1
     assert sharded.job.precision == sharded.plan.precision == "bf16"
     assert "precision bf16" in sharded.defaults
-    plain = smpa.advise("1.3B", P4D, library="smp-v1", sharded_data_parallel_degree=1)
+    plain = smpa.advise("1.3B", P4D, library="smp-v1", family="gpt2", sharded_data_parallel_degree=1)
     assert plain.job.precision == "fp16"
     assert "bf16 only with sharded data parallelism" in plain.defaults[0]
-    old = smpa.advise("1.3B", "ml.p3.16xlarge", library="smp-v1")
+    old = smpa.advise("1.3B", "ml.p3.16xlarge", library="smp-v1", family="gpt2")
     assert "V100 16 GB does not compute in bf16" in old.defaults[0]
     of_job = smpa.advise("30B", P4D, smpa.Job(sequence_length=1024), instance_count=16)
     assert (of_job.job.precision, of_job.job.attention) == ("bf16", "fused")
     by_job = smpa.advise("30B", P4D, smpa.Job(attention="fused"), instance_count=16)
     assert by_job.job.precision == "fp16"
-    requested = smpa.advise("30B", P4D, instance_count=16, library="smp-v1", precision="fp16")
+    requested = smpa.advise("30B", P4D, instance_count=16, library="smp-v1", family="gpt2", precision="fp16")
     assert requested.job.precision == "fp16"

@@ -135,6 +135,6 @@ def test_shards_over_all_gpus_stay_over_all_and_a_fixed_batch_that_replicas_do_n
 
 
 def test_a_sequence_that_the_degree_does_not_divide_is_planned_without_a_prescaled_batch():
-    advice = advise("10B", NODES, library="smp-v1", sequence_length=1020, tensor_parallel_degree=8)
+    advice = advise("10B", NODES, library="smp-v1", family="gpt2", sequence_length=1020, tensor_parallel_degree=8)
     assert advice.estimate.fits
     assert (advice.plan.tensor_parallel_degree, advice.plan.prescaled_batch) == (8, False)

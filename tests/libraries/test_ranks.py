@@ -124,7 +124,9 @@ def test_every_group_holds_what_it_is_defined_by(chosen: tuple[Plan, Cluster], p
 def test_the_cost_model_has_the_same_distances(chosen: tuple[Plan, Cluster]) -> None:
     plan, cluster = chosen
     job = Job(sequence_length=512, precision=plan.precision)
-    world = World.of(Model.from_parameters("125M", sequence_length=512), cluster, job, layout_of([plan], job, cluster))
+    world = World.of(
+        Model.from_parameters("125M", sequence_length=512, family="gpt2"), cluster, job, layout_of([plan], job, cluster)
+    )
     ranks = rank_map(plan, cluster)
     for name, stride in (
         ("TP_GROUP", world.tensor_stride),

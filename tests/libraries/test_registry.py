@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 GUIDE = Path(__file__).parents[2] / "docs" / "adding_a_library.md"
 P4D = "ml.p4d.24xlarge"
-MODEL = Model.from_parameters("350M", sequence_length=512)
+MODEL = Model.from_parameters("350M", sequence_length=512, family="gpt2")
 
 
 @pytest.fixture(scope="module", params=[*LIBRARIES, TOY.name])

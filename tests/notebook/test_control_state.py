@@ -177,7 +177,9 @@ def test_the_page_rounds_memory_as_the_texts_do(advice):
 def test_the_first_step_of_the_ladder_grows_with_the_batch(advice):
     """A step takes one technique away: it keeps the number of microbatches, also where they do not divide the batch."""
     start = control_state.recommended(
-        advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1").recommended
+        advise(
+            "10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1", family="gpt2"
+        ).recommended
     )
     table = look_ahead(start.advice, start.settings)["batch_size"]
     for step in range(3):

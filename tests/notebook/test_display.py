@@ -117,7 +117,9 @@ def test_outputs_follow_the_plan_where_a_view_stays(keeps, monkeypatch):
 def test_an_output_stays_small(monkeypatch):
     """All that a notebook saves of it: AWS's 10 billion parameters on 16 instances, recommended and after moves."""
     monkeypatch.setattr(Advisor, "send", lambda *_: None)
-    advisor = Advisor(advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1"))
+    advisor = Advisor(
+        advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1", family="gpt2")
+    )
     sizes = [len(json.dumps(advisor._repr_mimebundle_()))]
     pipeline = {"sharding": "none", "precision": "fp16", "pipeline_parallel_degree": 8}
     for number, move in enumerate(({"batch_size": 8}, {"tensor_parallel_degree": 8}, pipeline)):

@@ -130,7 +130,7 @@ def test_an_impossible_request_has_a_page_whose_changes_are_one_click_each():
 
 @pytest.mark.slow
 def test_changes_of_the_workload_make_the_plan_on_screen_fit_with_its_settings(sent):
-    advisor = Advisor(advise("10B", P4D, instance_count=16, library="smp-v1", sequence_length=512))
+    advisor = Advisor(advise("10B", P4D, instance_count=16, library="smp-v1", family="gpt2", sequence_length=512))
     advisor.move(batch_size=384)
     settings = advisor.advice.controls.settings
     advisor._on_message(advisor, {"kind": "panel", "id": "v:1", "name": "fit", "settings": settings}, [])
@@ -191,7 +191,7 @@ def test_every_field_of_the_bar_comes_back_as_no_change(source):
 
 @pytest.mark.usefixtures("sent")
 def test_a_value_that_the_others_exclude_is_pinned_and_the_rest_searched():
-    advisor = Advisor(advise("1.3B", P4D, instance_count=2, library="smp-v1", sequence_length=512))
+    advisor = Advisor(advise("1.3B", P4D, instance_count=2, library="smp-v1", family="gpt2", sequence_length=512))
     ask(advisor, again=True, pin={"name": "pipeline_parallel_degree", "value": 2})
     assert (advisor.plan.pipeline_parallel_degree, advisor.state["pins"]) == (2, ["pipeline_parallel_degree"])
 
@@ -227,11 +227,11 @@ def test_a_change_gives_the_advice_of_the_changed_request(advice):
     assert changed(after, {"instance_count": None, "sequence_length": 512}).cluster.nodes == 1
 
 
-def test_the_shape_of_a_count_follows_the_library():
-    gpt = advise("1.3B", P4D, library="smp-v1", sequence_length=512)
-    llama = changed(gpt, {"library": "smp-v2"})
-    assert (gpt.model.family, llama.model.family) == ("gpt2", "llama")
-    assert changed(llama, {"model": "llama-3-8b"}).model.name == "Llama 3 8B"
+def test_a_count_keeps_its_shape_in_another_library():
+    old = advise("1.3B", P4D, library="smp-v1", sequence_length=512)
+    new = changed(old, {"library": "smp-v2"})
+    assert (old.model, new.model.name) == (new.model, "Llama 1.3 B")
+    assert changed(new, {"model": "llama-3-8b"}).model.name == "Llama 3 8B"
 
 
 def test_pins_stay_and_the_rest_is_searched(advice):
@@ -244,7 +244,7 @@ def test_pins_stay_and_the_rest_is_searched(advice):
 
 
 def test_both_kinds_of_sharding_are_one_pin_and_the_precision_is_another():
-    advice = advise("1.3B", P4D, instance_count=2, library="smp-v1", sequence_length=512)
+    advice = advise("1.3B", P4D, instance_count=2, library="smp-v1", family="gpt2", sequence_length=512)
     pinned = changed(advice, {}, {"sharding": "optimizer_state", "precision": "fp16", "tensor_parallel_degree": 2})
     assert set(pins_of(pinned)) == {"sharding", "tensor_parallel_degree"}
     assert (pinned.plan.shard_optimizer_state, pinned.plan.precision) == (True, "fp16")
@@ -284,7 +284,7 @@ def test_changes_of_a_request():
 
 
 def test_a_job_stays_the_users_own_job():
-    advice = advise("1.3B", P4D, Job(sequence_length=512, precision="bf16"), library="smp-v1")
+    advice = advise("1.3B", P4D, Job(sequence_length=512, precision="bf16"), library="smp-v1", family="gpt2")
     assert changed(advice, {"tokens": "1B"}).job.precision == "bf16"
 
 

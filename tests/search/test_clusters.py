@@ -60,7 +60,7 @@ def test_open_clusters_of_a_request():
     assert max(c.nodes for c in result.clusters) == 6
 
 
-MODEL = Model.from_parameters("1.3B", sequence_length=1024)
+MODEL = Model.from_parameters("1.3B", sequence_length=1024, family="gpt2")
 JOB = Job(sequence_length=1024, precision="bf16", attention="fused", tokens=1e9, overheads="none")
 ESTIMATE = estimate(MODEL, Cluster(P4D, 1), JOB, Plan(library="fsdp", batch_size=4))
 

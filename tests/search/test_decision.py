@@ -22,7 +22,9 @@ from smp_advisor.workload import Adapter, Job, Model
 
 @pytest.fixture(scope="module")
 def advice() -> smpa.Advice:
-    return smpa.advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1")
+    return smpa.advise(
+        "10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1", family="gpt2"
+    )
 
 
 @pytest.mark.slow
@@ -33,7 +35,9 @@ def test_probability_and_regret_are_shares_and_repeat_themselves(advice: smpa.Ad
     assert decision.family in FAMILIES.values()
     assert decision.family not in decision.indistinct
     assert set(decision.indistinct) <= set(FAMILIES.values())
-    repeated = smpa.advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1")
+    repeated = smpa.advise(
+        "10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1", family="gpt2"
+    )
     assert decision == repeated.decision
 
 
@@ -94,7 +98,7 @@ def test_offloading_is_never_faster_than_the_same_plan_without_it() -> None:
 
 
 def test_fine_tuning_and_adapters_count_samples_but_never_forbid_one_per_gpu() -> None:
-    model = Model.from_parameters(7e9)
+    model = Model.from_parameters(7e9, family="gpt2")
     tuned = batch_policy(model, Job(sequence_length=1024, training="fine-tuning"))
     assert tuned.target_tokens == 128 * 1024
     assert tuned.cap_tokens == 2**22
@@ -104,7 +108,7 @@ def test_fine_tuning_and_adapters_count_samples_but_never_forbid_one_per_gpu() -
 
 
 def test_a_free_batch_is_a_power_of_two_per_replica_within_the_cap() -> None:
-    advice = smpa.advise("1.3B", "ml.p4d.24xlarge", instance_count=3, library="smp-v1")
+    advice = smpa.advise("1.3B", "ml.p4d.24xlarge", instance_count=3, library="smp-v1", family="gpt2")
     batch = advice.decision.batch
     assert advice.job.max_tokens_per_step == batch.cap_tokens == 2**22
     assert advice.plan.batch_size & (advice.plan.batch_size - 1) == 0
@@ -149,7 +153,7 @@ def test_where_the_cap_binds_its_cost_is_that_of_half_the_possible_batch() -> No
 def test_the_documentation_has_the_targets_of_the_data_file() -> None:
     page = (Path(__file__).parents[2] / "docs" / "explanation" / "selection.md").read_text("utf-8")
     for parameters, row in ((1e9, "up to 1 B"), (4e9, "up to 4 B"), (25e9, "up to 25 B"), (100e9, "up to 100 B")):
-        policy = batch_policy(Model.from_parameters(parameters * 0.9), Job())
+        policy = batch_policy(Model.from_parameters(parameters * 0.9, family="gpt2"), Job())
         target, cap = (int(tokens).bit_length() - 1 for tokens in (policy.target_tokens, policy.cap_tokens))
         line = f"| {row} | 2^{target} tokens | 2^{cap} | {100 * policy.doubling_gain:.0f} % |"
         assert line in page
@@ -173,7 +177,7 @@ def test_a_free_batch_is_from_the_floor_to_the_target_unless_its_steps_take_minu
 
 
 def test_doublings_below_the_floor_count_until_steps_take_minutes() -> None:
-    policy = batch_policy(smpa.Model.from_parameters(10e9), smpa.Job())
+    policy = batch_policy(smpa.Model.from_parameters(10e9, family="gpt2"), smpa.Job())
     tokens, fast, slow = np.array([policy.floor_tokens // 8]), np.array([1e6]), np.array([1000.0])
     assert policy.doublings_missing(tokens, fast, 2**40) == 3
     assert policy.doublings_missing(tokens, fast, policy.floor_tokens // 4) == 1

@@ -38,7 +38,13 @@ def chosen_for(model, cluster, job, framework=None):
         (LLAMA_70B, Cluster("ml.p5.48xlarge", 8), None, "fsdp", "patches that of FSDP with version='2.13.0'"),
         (LLAMA_70B, P4D_32, "pytorch 2.5.1", "smp-v2", "SMP v1 (archived)"),
         (GPT2, Cluster("ml.g5.48xlarge"), "pytorch 1.13", "training-compiler", "discontinued"),
-        (Model.from_parameters("20B"), Cluster("ml.p4d.24xlarge", 4), "pytorch 1.13", "smp-v1", "archived"),
+        (
+            Model.from_parameters("20B", family="gpt2"),
+            Cluster("ml.p4d.24xlarge", 4),
+            "pytorch 1.13",
+            "smp-v1",
+            "archived",
+        ),
         (GPT2, Cluster("ml.p4d.24xlarge"), "tensorflow 2.6", "smp-v1-tensorflow", "only model-parallel library"),
     ],
 )

@@ -145,7 +145,7 @@ def test_no_plan_of_the_table_dominates_the_chosen_one_in_many_requests(request:
         global_batch_size=samples and samples * cluster.gpus,
         training=request["training"],
     )
-    model = Model.from_parameters(request["parameters"], sequence_length=request["sequence_length"])
+    model = Model.from_parameters(request["parameters"], sequence_length=request["sequence_length"], family="gpt2")
     job = within_usual_batch(job, model)
     result = search(model, cluster, job, library=request["library"])
     if not len(result.ranked):
@@ -202,7 +202,7 @@ def test_alternatives_name_each_combination_once_and_say_why_it_lost(model: Mode
 
 
 FOUR_NODES = Cluster("ml.p4d.24xlarge", 4)
-TEN_BILLION = Model.from_parameters(10e9, sequence_length=512)
+TEN_BILLION = Model.from_parameters(10e9, sequence_length=512, family="gpt2")
 
 
 def span(plan: Plan, cluster: Cluster = FOUR_NODES) -> int:
@@ -362,7 +362,7 @@ def test_pins_hold_and_undistributed_families_have_no_tensor_parallelism() -> No
 
     cluster = Cluster("ml.p4d.24xlarge", 64)
     with pytest.raises(PlanError, match="more than 1,500,000 plans: set a global batch"):
-        enumerate_plans(Model.from_parameters(175e9), cluster, Job(max_tokens_per_step=10**15))
+        enumerate_plans(Model.from_parameters(175e9, family="gpt2"), cluster, Job(max_tokens_per_step=10**15))
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

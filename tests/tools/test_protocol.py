@@ -70,6 +70,15 @@ def test_a_session_over_standard_input_and_output(root, tmp_path):
             assert estimate["needed_gib_per_gpu"] == answer["needed_gib_per_gpu"]
             found = json.loads((await connected.call_tool("check", {"path": "train.py"})).content[0].text)
             assert found["answer"].startswith(str(tmp_path / "train.py"))
+            heard = []
+
+            async def hear(done, total, message):
+                heard.append((done, total, message))
+
+            small = {"model": "350M", "instance": "g5.xlarge,g4dn.xlarge", "sequence_length": 512}
+            await connected.call_tool("advise", small, progress_callback=hear)
+            assert heard == sorted(heard)
+            assert {total for _, total, _ in heard} == {100.0}
             wrong = await connected.call_tool("advise", {**REQUEST, "seqlen": 512})
             assert (wrong.is_error, wrong.content[0].text) == (
                 True, "advise takes no argument 'seqlen'; did you mean sequence_length (tokens)?",

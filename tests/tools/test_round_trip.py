@@ -11,29 +11,32 @@ import smp_advisor as smpa
 from smp_advisor.tools.answers import settings_of
 from smp_advisor.tools.interface import Caller, call
 
-P5 = "ml.p5.48xlarge"
-_CONFIG = {"model_type": "qwen3", "hidden_size": 2048, "num_hidden_layers": 20, "vocab_size": 50_000}
+P4D, P5 = "ml.p4d.24xlarge", "ml.p5.48xlarge"
+_CONFIG = {"model_type": "mistral", "hidden_size": 2048, "num_hidden_layers": 20, "vocab_size": 50_000}
 
 
-@pytest.mark.parametrize("model", ["7B", "350M", "13B", "llama-3.1-8b", "config.json"])
+@pytest.mark.parametrize("model", ["7B", "350M", "1.5 bn", "13B", "llama-3.1-8b", "gpt2-xl", "config.json"])
 def test_a_model_is_one_model_on_every_surface(model, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(_CONFIG))
-    caller, request = Caller(roots=(tmp_path,)), {"model": model, "instance": P5, "count": 2}
+    caller, request = Caller(roots=(tmp_path,)), {"model": model, "instance": P4D, "count": 2}
     described = str(tmp_path / model) if model.endswith(".json") else model
     names = set()
-    for library in ("auto", "fsdp", "ddp", "smp-v2"):
+    for library in ("auto", "fsdp", "ddp", "smp-v2", "smp-v1"):
         try:
-            advice = smpa.advise(described, P5, instance_count=2, library=library)
+            advice = smpa.advise(described, P4D, instance_count=2, library=library)
         except smpa.errors.NoPlanFitsError:
             continue
         names.add(advice.model)
+        if model[0].isdigit():
+            length = advice.job.sequence_length
+            assert advice.model == smpa.Model.from_parameters(model, sequence_length=length)
         needed = round(advice.estimate.needed_gib, 1)
         _, answer = call("advise", {**request, "library": library}, caller)
         assert answer["needed_gib_per_gpu"] == needed
         settings = {name: value for name, value in settings_of(advice.plan).items() if name != "library"}
         settings |= advice.job.training_settings()
-        length = {"sequence_length": advice.job.sequence_length}
-        plan = {**request, **length, "library": advice.plan.library, "settings": settings}
+        sizes = {"sequence_length": advice.job.sequence_length}
+        plan = {**request, **sizes, "library": advice.plan.library, "settings": settings}
         assert call("estimate", plan, caller)[1]["needed_gib_per_gpu"] == needed
 
         for sdk in ("v2", "v3"):
@@ -44,7 +47,7 @@ def test_a_model_is_one_model_on_every_surface(model, tmp_path):
         reloaded = smpa.load(tmp_path / "advice.json")
         assert (reloaded.model, reloaded.estimate) == (advice.model, advice.estimate)
     assert len(names) == 1
-    _, answer = call("compare", {**request, "libraries": ["fsdp", "smp-v2", "ddp"]}, caller)
+    _, answer = call("compare", {**request, "libraries": ["fsdp", "smp-v1", "smp-v2", "ddp"]}, caller)
     assert {row["model"] for row in answer["rows"] if row["fits"]} == {names.pop().name}
 
 

@@ -169,7 +169,7 @@ def test_amounts_are_read_as_people_write_them(written, amount):
     ],
 )
 def test_a_published_size_takes_the_published_shape_and_its_name(count, name, layers, hidden, heads):
-    model = Model.from_parameters(count)
+    model = Model.from_parameters(count, family="gpt2")
     assert (model.name, model.shape.layers, model.shape.hidden, model.shape.heads) == (name, layers, hidden, heads)
     assert name in model.note
     assert model.origin == "inferred"
@@ -188,14 +188,14 @@ def test_the_model_has_the_size_asked_for_and_heads_that_tensor_parallelism_divi
 @pytest.mark.slow
 @given(st.floats(1e9, 1e12))
 def test_a_person_may_fix_any_part_of_the_shape(count):
-    free = Model.from_parameters(count)
-    assert Model.from_parameters(count, vocab=50_000).shape.vocab == 50_000
-    by_layers = Model.from_parameters(count, layers=free.shape.layers)
+    free = Model.from_parameters(count, family="gpt2")
+    assert Model.from_parameters(count, vocab=50_000, family="gpt2").shape.vocab == 50_000
+    by_layers = Model.from_parameters(count, layers=free.shape.layers, family="gpt2")
     assert by_layers.shape.layers == free.shape.layers
     assert by_layers.parameter_count == pytest.approx(count, rel=0.1)
-    by_hidden = Model.from_parameters(count, hidden=free.shape.hidden)
+    by_hidden = Model.from_parameters(count, hidden=free.shape.hidden, family="gpt2")
     assert by_hidden.shape.hidden == free.shape.hidden
-    assert Model.from_parameters(count, heads=32).shape.heads == 32
+    assert Model.from_parameters(count, heads=32, family="gpt2").shape.heads == 32
 
 
 @pytest.mark.parametrize("left_out", [s for s in published_shapes() if not s.gated], ids=lambda shape: shape.name)
@@ -213,24 +213,26 @@ def test_the_error_band_holds_for_published_models_left_out_of_the_table(left_ou
 
 @pytest.mark.parametrize("count", ["10B", "1.5B"])
 def test_an_inferred_gpt_has_the_activation_function_of_its_family_or_the_requested_one(count):
-    model = Model.from_parameters(count)
+    model = Model.from_parameters(count, family="gpt2")
     assert json.loads(model.config_json)["activation_function"] == "gelu_new"
     assert model.groups[0].block.saved.unfused_split_elements == 3 * model.shape.ffn
-    assert Model.from_parameters(count, activation="gelu").groups[0].block.saved.unfused_split_elements == 0
+    assert (
+        Model.from_parameters(count, activation="gelu", family="gpt2").groups[0].block.saved.unfused_split_elements == 0
+    )
 
 
 def test_shapes_of_a_count():
-    model = Model.from_parameters("10B", layers=40, hidden=4096)
+    model = Model.from_parameters("10B", layers=40, hidden=4096, family="gpt2")
     assert (model.shape.layers, model.shape.hidden) == (40, 4096)
     assert "layers and hidden given, which result in 8.27 B" in model.note
 
-    assert Model.from_parameters("125M", vocab=120_000).parameter_count == pytest.approx(125e6, rel=0.1)
+    assert Model.from_parameters("125M", vocab=120_000, family="gpt2").parameter_count == pytest.approx(125e6, rel=0.1)
 
-    assert Model.from_parameters("10B").shape.max_positions == 2048
-    assert Model.from_parameters("10B", sequence_length=4096).shape.max_positions == 4096
-    assert Model.from_parameters("175B", sequence_length=512).shape.max_positions == 2048
+    assert Model.from_parameters("10B", family="gpt2").shape.max_positions == 2048
+    assert Model.from_parameters("10B", sequence_length=4096, family="gpt2").shape.max_positions == 4096
+    assert Model.from_parameters("175B", sequence_length=512, family="gpt2").shape.max_positions == 2048
 
-    model = Model.from_parameters("10B")
+    model = Model.from_parameters("10B", family="gpt2")
     assert model.origin == "inferred"
     assert "inferred from 10 B" in model.note
     assert "±25 %" in model.note

@@ -64,7 +64,6 @@ LIBRARY = Library(
     plan=DdpPlan,
     layout=layout,
     half_precision="amp",
-    inferred_family="llama",
     space=partial(replica_space, "ddp"),
     adapters=True,
     adapter_bases=frozenset({16, 8, 4}),

@@ -134,7 +134,6 @@ LIBRARY = Library(
     layout=layout,
     space=_space,
     trainer_argument="fsdp",
-    inferred_family="llama",
     flat_parameters=lambda plan: release(plan.version)[:2] < FULLY_SHARD_SINCE,
     adapters=True,
     adapter_bases=frozenset({16, 4}),  # 4 bits by TRL's trainer, in values of bfloat16

@@ -289,7 +289,6 @@ LIBRARY = Library(
     flat_parameters=lambda plan: plan.tensor_parallel_degree == 1,
     adapters=True,
     training_settings=SHARDED_SETTINGS,
-    inferred_family="llama",
     restricts_families=True,
     shard_field="hybrid_shard_degree",
     shards_beside=("tensor_parallel_degree", "expert_parallel_degree"),
