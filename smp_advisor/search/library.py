@@ -92,10 +92,10 @@ def searches_of_all(request: Request) -> list[SearchResult]:
     """The searches of every usual library that can train a request, none of which needs to have a plan that fits."""
     results, least = [], request.min_fit_probability
     for library in (name for name in library_policy().order if obstacle(name, request) is None):
-        of_run = request.model, request.cluster, job_for(library, request), "throughput"
+        of_run = request.model, request.cluster, job_for(library, request)
         terms = {"library": library, "min_fit_probability": least, "pins": pins_for(library, request)}
         with suppress(AdvisorError):  # a fixed setting that the library refuses
-            results.append(free_search(*of_run, terms, user_settings=request.fixed_settings)[1])
+            results.append(free_search(*of_run, "throughput", terms, user_settings=request.fixed_settings)[1])
     return results
 
 
