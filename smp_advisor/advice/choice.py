@@ -6,18 +6,12 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.conclusion import Argument, Conclusion, speed_of, used
-from smp_advisor.advice.variants import PlannedRun, WhatIf, vary
 from smp_advisor.core.files import data_file
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.wording import (
     adapter_text,
     batch_limit,
-    compared,
-    fit,
-    fits,
     gib,
-    global_batch,
     listed,
     percent,
     plural,
@@ -25,7 +19,7 @@ from smp_advisor.costs.wording import (
     sample_unit,
     utilization,
 )
-from smp_advisor.libraries.library import get_library, plan_fields
+from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search.candidates import fp16_reason
 from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, batch_policy, kept_share, policy
@@ -36,7 +30,6 @@ from smp_advisor.workload.stack import stack, training_settings
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from smp_advisor.advice.variants import Estimates, Plans
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.search.decision import BatchChoice, Decision
@@ -317,115 +310,6 @@ def _job_phrase(name: str, value: Any) -> str:
 
 _NEAR_TARGET = 1.5
 """Largest ratio of a batch and the published one that counts as the same."""
-
-
-def _may_double(run: PlannedRun) -> bool:
-    return run.job.global_batch_size is None and 2 * run.estimate.tokens_per_step <= run.job.max_tokens_per_step
-
-
-def _batches(run: PlannedRun) -> dict[str, WhatIf]:
-    """Return twice the batch, and the batch of each replica at once, each if possible."""
-    result = {"batch": vary(run, batch_size=2 * run.plan.batch_size)} if _may_double(run) else {}
-    for parts in ("microbatches", "gradient_accumulation_steps"):
-        if getattr(run.plan, parts) > 1:
-            at_once: dict[str, Any] = {parts: 1}
-            result["together"] = vary(run, **at_once)
-    return result
-
-
-def _on_accumulation(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Report the batch per GPU and the effect of a larger one, without a pipeline schedule of the library."""
-    plan = run.plan
-    group = plan.tensor_parallel_degree * plan.context_parallel_degree * plan.pipeline_parallel_degree
-    owner = f"group of {group} GPUs" if group > 1 else "GPU"
-    steps = plan.gradient_accumulation_steps
-    times = f", {steps} times before each optimizer step" if steps > 1 else ""
-    rows = [("batch_size", str(plan.batch_size))]
-    if "gradient_accumulation_steps" in plan_fields(plan.library):
-        rows.append(("gradient_accumulation_steps", str(steps)))
-    sentences = [f"Each {owner} processes {plural(plan.batch_size, 'sample')}{times}.", _total(run, run.replicas)]
-    return _conclusion(run, comparisons, estimates, sentences, rows)
-
-
-def _microbatches(run: PlannedRun) -> dict[str, WhatIf]:
-    """Return `_batches`; where twice the batch is not possible, twice the microbatches and the active ones."""
-    plan, result = run.plan, _batches(run)
-    if "batch" in result and result["batch"].plan is not None:
-        return result
-    several_active = plan.pipeline_parallel_degree > 1 and plan.pipeline != "simple"
-    if plan.batch_size % (2 * plan.microbatches) == 0:
-        more: dict[str, Any] = {"microbatches": 2 * plan.microbatches}
-        if several_active:  # only the microbatches change; the library's default of the active ones would follow them
-            more["active_microbatches"] = plan.active_in_flight
-        result["microbatches"] = vary(run, **more)
-    if several_active and plan.active_in_flight < plan.microbatches:
-        result["active"] = vary(run, active_microbatches=min(2 * plan.active_in_flight, plan.microbatches))
-    return result
-
-
-def _on_microbatches(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    plan, tp, pp = run.plan, run.plan.tensor_parallel_degree, run.plan.pipeline_parallel_degree
-    owner = f"pipeline of {pp} GPUs" if pp > 1 else "GPU"
-    if plan.prescaled_batch and tp > 1:
-        owner = f"model-parallel group of {tp * pp} GPUs" if pp > 1 else f"tensor-parallel group of {tp} GPUs"
-    size, samples = plan.batch_size // plan.microbatches, plural(plan.batch_size, "sample")
-    microbatches = plural(plan.microbatches, "microbatch", "microbatches")
-    sentences = [
-        f"Each {owner} processes {samples} per step, in {microbatches} of {size}.",
-        _total(run, run.replicas if plan.prescaled_batch else run.data_parallel_degree),
-    ]
-    if plan.microbatches > 1:
-        sentences.append(
-            f"Every batch must be a multiple of {plan.microbatches}, including the last batch of an epoch: drop it with"
-            " drop_last=True."
-        )
-    rows = [
-        ("batch_size", str(plan.batch_size)),
-        ("microbatches", str(plan.microbatches)),
-        ("samples per microbatch", str(size)),
-        ("microbatches in flight", str(run.estimate.microbatches_in_flight)),
-    ]
-    return _conclusion(run, comparisons, estimates, sentences, rows)
-
-
-def _total(run: PlannedRun, copies: int) -> str:
-    lead = f"{copies:,} of them make" if copies > 1 else "That is"
-    return f"{lead} a global batch of {global_batch(run.model, run.estimate)}."
-
-
-def _conclusion(
-    run: PlannedRun, comparisons: Plans, estimates: Estimates, sentences: list[str], rows: list[tuple[str, str]]
-) -> Conclusion:
-    larger, together = estimates.get("batch"), estimates.get("together")
-    brief = "The batch of each replica is processed at once."
-    if larger is not None:
-        change = f"twice the batch ({2 * run.plan.batch_size}){comparisons['batch'].aside}"
-        sentences.append(f"With {change}, the plan {compared(run.estimate, larger)}.")
-        sentences.append(f"It {fit(larger, run.min_fit_probability)}.")
-    elif run.job.global_batch_size is not None:
-        sentences.append("The global batch is as requested.")
-    elif not _may_double(run):
-        sentences.append(
-            f"Twice the batch would exceed the limit of {batch_limit(run.model, run.job.max_tokens_per_step)} per step."
-        )
-    if together is not None:
-        end = f"; at once would be {speed_of(run, together)}."
-        if not fits(together, run.min_fit_probability):
-            end = ": at once, it would not fit." if run.fits else "; at once, it would not fit, either."
-        elif not run.fits:
-            end = "; at once, it would fit."
-        brief = f"Each replica processes its batch in parts{end}"
-    plans = (comparisons[key].plan for key in ("batch", "microbatches", "active") if key in estimates)
-    return used(
-        " ".join(sentences),
-        brief=brief,
-        figures=(*rows, ("global batch", global_batch(run.model, run.estimate))),
-        alternative=next(plans, None),
-    )
-
-
-accumulation = Argument(_batches, _on_accumulation)
-microbatches = Argument(_microbatches, _on_microbatches)
 
 
 def _limit_of(model: Model, batch: BatchChoice) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.advice.practices import Decision, subset_tip
 from smp_advisor.core.files import data_file
@@ -11,9 +11,7 @@ from smp_advisor.costs.wording import SAME, compared, fit, fits, gib, percent, s
 from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from smp_advisor.advice.variants import Estimates, PlannedRun, Plans, WhatIf
+    from smp_advisor.advice.variants import PlannedRun, WhatIf
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
 
@@ -36,22 +34,9 @@ class Conclusion:
     """Key of the practice, if not the technique's own (sharded data parallelism for optimizer-state sharding)."""
 
 
-def used(because: str, **more: Any) -> Conclusion:
-    """Return the conclusion that a technique is used."""
-    return Conclusion(decision="used", because=because, **more)
-
-
 def not_possible(because: str) -> Conclusion:
     """Return the conclusion that a technique cannot be used."""
     return Conclusion(decision="not possible", because=because)
-
-
-@dataclass(frozen=True)
-class Argument:
-    """The argument for or against one technique: plans to compare with, and the conclusion from their estimates."""
-
-    comparisons: Callable[[PlannedRun], dict[str, WhatIf]]
-    conclude: Callable[[PlannedRun, Plans, Estimates], Conclusion]
 
 
 def against(

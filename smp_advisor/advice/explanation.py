@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice import memory, statements
-from smp_advisor.advice.choice import accumulation, microbatches
+from smp_advisor.advice import sharding
+from smp_advisor.advice.batch import conclude_on_batch, larger_batches, other_microbatches
 from smp_advisor.advice.conclusion import (
-    Argument,
     Conclusion,
     against,
     brief_not_used,
@@ -17,212 +17,257 @@ from smp_advisor.advice.conclusion import (
     why_not_used,
     why_used,
 )
-from smp_advisor.advice.ladder import technique_fields
-from smp_advisor.advice.practices import Step, order, practice, subset_tip
+from smp_advisor.advice.instances import (
+    conclude_on_instance,
+    facts_of_tests,
+    on_other_instances,
+    with_tested_batch,
+)
+from smp_advisor.advice.ladder import off_settings, technique_fields
+from smp_advisor.advice.practices import Step, facts_of, order, practice, subset_tip
 from smp_advisor.advice.variants import PlannedRun, WhatIf, evaluate_best, vary, without
-from smp_advisor.costs.wording import duration, first_sentence, fits, listed, percent, plural, step_time
+from smp_advisor.core import GIB
+from smp_advisor.core.files import data_file
+from smp_advisor.costs.wording import duration, first_sentence, fits, gib, listed, percent, plural, step_time
 from smp_advisor.costs.world import World
 from smp_advisor.libraries.layout import layout_of_plan
-from smp_advisor.libraries.library import supported_families, supports_tensor_parallelism
+from smp_advisor.libraries.library import get_library, supported_families
+from smp_advisor.libraries.schema import Condition, schema
+from smp_advisor.libraries.smp_v2 import SMDDP_INSTANCES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from smp_advisor.advice.variants import Estimates, Plans
 
-
-_DOMINATED = 0.4
-"""Share of the parameters in the vocabulary tables from which dividing them alone is an option."""
+    Facts = Mapping[str, Any]
 
 
-def _tensor_degrees(run: PlannedRun) -> dict[str, WhatIf]:
-    """Return degree 1 if more are used; otherwise the powers of two within a node."""
-    if run.plan.tensor_parallel_degree > 1:
-        return {"1": without(run, tensor_parallel_degree=1)}
-    degrees = (2**k for k in range(1, run.cluster.instance.gpus.bit_length()))
-    return {str(degree): vary(run, tensor_parallel_degree=degree) for degree in degrees}
+@dataclass(frozen=True)
+class Argument:
+    """The argument for or against one technique: plans to compare with, and the conclusion from their estimates."""
+
+    comparisons: Callable[[PlannedRun], dict[str, WhatIf]]
+    conclude: Callable[[PlannedRun, Plans, Estimates], Conclusion]
 
 
-def _on_tensor(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    if run.plan.tensor_parallel_degree == 1:
-        return _without_tensor(run, comparisons, estimates)
-    plan, per_node, family = run.plan, run.cluster.instance.gpus, run.model.family
-    degree = plan.tensor_parallel_degree
-    exchange = duration(run.estimate, run.estimate.time.tensor_parallel_seconds)
-    sentences = [
-        (
-            f"Each layer is divided over {degree} GPUs. The exchange of activations takes {exchange} of"
-            f" {step_time(run.estimate)} per step."
-        )
-    ]
-    if not supports_tensor_parallelism(family, plan.library):
-        sentences.append(
-            f"This requires that the script registers a distributed form of {family}'s layers with"
-            " smp.tp_register_with_module: the library does not divide them by itself."
-        )
-    if degree & (degree - 1):
-        sentences.append(f"AWS advises against degrees that are not a power of two, such as {degree}.")
-    stride = run.cluster.gpus // degree if plan.placement_strategy == "spread" else 1
-    if degree * stride > per_node or per_node % (degree * stride) != 0:
-        sentences.append(
-            f"The group is not within the {per_node} GPUs of a node. AWS advises to keep it inside, because the"
-            " exchange otherwise crosses the network."
-        )
-    sentences.append(why_used(run, comparisons["1"], estimates.get("1")))
-    because = " ".join(filter(None, (*sentences, _vocabulary(run))))
-    return against(run, "used", comparisons["1"], estimates.get("1"), because)
+_FAMILIES = {
+    "tensor_parallel_degree": "tensor_parallel",
+    "context_parallelism": "context_parallel",
+    "expert_parallelism": "expert_parallel",
+}
+"""Techniques that a library has for some families of models only, by the argument of their practice."""
+_REQUIRE_A_PLAN = {"tensor_parallelism", "pipeline_parallelism"}
+"""Arguments of techniques that are not possible where no plan uses them."""
+_OFF = ""
+"""Key of the plan without the technique; other keys are the setting that turns it on."""
 
 
-def _vocabulary(run: PlannedRun) -> str:
-    """Return the option of dividing the vocabulary tables alone; empty if they have few of the parameters."""
-    own_head = 0 if run.model.head.tied else run.model.head.parameters
-    share = (run.model.token_embedding_parameters + own_head) / run.model.parameter_count
-    if share < _DOMINATED:
+def _facts(run: PlannedRun) -> dict[str, Any]:
+    """Facts of a run for the sentences in ``techniques.toml`` and ``practices.toml``."""
+    plan, machine, estimate, model = run.plan, run.cluster.instance, run.estimate, run.model
+    peak, time, fp32_gib = estimate.memory.peak, estimate.time, 4 * model.parameter_count / GIB
+    tensor, stages = plan.tensor_parallel_degree, plan.pipeline_parallel_degree
+    spread, processes = plan.placement_strategy == "spread", min(run.cluster.gpus_per_node, run.cluster.gpus)
+    group = tensor * (run.cluster.gpus // tensor if spread else 1)
+    head = 0 if model.head.tied else model.head.parameters
+    vocabulary = (model.token_embedding_parameters + head) / model.parameter_count
+    recomputed = f"{gib(peak.recomputation_gib)} at the peak, and " if peak.recomputation_gib >= 0.05 else ""
+    horizon = plan.activation_loading_horizon
+    if horizon is None:
+        horizon = schema(plan.library).defaults(plan.version).get("activation_loading_horizon")
+    return facts_of(run) | {
+        "step_time": step_time(estimate),
+        "exchange": duration(estimate, time.tensor_parallel_seconds),
+        "waiting": duration(estimate, time.pipeline_bubble_seconds),
+        "optimizer_parts": "The optimizer state is"
+        if run.job.precision == "fp32"
+        else "Optimizer state and copies are",
+        "optimizer_gib": gib(peak.optimizer_state_gib + peak.fp32_copies_gib),
+        "replica_count": plural(run.replicas, "replica"),
+        "activations_gib": gib(peak.activations_gib),
+        "recomputed_gib": recomputed,
+        "recomputed_share": f"{time.recomputation_seconds / estimate.step_seconds * 100:.0f} %",
+        "divided_families": ", ".join(supported_families("tensor_parallel", plan.library)),
+        "power_of_two": tensor & (tensor - 1) == 0,
+        "tensor_inside": group <= machine.gpus and machine.gpus % group == 0,
+        "vocabulary": percent(vocabulary),
+        "vocabulary_share": vocabulary,
+        "stages": stages,
+        "stages_place": _place_of_stages(run),
+        "microbatch_count": plural(plan.microbatches, "microbatch", "microbatches"),
+        "in_flight": estimate.microbatches_in_flight,
+        "moves_running": bool(layout_of_plan(plan, run.job, run.cluster).offload_running),
+        "host_gib_used": gib(estimate.host_memory_gib_per_node),
+        "horizon": horizon,
+        "experts": model.shape.experts,
+        "job_fp8": run.job.fp8,
+        "length": run.sequence_length,
+        "smddp_instance": machine.name in SMDDP_INSTANCES,
+        "smddp_instances": listed(SMDDP_INSTANCES),
+        "efa": machine.efa,
+        "network_gbps": f"{machine.inter_node_gbps:g}",
+        "fp32_gib": gib(fp32_gib),
+        "host_gib": gib(machine.host_memory_gib),
+        "processes_per_node": processes,
+        "host_holds_all": processes * fp32_gib <= machine.host_memory_gib,
+        **(facts_of_tests(run) if get_library(plan.library).compiles else {}),
+    }
+
+
+def _place(argument: str, run: PlannedRun) -> str:
+    """Return whether the groups of a degree are inside a node."""
+    (degree,), node = technique_fields(argument), run.cluster.gpus_per_node
+    world = World.of(run.model, run.cluster, run.job, layout_of_plan(run.plan, run.job, run.cluster))
+    strides = {"tensor_parallel_degree": world.tensor_stride, "partitions": world.pipeline_stride}
+    span = int(getattr(run.plan, degree) * strides.get(degree, world.data_stride))  # GPUs over which a group extends
+    if span <= node and node % span == 0:
+        return f"inside a node of {node} GPUs"
+    return f"across nodes of {node} GPUs, over the network"
+
+
+def _place_of_stages(run: PlannedRun) -> str:
+    """Return where the stages of a pipeline are: placement "cluster" keeps tensor-parallel ranks next to each other."""
+    plan, node = run.plan, run.cluster.instance.gpus
+    stride = run.replicas if plan.placement_strategy == "spread" else plan.tensor_parallel_degree
+    if stride * plan.pipeline_parallel_degree <= node:
+        return "are within a node"
+    if stride >= node:
+        return "are on different nodes, as AWS advises"
+    return f"are on several nodes, with up to {node // stride} of them per node"
+
+
+def _sentences(argument: str, part: str, facts: Facts) -> list[str]:
+    """Return the sentences of ``techniques.toml`` whose conditions hold, with their slots filled."""
+    cases = data_file("advice", "techniques")[argument].get(part, ())
+    return [case["text"].format_map(facts) for case in cases if _holds(case, facts)]
+
+
+def _holds(case: Mapping[str, Any], facts: Facts) -> bool:
+    return all(Condition.parse(name, text).holds(facts, facts) for name, text in case.get("when", {}).items())
+
+
+def _obstacle(argument: str, run: PlannedRun) -> str:
+    """Return why a technique cannot be used at all; empty if it can."""
+    for sentence in _sentences(argument, "obstacle", _facts(run)):
+        return sentence
+    technique = _FAMILIES.get(argument, "")
+    families = supported_families(technique, run.plan.library) if technique else ()
+    if not technique or run.model.family in families:
         return ""
-    return (
-        f"The vocabulary tables have {percent(share)} of the parameters. Dividing them alone"
-        " (smp.set_tensor_parallelism on these modules) would divide most of the state with less exchange."
-    )
+    name, number = technique.replace("_parallel", " parallelism"), plural(len(families), "family", "families")
+    return f"The library has {name} for the {number} {listed(families)} only, not for {run.model.family}."
 
 
-def _without_tensor(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    family, library = run.model.family, run.plan.library
-    possible = [degree for degree in comparisons if degree in estimates]
-    if run.cluster.instance.gpus == 1:
-        name = run.cluster.instance.name
-        return not_possible(f"{name} has one GPU per node, and tensor parallelism runs inside a node.")
-    if not supports_tensor_parallelism(family, library):
-        families = ", ".join(supported_families("tensor_parallel", library))
-        return not_possible(
-            f"The library divides the layers of {families} by itself, but not those"
-            f" of {family}: they stay undivided unless the script registers a distributed form with"
-            " smp.tp_register_with_module."
-        )
-    if not possible:
-        # A node with more than one GPU allows degree 2, so there is a comparison.
-        degrees = listed(list(comparisons))
-        lead = f"None of the degrees within a node ({degrees}) is possible. " if len(comparisons) > 1 else ""
-        return not_possible(lead + next(iter(comparisons.values())).obstacle)
-    # The smallest degree that fits explains most; if the plan fits already or none does, the smallest there is.
-    fitting = [] if run.fits else [d for d in possible if fits(estimates[d], run.min_fit_probability)]
-    degree = (fitting or possible)[0]
-    reason = why_not_used(run, comparisons[degree], estimates[degree], name=f"tensor_parallel_degree={degree}")
-    because = " ".join(filter(None, (reason, _vocabulary(run))))
-    return against(run, "not used", comparisons[degree], estimates[degree], because)
-
-
-def _stages(run: PlannedRun) -> dict[str, WhatIf]:
-    """Return one stage if there are several, two stages otherwise."""
-    if run.plan.pipeline_parallel_degree > 1:
-        return {"without": without(run, pipeline_parallel_degree=1)}
-    if run.plan.sharded_data_parallel_degree > 1:
+def _switched(argument: str, run: PlannedRun) -> dict[str, WhatIf]:
+    """Return the plan without a technique if it uses it, otherwise with its smallest useful settings."""
+    if off := off_settings(argument, run):
+        return {_OFF: without(run, **off)}
+    if _obstacle(argument, run):
         return {}
+    match argument:
+        case "optimizer_state_sharding":
+            on = without(run, shard_optimizer_state=True, sharded_data_parallel_degree=1)
+            return {"shard_optimizer_state": on}
+        case "activation_checkpointing":
+            return {'activation_checkpointing="each"': vary(run, activation_checkpointing="each")}
+        case "offloading":
+            return {"offload_activations": vary(run, offload_activations=True)}
+        case "pipeline_parallelism":
+            return {"pipeline_parallel_degree=2": _two_stages(run)}
+        case "tensor_parallelism":
+            degrees = [2**k for k in range(1, run.cluster.instance.gpus.bit_length())]
+        case _:
+            degrees = [next((degree for degree in (2, 4, 8, 3, 5, 7) if run.cluster.gpus % degree == 0), 2)]
+    (field,) = technique_fields(argument)
+    changes: list[dict[str, Any]] = [{field: degree} for degree in degrees]
+    return {f"{field}={change[field]}": vary(run, **change) for change in changes}
+
+
+def _two_stages(run: PlannedRun) -> WhatIf:
+    """Return the plan with two stages; a single microbatch would not overlap them: AWS starts with 4 or 2."""
     plain = vary(run, pipeline_parallel_degree=2)
-    # A single microbatch would not overlap them, so AWS's starting points of 4 or 2 are tried first.
     if run.plan.microbatches == 1 and plain.plan is not None:
         for microbatches in (4, 2):
             if plain.plan.batch_size % microbatches == 0:
                 more = vary(run, pipeline_parallel_degree=2, microbatches=microbatches)
-                return {"with": more.with_aside(f"{microbatches} microbatches instead of 1")}
-    return {"with": plain}
+                return more.with_aside(f"{microbatches} microbatches instead of 1")
+    return plain
 
 
-def _on_pipeline(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    plan, current = run.plan, run.estimate
+def _on_switched(argument: str, run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
+    facts = _facts(run)
     if not comparisons:
-        because = "This plan uses sharded data parallelism, which excludes pipeline parallelism."
-        return not_possible(because)
-    ((key, variant),) = comparisons.items()
-    estimate = estimates.get(key)
-    if plan.pipeline_parallel_degree == 1:
-        if estimate is None:
-            return not_possible(variant.obstacle)
-        reason = why_not_used(run, variant, estimate, name="pipeline_parallel_degree=2")
-        return against(run, "not used", variant, estimate, reason)
-    waiting = duration(current, current.time.pipeline_bubble_seconds)
-    # Placement "cluster" keeps tensor-parallel ranks next to each other.
-    per_node = run.cluster.instance.gpus
-    stride = run.replicas if plan.placement_strategy == "spread" else plan.tensor_parallel_degree
-    if stride * plan.pipeline_parallel_degree <= per_node:
-        place = "are within a node"
-    elif stride >= per_node:
-        place = "are on different nodes, as AWS advises"
-    else:
-        place = f"are on several nodes, with up to {per_node // stride} of them per node"
-    because = (
-        f"The layers are divided into {plan.pipeline_parallel_degree} stages, which {place}. With"
-        f" {plural(plan.microbatches, 'microbatch', 'microbatches')}, at most {current.microbatches_in_flight} in"
-        f" flight, waiting and transfers between stages take {waiting} of {step_time(current)} per step."
-        f" {why_used(run, variant, estimate)}"
-    )
-    further = (("waiting and transfers between stages", waiting),)
-    return against(run, "used", variant, estimate, because, further=further)
-
-
-def _obstacle(key: str, technique: str, run: PlannedRun) -> str:
-    """Return why a degree cannot be used at all; empty if it can."""
-    if key == "expert_parallel_degree" and run.model.shape.experts == 1:
-        return "The model has no experts."
-    if key == "partitions" and run.cluster.gpus == 1:
-        return "A single GPU holds all layers."
-    families = supported_families(technique, run.plan.library) if technique else ()
-    if not technique or run.model.family in families:
-        return ""
-    name = technique.replace("_", " ").replace("parallel", "parallelism")
-    return (
-        f"The library has {name} for the {plural(len(families), 'family', 'families')} {listed(families)} only, not"
-        f" for {run.model.family}."
-    )
-
-
-def _degrees(key: str, technique: str, run: PlannedRun) -> dict[str, WhatIf]:
-    """Return the plan without the degree if it is used, with its smallest useful value otherwise."""
-    if _obstacle(key, technique, run):
-        return {}
-    if getattr(run.plan, key) > 1:
-        return {"1": without(run, **{key: 1})}
-    smallest = next((degree for degree in (2, 4, 8, 3, 5, 7) if run.cluster.gpus % degree == 0), 2)
-    changes: dict[str, Any] = {key: smallest}
-    return {str(smallest): vary(run, **changes)}
-
-
-def _on_degree(key: str, technique: str, run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    if not comparisons:
-        return not_possible(_obstacle(key, technique, run))
-    degree, node = getattr(run.plan, key), run.cluster.gpus_per_node
-    ((value, variant),) = comparisons.items()
-    estimate = estimates.get(value)
-    if degree > 1:
-        world = World.of(run.model, run.cluster, run.job, layout_of_plan(run.plan, run.job, run.cluster))
-        strides = {"tensor_parallel_degree": world.tensor_stride, "pipeline_parallel_degree": world.pipeline_stride}
-        span = int(degree * strides.get(key, world.data_stride))  # GPUs over which one group extends
-        inside = span <= node and node % span == 0
-        place = f"inside a node of {node} GPUs" if inside else f"across nodes of {node} GPUs, over the network"
-        return against(
-            run, "used", variant, estimate, f"{key}={degree} runs {place}. {why_used(run, variant, estimate)}"
-        )
+        return not_possible(_obstacle(argument, run))
+    if argument in {"partitions", *_FAMILIES}:
+        facts["place"] = _place(argument, run)
+    name = data_file("advice", "techniques")[argument].get("name", "it")
+    sentences = _sentences(argument, "limit", facts)
+    if _OFF in comparisons:
+        variant, estimate = comparisons[_OFF], estimates.get(_OFF)
+        sentences += [*_sentences(argument, "lead", facts), why_used(run, variant, estimate, name=name)]
+        sentences += _sentences(argument, "note", facts)
+        return against(run, "used", variant, estimate, " ".join(sentences))
+    possible = [key for key in comparisons if key in estimates]
+    if not possible and argument in _REQUIRE_A_PLAN:
+        return not_possible(next(iter(comparisons.values())).obstacle)
+    # The smallest degree that fits explains most; if the plan fits already or none does, the smallest there is.
+    fitting = [] if run.fits else [key for key in possible if fits(estimates[key], run.min_fit_probability)]
+    key = (fitting or possible or list(comparisons))[0]
+    variant, estimate = comparisons[key], estimates.get(key)
+    sentences += [why_not_used(run, variant, estimate, name=key), *_sentences(argument, "note", facts)]
     brief = f"There is no such plan here: {variant.obstacle}" if estimate is None else ""
-    return against(
-        run, "not used", variant, estimate, why_not_used(run, variant, estimate, name=f"{key}={value}"), brief=brief
+    return against(run, "not used", variant, estimate, " ".join(sentences), brief=brief)
+
+
+def _stated(technique: str, run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
+    """Return the first statement of ``practices.toml`` on a technique whose conditions hold, with its slots filled."""
+    facts = _facts(run)
+    statement = next(case for case in practice(technique, run.plan.library).statement if _holds(case, facts))
+    return Conclusion(
+        decision=statement["decision"],
+        because=statement["because"].format_map(facts),
+        brief=statement.get("brief", ""),
+        figures=tuple((label, text.format_map(facts)) for label, text in statement.get("figures", ())),
+        alternative=comparisons["alternative"].plan if "alternative" in estimates else None,
     )
 
 
-def degree(key: str, technique: str = "") -> Argument:
-    """The argument on a field that is a degree; `technique` is that for which the library lists model families."""
-    return Argument(partial(_degrees, key, technique), partial(_on_degree, key, technique))
+def _argument(technique: str, library: str) -> Argument:
+    """Return the argument of a practice: its own statements, or the comparison that it names."""
+    source = practice(technique, library)
+    if not source.statement:
+        return ARGUMENTS[source.argument]
+    compares = with_tested_batch if technique == "batch" else lambda _: {}  # of Training Compiler
+    return Argument(compares, partial(_stated, technique))
+
+
+_SWITCHES = (
+    "activation_checkpointing", "tensor_parallelism", "pipeline_parallelism", "offloading", "partitions", *_FAMILIES
+)  # fmt: skip
+
+
+def _kinds(run: PlannedRun) -> dict[str, WhatIf]:
+    """Return no sharding and, instead of SMP v1's sharded data parallelism, optimizer-state sharding alone."""
+    result = _switched("optimizer_state_sharding", run)
+    if run.plan.sharded_data_parallel_degree > 1:
+        result["optimizer"] = without(run, shard_optimizer_state=True, sharded_data_parallel_degree=1)
+    return result
+
+
+def _on_kinds(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
+    if "optimizer" in comparisons:
+        return sharding.sharded(run, (comparisons[_OFF], estimates.get(_OFF)), comparisons["optimizer"], estimates)
+    return _on_switched("optimizer_state_sharding", run, comparisons, estimates)
 
 
 ARGUMENTS: dict[str, Argument] = {
-    **memory.ARGUMENTS,
-    "tensor_parallelism": Argument(_tensor_degrees, _on_tensor),
-    "pipeline_parallelism": Argument(_stages, _on_pipeline),
-    "partitions": degree("partitions"),
-    "tensor_parallel_degree": degree("tensor_parallel_degree", "tensor_parallel"),
-    "context_parallelism": degree("context_parallel_degree", "context_parallel"),
-    "expert_parallelism": degree("expert_parallel_degree", "expert_parallel"),
-    "batch": accumulation,
-    "microbatches": microbatches,
-    "instance": statements.instance,
+    **{name: Argument(partial(_switched, name), partial(_on_switched, name)) for name in _SWITCHES},
+    "optimizer_state_sharding": Argument(_kinds, _on_kinds),
+    "sharding": Argument(sharding.other_degrees, sharding.conclude_on_degrees),
+    "batch": Argument(larger_batches, conclude_on_batch),
+    "microbatches": Argument(other_microbatches, conclude_on_batch),
+    "instance": Argument(on_other_instances, conclude_on_instance),
 }
 """Arguments by the name that ``practices.toml`` has for them: `Practice.argument`."""
 
@@ -230,11 +275,7 @@ ARGUMENTS: dict[str, Argument] = {
 def explain(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple[Step, ...]:
     """Explain for each of the library's best practices, in order, whether the plan uses it and why."""
     library, estimate = run.plan.library, run.estimate
-    arguments = {
-        name: statements.stated(name) if (source := practice(name, library)).statement else ARGUMENTS[source.argument]
-        for name in order(library)
-        if techniques is None or name in techniques
-    }
+    arguments = {name: _argument(name, library) for name in order(library) if techniques is None or name in techniques}
     plans = {
         (name, key): comparison
         for name, argument in arguments.items()

@@ -21,7 +21,6 @@ from smp_advisor.advice.choice import (
 )
 from smp_advisor.advice.description import is_named, is_profile
 from smp_advisor.advice.explanation import explain
-from smp_advisor.advice.model_changes import model_changes
 from smp_advisor.advice.practices import pitfalls
 from smp_advisor.advice.reference import nearest_reference
 from smp_advisor.advice.request import (
@@ -246,7 +245,6 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         pretraining_or_fine_tuning(workload, job) if is_named(request.model) else "",
         *warnings,
     )
-    steps = explain(run)
     return Recommendation(
         request=_repeatable(request, workload, job),
         model=workload,
@@ -255,7 +253,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         plan=plan,
         estimate=plan_estimate,
         decision=decision,
-        steps=(*steps, *model_changes(run, search, order=len(steps) + 1)),
+        steps=explain(run),
         pitfalls=pitfalls(run, script_is_generated=generated),
         reference=nearest_reference(run),
         library_because=choice.because,

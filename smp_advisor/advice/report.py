@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.advice.choice import batch_reason, certainty, low_utilisation
 from smp_advisor.advice.explanation import explain
 from smp_advisor.advice.ladder import Ladder, climb, ladder_text, unused_lines, unused_techniques
-from smp_advisor.advice.practices import Reference, order, pitfalls
+from smp_advisor.advice.practices import Reference, pitfalls
 from smp_advisor.advice.rank_map import rank_map
 from smp_advisor.advice.reference import nearest_reference
 from smp_advisor.advice.variants import PlannedRun
@@ -166,10 +166,7 @@ def _summary(advice: Recommendation) -> Iterator[str]:
 
 def _why(advice: Recommendation, ladder: Ladder) -> Iterator[str]:
     """Yield a short paragraph per technique of the plan, and one line per technique that it does not use."""
-    practices = order(advice.plan.library)
-    for step in advice.steps:
-        if step.decision == "used" or step.technique not in practices:  # changes of the model are no practice
-            yield f"- {step.title}. {step.because}"
+    yield from (f"- {step.title}. {step.because}" for step in advice.steps if step.decision == "used")
     lines = unused_lines(ladder)
     if lines:
         yield "Not used:"

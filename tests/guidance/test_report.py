@@ -6,17 +6,13 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import smp_advisor as smpa
 from smp_advisor.advice.choice import batch_reason
-from smp_advisor.advice.model_changes import adjusted_sizes
 from smp_advisor.advice.rank_map import rank_map
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan
-from smp_advisor.workload import Model
 
 
 @pytest.fixture(scope="module")
@@ -156,47 +152,6 @@ def test_the_reason_is_that_of_the_figures(fsdp, share, half, twice, larger_gain
     assert f" tokens){words}. GPT-3" in text
     as_requested = batch_reason(fsdp.model, fsdp.estimate, replace(batch, policy=None))
     assert as_requested.endswith(" tokens), as requested.")
-
-
-def changes(advice):
-    return [step for step in advice.steps if step.technique == "model_changes"]
-
-
-@pytest.mark.parametrize("name", ["60B", "llama-3-8b", "gpt-neox-20b"])
-def test_sizes_that_cost_nothing_get_no_step(name):
-    assert changes(smpa.advise(name, P4D, instance_count=32)) == []
-
-
-def test_a_pretrained_model_keeps_its_architecture_and_others_may_gain():
-    for library in ("smp-v1", "smp-v2"):
-        advice = smpa.advise("6B", P4D, instance_count=2, library=library, vocab=50_257, family="gpt2")
-        (step,) = changes(advice)
-        assert step.because.startswith("Change vocabulary 50,257 to 50,304: ")
-        assert f"instead of {advice.estimate.tokens_per_second:,.0f} tokens/s" in step.because
-        assert step.order == len(advice.steps)
-        assert step.source_url
-    pinned = smpa.advise("6B", P4D, instance_count=2, library="smp-v2", vocab=50_257, tensor_parallel_degree=8)
-    assert "% faster)" in changes(pinned)[0].because
-
-    xl = Model.from_name("gpt2-xl")
-    assert adjusted_sizes(xl) == {
-        "vocab": 50_304, "hidden": 1536, "heads": 24, "kv_heads": 24, "layers": 52, "ffn": 6144
-    }  # fmt: skip
-    assert adjusted_sizes(xl, pretrained=True) == {"vocab": 50_304}
-
-
-@given(
-    st.integers(1, 200), st.integers(1, 130), st.integers(1, 128), st.integers(100, 300_000), st.integers(10, 60_000)
-)
-def test_changes_are_slight_and_leave_nothing_to_change(layers, heads, width, vocab, ffn):
-    model = Model.from_shape(layers=layers, hidden=heads * width, heads=heads, vocab=vocab, ffn=ffn)
-    sizes = adjusted_sizes(model)
-    assert vocab <= sizes.get("vocab", vocab) < vocab + 128
-    if "hidden" in sizes:
-        assert abs(sizes["hidden"] - heads * width) <= max(64, 128 - heads * width)
-        assert sizes["hidden"] % sizes.get("heads", heads) == 0
-    assert sizes.get("vocab", vocab) % 128 == 0
-    assert sizes.get("ffn", ffn) % 128 == 0
 
 
 @pytest.mark.slow

@@ -107,8 +107,7 @@ def test_its_practices_have_arguments_and_sources(record: Library) -> None:
 def test_advice_explains_its_plan(record: Library, advice: Advice) -> None:
     assert type(advice.plan) is record.plan
     assert advice.estimate.fits
-    # A model with a vocabulary that costs speed has one more step.
-    assert tuple(step.technique for step in advice.steps if step.technique != "model_changes") == order(record.name)
+    assert tuple(step.technique for step in advice.steps) == order(record.name)
     assert all(step.because.endswith(".") for step in advice.steps)
     assert advice.pitfalls
     assert all(pitfall.text.endswith(".") and "{" not in pitfall.text.replace('{"', "") for pitfall in advice.pitfalls)
