@@ -81,17 +81,9 @@ class RankTable:
         return frame_of(columns | self.groups)
 
     @property
-    def period(self) -> int:
-        """Nodes after which stages and slices repeat."""
-        grid = np.stack([getattr(self, name) for name in _PATTERN]).reshape(len(_PATTERN), self.nodes, -1)
-        candidates = [n for n in range(1, self.nodes + 1) if self.nodes % n == 0]
-        return next(n for n in candidates if (grid == np.tile(grid[:, :n], (1, self.nodes // n, 1))).all())
-
-    @property
     def shown(self) -> list[int]:
-        """Nodes in the table: those of one period, of long ones the first and the last."""
-        period = self.period
-        return list(range(period)) if period <= _MOST_NODES else [*range(_MOST_NODES - 1), period - 1]
+        """Nodes in texts and tables: the first ones and the last."""
+        return [*range(min(self.nodes, _MOST_NODES) - 1), self.nodes - 1]
 
     def rows(self, node: int) -> list[tuple[str, list[int]]]:
         """Contents of the GPUs of a node: (title, one number per GPU), of the columns that differ."""
@@ -100,26 +92,12 @@ class RankTable:
 
     @property
     def summary(self) -> list[str]:
-        """The groups and the repetition, one sentence each."""
+        """The order of ranks and the groups, one sentence each."""
         order = "The library does not document the order of ranks: this is the order that the cost model assumes."
         if self.documented:
             order = f"Placement {self.placement}: the last letter varies fastest over neighboring ranks."
-        sentences = [
-            f"{plural(self.nodes, 'node')} of {plural(self.gpus_per_node, 'GPU')}. {order}",
-            *map(self._group, GROUPS),
-        ]
-        repeats = self.nodes // self.period
-        if repeats > 1:
-            block = "each node" if self.period == 1 else f"each block of {self.period} nodes"
-            counts = [
-                f"{_TITLES[name]} numbers grow by {step} per repetition"
-                for name in ("shard", "replica")
-                if (step := self._growth(name)) and self.degrees[name] > 1
-            ]
-            again = f" {'; '.join(counts)}." if counts else ""
-            again = again[:2].upper() + again[2:]
-            sentences.append(f"Stages and slices repeat in {block}.{again}")
-        return sentences
+        size = f"{plural(self.nodes, 'node')} of {plural(self.gpus_per_node, 'GPU')}"
+        return [f"{size}. {order}", *map(self._group, GROUPS)]
 
     def _group(self, name: str) -> str:
         """Return a kind of group: ``TP_GROUP: 64 groups of 2 GPUs, ranks 0, 1; inside a node.``."""
@@ -133,13 +111,6 @@ class RankTable:
         ranks = members.tolist() if len(members) <= 4 else [*members[:3].tolist(), "...", members[-1]]
         first = ", ".join(map(str, ranks))
         return f"{name}: {plural(count, 'group')} of {len(members)} GPUs, {place}; the first has ranks {first}."
-
-    def _growth(self, name: str) -> int:
-        """Constant growth of a column from one period to the next; 0 without one."""
-        values = getattr(self, name).reshape(self.nodes // self.period, -1)
-        degree = self.degrees[name]
-        steps = (values[1:] - values[:-1]) % degree
-        return int(steps.flat[0]) if steps.size and (steps == steps.flat[0]).all() else 0
 
     def __str__(self) -> str:
         lines = [*self.summary]
@@ -223,8 +194,6 @@ def _numbered(keys: Ints) -> Ints:
     return numbers[inverse]
 
 
-_PATTERN = ("stage", "tensor_slice", "context_slice", "experts")
-"""Columns whose repetition over the nodes is stated. Shards and replicas count on."""
-_TITLES = {name: name.replace("_", " ") for name in (*_PATTERN, "shard", "replica")}
+_TITLES = {name: name.replace("_", " ") for name in COLUMNS[3:]}
 _MOST_NODES = 4
-"""Nodes in a text or a table; of longer patterns, the last node as well."""
+"""Nodes in a text or a table, the last one among them."""

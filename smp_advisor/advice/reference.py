@@ -40,8 +40,6 @@ class ReferenceRow:
     """Settings in which a recommendation is compared with the row, in order."""
     procedure: str
     """AWS's procedure of extrapolation from its rows, as a sentence; empty if it describes none."""
-    largest_parameter_ratio: float
-    """Largest ratio of parameter counts over which AWS extrapolates; 0 without a procedure."""
     source_title: str
     source_url: str
     date: str
@@ -75,7 +73,6 @@ def reference_rows(library: str = DEFAULT_LIBRARY) -> tuple[ReferenceRow, ...]:
             assumed=tuple(filter(None, (entry["shape_assumed"], *page["assumed"]))),
             compared=tuple(page["compared"]),
             procedure=extrapolation.get("procedure", ""),
-            largest_parameter_ratio=extrapolation.get("largest_parameter_ratio", 0.0),
             source_title=page["title"],
             source_url=page["url"],
             date=page["date"],
@@ -226,26 +223,11 @@ def nearest_reference(run: PlannedRun) -> Reference | None:
 
 
 def _summary(row: ReferenceRow, estimate: Estimate) -> str:
-    plan, shards = row.plan, shard_degree(row.plan, row.cluster)
-    settings = [f"shard degree {shards}"] if shards > 1 else []
-    if plan.tensor_parallel_degree > 1:
-        settings.append(f"tensor parallel degree {plan.tensor_parallel_degree}")
-    if plan.pipeline_parallel_degree > 1:
-        settings.append(
-            f"pipeline parallel degree {plan.pipeline_parallel_degree} with {plan.microbatches} microbatches"
-            f" ({plan.active_in_flight} active)"
-        )
-    if plan.shard_optimizer_state:
-        settings.append("optimizer-state sharding")
-    if plan.activation_checkpointing:
-        settings.append("checkpointing of each layer")
-    if plan.offload_activations:
-        settings.append("offloading")
-    settings.append(f"batch size {plan.batch_size}")
+    settings = ", ".join(f"{name}={value}" for name, value in row.plan.parameters.items())
     return (
         f"AWS ran {row.model_name} with {row.name.replace(' B', ' billion')} parameters, sequence length"
         f" {row.job.sequence_length:,} and vocabulary {row.model.shape.vocab:,} on {row.cluster.nodes} x"
-        f" {row.cluster.instance.name} with {listed(settings)}. The cost model estimates"
+        f" {row.cluster.instance.name} with {settings}, batch_size={row.plan.batch_size}. The cost model estimates"
         f" {throughput(estimate)}."
     )
 
@@ -254,28 +236,18 @@ def _distance(run: PlannedRun, row: ReferenceRow) -> str:
     size = run.model.parameter_count / row.model.parameter_count
     length = run.sequence_length / row.job.sequence_length
     gpus = run.cluster.gpus / row.cluster.gpus
-    parts = []
-    if max(size, 1 / size) > _SAME_SIZE:
-        parts.append(f"{_ratio(size)} the parameters ({format_count(run.model.parameter_count)})")
-    if length != 1:
-        parts.append(f"{_ratio(length)} the sequence length")
-    if gpus != 1:
-        parts.append(f"{_ratio(gpus)} the GPUs ({run.cluster.gpus})")
+    parts = [
+        f"{_ratio(ratio)} the {what}"
+        for ratio, what in ((size, "parameters"), (length, "sequence length"), (gpus, "GPUs"))
+        if max(ratio, 1 / ratio) > _SAME_SIZE
+    ]
     if run.cluster.instance != row.cluster.instance:
         parts.append(f"another instance ({run.cluster.instance.name})")
     if run.model.family != row.model.family:
         parts.append(f"another architecture ({run.model.family})")
     if not parts:
         return f"Size, sequence length and cluster are those of AWS's {row.name} row."
-    sentence = f"Compared with AWS's {row.name} row, this run has {listed(parts)}."
-    if not row.procedure:
-        return sentence
-    largest = row.largest_parameter_ratio
-    reach = "beyond" if size > largest or size < 1 / largest else "within"
-    return (
-        f"{sentence} This is {reach} the factor of {largest:g} in parameters over which AWS's page extrapolates."
-        f" {row.procedure}"
-    )
+    return " ".join(filter(None, (f"Compared with AWS's {row.name} row, this run has {listed(parts)}.", row.procedure)))
 
 
 def _ratio(value: float) -> str:
