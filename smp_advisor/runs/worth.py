@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.random  # numpy itself imports it at its first use, where an interrupt can break it
 
 from smp_advisor.core.tables import Shown, between, number
 from smp_advisor.costs import Estimate, estimate
@@ -19,8 +17,6 @@ from smp_advisor.runs.effect import MEASURED_STEPS, Probe, best_probe, full_prob
 from smp_advisor.search.decision import leading_plans
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from smp_advisor.libraries.plan import Plan
@@ -30,8 +26,6 @@ if TYPE_CHECKING:
 
 _TOGETHER = 2
 """Most plans that are measured before the choice."""
-_REPEATS = 16
-"""Draws of the error of measurement for each joint draw of the plans' step times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +39,8 @@ class Worth(Shown):
     cost_usd: float
     """Price of the probes, with the start of their jobs."""
     expected_saving_usd: float
-    """Expected value of sample information: by how much the expected cost of the run falls if the plan is chosen after
-    the probes, with the least expected cost, instead of before. Both expectations are over the 64 joint draws of the
-    step times behind the recommendation; a probe has the error that its expected effect on the interval implies."""
+    """By how much the expected cost of the run falls if the step times of `plans` are known before the choice: the
+    expectation over the 64 joint draws of the step times behind the recommendation. A probe saves at most this."""
     certain_saving_usd: float
     """The same with the step times of all leading plans known: no measurement saves more on average."""
     compared: tuple[Plan, ...]
@@ -66,7 +59,7 @@ class Worth(Shown):
             return "Not worth measuring: one of the leading plans is the cheapest in every draw of their step times."
         plans = "this plan" if len(self.plans) == 1 else f"these {len(self.plans)} plans"
         what = f"A probe of {MEASURED_STEPS} steps of {plans} costs {self.cost_usd:,.2f} USD and saves "
-        what += f"{self.expected_saving_usd:,.0f} USD on average"
+        what += f"up to {self.expected_saving_usd:,.0f} USD on average"
         return f"{what}: measure." if self.measure else f"Not worth measuring: {what[0].lower()}{what[1:]}."
 
     def cells(self, sdk: str = "auto", **options: Any) -> tuple[str, ...]:
@@ -124,64 +117,34 @@ def worth_measuring(advice: Advice) -> Worth:
     # A plan that is the cheapest in no draw neither is chosen after a measurement nor needs one.
     able = sorted({0, *speeds.argmax(axis=1).tolist()})
     plans, speeds = [plans[row] for row in able], speeds[:, able]
-    of_steps = total * (
-        1 - dict(advice.estimate.effective.shares).get("startup", 0.0)
-    )  # the start takes as long anyway
-    costs, logs = of_steps * rate / speeds, -np.log(speeds)
-    certain = expected_saving(costs, logs, range(len(plans)), np.zeros(len(plans)))
-    options = [_probes(advice, plan) if len(plans) > 1 else [] for plan in plans]
-    best: tuple[float, tuple[Probe, ...], tuple[int, ...], float, float] = (-np.inf, (), (), 0.0, 0.0)
-    for several in range(1, _TOGETHER + 1):
-        for rows in combinations(range(len(plans)), several):
-            for probes in product(*(options[row] for row in rows)):
-                widths = np.array([probe.width for probe in probes])
-                # The error of a measurement that narrows the interval of a step time to this share of its width.
-                noise = logs[:, rows].std(axis=0) * widths / np.sqrt(np.maximum(1 - widths**2, 1e-9))
-                saving = min(expected_saving(costs, logs, rows, noise), certain)
-                price = sum(probe.usd or 0.0 for probe in probes)
-                best = max(best, (saving - price, probes, rows, saving, price), key=lambda entry: entry[0])
-    _, probes, rows, saving, price = best
+    # The start takes as long with any plan.
+    costs = total * (1 - dict(advice.estimate.effective.shares).get("startup", 0.0)) * rate / speeds
+    expected = costs.mean(axis=0)
+    certain = float(expected.min() - costs.min(axis=1).mean())
+    chosen = [0, *np.argsort(expected)[np.argsort(expected) != 0]][:_TOGETHER] if len(plans) > 1 else []
+    probes = [_probe(advice, plans[row]) for row in chosen]
+    # A plan that is not measured is chosen for its expectation.
+    least = np.delete(expected, chosen).min(initial=np.inf)
+    known = expected.min() - np.minimum(costs[:, chosen].min(axis=1, initial=np.inf), least).mean() if chosen else 0.0
     learn = "%smp_calibrate --job NAME for each job, or worth.learn(*runs) with the runs in their order"
     return Worth(
-        plans=tuple(plans[row] for row in rows),
+        plans=tuple(plans[row] for row in chosen),
         probes=tuple(replace(probe, afterwards=learn) for probe in probes),
-        cost_usd=price,
-        expected_saving_usd=saving,
+        cost_usd=sum(probe.usd or 0.0 for probe in probes),
+        expected_saving_usd=float(np.clip(known, 0.0, certain)),
         certain_saving_usd=certain,
         compared=tuple(plans),
         advice=advice,
     )
 
 
-def _probes(advice: Advice, plan: Plan) -> list[Probe]:
-    """Return the best short job on one or two nodes, if there is any, and one on the cluster of the run."""
+def _probe(advice: Advice, plan: Plan) -> Probe:
+    """Return the best short job on one or two nodes, or one on the cluster of the run if none fits there."""
     where = (advice.model, advice.cluster, advice.job, plan)
     try:
-        least = advice.min_fit_probability
-        return [best_probe(*where, scalable=advice.script is None, min_fit_probability=least), full_probe(*where)]
+        return best_probe(*where, scalable=advice.script is None, min_fit_probability=advice.min_fit_probability)
     except CalibrationError:
-        return [full_probe(*where)]
-
-
-def expected_saving(costs: Floats, logs: Floats, measured: Sequence[int], noise: Floats) -> float:
-    """Expected value of sample information, in the unit of the costs, whose shape is (draws, plans).
-
-    The posterior expectation of each difference of costs is its linear regression on the measured columns of `logs`,
-    whose coefficients the spreads `noise` shrink (Strong, Oakley, Brennan and Breeze 2015, "Estimating the expected
-    value of sample information using the probabilistic sensitivity analysis sample"). It stays within the draws.
-    """
-    differences = costs - costs[:, [costs.mean(axis=0).argmin()]]
-    times = logs[:, list(measured)]
-    if not noise.any():  # then a draw is known by its measurements
-        return float(differences.mean(axis=0).min() - differences.min(axis=1).mean())
-    centered, target = times - times.mean(axis=0), differences - differences.mean(axis=0)
-    covariance = centered.T @ centered / len(times) + np.diag(noise**2)
-    gain = np.linalg.lstsq(covariance, centered.T @ target / len(times), rcond=None)[0]
-    errors = noise * np.random.default_rng(0).standard_normal((_REPEATS, *times.shape))
-    expected = np.clip(
-        differences.mean(axis=0) + (centered + errors) @ gain, differences.min(axis=0), differences.max(axis=0)
-    ).reshape(-1, costs.shape[1])
-    return float(max(expected.mean(axis=0).min() - expected.min(axis=1).mean(), 0.0))
+        return full_probe(*where)
 
 
 _DAY = 86_400

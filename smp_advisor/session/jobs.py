@@ -194,7 +194,7 @@ def probe(advice: Advice, plan: Plan | None = None) -> Probe:
 def worth_measuring(advice: Advice) -> Worth:
     """Return whether a short probe of the leading plans saves more than it costs, which one, and its cells.
 
-    The saving is the expected value of sample information over the joint draws of the plans' step times
+    The saving is that of known step times, over the joint draws of the plans' step times
     (`Worth.expected_saving_usd`).
 
     Raises
