@@ -125,13 +125,13 @@ def worth_measuring(advice: Advice) -> Worth:
     probes = [_probe(advice, plans[row]) for row in chosen]
     # A plan that is not measured is chosen for its expectation.
     least = np.delete(expected, chosen).min(initial=np.inf)
-    known = expected.min() - np.minimum(costs[:, chosen].min(axis=1, initial=np.inf), least).mean() if chosen else 0.0
+    gained = expected.min() - np.minimum(costs[:, chosen].min(axis=1, initial=np.inf), least).mean() if chosen else 0.0
     learn = "%smp_calibrate --job NAME for each job, or worth.learn(*runs) with the runs in their order"
     return Worth(
         plans=tuple(plans[row] for row in chosen),
         probes=tuple(replace(probe, afterwards=learn) for probe in probes),
         cost_usd=sum(probe.usd or 0.0 for probe in probes),
-        expected_saving_usd=float(np.clip(known, 0.0, certain)),
+        expected_saving_usd=float(np.clip(gained, 0.0, certain)),
         certain_saving_usd=certain,
         compared=tuple(plans),
         advice=advice,
