@@ -1,9 +1,11 @@
 """Write smp_advisor/review/scripts/data/arguments.csv: arguments of trainers by release, read from wheels only.
 
-Download the releases first, one of each minor version, then name their folder:
+Download the releases first, one of each minor version (DeepSpeed has source archives only), then name their folder:
 
     pip download --no-deps -d wheels transformers==4.36.2 transformers==4.37.2 ... trl==0.7.11 ...
     python -m scripts.trainer_arguments wheels
+
+Packages without a release in the folder keep their rows.
 """
 
 from __future__ import annotations
@@ -12,11 +14,16 @@ import ast
 import csv
 import re
 import sys
+import tarfile
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-PAGE = Path(__file__).parents[1] / "smp_advisor" / "scripts" / "data" / "arguments.csv"
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = Path(__file__).parents[1] / "smp_advisor" / "review" / "scripts" / "data" / "arguments.csv"
 ANY = "**"
 """An argument of any name."""
 _TRL = ("SFT", "DPO", "GRPO", "KTO", "ORPO", "RLOO", "Reward", "CPO", "OnlineDPO", "PPO", "BCO", "NashMD", "XPO", "GKD")
@@ -33,6 +40,17 @@ CALLABLES: dict[str, tuple[str, ...]] = {
     ),
     "lightning": ("Trainer", "Fabric", "ModelCheckpoint", "EarlyStopping"),
     "datasets": ("split_dataset_by_node", "concatenate_datasets", "interleave_datasets"),
+    "torch": (
+        *("FullyShardedDataParallel", "fully_shard", "MixedPrecision", "MixedPrecisionPolicy", "CPUOffload"),
+        *("DistributedDataParallel", "DistributedSampler", "DataLoader", "init_process_group"),
+        *("init_device_mesh", "AdamW", "checkpoint_wrapper", "apply_activation_checkpointing", "StateDictOptions"),
+    ),
+    "liger-kernel": (
+        *("LigerCrossEntropyLoss", "LigerFusedLinearCrossEntropyLoss", "AutoLigerKernelForCausalLM"),
+        *(f"apply_liger_kernel_to_{name}" for name in ("llama", "mistral", "mixtral", "gemma", "gemma2", "qwen2")),
+        *(f"apply_liger_kernel_to_{name}" for name in ("qwen2_vl", "qwen3", "phi3", "mllama", "gemma3", "llama4")),
+    ),
+    "deepspeed": ("initialize", "init_distributed", "DeepSpeedCPUAdam", "FusedAdam", "PipelineModule"),
 }
 _SUFFIX = {"lightning": ("lightning/pytorch/", "lightning/fabric/")}
 _ELSEWHERE = ("TrainingArguments", "Trainer", "Seq2SeqTrainer", "KwargsHandler", "Protocol", "PushToHubMixin")
@@ -50,29 +68,46 @@ class Signature:
 
 def release_of(wheel: Path) -> tuple[str, tuple[int, ...], str]:
     """Package, sortable release and its text in the name of a wheel."""
-    name, version = wheel.name.split("-")[:2]
+    name, version = wheel.name.removesuffix(".tar.gz").split("-")[:2]
     return name.replace("_", "-"), tuple(int(part) for part in re.findall(r"\d+", version)[:3]), version
+
+
+def _sources(archive: Path) -> Iterator[tuple[str, str]]:
+    """Python files of a wheel or source archive, without those of models."""
+    if archive.suffix == ".gz":
+        with tarfile.open(archive) as files:
+            for member in files:
+                name = member.name.partition("/")[2]
+                if name.endswith(".py") and (file := files.extractfile(member)) is not None:
+                    yield name, file.read().decode("utf-8", "replace")
+        return
+    with zipfile.ZipFile(archive) as wheel:
+        for name in wheel.namelist():
+            if name.endswith(".py") and "/models/" not in name:
+                yield name, wheel.read(name).decode("utf-8", "replace")
 
 
 def signatures(wheel: Path, package: str) -> dict[str, Signature]:
     """Arguments that each callable of the package accepts in one release."""
     classes: dict[str, ast.ClassDef | ast.FunctionDef] = {}
     wanted = set(CALLABLES[package])
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if name.endswith(".py") and "/models/" not in name]
-        names = [name for name in names if name.startswith(_SUFFIX.get(package, (f"{package}/",)))]
-        texts = {name: archive.read(name).decode("utf-8", "replace") for name in names if "/experimental/" not in name}
+    folders = _SUFFIX.get(package, (f"{package.replace('-', '_')}/",))
+    texts = {name: text for name, text in _sources(wheel) if name.startswith(folders) and "/experimental/" not in name}
     public = "\n".join(text for name, text in texts.items() if name.endswith("__init__.py"))
     for text in texts.values():
         if any(re.search(rf"(?:class|def) (?:{name}\b|_?\w*Config\b)", text) for name in wanted):
             for node in ast.parse(text).body:
-                if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                if isinstance(node, ast.ClassDef | ast.FunctionDef) and not _is_overload(node):
                     classes.setdefault(node.name, node)
     found = {}
     for name in wanted & classes.keys():
         if re.search(rf"\b{name}\b", public):
             found[name] = _signature(classes, name)
     return found
+
+
+def _is_overload(node: ast.ClassDef | ast.FunctionDef) -> bool:
+    return any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list)
 
 
 def _signature(classes: dict[str, ast.ClassDef | ast.FunctionDef], name: str) -> Signature:
@@ -127,7 +162,7 @@ def _of_function(node: ast.FunctionDef, signature: Signature) -> None:
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call) and "deprecate" in ast.unparse(decorator.func):
             literals = [arg.value for arg in decorator.args if isinstance(arg, ast.Constant)]
-            texts = [text for text in literals if isinstance(text, str)]
+            texts = [text for text in literals if isinstance(text, str) and text.isidentifier()]
             words = {word.arg: word.value for word in decorator.keywords}
             older = [texts[0]] if texts else []
             if isinstance(listed := words.get("deprecated_args"), ast.List | ast.Set | ast.Tuple):
@@ -144,7 +179,8 @@ def _default(node: ast.expr | None) -> str:
     if isinstance(node, ast.Call):  # dataclasses.field
         node = next((word.value for word in node.keywords if word.arg == "default"), None)
     try:
-        return repr(ast.literal_eval(node)) if node is not None else ""
+        literal = ast.literal_eval(node) if node is not None else ...
+        return "" if literal is ... else repr(literal)
     except ValueError:
         return ""
 
@@ -153,8 +189,16 @@ def rows(folder: Path) -> tuple[list[list[str]], list[str]]:
     """One row for each span of releases in which an argument has one default; and the releases that were read."""
     table: list[list[str]] = []
     read: list[str] = []
+    lines = PAGE.read_text("utf-8").splitlines()
+    heads = [line.removeprefix("# ") for line in lines if line.startswith("# ")]
+    previous = list(csv.DictReader(line for line in lines if not line.startswith("#")))
     for package, names in CALLABLES.items():
-        found = folder.glob(f"{package}-*.whl")
+        pattern = package.replace("-", "_")
+        found = [*folder.glob(f"{pattern}-*.whl"), *folder.glob(f"{pattern}-*.tar.gz")]
+        if not found:
+            table += [list(row.values()) for row in previous if row["callable"].startswith(f"{package}.")]
+            read += [line for line in heads if line.startswith(f"{package} ")]
+            continue
         wheels = sorted(((*release_of(path), path) for path in found), key=lambda row: row[1])
         by_release = {text: signatures(path, package) for _, _, text, path in wheels}
         releases = list(by_release)
@@ -164,13 +208,16 @@ def rows(folder: Path) -> tuple[list[list[str]], list[str]]:
             arguments = {"": ""} | {key: "" for found in several if found is not None for key in found.arguments}
             instead = {old: new for found in several if found is not None for old, new in found.instead.items()}
             base = next((found.base for found in several if found is not None and found.base), "")
+            together: dict[tuple[str, ...], list[str]] = {}
             for argument in arguments:
                 present = [_present(one, argument) for one in several]
                 for start, stop, default in _spans(present):
                     since = releases[start] if start else ""
                     until = releases[stop] if stop < len(releases) else ""
                     extra = base if not argument else instead.get(argument, "")
-                    table.append([f"{package}.{name}", argument, since, until, default, extra])
+                    alone = "" if argument else "itself"
+                    together.setdefault((since, until, default, extra, alone), []).append(argument)
+            table += [[f"{package}.{name}", " ".join(alike), *key[:4]] for key, alike in together.items()]
     return table, read
 
 
@@ -200,10 +247,11 @@ def main() -> int:
         file.write("# Arguments of trainers by release. Written by scripts/trainer_arguments.py from wheels of:\n")
         file.write("".join(f"# {line}\n" for line in read))
         file.write(
-            "# since: the first release with it, empty if the oldest one has it; until: the first one without.\n"
+            "# arguments: those with this default in these releases; since: the first release with them, empty if the\n"
+            "# oldest one has them; until: the first one without.\n"
         )
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["callable", "argument", "since", "until", "default", "instead"])
+        writer.writerow(["callable", "arguments", "since", "until", "default", "instead"])
         writer.writerows(table)
     print(f"{len(table)} rows")
     return 0

@@ -161,7 +161,7 @@ class Case:
         return self.configuration.span
 
 
-_JOBS = ("estimator", "model trainer", "request", "manifest")
+_JOBS = ("estimator", "model trainer", "remote", "request", "manifest")
 _MOST_JOBS = 100
 """Jobs of one text that are checked."""
 _MOST_PARAMETERS = 500
@@ -186,7 +186,7 @@ class Terms:
             alone = configuration.form == "parameters" and not configuration.settings
             if self.library is not None and (configuration.library is None or alone):
                 configuration.library = self.library
-        siblings = Siblings(document.source.file)
+        siblings = Siblings(document.source.file, document.source)
         scripts = {id(job): read_job(job, siblings) for job in configurations if job.form in _JOBS}
         # A notebook often trains first without the libraries: that job is no defect.
         jobs = [(job, get_library(job.library)) for job in configurations if job.library]
@@ -250,8 +250,6 @@ def read_configurations(
             f"The job is started by the command {command[0]}, which is not read: paste the manifest or the recipe that"
             " the command submits."
         )
-    if "sagemaker.remote_function" in document.source.text:
-        raise AdvisorError("A function with @remote is a job that is not read: paste it as an estimator or a request.")
     if cell.stopped is not None:
         line, why = cell.stopped
         raise AdvisorError(

@@ -18,6 +18,7 @@ from smp_advisor.estimators.manifests import configuration_of_manifest, table_of
 from smp_advisor.estimators.sagemaker_jobs import (
     ESTIMATORS,
     configuration_of_estimator,
+    configuration_of_remote,
     configuration_of_request,
     configuration_of_trainer,
     looks_like_request,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from smp_advisor.review.reading.values import Function, Value
 
 _JSON_NAMES = {"true": True, "false": False, "null": None}
-_MAKERS = ("PyTorch", "TensorFlow", "HuggingFace", "Estimator", "ModelTrainer", "create_training_job")
+_MAKERS = ("PyTorch", "TensorFlow", "HuggingFace", "Estimator", "ModelTrainer", "create_training_job", "remote")
 """Calls that configure a job. If the cell runs none, its uncalled functions are read too."""
 
 
@@ -98,6 +99,8 @@ def configurations_of_cell(cell: Cell) -> list[Configuration]:
             configurations.append(configuration_of_estimator(call.called, call.passed, sure=call.sure))
         elif call.called == "ModelTrainer":
             configurations.append(configuration_of_trainer(call, _started(cell, call)))
+        elif call.called == "remote" and call.name.startswith("sagemaker."):
+            configurations.append(configuration_of_remote(call))
         elif call.called.lower() == "hyperpodpytorchjob":
             configurations.append(configuration_of_manifest(table_of_call(call.passed)))
         elif call.called == "create_training_job":

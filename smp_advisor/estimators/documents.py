@@ -44,6 +44,8 @@ class Siblings:
     """Files near the one that was checked; none for pasted text."""
 
     file: Path | None
+    text: Source | None = None
+    """The checked text itself."""
 
     def complete(self) -> bool:
         """Whether the files that the text names are here before it runs, as far as its code shows."""

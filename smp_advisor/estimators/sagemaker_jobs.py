@@ -192,6 +192,24 @@ def _image(configuration: Configuration, call: Mapping) -> str | None:
     return read_image(configuration)
 
 
+def configuration_of_remote(decorator: Call) -> Configuration:
+    """Read ``@remote(...)``, whose job runs the function below it: the text is its own script."""
+    call = decorator.passed
+    configuration = Configuration("remote", "@remote(...)", call.span, sure=decorator.sure)
+    configuration.tables["estimator"] = call
+    for key in ("instance_type", "instance_count", "image_uri"):
+        configuration.take(call, key)
+    configuration.take(call, "nproc_per_node", "processes_per_host")
+    configuration.take(call, "use_torchrun", "torch_distributed")
+    configuration.take(call, "use_mpirun", "mpi")
+    if "instance_type" not in call.entries:
+        configuration.gaps.append(Gap("instance_type", "it is in the SDK's config.yaml", call.span))
+    configuration.library = choose_library(
+        configuration, configuration.get("framework_version"), read_image(configuration)
+    )
+    return configuration
+
+
 def looks_like_request(table: Mapping) -> bool:
     if inner_table(table, "CreateTrainingJob") is not None:
         return True

@@ -257,7 +257,7 @@ class _Reader:
             ),
             checkpoints=self._checkpoints(),
             trains=bool(trains or instances),
-            settings=self._settings(batch),
+            settings=self._settings(batch, parses=parses),
             batch=batch,
             unset=(parses or bool(self.makers))
             and not any(maker.gives(name) for maker in self.makers for name in BATCH),
@@ -276,14 +276,14 @@ class _Reader:
         ]
         return passed_values[0] if len(set(passed_values)) == 1 and type(passed_values[0]) is int else None
 
-    def _settings(self, batch: int | None) -> dict[str, Any]:
+    def _settings(self, batch: int | None, *, parses: bool) -> dict[str, Any]:
         """Values that arrive in TrainingArguments, above defaults of options, of parameters and of dataclasses."""
         settings = dict(self._defaults())
         if re.search(r"\.load_in_4bit\b", self.text):
             settings.setdefault("load_in_4bit", False)  # an option of TRL's ModelConfig
         settings = {name: value for name, value in settings.items() if name in READ and name not in self.unused}
         batch = batch or next((settings[name] for name in BATCH if settings.get(name) is not None), None)
-        batch = batch or self._batch([] if self.ending("Trainer") else self.named("DataLoader"))
+        batch = batch or self._batch([] if self.makers or parses else self.named("DataLoader"))
         for maker in self.makers:
             settings |= {name: self.known(maker.argument(name)) for name in READ if maker.argument(name) is not None}
         for call in [*self.named("Accelerator"), *self.ending("Trainer", "Fabric")]:
@@ -326,7 +326,7 @@ class _Reader:
             or any(passed(self.context, maker, name) is True for maker in self.makers for name in CHECKPOINTING)
         )
 
-    def _strategy(self) -> tuple[Strategy | None, str]:
+    def _strategy(self) -> tuple[Strategy | None, str]:  # noqa: C901 - a list of cases
         """The strategy in the code, or the file with DeepSpeed's configuration; None and nothing without one."""
         if self.named("fully_shard"):
             offloads = any(call.argument("offload_policy") is not None for call in self.named("fully_shard"))
@@ -346,6 +346,9 @@ class _Reader:
             if version == 2:
                 return fully_sharded("full_shard", offloads=offloads, name="FSDP2"), ""
             return self._sharded([plugin.argument("sharding_strategy", 0)], offloads=offloads), ""
+        for call in self.named("from_pretrained"):
+            if (at_load := self._at_load(call)) is not None:
+                return at_load, ""
         for call in self.ending("Trainer", "Fabric"):
             if call.argument("strategy") is not None and (strategy := self._of_lightning(call)) is not None:
                 return strategy, ""
@@ -376,6 +379,17 @@ class _Reader:
             return undescribed("DeepSpeed", f"its configuration is in the file {text[:80]!r}: paste that file"), text
         if maker.called == "initialize":
             return undescribed("DeepSpeed", "its configuration is in another file: paste that file"), ""
+        return None
+
+    def _at_load(self, call: Call) -> Strategy | None:
+        """The division of a model by transformers itself, when it is loaded."""
+        sizes = [config.argument for config in makers(call.argument("distributed_config"))]
+        if any(self.known(size("fsdp_size")) and not (size("tp_size") or size("tp_plan")) for size in sizes):
+            several = any((self.known(size("dp_replicate_size")) or 1) > 1 for size in sizes)
+            offloads = any(self.known(size("fsdp_cpu_offload")) is True for size in sizes)
+            return fully_sharded("hybrid_shard" if several else "full_shard", offloads=offloads, name="FSDP2")
+        if sizes or self.known(call.argument("tp_plan")) or self.known(call.argument("tp_size")):
+            return undescribed("Tensor parallelism of transformers", "no library here has it as a plan")
         return None
 
     def _of_lightning(self, call: Call) -> Strategy | None:

@@ -132,6 +132,8 @@ def terms_of(configuration: Configuration) -> JobTerms:
     elif configuration.form == "estimator":
         call = configuration.tables["estimator"]
         terms |= _of_estimator(call) | {"launched": _launched_by_estimator(configuration, call)}
+    elif configuration.form == "remote":
+        terms["launched"] = bool(configuration.get("torch_distributed") or configuration.get("mpi"))
     elif configuration.form == "model trainer":
         launched = True if configuration.get("driver") else None
         terms |= _of_trainer(configuration.tables["estimator"]) | {"launched": launched}

@@ -137,7 +137,7 @@ def _read_command(  # noqa: C901 - a list of cases
         words = [
             *((word, replace(setting, key=shell)) for word in _words_of_shell(lines)),
             *words,
-        ]  # before unused_names
+        ]  # before others
     _take_options(configuration, siblings, [str(setting.value) for setting in started])
     strategy, option = None, ""
     configuration.settings["starts"] = Setting(any("launch" in word or "torchrun" in word for word, _ in words))
@@ -250,6 +250,8 @@ def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
 
 def _source(configuration: Configuration, siblings: Siblings) -> Source | None:
     """The Python file that the job starts, if it is here."""
+    if configuration.form == "remote":
+        return siblings.text
     packages, entry = (configuration.settings.get(name) for name in ("requirements", "entry_point"))
     if packages is not None and str(packages.value).endswith(".txt"):
         _named(configuration, siblings, str(packages.value), packages)
@@ -370,7 +372,7 @@ def _accumulated(configuration: Configuration) -> list[str]:
 
 
 def _defaults(configuration: Configuration, script: Script | None) -> list[str]:
-    """Set what the script sets and the text does not; a sentence for the batch size and one for the unused_names."""
+    """Set what the script sets and the text does not; a sentence for the batch size and one for the others."""
     values = configuration.hyperparameters
     unused_names = (
         [name for name in BATCH if name in values and digits_as_number(values[name].value) != script.batch]

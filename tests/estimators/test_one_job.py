@@ -205,6 +205,48 @@ CONFIGURED = BASES["estimator"].replace('"epochs": 3', '"config": "run.yaml"')
 RUN = "per_device_train_batch_size: 2\nfsdp: full_shard\nfsdp_config: {activation_checkpointing: true}\nbf16: true\n"
 
 
+REMOTE = """\
+from sagemaker.remote_function import remote
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+@remote(instance_type="ml.p4d.24xlarge", instance_count=2, use_torchrun=True)
+def train(name, batch=8, sharding=""):
+    model = AutoModelForCausalLM.from_pretrained(name)
+    arguments = TrainingArguments("o", bf16=True, per_device_train_batch_size=batch, fsdp=sharding)
+    Trainer(model=model, args=arguments, train_dataset=rows).train()
+
+train("Qwen/Qwen2.5-0.5B", batch=2, sharding="full_shard auto_wrap")
+"""
+WITH_OTHER_BATCH = BASES["estimator"].replace('"epochs": 3', '"train_batch_size": 64, "micro": 2')
+OTHER_BATCH = """
+from argparse import ArgumentParser
+from transformers import Trainer, TrainingArguments
+parser = ArgumentParser()
+parser.add_argument("--train_batch_size", type=int, default=8)
+parser.add_argument("--micro", type=int, default=1)
+args = parser.parse_args()
+steps = args.train_batch_size // args.micro
+arguments = TrainingArguments(
+    "o", bf16=True, per_device_train_batch_size=args.micro, gradient_accumulation_steps=steps, deepspeed="z.json"
+)
+Trainer(model=m, args=arguments).train()
+"""
+LIGHTNING = """
+import lightning
+from lightning.pytorch.strategies import FSDPStrategy
+from torch.utils.data import DataLoader
+strategy = FSDPStrategy(sharding_strategy="SHARD_GRAD_OP")
+trainer = lightning.Trainer(devices=8, strategy=strategy, precision="bf16-mixed")
+trainer.fit(Model(), DataLoader(rows, batch_size=3))
+"""
+PLUGIN = """
+from accelerate import Accelerator, DeepSpeedPlugin
+from torch.utils.data import DataLoader
+accelerator = Accelerator(mixed_precision="bf16", deepspeed_plugin=DeepSpeedPlugin(zero_stage=2))
+model, loader = accelerator.prepare(model, DataLoader(rows, batch_size=5))
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "text", "files", "plan"),
     [
@@ -216,8 +258,15 @@ RUN = "per_device_train_batch_size: 2\nfsdp: full_shard\nfsdp_config: {activatio
          {"library": "ddp", "batch_size": 8}),
         ("cell.py", CONFIGURED, {"train.py": OF_TRL, "run.yaml": RUN},
          {"library": "fsdp", "batch_size": 2, "activation_checkpointing": "each"}),
+        ("cell.py", REMOTE, {}, {"library": "fsdp", "batch_size": 2, "sharding_strategy": "full_shard"}),
+        ("cell.py", WITH_OTHER_BATCH, {"train.py": OTHER_BATCH, "z.json": '{"zero_optimization": {"stage": 3}}'},
+         {"library": "fsdp", "batch_size": 2, "sharding_strategy": "full_shard"}),
+        ("cell.py", BASES["estimator"], {"train.py": LIGHTNING},
+         {"library": "fsdp", "batch_size": 3, "sharding_strategy": "shard_grad_op", "precision": "bf16"}),
+        ("cell.py", BASES["estimator"], {"train.py": PLUGIN},
+         {"library": "fsdp", "batch_size": 5, "sharding_strategy": "shard_grad_op", "precision": "bf16"}),
     ],
-    ids=["Kubeflow", "HyperPod", "command", "shell", "configuration"],
+    ids=["Kubeflow", "HyperPod", "command", "shell", "configuration", "remote", "batch", "Lightning", "Accelerate"],
 )  # fmt: skip
 def test_the_plan_is_that_of_all_files_of_the_job(tmp_path: Path, name: str, text: str, files, plan) -> None:
     for path, content in ({name: text} | files).items():

@@ -57,8 +57,6 @@ def test_what_an_ellipsis_leaves_out_is_not_judged():
 
 
 def test_another_dictionary_with_parameters_is_none_of_a_job():
-    with pytest.raises(AdvisorError, match="function with @remote is a job that is not read"):
-        check_estimator("from sagemaker.remote_function import remote\n\n@remote(instance_type='x')\ndef f(): ...\n")
     with pytest.raises(AdvisorError, match="does not configure a training job"):
         check_estimator("payload = {'inputs': 'x', 'parameters': {'do_sample': True, 'top_p': 0.9}}\n")
 

@@ -165,9 +165,15 @@ def hardware(case: Case) -> Iterator[Hit]:
         yield case.hit("EST506", "version 3 only", "framework_version", framework=title, remedy=remedy)
 
 
+_OF_REMOTE = "Pass use_torchrun=True to @remote"
+
+
 def terms(case: Case) -> Iterator[Hit]:
     """EST511: terms that SageMaker refuses, or that do not fit together."""
     for fault in job_faults(terms_of(case.configuration)):
+        if fault.setting == "launched" and case.configuration.form == "remote":
+            yield case.hit("EST511", "no launcher", "instance_type", problem=fault.problem, remedy=_OF_REMOTE)
+            continue
         # The check of the library's launcher reports the missing one of SageMaker's own libraries.
         if fault.setting not in _HARDWARE and not (case.of_sagemaker and fault.setting == "launched"):
             variant = "term" if fault.severity == "error" else "no launcher"

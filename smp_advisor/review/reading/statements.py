@@ -194,8 +194,10 @@ def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
             leaving = execute(run, frame, block)
         paths.append((leaving, changes))
         if leaving in ("break", "return") and run.loops and _is_of_the_function(run, frame):
-            guard = Guard(node.test, test, holds)
-            run.trace.departures.append(Departure(frame.module, guard, run.loops[-1], run.order))
+            loop = run.loops[-1]
+            around = [guard for guard in run.guards if loop.lineno <= guard.test.lineno <= loop.end_lineno]  # type: ignore[attr-defined]
+            for guard in (Guard(node.test, test, holds), *around):
+                run.trace.departures.append(Departure(frame.module, guard, loop, run.order))
     body_leaves, orelse_leaves = (leaving is not None for leaving, _ in paths)
     if body_leaves != orelse_leaves:
         # The statements below run only after the branch that stays.

@@ -19,7 +19,7 @@ from smp_advisor.review.reading.module import changed, complete, diff
 from smp_advisor.review.reading.outside import LIBRARIES
 from smp_advisor.review.reading.source import cell_changes, read
 from smp_advisor.review.scripts.checks import judge
-from smp_advisor.review.scripts.checks.arguments import trainer_calls
+from smp_advisor.review.scripts.checks.arguments import released_calls
 from smp_advisor.review.scripts.checks.outputs import flags_of
 from smp_advisor.review.scripts.checks.parallel import ACCELERATORS, REPLICATING
 from smp_advisor.review.scripts.checks.sharding import FSDP
@@ -61,7 +61,7 @@ def coverage(context: Context) -> Coverage:
     names += ["Accelerate"] if _reached(context.trace.named(*ACCELERATORS)) else []
     names += ["Hugging Face Trainer"] if context.trainer else []
     names += ["Lightning (ranks, data, checkpoints)"] if lightning else []
-    packages = {name.partition(".")[0] for _, name in trainer_calls(context)} - {"lightning"}
+    packages = {name.partition(".")[0] for _, name in released_calls(context)} - {"lightning"}
     names += [f"arguments by release of {', '.join(sorted(packages))}"] if packages else []
     by_trainer = ("that of Trainer",) if context.trainer else ()
     optimizers = [

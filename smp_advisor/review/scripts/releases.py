@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import CONFIGURATION, read_bytes, rows, table
@@ -125,8 +126,12 @@ def _table() -> dict[str, dict[str, tuple[Row, ...]]]:
         until = release(line["until"]) if line["until"] else NEWEST
         default = ast.literal_eval(line["default"]) if line["default"] else ...
         row = Row(since, until, default, line["instead"])
-        rows_by_callable.setdefault(line["callable"], {}).setdefault(line["argument"], []).append(row)
-    return {name: {key: tuple(several) for key, several in table.items()} for name, table in rows_by_callable.items()}
+        for argument in line["arguments"].split(" "):
+            rows_by_callable.setdefault(line["callable"], {}).setdefault(argument, []).append(row)
+    return {
+        name: {key: tuple(sorted(several, key=attrgetter("since"))) for key, several in table.items()}
+        for name, table in rows_by_callable.items()
+    }
 
 
 @cache
@@ -139,7 +144,7 @@ def callable_of(name: str) -> str:
     if ".experimental." in name:
         return ""
     package, last = name.partition(".")[0], name.rpartition(".")[2]
-    package = "lightning" if package in ("pytorch_lightning", "lightning_fabric") else package
+    package = "lightning" if package in ("pytorch_lightning", "lightning_fabric") else package.replace("_", "-")
     return f"{package}.{last}" if f"{package}.{last}" in _table() else ""
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.review.reading.module import Module
-    from smp_advisor.review.reading.trace import Call, Guard
+    from smp_advisor.review.reading.trace import Call, Guard, Store
     from smp_advisor.review.reading.values import Value
 
 
@@ -70,7 +70,7 @@ def _frozen_before_wrapping(context: Context) -> Iterator[Hit]:
     for store in context.trace.stores if wraps and trains and not finds else ():
         frozen = store.node.attr == "requires_grad" and constant(store.value) is False
         for wrap in wraps if frozen else ():
-            if store.order > wrap.order and _is_parameter_of(store.owner, [wrap]):
+            if store.order > wrap.order and _is_parameter_of(store.owner, [wrap]) and not _freezes_all(store, wrap):
                 yield Hit(store.module, store.node, {"wrapper": "DistributedDataParallel"})
                 break
 
@@ -78,8 +78,17 @@ def _frozen_before_wrapping(context: Context) -> Iterator[Hit]:
         off = constant(call.argument("requires_grad", 0)) is False
         for wrap in wraps if off and call.reached else ():
             of_wrap = _is_part_of(call.receiver, [wrap]) or _is_parameter_of(call.receiver, [wrap])
-            if call.order > wrap.order and of_wrap:
+            if call.order > wrap.order and of_wrap and wrapped_by(call.receiver, [wrap]) is None:
                 yield Hit(call.module, call.node, {"wrapper": "DistributedDataParallel"})
+
+
+def _freezes_all(store: Store, wrap: Call) -> bool:
+    """Whether a loop freezes every parameter: a teacher, which no backward pass goes through."""
+    statement = store.module.parent(store.node)
+    loop = store.module.parent(statement) if statement is not None else None
+    makers_of_all = [part.call for part in derivation(store.owner) if isinstance(part, Result)]
+    every_parameter = any(call.method == "parameters" and wrapped_by(call.receiver, [wrap]) for call in makers_of_all)
+    return isinstance(loop, ast.For) and every_parameter
 
 
 def _is_part_of(owner: Value | None, wraps: list[Call]) -> bool:

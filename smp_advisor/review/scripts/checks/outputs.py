@@ -101,16 +101,25 @@ def in_model_folder(value: Value | None) -> bool:
     return False
 
 
+_KEPT = ("/opt/ml/checkpoints", "/opt/ml/input", "/fsx", "/efs", "/mnt", "s3:")
+"""Folders that outlive an interruption: the copied one, and file systems."""
+
+
 @check("SMP005")
 def _checkpoints_where_they_are_kept(context: Context) -> Iterator[Hit]:
+    texts = (module.source.text for module in context.trace.modules)
+    on_sagemaker = any(mark in text for text in texts for mark in ("/opt/ml/", "SM_MODEL_DIR", "SM_CHANNEL_"))
     for call in trainer_arguments(context):
         node = argument_node(call, "output_dir", 0)
         strategy = constant(call.argument("save_strategy"))
-        if strategy == "no" or call.unpacks or not in_model_folder(call.argument("output_dir", 0)):
+        if strategy == "no" or call.unpacks:
             continue
-        if not call.gives("save_steps") and strategy not in ("steps", "epoch"):
-            continue
-        yield Hit(call.module, node or call.node)
+        if not in_model_folder(call.argument("output_dir", 0)):
+            folder = constant(call.argument("output_dir", 0))
+            if isinstance(folder, str) and not folder.startswith(_KEPT) and on_sagemaker and _resumes(context):
+                yield Hit(call.module, node or call.node, {"folder": folder}, variant="elsewhere")
+        elif call.gives("save_steps") or strategy in ("steps", "epoch"):
+            yield Hit(call.module, node or call.node)
 
 
 @check("SMP006")

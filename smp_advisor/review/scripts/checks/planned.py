@@ -11,7 +11,7 @@ from smp_advisor.core.files import CONFIGURATION, read_bytes, table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.reading.module import replace
 from smp_advisor.review.reading.values import Collection, Constant, Mapping, Member, options
-from smp_advisor.review.scripts.checks.parallel import reached_accelerators
+from smp_advisor.review.scripts.checks.parallel import REPLICATING, reached_accelerators
 from smp_advisor.review.scripts.checks.sharding import FSDP, shards
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
@@ -234,6 +234,25 @@ def _class_of_the_model(context: Context) -> Iterator[Hit]:
 _SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
+@check("TRN739")
+def _divided_at_load(context: Context) -> Iterator[Hit]:
+    """Tensor parallelism of transformers, next to another division of the model."""
+    replicates = [call for call in context.trace.named(*REPLICATING, *FSDP) if call.reached]
+    for call in context.trace.methods("from_pretrained"):
+        plan = call.argument("tp_plan") or call.argument("tp_size") or call.argument("distributed_config")
+        if not call.reached or plan is None or (isinstance(plan, Constant) and plan.value in (None, 1)):
+            continue
+        standalone = call.argument("distributed_config") is None or plan is not call.argument("distributed_config")
+        if standalone and call.argument("distributed_config") is not None:
+            yield Hit(call.module, call.node, variant="twice")
+        elif standalone and call.argument("device_map") is not None:
+            yield Hit(call.module, argument_node(call, "device_map") or call.node, variant="device_map")
+        elif standalone and replicates:
+            yield Hit(call.module, replicates[0].node, variant="wrapped")
+        else:
+            context.leave_open(call.module, call.node, "how transformers divides the model (tensor parallelism)")
+
+
 @check("TRN713")
 def _one_device_per_process(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods("from_pretrained") if _shards(context) else ():
@@ -269,6 +288,7 @@ def _saved_from_all_shards(context: Context) -> Iterator[Hit]:
         if call.reached and unwrapped and not call.gives("state_dict"):
             yield Hit(call.module, call.node)
     sharded = any(constant(option) for call in trainer_arguments(context) for option in options(call.argument("fsdp")))
+    sharded = sharded and not context.trace.methods("set_state_dict_type")
     for call in context.trace.methods("save_pretrained") if sharded else ():
         owner = call.receiver if isinstance(call.receiver, Member) else None
         if owner is None or not call.reached or owner.name not in ("model", "model_wrapped"):

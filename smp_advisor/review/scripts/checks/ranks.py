@@ -249,6 +249,44 @@ def _of_batches(context: Context, value: Value | None) -> bool:
     return of_own_batches(context, value, lambda call: call in divided or not loops.isdisjoint(call.loops))
 
 
+@check("TRN738")
+def _monitored_by_every_rank(context: Context) -> Iterator[Hit]:
+    """A checkpoint or an early end that depends on the loss of one rank's part of the data."""
+    calls = [call for call in context.trace.calls if call.reached and call.name.startswith(_LIGHTNING)]
+    several = any(
+        call.called == "Trainer"
+        and (call.gives("strategy") or call.gives("num_nodes"))
+        and constant(call.argument("devices")) not in (1, "1")
+        for call in calls
+    )
+    monitored = {
+        constant(call.argument("monitor", 0 if call.called == "EarlyStopping" else 1)): call
+        for call in calls
+        if call.called in ("ModelCheckpoint", "EarlyStopping")
+    }
+    visited: set[ast.AST] = set()
+    for log in context.trace.methods("log") if several else ():
+        name, together = constant(log.argument("name", 0)), constant(log.argument("sync_dist"))
+        decides = monitored.get(name) if isinstance(name, str) else None
+        if (
+            decides is None
+            or together is True
+            or log.unpacks
+            or log.node in visited
+            or owner_kind(log.receiver) != "module"
+        ):
+            continue
+        visited.add(log.node)
+        parts = [part.call for part in derivation(log.argument("value", 1)) if isinstance(part, Result)]
+        of_loss = any(part.name.startswith(("torch.nn.", "torch.mean")) for part in parts)
+        if of_loss and not any(part.name.startswith("torchmetrics.") or part.called in _REDUCED for part in parts):
+            yield Hit(log.module, log.node, {"metric": name, "call": decides.called})
+
+
+_LIGHTNING = ("lightning.", "pytorch_lightning.")
+_REDUCED = ("compute", "all_gather", "all_reduce", "reduce", "gather")
+
+
 @check("DDP613")
 def _written_before_it_is_read(context: Context) -> Iterator[Hit]:
     met = comparison(context)
