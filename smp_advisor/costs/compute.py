@@ -229,17 +229,20 @@ def head_seconds(
 
 
 @lru_cache(maxsize=256)
-def model_flops_per_sample(model: Model, sequence_length: int) -> float:
+def model_flops_per_sample(model: Model, sequence_length: int, *, computed: bool = False) -> float:
     """Model FLOPs of one training sample: 6 per matrix parameter and token plus 12 a d s per attention and token.
 
     Recomputation is not counted (the convention of PaLM, arXiv 2204.02311, appendix B). Attention counts the full
-    square.
+    square, or with `computed` the part that a kernel cannot leave out.
     """
     forward = 0.0
     for group in model.groups:
         block = group.block
         scores = sum(
-            2 * a.heads * a.head_dim * a.query_share * a.keys_per_query(sequence_length) for a in block.attentions
+            2
+            * (a.heads * a.head_dim * a.query_share)
+            * (a.pairs_per_query(sequence_length) if computed else a.keys_per_query(sequence_length))
+            for a in block.attentions
         )
         # Half of the backward pass computes gradients of weights. Frozen weights have none.
         products = sum(m.flops_per_token for m in block.matmuls) * (2 / 3 if block.adapter_parameters else 1)

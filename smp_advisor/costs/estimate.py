@@ -163,7 +163,8 @@ class Estimate:
     days: float | None
     """Elapsed days to train on `Job.tokens`; None if they are not set."""
     step_factors: tuple[float, float]
-    """Factors of the predicted step time between which 95 % of published runs are, for a step with these parts."""
+    """Factors of the predicted step time between which 95 % of published runs are, for a step with these parts; the
+    lower end is cut at the peak of the GPUs."""
     assumptions: tuple[str, ...]
     """Assumptions of the figures that no source confirms, one sentence each."""
 
@@ -208,8 +209,9 @@ class Estimate:
 
     @property
     def mfu_range(self) -> tuple[float, float]:
-        """95 % prediction interval of the utilization."""
-        return self._of_rate(self.mfu)
+        """95 % prediction interval of the utilization, at most 1."""
+        low, high = self._of_rate(self.mfu)
+        return low, max(min(high, 1.0), self.mfu)
 
     @property
     def days_range(self) -> tuple[float, float] | None:

@@ -23,6 +23,7 @@ from smp_advisor.costs.constants import are_overridden, constant, peak_flops
 from smp_advisor.costs.distinct import Distinct, distinct_memory, held, one
 from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, Phase, StageMemory, StepTime
+from smp_advisor.costs.kernels import MOST_OF_PEAK
 from smp_advisor.costs.learned import LearnedMemory, learned_seconds, unmeasured_share
 from smp_advisor.costs.memory import (
     host_bytes,
@@ -335,6 +336,10 @@ def _estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     batch, sequence = global_batch_size(plan, cluster), model.sequence_length(job.sequence_length)
     step = time.total_seconds
     per_gpu = model_flops_per_sample(model, sequence) * batch / step / cluster.gpus
+    # No interval is faster than the hardware.
+    least_flops = model_flops_per_sample(model, sequence, computed=True) * batch / cluster.gpus
+    fastest = least_flops / (peak_flops(instance, job, products_of_weights=True) * step)
+    factors = (max(factors[0], min(fastest / MOST_OF_PEAK, 1.0)), factors[1])
     steps = None if job.tokens is None else job.tokens / (batch * sequence)
     effective = effective_time(model, cluster, job, layout, step_seconds=step, steps=steps)
     return Estimate(

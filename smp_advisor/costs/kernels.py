@@ -140,11 +140,17 @@ def _relative(kernel: str, head_dim: int, *, causal: bool, of: str, length: int)
     return float(np.interp(np.log2(max(head_dim, 1)), np.log2(widths), rates)) / reference
 
 
+MOST_OF_PEAK = 0.95
+"""Share of the dense peak that no kernel exceeds."""
+
+
 def share_of_peak(kernel: Kernel, gpu: str, head_dim: int, length: int, *, causal: bool, of: Pass) -> Floats:
     name = f"{kernel.replace('-', '_')}_efficiency"
     if kernel == "flash-3" and not has_gpu_constant(name, gpu):
         kernel, name = "flash-2", "flash_2_efficiency"  # it exists for Hopper only
-    return minimum(gpu_constant(name, gpu) * _relative(kernel, head_dim, causal=causal, of=of, length=length), 0.95)
+    return minimum(
+        gpu_constant(name, gpu) * _relative(kernel, head_dim, causal=causal, of=of, length=length), MOST_OF_PEAK
+    )
 
 
 _LAUNCHES = {"separate": 10, "fused-softmax": 6, "fused": 2}
@@ -213,9 +219,7 @@ def _fused(
 ) -> AttentionSeconds:
     """Seconds of one fused kernel's arithmetic; five products for two in the backward pass (arXiv 2307.08691)."""
     keys = attention.keys_per_query(world.sequence_length)
-    # A causal kernel computes half of the square. A window limits it to a band.
-    reach = min(attention.window or keys, keys)
-    pairs = reach * (1 - reach / (2 * keys)) if attention.causal else float(reach)
+    reach, pairs = min(attention.window or keys, keys), attention.pairs_per_query(world.sequence_length)
     queries = attention.query_share * world.microbatch_tokens
     flops = 4 * attention.heads / layout.tensor_parallel_degree * attention.head_dim * queries * pairs
     peak = peak_flops(instance, job)

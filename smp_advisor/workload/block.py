@@ -129,6 +129,12 @@ class Attention:
         """Columns of the score matrix that eager attention materializes: full rows, as in PyTorch."""
         return max(round(sequence_length * self.key_share), 1)
 
+    def pairs_per_query(self, sequence_length: int) -> float:
+        """Scores of a query that a fused kernel computes: a causal one half of the square, with a window a band."""
+        keys = self.keys_per_query(sequence_length)
+        reach = min(self.window or keys, keys)
+        return reach * (1 - reach / (2 * keys)) if self.causal else float(reach)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavedActivations:

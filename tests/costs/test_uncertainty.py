@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from smp_advisor import Calibration, Cluster, Job, Model, Plan
-from smp_advisor.costs.constants import constant, constants, overriding
+from smp_advisor.costs.compute import model_flops_per_sample
+from smp_advisor.costs.constants import constant, constants, overriding, peak_flops
 from smp_advisor.costs.evaluate import estimate, seconds_columns
 from smp_advisor.costs.observation import observed
 from smp_advisor.costs.predictive import step_time_draws
@@ -153,3 +154,21 @@ def test_a_measured_run_of_the_same_plan_halves_the_interval_and_the_assumptions
     assert widths[1] <= 0.5 < widths[0]
     # Symmetric in logarithms.
     assert before.step_factors[0] * before.step_factors[1] == pytest.approx(1)
+
+
+def test_no_end_of_an_interval_is_faster_than_the_hardware() -> None:
+    """FLOPs that no kernel can leave out, at the peak of all GPUs, are a limit of every rate."""
+    cluster, plan = Cluster("ml.p5.48xlarge", 1), Plan(library="fsdp", batch_size=4, activation_checkpointing="each")
+    for length, fields in (
+        (2048, {}),
+        (65_536, {"attention_kernel": "flash-3"}),
+        (2048, {"attention_kernel": "cudnn"}),
+    ):
+        job = Job(sequence_length=length, precision="bf16", attention="fused", **fields)
+        model = Model.from_shape(layers=2, hidden=16_384, heads=128, vocab=32_000, family="llama")
+        value = estimate(model, cluster, job, plan)
+        assert value.mfu <= value.mfu_range[1] <= 1
+        shortest = value.step_seconds_range[0]
+        computed = model_flops_per_sample(model, length, computed=True) * value.global_batch_size
+        assert computed / shortest <= 0.951 * 8 * peak_flops(cluster.instance, job)
+        assert value.tokens_per_second_range[1] == pytest.approx(value.tokens_per_step / shortest)

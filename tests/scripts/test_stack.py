@@ -34,7 +34,26 @@ ARGUMENTS = "from transformers import TrainingArguments\narguments = TrainingArg
             ("import torch\n" + LOAD.format("") + f"f = torch.compile({what})\n", "hf-sdpa")
             for what in ("optimizer.step", "lambda: optimizer.step()", "torch.nn.functional.cross_entropy", "loss_fn")
         ),
-        ("import torch\n" + LOAD.format("") + "f = torch.compile(train_step)\n", "torch-compile"),
+        *(
+            ("import torch\n" + LOAD.format("") + text, "hf-sdpa")
+            for text in (
+                "ce = torch.nn.CrossEntropyLoss()\nce = torch.compile(ce)\n",
+                "criterion.compile()\n",
+                "model.lm_head = torch.compile(model.lm_head)\n",
+                "teacher = torch.compile(teacher)\n",
+                "@torch.compile(dynamic=True)\ndef gelu(x):\n    return x / 2\n",
+                "class L(torch.nn.Module):\n    def forward(self, x):\n        return x\nf = torch.compile(L())\n",
+            )
+        ),
+        *(
+            ("import torch\n" + LOAD.format("") + text, "torch-compile")
+            for text in (
+                "f = torch.compile(train_step)\n",
+                "f = torch.compile(lambda batch: model(batch).loss)\n",
+                "@torch.compile\ndef train(batch):\n    return model(batch)\n",
+                "for layer in model.model.layers:\n    layer.compile()\n",
+            )
+        ),
         (ARGUMENTS.format("torch_compile=True"), "torch-compile"),
         (ARGUMENTS.format("use_liger_kernel=True"), "liger"),
         (ARGUMENTS.format("torch_compile=False"), "hf-sdpa"),

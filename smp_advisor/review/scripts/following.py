@@ -15,7 +15,7 @@ from smp_advisor.libraries.library import LIBRARIES, get_library
 from smp_advisor.review.reading.following import follow as read_through
 from smp_advisor.review.reading.run import TooLongError
 from smp_advisor.review.reading.source import read
-from smp_advisor.review.reading.values import Argument, Constant, options
+from smp_advisor.review.reading.values import Argument, Class, Constant, External, Instance, Result, options
 from smp_advisor.review.scripts.conditions import BACK_ENDS
 from smp_advisor.review.scripts.context import Context, Libraries
 from smp_advisor.review.scripts.queries import is_optimizer
@@ -242,10 +242,8 @@ class _Evidence:
 def _evidence(trace: Trace) -> Iterator[_Evidence]:
     """All places, those first that decide over later ones: compilation, switches, packages, attention, optimizer."""
     data = _stacks()
-    methods = [call for call in trace.methods("compile") if not call.name and _compiles_module(call)]
-    compiled = [call for call in trace.named("torch.compile") if _compiles_model(call)]
-    for call in (*compiled, *([] if trace.imported("tensorflow", "keras") else methods)):
-        yield _Evidence(_place(call), "compiles the model", {"stack": "torch-compile"})
+    for line in _compiled(trace):
+        yield _Evidence(f"line {line}", "compiles the model", {"stack": "torch-compile"})
     for keyword, stack in data["switches"].items():
         yield from _switched(trace, keyword, {True: {"stack": stack}})
     for entry in data["packages"]:
@@ -304,21 +302,61 @@ def _value(argument: Value | None) -> tuple[Any, bool]:
 
 
 _PART_OF_A_STEP = re.compile(
-    r"step|zero_grad|(?:\w*_)?(?:loss|criterion|entropy|attention|attn|mask|optimizer|optim|update|norm)(?:_fn|_func)?",
+    r"step|zero_grad|gelu|rope|(?:apply_)?rotary\w*|embed\w*|clip\w*|(?:ref|reference|teacher)(?:_model)?|\w*(?:loss|norm)"
+    r"|(?:\w*_)?(?:head|loss|criterion|entropy|attention|attn|mask|optimizer|optim|update|norm)"
+    r"(?:_fn|_func|_function)?",
     re.IGNORECASE,
 )
-"""Names of what is compiled next to a model: an optimizer's step, a loss, a kernel of attention and its mask."""
+"""Names of what is compiled next to a model, or alone in it: an update, a loss, a kernel, a layer, another model."""
+_PART_OF_TORCH = re.compile(
+    r"torch\.nn\.(?:functional|utils|attention)\.|torch\.nn\.\w*(?:Loss|Norm|Embedding)$|torch\.optim\."
+)
+_MODEL = re.compile(r"(?:\w*_)?(?:model|net|network|module|transformer|backbone|unet|vit|forward)\d*", re.IGNORECASE)
 
 
-def _compiles_model(call: Call) -> bool:
-    """Whether the argument of ``torch.compile`` is a model, or a function that may call it."""
-    target = call.node.args[0] if call.node.args else None
+def _compiled(trace: Trace) -> Iterator[int]:
+    """Lines that compile a model, or a function that calls it."""
+    for call in trace.named("torch.compile"):
+        if call.node.args and _is_model(call.node.args[0], call.arguments[0] if call.arguments else None):
+            yield call.node.lineno
+    methods = [] if trace.imported("tensorflow", "keras") else trace.methods("compile")
+    for call in methods:
+        owner = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
+        if owner is not None and not call.name and _compiles_module(call) and _is_model(owner, call.receiver):
+            yield call.node.lineno
+    for decorated in (*trace.functions, *trace.classes):
+        for decorator in getattr(decorated.node, "decorator_list", ()):
+            name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            if name == "torch.compile" and (isinstance(decorated, Class) or _calls_model(decorated.node)):
+                yield decorator.lineno
+
+
+def _is_model(target: ast.expr, value: Value | None) -> bool:
+    """Whether what is compiled is a model, or a function that may call it."""
     if isinstance(target, ast.Lambda):
-        target = target.body
+        return _calls_model(target)
+    for option in options(value):
+        path = option.path if isinstance(option, External) else option.call.name if isinstance(option, Result) else ""
+        if _PART_OF_TORCH.match(path) or (isinstance(option, Instance) and _has_no_parts(option.cls)):
+            return False
     if isinstance(target, ast.Call):
         target = target.func
-    name = target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else ""
-    return _PART_OF_A_STEP.fullmatch(name) is None
+    return _PART_OF_A_STEP.fullmatch(_last_name(target)) is None
+
+
+def _calls_model(node: ast.AST) -> bool:
+    calls = (call.func for call in ast.walk(node) if isinstance(call, ast.Call))
+    return any(_MODEL.fullmatch(_last_name(function)) for function in calls)
+
+
+def _has_no_parts(cls: Class) -> bool:
+    """Whether a module has only a forward pass, as a loss has."""
+    of_torch = all(isinstance(base, External) and base.path == "torch.nn.Module" for base in cls.bases)
+    return of_torch and "__init__" not in cls.members
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _compiles_module(call: Call) -> bool:
