@@ -206,9 +206,6 @@ def _measured_seconds(row: Row, run: Run) -> float:
 
 
 def _fit(judged: Judged, row: Row, run: Run) -> None:
-    if row.text("recompute") == "selective":  # of how many blocks was not published: for the time, every second one
-        judged.skipped["fit"]["share of recomputed blocks not given"] += 1
-        return
     outcome = row.text("outcome")
     configurations = judged.ran_out if outcome == "oom" else judged.ran
     if run.identity not in configurations:

@@ -45,6 +45,10 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
     weighted = _unsaved_expert_elements(block, layout, job)
     replicated = element * (saved.replicated_elements - weighted) + saved.replicated_bytes + half
     divided = element * (split + unfused) + saved.split_bytes
+    if job.fp8 and stack_of(job, layout).divided.fp8_weight_bytes and not block.adapter_parameters:
+        # Transformer Engine keeps inputs for the gradients of weights in fp8 (``Linear``, ``save_for_backward``).
+        replicated = replicated - (element - 1) * saved.weight_replicated_elements
+        divided = divided - (element - 1) * saved.weight_split_elements
     total = (replicated / where(layout.sequence_parallel, tp, 1) + divided / tp) * world.microbatch_tokens
     eager = element * saved.eager_split_elements * world.microbatch_tokens
     if job.attention == "eager":
