@@ -201,6 +201,7 @@ def _add_others(verb: Callable[..., argparse.ArgumentParser]) -> None:
     rehearse.add_argument("--data", action="append", default=[], metavar="CHANNEL=FOLDER", help="data; repeatable")
     rehearse.add_argument("--processes", type=int, default=2, help="processes, each with a GPU of its own; default 2")
     rehearse.add_argument("--compare", metavar="FILE", help="another version of the script to compare with")
+    rehearse.add_argument("--environment", metavar="FOLDER", help="environment with the image's versions that runs it")
     rehearse.add_argument(
         "--allow-unconfined", action="store_true", help="run it although this system cannot keep it from your files"
     )

@@ -68,6 +68,9 @@ def _options_of_rehearsals(magic: Any) -> Any:
             help="Use the advisor displayed last; without a script, rehearse its plan.",
         ),
         argument("--compare", help="Another version of the script, to compare both."),
+        argument(
+            "--environment", help="Folder of an environment with the versions of the image, which runs the script."
+        ),
         argument("--name", default="train.py", help="Name of the script in a cell; default train.py."),
         argument("--source-dir", help="Folder to copy along with the script in a cell."),
     )
@@ -214,7 +217,7 @@ class ProfileMagics(Magics):
             "processes": value_of(arguments, "processes") or 2,
             "data": named_texts(arguments.channel, "--channel") or None,
             "compare": None if arguments.compare is None else Path(arguments.compare),
-            "steps": value_of(arguments, "steps"),
+            "environment": arguments.environment, "steps": value_of(arguments, "steps"),
             "on_line": progress.add_line, "on_progress": progress.update,
         }  # fmt: skip
         try:

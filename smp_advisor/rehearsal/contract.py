@@ -7,19 +7,22 @@ Version 2 follows the `sagemaker-training` toolkit of the containers (5.1.4: `ma
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
 FOLDERS = ("input/config", "input/data", "model", "output/data", "output/intermediate", "checkpoints")
 _LOG_LEVEL = 20
+_MOST_FOLDERS = 500
+"""Folders of a channel that the script can write in; deeper ones are links to what is shown read-only."""
 _GROUP = "homogeneousCluster"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -37,11 +40,18 @@ class Job:
     launches: bool = True
     """Whether a launcher starts one process per GPU; otherwise one process without ranks starts."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    channels: Mapping[str, str] = field(default_factory=dict)
+    """Input mode by channel that the job names. ``File`` copies a channel to the disk of the job, where the script may
+    add files; ``FastFile`` mounts it read-only."""
     input_mode: str = "File"
-    """``FastFile`` reads objects when they are opened: the channels are read-only folders in both forms."""
+    """Mode of channels that are given as data only."""
     keeps_checkpoints: bool = False
     """Whether the job syncs ``/opt/ml/checkpoints``."""
     is_given: bool = False
+
+    def mode(self, channel: str) -> str:
+        """Input mode of a channel."""
+        return self.channels.get(channel, self.input_mode)
 
     def words(self) -> list[str]:
         """Arguments of the script."""
@@ -75,20 +85,37 @@ def unexportable(hyperparameters: Mapping[str, Any], sdk: int) -> list[str]:
     return [n for n in hyperparameters if sdk == 3 and not _VARIABLE.match(f"SM_HP_{n.upper().replace('-', '_')}")]
 
 
-def make_folders(base: Path, job: Job, channels: Mapping[str, Path], hosts: int) -> None:
-    """Make ``/opt/ml`` with its configuration files; channels become links to what is shown read-only."""
+def make_folders(base: Path, job: Job, channels: Mapping[str, Path | None], hosts: int) -> None:
+    """Make ``/opt/ml`` with its configuration files, and the channels from what is shown read-only; None is empty."""
     for part in FOLDERS:
         (base / part).mkdir(parents=True, exist_ok=True)
     for name, place in channels.items():
-        (base / "input/data" / name).symlink_to(place)
+        _make_channel(base / "input/data" / name, place, job.mode(name))
     files = {
         # The SDK encodes every hyperparameter as JSON text, and the toolkit decodes it.
         "hyperparameters.json": {key: json.dumps(value) for key, value in job.hyperparameters.items()},
-        "inputdataconfig.json": {name: {"TrainingInputMode": job.input_mode} for name in channels},
+        "inputdataconfig.json": {name: {"TrainingInputMode": job.mode(name)} for name in channels},
         "resourceconfig.json": _resources(0, hosts),
     }
     for file, content in files.items():
         (base / "input/config" / file).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _make_channel(target: Path, place: Path | None, mode: str) -> None:
+    """A folder with a link per file, or a link to the mount."""
+    if place is not None and mode != "File":
+        target.symlink_to(place)
+        return
+    target.mkdir()
+    for number, (folder, folders, files) in enumerate(os.walk(place) if place is not None else ()):
+        own = target / os.path.relpath(folder, place)
+        names = files if number < _MOST_FOLDERS else [*files, *folders]
+        for name in names:
+            (own / name).symlink_to(Path(folder, name))
+        if number >= _MOST_FOLDERS:
+            folders.clear()
+        for name in folders:
+            (own / name).mkdir()
 
 
 def _resources(host: int, hosts: int) -> dict[str, Any]:
@@ -108,7 +135,7 @@ _OF_TOOLKIT = (
 
 
 def variables(
-    base: Path, job: Job, entry: str, channels: Mapping[str, Path], *, host: int, hosts: int, gpus: int
+    base: Path, job: Job, entry: str, channels: Iterable[str], *, host: int, hosts: int, gpus: int
 ) -> dict[str, str]:
     """Environment variables of the script, without those of its launcher."""
     options = {key: value for key, value in job.hyperparameters.items() if not key.startswith("sagemaker_")}
@@ -120,7 +147,7 @@ def variables(
     places = {name: str(base / "input/data" / name) for name in channels}
     resources = _resources(host, hosts)
     names = resources["hosts"]
-    inputs = {name: {"TrainingInputMode": job.input_mode} for name in channels}
+    inputs = {name: {"TrainingInputMode": job.mode(name)} for name in places}
     shared: dict[str, Any] = {
         "hosts": names, "current_host": names[host], "current_instance_type": "local",
         "network_interface_name": "lo", "num_cpus": 2, "num_gpus": gpus, "num_neurons": 0, "log_level": _LOG_LEVEL,

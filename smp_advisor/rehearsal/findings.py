@@ -58,6 +58,10 @@ def not_rehearsed(stage: Stage) -> str:
         return f"a stand-in failed ({error['name']}: {error['text'][:120]})"
     if error["imports"] and not error["text"].startswith("cannot import name"):
         return f"a library does not import here ({error['name']}: {error['text'][:120]})"
+    empty = events(stage, failure[0], "empty channel")
+    if empty and error["update"] == 0:
+        name = empty[0]["name"]
+        return f"the channel {name} is empty here: pass data={{{name!r}: folder}} ({error['text'][:80]})"
     rows = [e["what"] for e in events(stage, failure[0], "stand-in") if e["what"].startswith("data set ")]
     names_column = re.search(r"column|features|KeyError|^'\w+'$", error["text"] + error["name"])
     if rows and names_column and error["update"] == 0 and error["name"] in ("KeyError", "ValueError"):
@@ -73,10 +77,10 @@ def failures(stage: Stage) -> Iterator[Observed]:
         and bool(_LOST_PEER.search(failure[1]["text"]))
         and failure[1]["name"] not in ("ValueError", "KeyError")
     )
-    refused = events(stage, 0, "refused arguments")
-    if refused:
-        words = " ".join(refused[0]["given"])
-        yield Observed(kind="arguments", text=f"the script's parser refuses {words!r}", stage=stage["name"])
+    refusal = _refusal(stage)
+    if refusal:
+        text = f"the script's parser refuses what the job passes: {refusal}"
+        yield Observed(kind="arguments", text=text, stage=stage["name"])
     elif failure is not None and not lost:
         rank, error = failure
         failing = {r for r in ranks_of(stage) for e in events(stage, r, "error") if e["name"] == error["name"]}
@@ -94,7 +98,7 @@ def failures(stage: Stage) -> Iterator[Observed]:
             kind="order", text=f"rank {rank} loses its peer, which has ended or is elsewhere: {error['text'][:120]}",
             site=error["site"], stage=stage["name"],
         )  # fmt: skip
-    elif failure is None and not verdict and not refused:
+    elif failure is None and not verdict:
         for rank in ranks_of(stage):
             end = stage["ranks"][rank]["end"]
             if end not in (0, None) and not events(stage, rank, "killed"):
@@ -103,12 +107,26 @@ def failures(stage: Stage) -> Iterator[Observed]:
                 return
 
 
-def bad_batch(stage: Stage) -> Iterator[Observed]:
-    """A batch after which ranks part; a script that ends on every rank at the same line has decided to."""
+def _refusal(stage: Stage) -> str:
+    """The sentence with which a parser of arguments ends the script; empty if none does."""
+    failure = first_error(stage)
+    if failure is None:
+        return ""
+    rank, error = failure
+    if error["name"] == "ValueError" and "arguments are not used" in error["text"]:  # by HfArgumentParser
+        return str(error["text"][:200])
+    if (error["name"], error["text"], error["update"]) != ("SystemExit", "2", 0):
+        return ""
+    lines = [line for line in stage["ranks"][rank]["log"] if re.match(r"(?:\S+: )?error: ", line, re.IGNORECASE)]
+    return str(lines[-1][:200]) if lines else "it ends with status 2"
+
+
+def parted(stage: Stage, kind: str) -> Iterator[Observed]:
+    """A provocation after which ranks part; a script that ends on every rank at the same line has decided to."""
     errors = [events(stage, rank, "error")[-1:] for rank in ranks_of(stage)]
     if all(errors) and len({(error[0]["name"], error[0]["site"]) for error in errors}) == 1 and not stage["verdict"]:
         return
-    yield from (replace(entry, kind="bad batch") for entry in failures(stage))
+    yield from (replace(entry, kind=kind) for entry in failures(stage))
 
 
 def _kind_of(stage: Stage, error: Event, failing: set[int]) -> str:
@@ -116,8 +134,6 @@ def _kind_of(stage: Stage, error: Event, failing: set[int]) -> str:
         return "node"
     if error["name"] in ("FileNotFoundError", "EOFError") and 0 not in failing:
         return "late"
-    if stage["name"].startswith("a bad batch"):
-        return "bad batch"
     return "resume" if stage["name"] == "resumed" else "failure"
 
 
@@ -125,7 +141,7 @@ def arguments(stage: Stage, hyperparameters: dict[str, Any], *, reads_otherwise:
     """Hyperparameters that arrive otherwise, or nowhere."""
     parsed = [event for event in events(stage, 0, "arguments") if event["options"]]
     reads = {event["name"] for event in events(stage, 0, "reads")}
-    refused = bool(events(stage, 0, "refused arguments"))
+    refused = bool(_refusal(stage))
     for name, value in hyperparameters.items():
         upper = name.upper()
         if name.startswith("sagemaker_") or reads & {
@@ -370,6 +386,12 @@ def saves(stage: Stage, *, keeps_checkpoints: bool) -> Iterator[Observed]:
         if both:
             site = next(e["site"] for e in written[1] if e["path"] == both[0])
             yield Observed(kind="written twice", text=f"rank 0 and rank 1 both write {both[0]}", site=site)
+    opened = [{e["path"]: e for e in events(stage, rank, "write") if "w" in e["mode"]} for rank in ranks_of(stage)]
+    for path, event in opened[0].items():
+        if len(opened) > 1 and path in opened[1] and path.startswith("/opt/ml/"):
+            text = f"rank 0 and rank 1 both write {path}"
+            yield Observed(kind="written twice", text=text, site=event["site"], level="warning")
+            break
     lost = [event for entries in written for event in entries if not event["path"].startswith(_KEPT)]
     if lost:
         text = (
@@ -497,19 +519,21 @@ def _compared_scale(
 
 
 def planned_rate(several: Stage, single: Stage | None) -> Iterator[Observed]:
-    """A schedule that ends before the training does, with several processes only."""
+    """A schedule that ends before the training does; where a loop may be left early, only if one process differs."""
     ends = [(_schedule_end(stage), stage) for stage in (several, single) if stage is not None]
     (mine, _), *further_ends = ends
     if mine is None:
         return
     planned, ended = mine
     single_end = further_ends[0][0] if further_ends else None
-    if ended < 0.8 * planned and (single_end is None or single_end[1] >= 0.95 * single_end[0]):
+    depends = single_end is not None and single_end[1] >= 0.95 * single_end[0]
+    if ended >= 0.8 * planned or not (depends or not any(event["leaves"] for event in events(several, 0, "loop"))):
+        return
+    text = f"the learning rate is zero after {ended:.0f} of {planned:.0f} updates"
+    if single_end is not None and depends:
         world = len(several["ranks"])
-        text = f"with {world} processes the learning rate is zero after {ended:.0f} of {planned:.0f} updates"
-        if single_end is not None:
-            text += f", and with one process after {single_end[1]:.0f} of {single_end[0]:.0f}"
-        yield Observed(kind="learning rate", text=text, site=events(several, 0, "step")[0]["site"])
+        text = f"with {world} processes {text}, and with one process after {single_end[1]:.0f} of {single_end[0]:.0f}"
+    yield Observed(kind="learning rate", text=text, site=events(several, 0, "step")[0]["site"])
 
 
 def _schedule_end(stage: Stage) -> tuple[float, float] | None:

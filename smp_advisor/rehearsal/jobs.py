@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,10 @@ from smp_advisor.rehearsal.contract import Job
 
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "hyperpodrun")
 _CELLS = ("ModelTrainer", "PyTorch", "HuggingFace", "Estimator", "TensorFlow", "Framework")
+_VERSIONS = (("framework_version", "torch"), ("pytorch_version", "torch"), ("transformers_version", "transformers"))
+"""Arguments of estimators, and the library whose version each is."""
+_IMAGES = ((r"pytorch-training:(\d[\d.]*)", "torch"), (r"-transformers(\d[\d.]*)", "transformers"))
+"""Parts of the addresses of images."""
 _UNKNOWN = object()
 _MOST_CELL = 4 * 2**20
 
@@ -44,7 +49,7 @@ def job_of(job: Any) -> tuple[Job, dict[str, Any]]:
     )
 
 
-_SETTINGS = ("hyperparameters", "sdk", "command", "environment", "checkpoints", "launches", "input_mode")
+_SETTINGS = ("hyperparameters", "sdk", "command", "environment", "checkpoints", "launches", "input_mode", "channels")
 
 
 def _of_settings(job: Mapping[str, Any]) -> tuple[Job, dict[str, Any]]:
@@ -60,7 +65,7 @@ def _of_settings(job: Mapping[str, Any]) -> tuple[Job, dict[str, Any]]:
             command=tuple(script_words),
             has_command=command is not None, launches=bool(job.get("launches", True if command is None else launches)),
             environment=dict(job.get("environment", {})), keeps_checkpoints=bool(job.get("checkpoints")), is_given=True,
-            input_mode=str(job.get("input_mode", "File")),
+            input_mode=str(job.get("input_mode", "File")), channels=dict(job.get("channels", {})),
         ),
         {},
     )  # fmt: skip
@@ -136,10 +141,30 @@ def _of_cell(tree: Any, call: ast.Call, folder: Path) -> tuple[Job, dict[str, An
         "hyperparameters": hyperparameters, "is_given": True,
         "environment": {k: str(v) for k, v in dict(environment or {}).items() if v is not _UNKNOWN},
     }  # fmt: skip
-    modes = [value(word.value) for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords
-             if word.arg in ("input_mode", "training_input_mode")]  # fmt: skip
-    settings["input_mode"] = "FastFile" if "FastFile" in modes else "File"
+    default = known(options.get("input_mode"), "File")
+    channels: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        given = {word.arg: word.value for word in node.keywords if word.arg}
+        if _name(node.func) == "fit":
+            inputs = given.get("inputs", node.args[0] if node.args else None)
+            inputs = names.get(inputs.id) if isinstance(inputs, ast.Name) else inputs
+            pairs = zip(inputs.keys, inputs.values, strict=True) if isinstance(inputs, ast.Dict) else ()
+            channels |= {
+                str(value(key)): known(options_of(item).get("input_mode"), default)
+                for key, item in pairs if key is not None
+            }  # fmt: skip
+            if inputs is not None and not isinstance(inputs, ast.Dict):  # an address alone
+                channels["training"] = known(options_of(inputs).get("input_mode"), default)
+        elif _name(node.func) in ("InputData", "Channel") and "channel_name" in given:
+            channels[str(value(given["channel_name"]))] = known(given.get("input_mode"), "File")
+    settings |= {"input_mode": default, "channels": channels}
     extra: dict[str, Any] = {"folder": folder}
+    versions = {library: version for word, library in _VERSIONS if (version := known(options.get(word)))}
+    image = str(known(options.get("image_uri"), known(options.get("training_image"), "")))
+    versions |= {library: version for pattern, library in _IMAGES for version in re.findall(pattern, image)}
+    extra["versions"] = versions
     if _name(call.func) == "ModelTrainer":
         source = options_of(options.get("source_code"))
         command = known(source.get("command"))

@@ -39,9 +39,10 @@ class _Marked(ast.NodeTransformer):
                 iterated.args[0] = self._call("__smp_sized__", key, iterated.args[0])
             else:
                 node.iter = self._call("__smp_sized__", key, iterated)
+        leaves = any(isinstance(part, ast.Break | ast.Return) for part in ast.walk(node))
+        enter = ast.Expr(self._call("__smp_enter__", key, ast.Constant(leaves)))
         stop = ast.If(self._call("__smp_stop__", key), [ast.Break()], [])
         node.body.insert(0, stop)
-        enter = ast.Expr(self._call("__smp_enter__", key))
         for part in (stop, enter):
             ast.copy_location(part, node)
             ast.fix_missing_locations(part)
@@ -49,6 +50,12 @@ class _Marked(ast.NodeTransformer):
         return [enter, node]
 
     visit_For = visit_While = _loop  # noqa: N815 - names of the visitor
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "next":
+            node.func.id = "__smp_next__"
+        return node
 
     def _call(self, name: str, *arguments: ast.expr) -> ast.expr:
         call = ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
@@ -65,6 +72,8 @@ class _Counts:
         self._needed: dict[str, int] = {}
         self._passes: dict[str, tuple[int, int]] = {}
         self._sizes: dict[str, int] = {}
+        self._leaves: dict[str, bool] = {}
+        """Whether the loop has a statement that ends it early."""
         self.total_passes = 0
 
     def sized(self, key: str, values: Any) -> Any:
@@ -74,8 +83,9 @@ class _Counts:
             self._sizes.pop(key, None)
         return values
 
-    def enter(self, key: str) -> None:
+    def enter(self, key: str, leaves: bool) -> None:
         self._last[key] = None
+        self._leaves[key] = leaves
         self._passes[key] = (self.total_passes, 0)
 
     def stop(self, key: str) -> bool:
@@ -84,7 +94,8 @@ class _Counts:
         count = self._iterations.get(key, 0)
         if last is not None and observer.updates > last and key not in self._needed:
             self._needed[key] = observer.options["steps"] * max(1, count)
-            observer.put("loop", key=key, size=self._sizes.get(key), iterations=count)
+            size, leaves = self._sizes.get(key), self._leaves[key]
+            observer.put("loop", key=key, size=size, iterations=count, leaves=leaves)
         if key in self._needed:
             if observer.done or count >= self._needed[key]:
                 observer.done = True
@@ -108,7 +119,17 @@ def install(observer: Observer) -> Callable[[str, str], CodeType]:
     """Have the user's modules count their loops; returns the compiler for the script itself."""
     counts = _Counts(observer)
     observer.options["counts"] = counts
-    vars(builtins).update(__smp_enter__=counts.enter, __smp_stop__=counts.stop, __smp_sized__=counts.sized)
+
+    def take(iterator: Any, *default: Any) -> Any:
+        """Like `next`, for which no loader ends early: its end would be an error of the script's."""
+        before, observer.takes = observer.takes, True
+        try:
+            return next(iterator, *default)
+        finally:
+            observer.takes = before
+
+    functions = {"enter": counts.enter, "stop": counts.stop, "sized": counts.sized, "next": take}
+    vars(builtins).update({f"__smp_{name}__": function for name, function in functions.items()})
 
     def compiled(source: str, path: str) -> CodeType:
         tree = ast.parse(source, path)

@@ -7,7 +7,7 @@ that are not differ even where the data are equal.
 from __future__ import annotations
 
 import argparse
-import builtins
+import errno
 import functools
 import hashlib
 import itertools
@@ -44,6 +44,7 @@ def install(observer: Observer) -> None:
     observer.options.update(save=torch.save, read=functools.partial(torch.load, map_location="cpu"))
     _Training(observer).install()
     _saves(observer)
+    _files(observer)
     _loaders(observer)
     _arguments(observer)
     _layers(observer)
@@ -61,6 +62,8 @@ class _Training:
         """Each parameter of an optimizer, with its figures before its first update."""
         self.models: dict[int, Any] = {}
         self.with_gradient: set[int] = set()
+        self.used: dict[int, Any] = {}
+        """Parameters of which the first losses are functions."""
         self.stepping = self.quiet = 0
         self.is_in_backward = 0
         self.is_poisoned = False
@@ -94,6 +97,8 @@ class _Training:
             tensor: Any, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None,
         ) -> Any:  # fmt: skip
             observer.backwards += 1
+            if observer.updates == 0:
+                self.used |= _parameters_of(tensor)
             if tensor.numel() == 1:
                 observer.put("backward", loss=float(local(tensor.detach())), site=observer.site())
                 marks = observer.looks and not observer.has_tensor_parallel
@@ -183,7 +188,10 @@ class _Training:
     def _poisoned(self, result: Any) -> Any:
         observer = self.observer
         is_last = observer.rank == observer.world - 1
-        if not (observer.options.get("poison") and is_last and observer.updates == 1) or self.is_poisoned:
+        if (
+            not (observer.options.get("provokes") == "bad batch" and is_last and observer.updates == 1)
+            or self.is_poisoned
+        ):
             return result
         self.is_poisoned = True
         from torch.utils._pytree import tree_map_only
@@ -297,6 +305,11 @@ class _Training:
             name for model in self.models.values() for name, p in model.named_parameters()
             if p.requires_grad and id(p) not in self.first and p.grad is not None and figures_of([p.grad])[1]
         ]  # fmt: skip
+        if not any(
+            hasattr(parameter, "placements") for parameter, _ in self.first.values()
+        ):  # gathered ones are others
+            unknown = [p for key, p in self.used.items() if key not in names.keys() | self.first.keys()]
+            outside += [f"one of the shape {tuple(p.shape)}, which no module has" for p in unknown]
         if self.observer.fsdp_units:  # their parameters are views of flat ones
             outside, names = [], {}
         never = [names[key] for key in names if key in self.first and key not in self.with_gradient]
@@ -305,6 +318,21 @@ class _Training:
             outsiders=len(outside), never=never[:50],
             nonzero=sum(map(abs, figures_of(p for p, _ in self.first.values()))),
         )  # fmt: skip
+
+
+def _parameters_of(loss: Any) -> dict[int, Any]:
+    """Parameters that a loss is a function of, as its graph shows."""
+    stack, seen, found = [loss.grad_fn], set(), {}
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, torch.nn.Parameter):
+            found[id(variable)] = variable
+        stack += [entry for entry, _ in node.next_functions]
+    return found
 
 
 def _zero_step(schedule: Any) -> int | None:
@@ -326,7 +354,8 @@ def _zero_step(schedule: Any) -> int | None:
         else:
             return None
         low = max(1, high - max(1, high // 32))
-        return next((step for step in range(low, high + 1) if float(function(step)) <= _ZERO), high)
+        zero = next((step for step in range(low, high + 1) if float(function(step)) <= _ZERO), high)
+        return zero if all(float(function(zero + later)) <= _ZERO for later in (1, 1 + zero // 7)) else None
     except Exception:  # noqa: BLE001 - a function of the script
         return None
 
@@ -387,21 +416,51 @@ def _saves(observer: Observer) -> None:
                 return _save(state, *arguments, **options)
 
             setattr(sharded, name, together)
-    opened = builtins.open
 
-    def open_noted(file: Any, mode: Any = "r", *arguments: Any, **options: Any) -> Any:
-        if isinstance(file, str | os.PathLike) and isinstance(mode, str):
-            path = os.path.abspath(str(file))
+
+_CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.move")
+_LISTINGS = ("os.listdir", "os.scandir")
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_NOT_FILES = ("/dev/", "/proc/", "/sys/")
+
+
+def _files(observer: Observer) -> None:
+    """Follow what Python opens, lists and makes: the first rank is late with new files, channels are not written."""
+    roots = tuple(f"{os.path.realpath(root)}/" for root in observer.options["sources"])
+    empty = observer.options["empty"]
+    is_inside, late = False, 0
+
+    def follow(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal is_inside, late
+        if not (event == "open" or event in _CHANGES or event in _LISTINGS) or is_inside or not arguments:
+            return
+        if not isinstance(arguments[0], str | os.PathLike):
+            return
+        is_inside = True
+        try:
+            path = os.path.abspath(os.fspath(arguments[0]))
+            for folder, name in empty.items():
+                if isinstance(path, str) and f"{path}/".startswith(f"{folder}/"):
+                    observer.once("empty channel", name=name)
+            mode, flags = (*arguments[1:3], None, None)[:2] if event == "open" else ("w", None)
+            writes = bool(set(mode) & set("wxa+")) if isinstance(mode, str) else bool((flags or 0) & _WRITES)
             if path.endswith("hyperparameters.json"):
                 observer.once("reads", name="hyperparameters.json")
-            if set(mode) & set("wxa") and observer.is_asked_by_user():
-                if observer.rank == 0 and observer.world > 1 and observer.saved < _LATE_WRITES:
-                    observer.saved += 0
-                    observer.await_others()
-                observer.once("write", path=path, site=observer.site(), mode=mode)
-        return opened(file, mode, *arguments, **options)
+            if event in _LISTINGS or not writes or path.startswith(_NOT_FILES) or not (site := observer.site()):
+                return
+            if f"{os.path.realpath(path)}/".startswith(roots):
+                raise OSError(errno.EROFS, "Read-only file system", path)
+            is_suspected = "late" in observer.options["provoked"]
+            is_late = observer.rank == 0 and observer.world > 1 and (late < _LATE_WRITES or is_suspected)
+            if is_late and not Path(path).exists():
+                late += 1
+                observer.await_others()
+            if event == "open" and observer.is_asked_by_user(2):
+                observer.once("write", path=path, site=site, mode=str(mode))
+        finally:
+            is_inside = False
 
-    builtins.open = open_noted
+    sys.addaudithook(follow)
 
 
 def _loaders(observer: Observer) -> None:
@@ -440,11 +499,13 @@ def _loaders(observer: Observer) -> None:
 
     def few(self: Any) -> Iterator[Any]:
         batches, begun = observer.options["batches"], observer.updates
+        is_shorter = observer.options.get("provokes") == "uneven" and observer.rank == observer.world - 1
         backwards = -1
         for index, batch in enumerate(iterate(self)):
             updates = observer.updates - begun
             trains = backwards >= 0 and (updates or observer.backwards != backwards)
-            if index >= batches and (not trains or updates >= 3 or index >= _LONGEST_EPOCH):
+            is_enough = index >= batches and (not trains or updates >= 3 or index >= _LONGEST_EPOCH)
+            if (is_enough and not observer.takes) or (is_shorter and index >= batches - 1):
                 observer.stand_in("loaders: their first batches")
                 return
             if index == 0:
@@ -480,9 +541,6 @@ def _arguments(observer: Observer) -> None:
         inside[0] = 1
         try:
             values, unread = parse(self, args, namespace)
-        except SystemExit as stop:
-            observer.put("refused arguments", given=command_words, options=options, status=stop.code)
-            raise
         finally:
             inside[0] = 0
         observer.put(

@@ -43,7 +43,7 @@ class Observer:
         """Forward passes and mapped rows since the last collective."""
         self.depth = 0
         self.saved = 0
-        self.has_tensor_parallel = False
+        self.has_tensor_parallel = self.takes = False
         self.fsdp_units: list[Any] = []
         self.done = False
         """Whether enough updates were seen: every loop that contains some is left."""

@@ -29,7 +29,7 @@ _PASSING = frozenset({
     "init_process_group", "barrier", "mesh", "spawn", "open_noted", "mapped", "few", "method", "recomputing", "parsed",
     "from_pretrained", "from_config", "clipped", "sharded", "parallelize", "load_file", "save_file", "exec_module",
     "compiled", "together", "short", "without", "quiet", "divided", "configured", "noted", "finished", "__getitem__",
-    "create_mesh", "start", "updated", "load_dataset", "load_from_disk",
+    "create_mesh", "start", "updated", "load_dataset", "load_from_disk", "take", "follow", "_normalized",
 })  # fmt: skip
 """Functions that hand their arguments on: what fails in them fails in compiled code, or for the script's reason."""
 

@@ -242,6 +242,31 @@ def _precision(observer: Observer, *, keeps_half: bool) -> None:
         kind.__init__ = create  # type: ignore[method-assign]
 
 
+def _normalized(layer: Any, values: Any) -> Any:
+    """Pass of `SyncBatchNorm`, whose kernels run on GPUs only: moments of the samples of all ranks."""
+    import torch.distributed as dist
+    from torch.distributed.nn.functional import all_reduce
+
+    if not (layer.training and dist.is_initialized() and dist.get_world_size(layer.process_group) > 1):
+        return torch.nn.modules.batchnorm._BatchNorm.forward(layer, values)
+    axes = [axis for axis in range(values.dim()) if axis != 1]
+    shape = [-1 if axis == 1 else 1 for axis in range(values.dim())]
+    count = values.new_tensor([values.numel() / values.shape[1]])
+    moments = torch.cat([values.sum(axes), values.square().sum(axes), count])
+    group = layer.process_group or dist.group.WORLD
+    reduced = all_reduce(moments, group=group)  # type: ignore[no-untyped-call]
+    sums, squares, total = reduced.split([values.shape[1], values.shape[1], 1])
+    mean, variance = sums / total, squares / total - (sums / total) ** 2
+    if layer.track_running_stats:
+        share = layer.momentum if layer.momentum is not None else 1 / float(layer.num_batches_tracked + 1)
+        with torch.no_grad():
+            layer.num_batches_tracked += 1
+            layer.running_mean.lerp_(mean, share)
+            layer.running_var.lerp_(variance * total / (total - 1), share)
+    result = (values - mean.view(shape)) * (variance + layer.eps).rsqrt().view(shape)
+    return result * layer.weight.view(shape) + layer.bias.view(shape) if layer.affine else result
+
+
 def _parallel(observer: Observer) -> None:
     import torch.distributed as dist
     import torch.distributed.device_mesh as meshes
@@ -256,6 +281,8 @@ def _parallel(observer: Observer) -> None:
         wrap(self, module, **options)
 
     DistributedDataParallel.__init__ = wrapped  # type: ignore[method-assign]
+    DistributedDataParallel._passing_sync_batchnorm_handle = lambda *_: None  # type: ignore[method-assign, assignment]
+    torch.nn.SyncBatchNorm.forward = _normalized  # type: ignore[method-assign]
     make_mesh = meshes.init_device_mesh
 
     def mesh(device_type: str, mesh_shape: Any, **options: Any) -> Any:

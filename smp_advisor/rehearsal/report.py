@@ -66,6 +66,8 @@ KINDS: Mapping[str, str] = {
     "bad batch": "a bad batch on one rank",
 }
 """Kinds of findings that a rehearsal looks for."""
+PROVOCATIONS = {"bad batch": "a bad batch on the last rank", "uneven": "a batch fewer on the last rank"}
+"""Stages that are made where the reading of a script suspects a kind."""
 
 
 @checked_class
@@ -97,6 +99,8 @@ class Rehearsal:
     """Kinds that it could not see, each with the reason."""
     peaks: tuple[tuple[str, float], ...] = ()
     """Peak memory of phases above that before the model, as multiples of the model's bytes."""
+    versions: tuple[tuple[str, str], ...] = ()
+    """Python and the libraries of the script, in the versions that ran."""
     reachable: tuple[str, ...] = ()
     """Places that the script could reach; empty if it saw only copies, and no network."""
     compared: tuple[str, ...] = ()
@@ -151,6 +155,7 @@ class Rehearsal:
             ("stages", [f"{name} {how}" for name, how in self.stages]),
             ("compared", list(self.compared)),
             ("stand-ins", list(self.stand_ins)),
+            ("versions", [f"{name} {version}" for name, version in self.versions]),
             ("peaks", [f"{phase} {times:.2f} x the model" for phase, times in self.peaks]),
             ("looked at", [KINDS[kind] for kind in self.observed]),
             ("not looked at", [f"{KINDS[kind]} ({why})" for kind, why in self.not_observed]),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.metadata
 import json
 import mmap
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +21,7 @@ from typing import Any
 
 from smp_advisor.rehearsal import contract
 from smp_advisor.rehearsal.contract import Job
+from smp_advisor.rehearsal.report import PROVOCATIONS
 from smp_advisor.sandbox import progress
 from smp_advisor.sandbox.confinement import confined
 from smp_advisor.sandbox.deadlock import Stillness
@@ -48,7 +51,10 @@ SOURCE, CHANNELS = "/smp/source", "/smp/channels"
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Make all stages of a request in a confined process; the result is what the ranks recorded."""
     shown = {SOURCE: Path(request["source"])}
-    shown |= {f"{CHANNELS}/{name}": Path(path) for name, path in request["channels"].items()}
+    for name, path in request["channels"].items():
+        if path is not None:  # a file is in a folder, as an object is
+            place = Path(path)
+            shown[f"{CHANNELS}/{name}" if place.is_dir() else f"{CHANNELS}/{name}/{place.name}"] = place
     done = confined(
         lambda root: _Rehearsed(request, root).run(), shown=shown, size_bytes=request["size_bytes"],
         allow_unconfined=request["allow_unconfined"],
@@ -116,7 +122,10 @@ class _Rehearsed:
         self.base = root / "opt/ml"
         self.job = Job(**request["job"])
         self.code = self.base / ("code" if self.job.sdk == 2 else "input/data/code")
-        self.channels = {name: self._shown(f"{CHANNELS}/{name}") for name in request["channels"]}
+        self.channels = {
+            name: None if path is None else self._shown(f"{CHANNELS}/{name}")
+            for name, path in request["channels"].items()
+        }
         self.stages: list[dict[str, Any]] = []
         self.processes = int(request["processes"])
 
@@ -129,13 +138,25 @@ class _Rehearsed:
         self._import()
         imports = time.process_time() - begun
         live = self.request["stages"] == "live"
-        first = self._stage("several processes", late=True, live=live, keeps_state=not live and self.processes > 1)
+        first = self._stage("several processes", live=live, keeps_state=not live and self.processes > 1)
         if first["verdict"] and first["verdict"]["code"] == "heavy" and not live:
-            first = self._stage("several processes", late=True, batch_times=0.001)
+            first = self._stage("several processes", batch_times=0.001)
+        while (column := _missing_column(first)) and column not in self.request["columns"]:
+            self.request["columns"].append(column)
+            self.stages.remove(first)
+            first = self._stage("several processes", keeps_state=not live and self.processes > 1)
         recorded = {event["kind"]: event for event in first["ranks"][0]["events"]}
         if not first["failed"] and "step" in recorded and self.request["stages"] == "all":
             self._further(first)
-        return {"stages": self.stages, "import_seconds": imports}
+        return {"stages": self.stages, "import_seconds": imports, "versions": self._versions()}
+
+    def _versions(self) -> dict[str, str]:
+        """Python, and the libraries of the script."""
+        versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+        for name in ("torch", *(name for name in self.request["imports"] if name != "torch")):
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
+                versions[name.replace("_", "-")] = importlib.metadata.version(name)
+        return versions
 
     def _further(self, first: dict[str, Any]) -> None:
         world = self.processes
@@ -149,8 +170,9 @@ class _Rehearsed:
             self._stage("accumulation folded", fold=True)
         if world > 1:
             self._stage("nodes of one GPU", nodes=world)
-        if self.request["provokes_bad_batch"] and world > 1:
-            self._stage("a bad batch on the last rank", poison=True)
+        for kind, name in PROVOCATIONS.items():
+            if kind in self.request["provoked"] and world > 1:
+                self._stage(name, provokes=kind)
         saves = any(event["kind"] == "save" for event in first["ranks"][0]["events"])
         if saves or self.job.keeps_checkpoints:
             killed = self._stage("killed after a save", kill_after=2)
@@ -198,10 +220,12 @@ class _Rehearsed:
         self._fresh(nodes, keeps=keeps)
         per_node = world // nodes
         limits = {"steps": self.request["steps"], "batches": self.request["batches"], "most": self.request["most"]}
-        request_settings = {key: self.request[key] for key in ("columns", "keep_half", "texts_needed")}
+        request_settings = {key: self.request[key] for key in ("columns", "keep_half", "texts_needed", "provoked")}
         settings = {
             **limits, **request_settings, "local_world": per_node, "nodes": nodes,
-            "state": str(self._shown("/tmp/first")), **options,
+            "state": str(self._shown("/tmp/first")), "sources": [str(p) for p in self.channels.values() if p],
+            "empty": {str(self.base / "input/data" / name): name for name, p in self.channels.items() if not p},
+            **options,
         }  # fmt: skip
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -321,6 +345,19 @@ class _Rehearsed:
         data = os.pread(file, 1 << 24, 0)
         os.close(file)
         return json.loads(data) if data else []
+
+
+def _missing_column(stage: dict[str, Any]) -> str:
+    """A column that the script reads, and that the stand-in of its data set lacks."""
+    for rank in stage["ranks"]:
+        events = {event["kind"]: event for event in rank["events"]}
+        error, has_rows = events.get("error"), any(
+            event["kind"] == "stand-in" and event["what"].startswith("data set ") for event in rank["events"]
+        )  # fmt: skip
+        if error and has_rows and error["update"] == 0 and error["name"] in ("KeyError", "ValueError"):
+            found = re.match(r"'(\w+)'$", error["text"]) or re.search(r"[Cc]olumn.*?\['?(\w+)'?", error["text"])
+            return found[1] if found else ""
+    return ""
 
 
 def _start(rank: int, shared: Any, values: dict[str, Any]) -> _Rank:

@@ -11,8 +11,10 @@ import sys
 import tempfile
 from dataclasses import asdict, replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.errors import ProfileError
 from smp_advisor.sandbox import portable, supervisor
 from smp_advisor.sandbox.failure import describe_exception, failed
 from smp_advisor.sandbox.limits import Limits, apply
@@ -28,6 +30,16 @@ def _present(*names: str) -> tuple[signal.Signals, ...]:
 
 
 _FRESH = "from smp_advisor.sandbox.isolated import run_fresh; run_fresh()"
+_OF_ANOTHER = """
+import importlib.util, sys
+folder = {!r}
+places = {{"location": folder + "/__init__.py", "submodule_search_locations": [folder]}}
+spec = importlib.util.spec_from_file_location("smp_advisor", **places)
+sys.modules["smp_advisor"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["smp_advisor"])
+"""
+"""Loads this package alone into the interpreter of another environment."""
+_OF_KERNEL = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH")
 _STACK_SIGNALS = _present("SIGUSR1", "SIGRTMIN")
 """Signals on which a child process writes its Python stack, and ends at its next instruction."""
 _RESET_SIGNALS = _present("SIGINT", "SIGTERM", "SIGHUP", "SIGPIPE", "SIGCHLD")
@@ -53,18 +65,22 @@ def run_isolated(
     environment: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
+    interpreter: str | None = None,
 ) -> Any:
     """Call a function in a child process that cannot harm this one, and return its result, which must be plain data.
 
     The child of a function is a fork, which works on copies of this process's objects without pickling, so classes
     defined in a notebook work. That of ``"package.module:function"`` is a fresh interpreter, which receives the
     arguments as JSON: this process needs no additional imports, and may have used the GPU; `environment` are its
-    variables. `on_line` and `on_progress` are called with each line that the child writes, and with each report by
+    variables, and `interpreter` is a Python of another environment, with its libraries. `on_line` and
+    `on_progress` are called with each line that the child writes, and with each report by
     `progress`. If it fails, a `ProfileError` has the cause and the user's source line.
     """
     bounds = limits or Limits()
     bounds = replace(bounds, memory_bytes=bounds.resolved_memory_bytes())
     if portable.is_needed():
+        if interpreter is not None:
+            raise ProfileError("Another environment runs on Linux only: leave out environment=.")
         report = portable.run_spawned(
             target, arguments, bounds, {**os.environ, **(environment or {}), **_ONE_THREAD}, on_line, on_progress
         )
@@ -72,15 +88,16 @@ def run_isolated(
             return report.result
         raise failed(what, report, bounds)
     request = ""
-    if isinstance(target, str) and True in _shared:
+    if isinstance(target, str) and True in _shared and interpreter is None:
         target, arguments = _imported(target), tuple(json.loads(json.dumps(arguments)))
     elif isinstance(target, str):
-        values = {"target": target, "arguments": arguments, "limits": asdict(bounds), "path": sys.path}
+        values = {"target": target, "arguments": arguments, "limits": asdict(bounds)}
+        values["path"] = sys.path if interpreter is None else []
         request = json.dumps(values)
 
     def start(log: int, messages: int) -> None:
         if isinstance(target, str):
-            _exec_fresh(request, log, messages, os.environ if environment is None else environment)
+            _exec_fresh(request, log, messages, os.environ if environment is None else environment, interpreter)
         else:
             _run_forked(target, arguments, bounds, log)
 
@@ -93,7 +110,7 @@ def run_isolated(
     raise failed(what, report, bounds)
 
 
-def _exec_fresh(request: str, log: int, messages: int, variables: Mapping[str, str]) -> None:
+def _exec_fresh(request: str, log: int, messages: int, variables: Mapping[str, str], interpreter: str | None) -> None:
     """Replace this process by a fresh interpreter that executes the request."""
     _redirect(log)
     with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
@@ -103,10 +120,11 @@ def _exec_fresh(request: str, log: int, messages: int, variables: Mapping[str, s
         os.set_inheritable(file.fileno(), True)  # noqa: FBT003
         os.set_inheritable(messages, True)  # noqa: FBT003
         environment = {**variables, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **_ONE_THREAD}
-        program = [
-            sys.executable, "-P", "-c", _FRESH, str(messages), str(file.fileno()),
-        ]  # fmt: skip
-        os.execve(sys.executable, program, environment)  # noqa: S606
+        code, python = _FRESH, sys.executable
+        if interpreter is not None:
+            code, python = _OF_ANOTHER.format(str(Path(__file__).parents[1])) + _FRESH, interpreter
+            environment = {name: value for name, value in environment.items() if name not in _OF_KERNEL}
+        os.execve(python, [python, "-P", "-c", code, str(messages), str(file.fileno())], environment)  # noqa: S606
 
 
 def _redirect(log: int) -> None:

@@ -95,6 +95,7 @@ def rehearse(
     *,
     processes: int = 2,
     data: Any = None,
+    environment: Any = None,
     allow_unconfined: bool = False,
     on_line: Callable[[str], None] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
@@ -114,8 +115,8 @@ def rehearse(
 
     plan = advice.plan
     settings: dict[str, Any] = {
-        "processes": processes, "data": data, "allow_unconfined": allow_unconfined, "on_line": on_line,
-        "on_progress": on_progress,
+        "processes": processes, "data": data, "environment": environment, "allow_unconfined": allow_unconfined,
+        "on_line": on_line, "on_progress": on_progress,
     }  # fmt: skip
     if advice.script:
         done = rehearse(Path(advice.script), plan, **settings)

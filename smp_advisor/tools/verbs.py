@@ -337,6 +337,7 @@ def rehearse(options: Namespace) -> Answer:
     done = run(
         Path(options.script), job, options.processes, dict(_pair(entry, "--data") for entry in options.data) or None,
         None if options.compare is None else Path(options.compare), allow_unconfined=options.allow_unconfined,
+        environment=getattr(options, "environment", None),
         on_progress=getattr(options, "progress", None),
     )  # fmt: skip
     return Answer(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 
+from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal.contract import Job, arguments, make_folders, of_launcher, unexportable, variables
+from smp_advisor.rehearsal.environment import interpreter_of, other_versions, pins_of
 from smp_advisor.rehearsal.jobs import job_of
 
 VALUES = {
@@ -36,9 +39,18 @@ estimator = PyTorch(entry_point="train.py", hyperparameters={"lr": 0.1}, distrib
 estimator.fit({"train": TrainingInput("s3://bucket/rows", input_mode="FastFile")})
 """
     job, extra = job_of(cell)
-    assert (job.input_mode, job.launches, extra["script"]) == ("FastFile", True, "train.py")
-    make_folders(tmp_path / "ml", job, {"train": rows}, 2)
-    shown = variables(tmp_path / "ml", job, "train.py", {"train": rows}, host=1, hosts=2, gpus=1)
+    assert (job.channels, job.launches, extra["script"]) == ({"train": "FastFile"}, True, "train.py")
+    (rows / "inner").mkdir()
+    (rows / "inner/a.csv").write_text("1\n")
+    make_folders(tmp_path / "ml", job, {"train": rows, "own": rows, "none": None}, 2)
+    data = tmp_path / "ml/input/data"
+    assert (data / "train").is_symlink()  # the mount itself
+    assert not (data / "own").is_symlink()
+    (data / "own/inner/new.csv").write_text("of the job\n")
+    assert (data / "own/inner/a.csv").read_text() == "1\n"
+    assert [path.name for path in rows.rglob("*.csv")] == ["a.csv"]
+    assert [*(data / "none").iterdir()] == []
+    shown = variables(tmp_path / "ml", job, "train.py", ["train"], host=1, hosts=2, gpus=1)
     assert shown["SM_CHANNEL_TRAIN"] == str(tmp_path / "ml/input/data/train")
     assert json.loads(shown["SM_INPUT_DATA_CONFIG"]) == {"train": {"TrainingInputMode": "FastFile"}}
     assert json.loads(shown["SM_HOSTS"]) == ["algo-1", "algo-2"]
@@ -50,6 +62,36 @@ estimator.fit({"train": TrainingInput("s3://bucket/rows", input_mode="FastFile")
     ranks = [second[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE")]
     assert ranks == ["1", "0", "1", "1"]
     assert job_of({"hyperparameters": {}, "input_mode": "FastFile"})[0] == Job(is_given=True, input_mode="FastFile")
+
+
+def test_a_cell_states_channels_and_the_versions_of_its_image():
+    cell = """
+estimator = HuggingFace(
+    entry_point="a.py", transformers_version="4.49.0", pytorch_version="2.5.1", input_mode="FastFile"
+)
+estimator.fit({"train": "s3://bucket/a", "test": TrainingInput("s3://bucket/b", input_mode="File")})
+"""
+    job, extra = job_of(cell)
+    assert job.channels == {"train": "FastFile", "test": "File"}
+    assert extra["versions"] == {"torch": "2.5.1", "transformers": "4.49.0"}
+    job, extra = job_of("""
+trainer = ModelTrainer(training_image=f"{account}.dkr.ecr/x", source_code=SourceCode(entry_script="a.py"))
+trainer.train(input_data_config=[InputData(channel_name="train", data_source="s3://bucket/a")])
+""")
+    assert (job.channels, extra["versions"]) == ({"train": "File"}, {})
+    image = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.7.1-gpu-py312"
+    assert job_of(f'PyTorch(entry_point="a.py", image_uri="{image}")')[1]["versions"] == {"torch": "2.7.1"}
+
+
+def test_versions_other_than_those_of_the_job_are_named(tmp_path):
+    (tmp_path / "requirements.txt").write_text("transformers==4.44.2  # tested\npeft[extra] == 0.12\nnumpy>=1\n")
+    pins = pins_of(tmp_path, {"torch": "2.5", "transformers": "4.49.0"})
+    ran = {"python": "3.12.1", "torch": "2.5.1+cpu", "transformers": "5.1.0", "peft": "0.12.3"}
+    (note,) = other_versions(ran, pins)
+    assert note.text.startswith("transformers 5.1.0 ran here, and requirements.txt asks for 4.44.2")
+    assert interpreter_of(sys.prefix) == f"{sys.prefix}/bin/python"
+    with pytest.raises(AdvisorError, match="No Python is at"):
+        interpreter_of(tmp_path / "nowhere")
 
 
 DUMP = """

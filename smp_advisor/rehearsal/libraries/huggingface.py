@@ -41,7 +41,7 @@ SMALL = {
 }  # fmt: skip
 """Sizes of the configurations of transformers that no data index."""
 _KEPT_WEIGHTS_BYTES = 64 * 2**20
-_NEW_TOKENS = 8
+_NEW_TOKENS, _SAVED_AT = 8, 2
 
 
 def change(observer: Observer, module: Any) -> None:
@@ -314,7 +314,9 @@ def _trainer(observer: Observer, module: Any) -> None:
 
     class Stop(module.TrainerCallback):  # type: ignore[misc, name-defined]
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-            del args, state
+            del state
+            # Those that save by epoch save early, too: a kill comes after a save.
+            control.should_save = control.should_save or (observer.updates == _SAVED_AT and args.save_strategy != "no")
             if observer.updates >= observer.options["steps"]:
                 control.should_training_stop = True
             return control

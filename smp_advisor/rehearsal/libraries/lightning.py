@@ -16,6 +16,10 @@ def change(observer: Observer, module: Any) -> None:
         _trainer(observer, module.Trainer)
     elif name in ("lightning.fabric.fabric", "lightning_fabric.fabric"):
         _fabric(observer, module.Fabric)
+    elif name.endswith((".fabric.connector", "lightning_fabric.connector", "connectors.accelerator_connector")):
+        for kind in vars(module).values():  # it refuses to shard on processors
+            if isinstance(kind, type) and hasattr(kind, "_check_strategy_and_fallback"):
+                kind._check_strategy_and_fallback = lambda _: None  # type: ignore[attr-defined]
     elif name.endswith((".strategies.ddp", ".strategies.fsdp")):
         for kind in vars(module).values():
             if isinstance(kind, type) and hasattr(kind, "_get_process_group_backend"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,7 +117,10 @@ def columns_for(name: str, observer: Observer) -> dict[str, list[Any]]:
     else:
         columns = dict.fromkeys(_TEXTS, texts)
     for column in observer.options.get("columns", ()):
-        columns.setdefault(column, texts)
+        is_image, is_number = "image" in column or "img" in column, re.search("label|target|score|rating", column)
+        columns.setdefault(
+            column, _pictures() if is_image else [row % 2 for row in range(_ROWS)] if is_number else texts
+        )
     if "messages" not in columns and "chosen" not in columns and "prompt" not in columns:
         columns.setdefault("label", [row % 2 for row in range(_ROWS)])
         columns.setdefault("idx", list(range(_ROWS)))

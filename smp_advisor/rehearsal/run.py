@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import ast
-import builtins
-import os
+import os  # noqa: TC003 - checked at run time
 import re
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping  # noqa: TC003 - checked at run time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments.signatures import checked
-from smp_advisor.core.files import read_bytes
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal import findings as judge
 from smp_advisor.rehearsal.contract import require_linux, unexportable
+from smp_advisor.rehearsal.environment import interpreter_of, other_versions, pins_of
 from smp_advisor.rehearsal.jobs import job_of
-from smp_advisor.rehearsal.report import KINDS, Observed, Rehearsal
-from smp_advisor.review.reading.source import read
+from smp_advisor.rehearsal.report import KINDS, PROVOCATIONS, Observed, Rehearsal
+from smp_advisor.rehearsal.request import MOST, Code, channels_of, copied, request_of
 from smp_advisor.sandbox import Limits, run_isolated
 from smp_advisor.sandbox.confinement import clean_environment
 from smp_advisor.sandbox.limits import available_memory_bytes
@@ -30,33 +27,9 @@ if TYPE_CHECKING:
 
     from smp_advisor.rehearsal.contract import Job
 
-STEPS, BATCHES, MOST = 6, 4, 40
 _MOST_PROCESSES = 4
-_GUARD_SECONDS = 3600.0
-"""Last guard of a rehearsal. Counts of updates, batches and FLOPs end it before."""
 _MOST_STEPS, _NEVER = 10_000_000, 1 << 30
-_MOST_FILES, _MOST_FILE_BYTES = 2000, 5 * 2**20
-_LEFT_OUT = ("__pycache__", ".git", ".ipynb_checkpoints", "node_modules", "wandb", "mlruns")
-_SIZE_BYTES = 4 * 2**30
 _READS_OTHERWISE = re.compile(r"sys\.argv|\b(?:fire|click|hydra|typer|absl|tyro|jsonargparse|simple_parsing|draccus)\b")
-_BAD_BATCHES = re.compile(r"isnan|isfinite|isinf|nan_to_num")
-_ROW_NAMES = frozenset(
-    {"example", "examples", "row", "rows", "sample", "samples", "record", "element", "e", "ex", "x", "item", "batch"}
-)
-_NO_COLUMNS = frozenset({
-    "input_ids", "labels", "attention_mask", "token_type_ids", "pixel_values", "label", "image", "messages", "loss",
-    "chosen", "rejected", "position_ids", "train", "test", "validation", "prompt",
-})  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Code:
-    """The copied code, and what its text shows."""
-
-    folder: Path
-    script: str
-    text: str
-    name: str
 
 
 @checked
@@ -67,6 +40,7 @@ def rehearse(
     data: Mapping[str, str | os.PathLike[str]] | str | os.PathLike[str] | None = None,
     compare: str | os.PathLike[str] | None = None,
     *,
+    environment: str | os.PathLike[str] | None = None,
     steps: int | None = None,
     keep_half_precision: bool = False,
     allow_unconfined: bool = False,
@@ -94,6 +68,9 @@ def rehearse(
     compare
         Another version of the script, such as the one before a change: losses, gradients, parameters, saved names and
         collectives of the two are compared.
+    environment
+        Python, or folder of a virtual or conda environment, that runs the script instead of this one: with the versions
+        of the image, errors of these versions show. It needs Python 3.11, PyTorch and psutil.
     steps
         Updates of one run that stays alive to be watched, with its data and loops as they are, instead of all stages.
     keep_half_precision
@@ -121,182 +98,45 @@ def rehearse(
         raise AdvisorError(f"rehearse() takes 1 to {_MOST_PROCESSES} processes, not {processes!r}.")
     if steps is not None and (type(steps) is not int or not 1 <= steps <= _MOST_STEPS):
         raise AdvisorError(f"rehearse() takes 1 to {_MOST_STEPS:,} steps, not {steps!r:.40}.")
+    interpreter = None if environment is None else interpreter_of(environment)
     start, extra = job_of(job)
     if start.is_given and not start.launches:
         processes = 1
     with tempfile.TemporaryDirectory(prefix="smp-rehearsal-") as name:
-        code = _copied(script, extra, Path(name) / "code")
-        request = _request(code, start, processes, _channels(data), allow_unconfined, keep_half_precision)
+        code = copied(script, extra, Path(name) / "code")
+        request = request_of(code, start, processes, channels_of(data), allow_unconfined, keep_half_precision)
         if steps is not None:
             request |= {"stages": "live", "steps": steps, "batches": _NEVER, "most": steps + MOST}
-        recorded = _recorded(request, on_line, on_progress)
-        result = _judged(code, start, processes, recorded)
+        recorded = _recorded(request, interpreter, on_line, on_progress)
+        pins = pins_of(code.folder, extra.get("versions", {}))
+        result = _judged(code, start, processes, recorded, pins)
         if hasattr(job, "mark"):  # an advice
             job.mark(result)
         if compare is None:
             return result
-        compared_code = _copied(compare, extra, Path(name) / "compared")
+        compared_code = copied(compare, extra, Path(name) / "compared")
         first = {
-            **_request(compared_code, start, processes, _channels(data), allow_unconfined, keep_half_precision),
+            **request_of(compared_code, start, processes, channels_of(data), allow_unconfined, keep_half_precision),
             "stages": "first",
         }
         from smp_advisor.rehearsal.compare import compared
 
-        return compared(result, recorded, _recorded(first, on_line, on_progress))
+        return compared(result, recorded, _recorded(first, interpreter, on_line, on_progress))
 
 
-def _recorded(request: dict[str, Any], on_line: Any, on_progress: Any) -> dict[str, Any]:
+def _recorded(request: dict[str, Any], interpreter: str | None, on_line: Any, on_progress: Any) -> dict[str, Any]:
     memory = max(2 * 2**30, available_memory_bytes() * 3 // 4)
     recorded: dict[str, Any] = run_isolated(
         "smp_advisor.rehearsal.stages:run", request, what=f"the rehearsal of {request['script']}",
         limits=Limits(memory_bytes=memory, seconds=request["seconds"], processes=64), environment=clean_environment(),
-        on_line=on_line, on_progress=on_progress,
+        on_line=on_line, on_progress=on_progress, interpreter=interpreter,
     )  # fmt: skip
     return recorded
 
 
-def _channels(data: Any) -> dict[str, str]:
-    if data is None:
-        return {}
-    places = data if isinstance(data, Mapping) else {"train": data}
-    paths = {}
-    for name, place in places.items():
-        path = Path(os.fspath(place)).expanduser()
-        if not path.exists():
-            raise AdvisorError(f"The data of the channel {name!r} do not exist at {str(path)!r}.")
-        paths[str(name)] = str(path.resolve())
-    return paths
-
-
-def _copied(script: Any, extra: dict[str, Any], folder: Path) -> _Code:
-    """Copy the script with the small files of its folder, as a job uploads them."""
-    source = read(script)
-    folder.mkdir(parents=True)
-    entry, home = source.file, None if source.file is None else source.file.parent
-    if extra.get("source_dir") and home is not None:
-        home = next(
-            (
-                p.resolve()
-                for p in (extra.get("folder", Path()) / extra["source_dir"], Path(extra["source_dir"]))
-                if p.is_dir()
-            ),
-            home,
-        )
-    if entry is None or home is None:
-        (folder / "train.py").write_text(source.text, encoding="utf-8")
-        return _Code(folder, "train.py", source.text, "script")
-    entry = entry.resolve()
-    home = home.resolve() if entry.is_relative_to(home.resolve()) else entry.parent
-    count = 0
-    for place, folders, files in os.walk(home):
-        folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith(".")]
-        for name in sorted(files):
-            path = Path(place, name)
-            if path.is_symlink() or not path.is_file() or path.stat().st_size > _MOST_FILE_BYTES:
-                continue
-            count += 1
-            if count > _MOST_FILES:
-                break
-            target = folder / path.relative_to(home)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(OSError):  # of another account, or outside of the folders of a tool
-                target.write_bytes(read_bytes(path, _MOST_FILE_BYTES))
-    relative = entry.relative_to(home)
-    target = folder / relative
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(source.text, encoding="utf-8")
-    return _Code(folder, relative.as_posix(), source.text, entry.name)
-
-
-def _request(
-    code: _Code,
-    job: Job,
-    processes: int,
-    channels: dict[str, str],
-    allow_unconfined: bool,
-    keep_half: bool,
-) -> dict[str, Any]:
-    texts = [code.text, *(path.read_text("utf-8", "replace") for path in code.folder.rglob("*.py"))]
-    code_text = "\n".join(texts)
-    tree = _tree(code)
-    names = _undefined(tree)
-    roots = set(re.findall(r"^\s*(?:import|from)\s+(\w+)", code_text, re.MULTILINE))
-    roots |= {"transformers"} & ({"transformers"} if roots & {"trl", "peft"} else set())
-    needs_table = bool(names) and (
-        "trl" in roots or bool(re.search(r"\.(?:map|rename_column|select|train_test_split)\(", code.text))
-    )
-    return {
-        "source": str(code.folder), "script": code.script, "job": asdict(job), "channels": channels,
-        "processes": processes, "steps": STEPS, "batches": BATCHES, "most": MOST, "stages": "all",
-        "seconds": _GUARD_SECONDS,
-        "size_bytes": min(_SIZE_BYTES, max(2**28, available_memory_bytes() // 3)), "allow_unconfined": allow_unconfined,
-        "imports": sorted(roots), "words": sorted({"Trainer"} if re.search(r"Trainer\b", code_text) else set()),
-        "names": names, "one_label": "SequenceClassification" in code.text,
-        "needs_table": needs_table, "texts_needed": '"text"' in code.text and needs_table,
-        "columns": _columns(tree), "keep_half": keep_half,
-        "provokes_bad_batch": bool(_BAD_BATCHES.search(code_text)),
-    }  # fmt: skip
-
-
-def _tree(code: _Code) -> ast.Module:
-    try:
-        return ast.parse(code.text)
-    except SyntaxError as error:
-        raise AdvisorError(f"{code.name} is no Python: {error.msg} at line {error.lineno}.") from None
-
-
-def _undefined(tree: ast.Module) -> dict[str, str]:
-    """Names that a fragment takes from elsewhere, and whether they are called."""
-    defined = set(dir(builtins)) | {"__file__", "__name__"}
-    used: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            defined.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            defined.add(node.name)
-        elif isinstance(node, ast.arg):
-            defined.add(node.arg)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            if any(alias.name == "*" for alias in node.names):
-                return {}
-            defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-            defined.add(node.name)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in defined:
-            used[node.func.id] = "call"
-        elif isinstance(node, ast.Name) and node.id not in defined:
-            used.setdefault(node.id, "value")
-    if "exec(" in ast.unparse(tree) or "globals()" in ast.unparse(tree):
-        return {}
-    return {
-        name: how
-        for name, how in used.items()
-        if re.search("row|data|train|test|eval|valid|held_?|example|sample", name)
-    }
-
-
-def _columns(tree: ast.Module) -> list[str]:
-    """Columns that the script reads of its rows."""
-    columns = set()
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in _ROW_NAMES
-            and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
-        ):  # fmt: skip
-            columns.add(node.slice.value)
-        elif (
-            isinstance(node, ast.keyword)
-            and node.arg in ("dataset_text_field", "text_column")
-            and isinstance(node.value, ast.Constant)
-        ):
-            columns.add(str(node.value.value))
-        elif isinstance(node, ast.keyword) and node.arg == "remove_columns" and isinstance(node.value, ast.List):
-            columns |= {str(entry.value) for entry in node.value.elts if isinstance(entry, ast.Constant)}
-    return sorted(columns - _NO_COLUMNS)
-
-
-def _judged(code: _Code, job: Job, processes: int, recorded: dict[str, Any]) -> Rehearsal:
+def _judged(
+    code: Code, job: Job, processes: int, recorded: dict[str, Any], pins: dict[str, tuple[str, str]]
+) -> Rehearsal:
     stages = {stage["name"]: stage for stage in recorded["stages"]}
     first = stages["several processes"]
     findings: list[Observed] = []
@@ -319,6 +159,7 @@ def _judged(code: _Code, job: Job, processes: int, recorded: dict[str, Any]) -> 
         findings = [entry for entry in findings if entry.kind != "scale"]
     if any(entry.kind == "no group" for entry in findings):
         findings = [entry for entry in findings if entry.kind not in ("not averaged", "written twice")]
+    findings += other_versions(recorded["versions"], pins)
     problems = _once(entry for entry in findings if entry.level != "note")
     ran = {stage["name"] for stage in recorded["stages"]}
     observed, missed = _looked_at(ran, first, processes, skipped)
@@ -333,7 +174,7 @@ def _judged(code: _Code, job: Job, processes: int, recorded: dict[str, Any]) -> 
         findings=problems, notes=_once(entry for entry in findings if entry.level == "note"),
         stages=tuple((stage["name"], _how(stage)) for stage in recorded["stages"]),
         stand_ins=tuple(stand_ins), observed=observed, not_observed=missed, peaks=tuple(judge.peaks(first)),
-        reachable=tuple(recorded["reachable"]),
+        reachable=tuple(recorded["reachable"]), versions=tuple(recorded["versions"].items()),
         processor_seconds=recorded["import_seconds"] + sum(stage["seconds"] for stage in recorded["stages"]),
         log=tuple(first["ranks"][failed]["log"]),
     )  # fmt: skip
@@ -357,8 +198,9 @@ def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> li
     if (nodes := stages.get("nodes of one GPU")) is not None:
         of_nodes = [*judge.nodes(nodes, first)]
         findings += of_nodes or ([] if judge.not_rehearsed(nodes) else [*judge.failures(nodes)])
-    if (bad := stages.get("a bad batch on the last rank")) is not None and not judge.not_rehearsed(bad):
-        findings += judge.bad_batch(bad)
+    for kind, name in PROVOCATIONS.items():
+        if (provoked := stages.get(name)) is not None and not judge.not_rehearsed(provoked):
+            findings += judge.parted(provoked, kind)
     killed, again = stages.get("killed after a save"), stages.get("resumed")
     if killed is not None:
         if again is not None and not judge.not_rehearsed(again):
@@ -396,7 +238,7 @@ def _how(stage: dict[str, Any]) -> str:
 
 _STAGE_OF = {
     "scale": "one process", "accumulation": "accumulation folded", "node": "nodes of one GPU", "resume": "resumed",
-    "bad batch": "a bad batch on the last rank",
+    "bad batch": PROVOCATIONS["bad batch"],
 }  # fmt: skip
 _OF_SEVERAL = (
     "order",

@@ -1,0 +1,200 @@
+"""The request of a rehearsal: a copy of the code, what its text shows, and the channels."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.core.files import read_bytes
+from smp_advisor.errors import AdvisorError
+from smp_advisor.review.reading.source import read
+from smp_advisor.review.scripts import check_script
+from smp_advisor.sandbox.limits import available_memory_bytes
+
+if TYPE_CHECKING:
+    from smp_advisor.rehearsal.contract import Job
+
+STEPS, BATCHES, MOST = 6, 4, 40
+_GUARD_SECONDS = 3600.0
+"""Last guard of a rehearsal. Counts of updates, batches and FLOPs end it before."""
+_MOST_FILES, _MOST_FILE_BYTES = 2000, 5 * 2**20
+_LEFT_OUT = ("__pycache__", ".git", ".ipynb_checkpoints", "node_modules", "wandb", "mlruns")
+_SIZE_BYTES = 4 * 2**30
+_CHANNEL = re.compile(r"\bSM_CHANNEL_(\w+)")
+_BAD_BATCHES = re.compile(r"isnan|isfinite|isinf|nan_to_num")
+_PROVOKED = {"DDP612": "bad batch", "DDP613": "late", "DDP620": "uneven"}
+"""What the reading of two ranks finds, and the kind of defect that a stage then provokes."""
+_ROW_NAMES = frozenset(
+    {"example", "examples", "row", "rows", "sample", "samples", "record", "element", "e", "ex", "x", "item", "batch"}
+)
+_NO_COLUMNS = frozenset({
+    "input_ids", "labels", "attention_mask", "token_type_ids", "pixel_values", "label", "image", "messages", "loss",
+    "chosen", "rejected", "position_ids", "train", "test", "validation", "prompt",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The copied code, and what its text shows."""
+
+    folder: Path
+    script: str
+    text: str
+    name: str
+
+
+def channels_of(data: Any) -> dict[str, str]:
+    if data is None:
+        return {}
+    places = data if isinstance(data, Mapping) else {"train": data}
+    paths = {}
+    for name, place in places.items():
+        path = Path(os.fspath(place)).expanduser()
+        if not path.exists():
+            raise AdvisorError(f"The data of the channel {name!r} do not exist at {str(path)!r}.")
+        paths[str(name)] = str(path.resolve())
+    return paths
+
+
+def copied(script: Any, extra: dict[str, Any], folder: Path) -> Code:
+    """Copy the script with the small files of its folder, as a job uploads them."""
+    source = read(script)
+    folder.mkdir(parents=True)
+    entry, home = source.file, None if source.file is None else source.file.parent
+    if extra.get("source_dir") and home is not None:
+        home = next(
+            (
+                p.resolve()
+                for p in (extra.get("folder", Path()) / extra["source_dir"], Path(extra["source_dir"]))
+                if p.is_dir()
+            ),
+            home,
+        )
+    if entry is None or home is None:
+        (folder / "train.py").write_text(source.text, encoding="utf-8")
+        return Code(folder, "train.py", source.text, "script")
+    entry = entry.resolve()
+    home = home.resolve() if entry.is_relative_to(home.resolve()) else entry.parent
+    count = 0
+    for place, folders, files in os.walk(home):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith(".")]
+        for name in sorted(files):
+            path = Path(place, name)
+            if path.is_symlink() or not path.is_file() or path.stat().st_size > _MOST_FILE_BYTES:
+                continue
+            count += 1
+            if count > _MOST_FILES:
+                break
+            target = folder / path.relative_to(home)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(OSError):  # of another account, or outside of the folders of a tool
+                target.write_bytes(read_bytes(path, _MOST_FILE_BYTES))
+    relative = entry.relative_to(home)
+    target = folder / relative
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(source.text, encoding="utf-8")
+    return Code(folder, relative.as_posix(), source.text, entry.name)
+
+
+def request_of(
+    code: Code,
+    job: Job,
+    processes: int,
+    channels: dict[str, str],
+    allow_unconfined: bool,
+    keep_half: bool,
+) -> dict[str, Any]:
+    texts = [code.text, *(path.read_text("utf-8", "replace") for path in code.folder.rglob("*.py"))]
+    code_text = "\n".join(texts)
+    read = [name.lower() for name in _CHANNEL.findall(code_text)]
+    places: dict[str, str | None] = dict.fromkeys(job.channels or read)
+    tree = _tree(code)
+    names = _undefined(tree)
+    roots = set(re.findall(r"^\s*(?:import|from)\s+(\w+)", code_text, re.MULTILINE))
+    roots |= {"transformers"} & ({"transformers"} if roots & {"trl", "peft"} else set())
+    needs_table = bool(names) and (
+        "trl" in roots or bool(re.search(r"\.(?:map|rename_column|select|train_test_split)\(", code.text))
+    )
+    return {
+        "source": str(code.folder), "script": code.script, "job": asdict(job), "channels": places | channels,
+        "processes": processes, "steps": STEPS, "batches": BATCHES, "most": MOST, "stages": "all",
+        "seconds": _GUARD_SECONDS,
+        "size_bytes": min(_SIZE_BYTES, max(2**28, available_memory_bytes() // 3)), "allow_unconfined": allow_unconfined,
+        "imports": sorted(roots), "words": sorted({"Trainer"} if re.search(r"Trainer\b", code_text) else set()),
+        "names": names, "one_label": "SequenceClassification" in code.text,
+        "needs_table": needs_table, "texts_needed": '"text"' in code.text and needs_table,
+        "columns": _columns(tree), "keep_half": keep_half,
+        "provoked": _provoked(code, code_text),
+    }  # fmt: skip
+
+
+def _provoked(code: Code, text: str) -> list[str]:
+    """Kinds of defects that the reading of the script suspects."""
+    read_ids = {finding.id for finding in check_script(code.folder / code.script).findings}
+    kinds = {kind for number, kind in _PROVOKED.items() if number in read_ids}
+    return sorted(kinds | ({"bad batch"} if _BAD_BATCHES.search(text) else set()))
+
+
+def _tree(code: Code) -> ast.Module:
+    try:
+        return ast.parse(code.text)
+    except SyntaxError as error:
+        raise AdvisorError(f"{code.name} is no Python: {error.msg} at line {error.lineno}.") from None
+
+
+def _undefined(tree: ast.Module) -> dict[str, str]:
+    """Names that a fragment takes from elsewhere, and whether they are called."""
+    defined = set(dir(builtins)) | {"__file__", "__name__"}
+    used: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            defined.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.arg):
+            defined.add(node.arg)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            if any(alias.name == "*" for alias in node.names):
+                return {}
+            defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            defined.add(node.name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in defined:
+            used[node.func.id] = "call"
+        elif isinstance(node, ast.Name) and node.id not in defined:
+            used.setdefault(node.id, "value")
+    if "exec(" in ast.unparse(tree) or "globals()" in ast.unparse(tree):
+        return {}
+    return {
+        name: how
+        for name, how in used.items()
+        if re.search("row|data|train|test|eval|valid|held_?|example|sample", name)
+    }
+
+
+def _columns(tree: ast.Module) -> list[str]:
+    """Columns that the script reads of its rows."""
+    columns = set()
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in _ROW_NAMES
+            and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+        ):  # fmt: skip
+            columns.add(node.slice.value)
+        elif (
+            isinstance(node, ast.keyword)
+            and node.arg in ("dataset_text_field", "text_column")
+            and isinstance(node.value, ast.Constant)
+        ):
+            columns.add(str(node.value.value))
+        elif isinstance(node, ast.keyword) and node.arg == "remove_columns" and isinstance(node.value, ast.List):
+            columns |= {str(entry.value) for entry in node.value.elts if isinstance(entry, ast.Constant)}
+    return sorted(columns - _NO_COLUMNS)
