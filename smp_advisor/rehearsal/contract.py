@@ -212,6 +212,6 @@ def of_launcher(rank: int, world: int, per_node: int, port: int) -> dict[str, st
 
 
 def require_linux() -> None:
-    """Refuse systems without `fork`."""
-    if sys.platform not in ("linux", "darwin"):
-        raise ProfileError("A rehearsal runs on Linux and macOS: on Windows, use WSL or a SageMaker notebook.")
+    """Refuse systems without its processes and records of them."""
+    if sys.platform != "linux":
+        raise ProfileError("A rehearsal runs on Linux: use a SageMaker notebook, or WSL on Windows.")

@@ -47,11 +47,11 @@ def interpreter_of(environment: str | os.PathLike[str]) -> str:
 
 
 def pins_of(folder: Path, image: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Version, and who asks for it, of each library that the job pins: its image, and over it requirements.txt."""
+    """Version, and its origin, of each library that the job pins: its image, and over it requirements.txt."""
     pins = {name: (str(version), "the image of the job has") for name, version in image.items()}
     for file in sorted(folder.rglob("requirements.txt"))[:1]:
-        found = _PIN.findall(file.read_text("utf-8", "replace"))
-        pins |= {name.lower().replace("_", "-"): (version, "requirements.txt asks for") for name, version in found}
+        lines = _PIN.findall(file.read_text("utf-8", "replace"))
+        pins |= {name.lower().replace("_", "-"): (version, "requirements.txt requires") for name, version in lines}
     return pins
 
 

@@ -18,6 +18,7 @@ _LOST_PEER = re.compile(r"[Cc]onnection|closed by peer|gloo|Broken pipe|timed ou
 _TOLERANCE = 2e-5
 """Relative difference of sums of squares: averaged gradients differ by rounding, others by the mark of 0.1 %."""
 _NODES_TOLERANCE = 0.03
+_EACH_UPDATE = 0.9
 _KEPT = ("/opt/ml/model", "/opt/ml/checkpoints", "/opt/ml/output", "/dev/", "/tmp/")
 _ALONE_PASSES, _ALONE_ROWS = 3, 20
 
@@ -551,7 +552,8 @@ def _schedule_end(stage: Stage) -> tuple[float, float] | None:
         planned *= event["size"]
     planned /= max(1, inner["iterations"])
     last = schedules[-1]
-    if not last["per_update"] or last["zero_step"] is None:
+    # One that steps by epoch steps more often in epochs that end early.
+    if last["per_update"] < _EACH_UPDATE or last["zero_step"] is None:
         return None
     return planned, last["zero_step"] / last["per_update"]
 

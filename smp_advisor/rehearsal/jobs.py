@@ -146,9 +146,9 @@ def _of_cell(tree: Any, call: ast.Call, folder: Path) -> tuple[Job, dict[str, An
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        given = {word.arg: word.value for word in node.keywords if word.arg}
+        options_given = {word.arg: word.value for word in node.keywords if word.arg}
         if _name(node.func) == "fit":
-            inputs = given.get("inputs", node.args[0] if node.args else None)
+            inputs = options_given.get("inputs", node.args[0] if node.args else None)
             inputs = names.get(inputs.id) if isinstance(inputs, ast.Name) else inputs
             pairs = zip(inputs.keys, inputs.values, strict=True) if isinstance(inputs, ast.Dict) else ()
             channels |= {
@@ -157,8 +157,8 @@ def _of_cell(tree: Any, call: ast.Call, folder: Path) -> tuple[Job, dict[str, An
             }  # fmt: skip
             if inputs is not None and not isinstance(inputs, ast.Dict):  # an address alone
                 channels["training"] = known(options_of(inputs).get("input_mode"), default)
-        elif _name(node.func) in ("InputData", "Channel") and "channel_name" in given:
-            channels[str(value(given["channel_name"]))] = known(given.get("input_mode"), "File")
+        elif _name(node.func) in ("InputData", "Channel") and "channel_name" in options_given:
+            channels[str(value(options_given["channel_name"]))] = known(options_given.get("input_mode"), "File")
     settings |= {"input_mode": default, "channels": channels}
     extra: dict[str, Any] = {"folder": folder}
     versions = {library: version for word, library in _VERSIONS if (version := known(options.get(word)))}

@@ -35,7 +35,7 @@ _FLOPS_PER_ELEMENT = 50.0
 """For what follows on the output of a layer, such as the softmax over a vocabulary."""
 _MOST_RANKS, _LARGEST_STATE_BYTES = 4, 256 * 2**20
 _LONGEST_EPOCH = 128
-_LONGEST_SCHEDULE, _ZERO = 10_000_000, 1e-9
+_LONGEST_SCHEDULE, _ZERO, _NEARLY_ZERO = 10_000_000, 1e-13, 0.02
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
 
@@ -48,6 +48,7 @@ def install(observer: Observer) -> None:
     _loaders(observer)
     _arguments(observer)
     _layers(observer)
+    _clipping(observer)
     if not observer.options.get("live"):
         _no_dropout(observer)
 
@@ -278,7 +279,8 @@ class _Training:
             decide(schedule, metrics, *arguments, **options)
 
         lr_scheduler.ReduceLROnPlateau.step = decided  # type: ignore[method-assign, assignment]
-        for kind in (lr_scheduler.LambdaLR, lr_scheduler.OneCycleLR):
+        kinds = ("LambdaLR", "OneCycleLR", "CosineAnnealingLR", "PolynomialLR")
+        for kind in (getattr(lr_scheduler, name) for name in kinds):
 
             def create(schedule: Any, *arguments: Any, _create: Any = kind.__init__, **options: Any) -> None:
                 schedules.append(schedule)
@@ -322,40 +324,42 @@ class _Training:
 
 def _parameters_of(loss: Any) -> dict[int, Any]:
     """Parameters that a loss is a function of, as its graph shows."""
-    stack, seen, found = [loss.grad_fn], set(), {}
+    stack, visited, parameters = [loss.grad_fn], set(), {}
     while stack:
         node = stack.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         variable = getattr(node, "variable", None)
         if isinstance(variable, torch.nn.Parameter):
-            found[id(variable)] = variable
+            parameters[id(variable)] = variable
         stack += [entry for entry, _ in node.next_functions]
-    return found
+    return parameters
 
 
 def _zero_step(schedule: Any) -> int | None:
     """The first step after which a schedule is zero; None if it never is."""
-    if hasattr(schedule, "total_steps"):
-        return int(schedule.total_steps)
+    for attribute in ("total_steps", "T_max", "total_iters"):
+        if hasattr(schedule, attribute):
+            return None if getattr(schedule, "eta_min", 0) > _ZERO else int(getattr(schedule, attribute))
     function = next((entry for entry in getattr(schedule, "lr_lambdas", ()) if entry is not None), None)
     if function is None:
         return None
-    high = 1
-    peak = 0.0
+    high, before, peak, falls = 1, 0.0, 0.0, False
     try:
         while high < _LONGEST_SCHEDULE:
             value = float(function(high))
             peak = max(peak, value)
-            if value <= _ZERO and peak > 0:
+            turns = falls and value > before  # a cosine is zero at one step only
+            if peak > 0 and (value <= _ZERO or (turns and before < _NEARLY_ZERO * peak)):
                 break
+            falls, before = value < before, value
             high += max(1, high // 64)
         else:
             return None
-        low = max(1, high - max(1, high // 32))
-        zero = next((step for step in range(low, high + 1) if float(function(step)) <= _ZERO), high)
-        return zero if all(float(function(zero + later)) <= _ZERO for later in (1, 1 + zero // 7)) else None
+        steps = range(max(1, high - 2 * max(1, high // 32)), high + 1)
+        zero = min(steps, key=lambda step: float(function(step)))
+        return zero if float(function(zero)) <= _ZERO else None
     except Exception:  # noqa: BLE001 - a function of the script
         return None
 
@@ -390,6 +394,12 @@ def note_save(observer: Observer, path: Any, value: Any, **values: Any) -> None:
     observer.put("save", path=os.path.abspath(str(path)), site=observer.site(), **described(value), **values)
 
 
+def note_together(observer: Observer, path: Any) -> None:
+    """Record that all ranks write a folder together."""
+    observer.saved += 1
+    observer.put("save", path=os.path.abspath(str(path)), site=observer.site(), together=True, **described(None))
+
+
 def _saves(observer: Observer) -> None:
     save = torch.save
 
@@ -410,9 +420,7 @@ def _saves(observer: Observer) -> None:
                 place = options.get("checkpoint_id") or next(
                     (entry for entry in arguments if isinstance(entry, str | os.PathLike)), None
                 ) or getattr(options.get("storage_writer") or next(iter(arguments), None), "path", "")  # fmt: skip
-                observer.saved += 1
-                observer.put("save", path=os.path.abspath(str(place)), site=observer.site(), together=True,
-                             elements=0, part="", names=[])  # fmt: skip
+                note_together(observer, place)
                 return _save(state, *arguments, **options)
 
             setattr(sharded, name, together)
@@ -612,7 +620,7 @@ def _counted(observer: Observer, layer: Any) -> Any:
     return counted
 
 
-def clipping(observer: Observer) -> None:
+def _clipping(observer: Observer) -> None:
     """Record norms at which gradients are clipped, and whether they were scaled."""
     clip: Any = torch.nn.utils.clip_grad_norm_
 
@@ -625,6 +633,3 @@ def clipping(observer: Observer) -> None:
 
     torch.nn.utils.clip_grad_norm_ = clipped
     torch.nn.utils.clip_grad.clip_grad_norm_ = clipped
-
-
-__all__ = ["bytes_of", "clipping", "install", "note_save"]

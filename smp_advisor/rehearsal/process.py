@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import logging
 import os
@@ -23,6 +24,7 @@ from smp_advisor.rehearsal.observer import Ended, Observer
 
 _SEED = 1
 _PAUSE_SECONDS = 0.02
+_DUMPABLE = 4
 _OWN = str(Path(__file__).parent)
 _PASSING = frozenset({
     "made", "moved", "called", "marked", "saved", "run", "load_on_cpu", "created", "create", "wrapped", "set_device",
@@ -44,10 +46,7 @@ def run(rank: int, events: int, log: int, shared: Any, values: dict[str, Any]) -
         os.dup2(source, target)
     os.dup2(events, 3)
     os.closerange(4, 1 << 16)
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(4, 1)
+    ctypes.CDLL(None).prctl(_DUMPABLE, 1)
     sys.stdin = open(0, closefd=False, encoding="utf-8")  # noqa: SIM115 - stays open
     sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, closefd=False, errors="replace", encoding="utf-8")  # type: ignore[misc] # noqa: SIM115
     sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False, errors="replace", encoding="utf-8")  # type: ignore[misc] # noqa: SIM115
@@ -88,7 +87,6 @@ def _script(observer: Observer, code: Path, script: str, values: dict[str, Any])
     processors.install(observer)
     process_group.install(observer)
     observation.install(observer)
-    observation.clipping(observer)
     libraries.install(observer)
     _define_names(observer, values)
     random.seed(_SEED)
@@ -103,8 +101,8 @@ def _script(observer: Observer, code: Path, script: str, values: dict[str, Any])
     module.__file__ = path
     sys.modules["__main__"] = module
     observer.enter("load")
-    observer.put("start", bytes=int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-                 if sys.platform == "linux" else 0)  # fmt: skip
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    observer.put("start", bytes=pages * os.sysconf("SC_PAGE_SIZE"))
     is_limited = False
     try:
         exec(compiled(Path(path).read_text("utf-8"), path), vars(module))  # noqa: S102 - what a rehearsal is for

@@ -30,7 +30,7 @@ _SIZE_BYTES = 4 * 2**30
 _CHANNEL = re.compile(r"\bSM_CHANNEL_(\w+)")
 _BAD_BATCHES = re.compile(r"isnan|isfinite|isinf|nan_to_num")
 _PROVOKED = {"DDP612": "bad batch", "DDP613": "late", "DDP620": "uneven"}
-"""What the reading of two ranks finds, and the kind of defect that a stage then provokes."""
+"""Findings of the reading of two ranks, and the kind of defect that a stage then provokes."""
 _ROW_NAMES = frozenset(
     {"example", "examples", "row", "rows", "sample", "samples", "record", "element", "e", "ex", "x", "item", "batch"}
 )

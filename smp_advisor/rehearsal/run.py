@@ -241,16 +241,9 @@ _STAGE_OF = {
     "bad batch": PROVOCATIONS["bad batch"],
 }  # fmt: skip
 _OF_SEVERAL = (
-    "order",
-    "alone",
-    "not averaged",
-    "no group",
-    "same batches",
-    "same order",
-    "uneven",
-    "written twice",
+    "order", "alone", "not averaged", "no group", "same batches", "same order", "uneven", "written twice",
     "late",
-)
+)  # fmt: skip
 
 
 def _looked_at(

@@ -33,17 +33,9 @@ _STILL = 25
 """Observations in a row of processes that all sleep, after which none will go on."""
 _LOG_LINES = 60
 _PRELOADED = (
-    "transformers",
-    "datasets",
-    "accelerate",
-    "peft",
-    "trl",
-    "lightning",
-    "diffusers",
-    "timm",
-    "torchvision",
+    "transformers", "datasets", "accelerate", "peft", "trl", "lightning", "diffusers", "timm", "torchvision",
     "evaluate",
-)
+)  # fmt: skip
 _OF_MODELS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp", ".pkl", ".npz", ".onnx")
 SOURCE, CHANNELS = "/smp/source", "/smp/channels"
 
@@ -327,11 +319,7 @@ class _Rehearsed:
             return []
         from smp_advisor.rehearsal.saved import look
 
-        file = (
-            os.memfd_create("saved")
-            if sys.platform == "linux"
-            else os.open(self.base / "saved", os.O_RDWR | os.O_CREAT)
-        )
+        file = os.memfd_create("saved")
         pid = os.fork()
         if not pid:
             try:
@@ -355,20 +343,13 @@ def _missing_column(stage: dict[str, Any]) -> str:
             event["kind"] == "stand-in" and event["what"].startswith("data set ") for event in rank["events"]
         )  # fmt: skip
         if error and has_rows and error["update"] == 0 and error["name"] in ("KeyError", "ValueError"):
-            found = re.match(r"'(\w+)'$", error["text"]) or re.search(r"[Cc]olumn.*?\['?(\w+)'?", error["text"])
-            return found[1] if found else ""
+            match = re.match(r"'(\w+)'$", error["text"]) or re.search(r"[Cc]olumn.*?\['?(\w+)'?", error["text"])
+            return match[1] if match else ""
     return ""
 
 
 def _start(rank: int, shared: Any, values: dict[str, Any]) -> _Rank:
-    files = []
-    for name in ("events", "log"):
-        if sys.platform == "linux":
-            files.append(os.memfd_create(name))
-        else:
-            import tempfile
-
-            files.append(os.dup(tempfile.TemporaryFile().fileno()))  # noqa: SIM115 - its descriptor stays
+    files = [os.memfd_create(name) for name in ("events", "log")]
     pid = os.fork()
     if not pid:
         try:

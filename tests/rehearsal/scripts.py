@@ -173,8 +173,26 @@ if dist.get_rank() == 0:
     torch.save(full, os.environ["SM_MODEL_DIR"] + "/model.pt")
 dist.barrier()
 """
+ENDLESS = """
+model = DDP(nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), net_end)).cuda())
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+"""
+TAKEN = """
+rows = iter(DataLoader(sampler.dataset, batch_size=2, sampler=sampler))
+for step in range(12):
+    for micro in range(2):
+        model.require_backward_grad_sync = micro == 1
+        a, b = next(rows)
+        loss = (model(a.cuda(local)) - b.cuda(local)).square().mean() / 2
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 CORRECT = {
     "ddp": DDP,
+    "ddp, batch normalization, batches by next()": (
+        START + "net_end = nn.Linear(16, 1)\n" + ENDLESS + DATA + TAKEN + SAVE
+    ),
     "tensor parallel": TENSOR_PARALLEL,
     "fsdp2": FSDP2,
     "fsdp2, hybrid": FSDP2.replace("for part in net", HYBRID + "for part in net")
@@ -209,6 +227,23 @@ scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1
 scheduler = accelerator.prepare(scheduler)
 for epoch in range(2):
 """
+SCHEDULE = "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: max(0.0, 1 - s / (len(loader) / 4)))\n"
+OUTSIDE = "parts = [nn.Linear(1, 1)]\nside = lambda value: parts[0](value)\n"
+LATE_TEXT = """
+from pathlib import Path
+if rank == 0: Path("/opt/ml/output/data/words.txt").write_text("a b c")
+words = Path("/opt/ml/output/data/words.txt").read_text()
+"""
+INTO_CHANNEL = 'open(os.environ["SM_CHANNEL_TRAIN"] + "/cache", "w")\n'
+STREAM = changed(
+    START + WRAP + DATA + LOOP + SAVE,
+    (
+        "sampler = DistributedSampler(TensorDataset(x, x.sum(1, keepdim=True)))\n",
+        "x = list(zip(x, x.sum(1, keepdim=True)))[rank::dist.get_world_size()]\n",
+    ),
+    ("loader = DataLoader(sampler.dataset, batch_size=4, sampler=sampler)\n", "loader = DataLoader(x, batch_size=4)\n"),
+    ("    sampler.set_epoch(epoch)\n", ""),
+)
 PLANTED = {
     "order": changed(
         FSDP2, ("        optimizer.step()\n", "        optimizer.step()\n    if rank == 0: print(model(x[:4]))\n")
@@ -261,5 +296,16 @@ PLANTED = {
     "bad batch": changed(DDP, (BACKWARD, "        if torch.isnan(loss): continue\n" + BACKWARD)),
     "failure": changed(DDP, ("lr=0.02)", "lr=0.02, momentum=0.9)")),
     "uneven": changed(DDP, ("batch_size=4, sampler", "batch_size=4 + 4 * rank, sampler")),
+    "uneven, provoked": STREAM,
+    "learning rate, of every process": changed(
+        DDP,
+        ("for epoch in range(start", SCHEDULE + "for epoch in range(start"),
+        ("        optimizer.step()\n", "        optimizer.step()\n        scheduler.step()\n"),
+    ),
+    "parameters, of no module": changed(DDP, ("model = DDP", OUTSIDE + "model = DDP"), ("(model(a", "(side(model(a")),
+    "written twice, by open()": changed(DDP, ("dist.destroy", 'open("/opt/ml/output/data/m", "w")\ndist.destroy')),
+    "late, by a method": changed(DDP, ("torch.manual_seed(0)\n", "torch.manual_seed(0)\n" + LATE_TEXT)),
+    "failure, a write to a mount": changed(DDP, ("torch.manual_seed(0)\n", "torch.manual_seed(0)\n" + INTO_CHANNEL)),
+    "arguments, refused": changed(DDP, ("parser.parse_known_args()", 'parser.parse_args(["--no", "1"]), 0')),
 }
-"""For each kind, a script with that defect."""
+"""For each kind, and form of it, a script with that defect."""

@@ -88,7 +88,7 @@ def test_versions_other_than_those_of_the_job_are_named(tmp_path):
     pins = pins_of(tmp_path, {"torch": "2.5", "transformers": "4.49.0"})
     ran = {"python": "3.12.1", "torch": "2.5.1+cpu", "transformers": "5.1.0", "peft": "0.12.3"}
     (note,) = other_versions(ran, pins)
-    assert note.text.startswith("transformers 5.1.0 ran here, and requirements.txt asks for 4.44.2")
+    assert note.text.startswith("transformers 5.1.0 ran here, and requirements.txt requires 4.44.2")
     assert interpreter_of(sys.prefix) == f"{sys.prefix}/bin/python"
     with pytest.raises(AdvisorError, match="No Python is at"):
         interpreter_of(tmp_path / "nowhere")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from smp_advisor.rehearsal.observation import note_together
+
 if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
 
@@ -69,16 +71,7 @@ def _accelerator(observer: Observer, module: Any) -> None:
     @functools.wraps(save_state)
     def saved(self: Any, *arguments: Any, **options: Any) -> Any:
         folder = save_state(self, *arguments, **options)
-        observer.put(
-            "save",
-            path=os.path.abspath(str(folder)),
-            site=observer.site(),
-            together=True,
-            elements=0,
-            part="",
-            names=[],
-        )
-        observer.saved += 1
+        note_together(observer, folder)
         return folder
 
     kind.save_state = saved

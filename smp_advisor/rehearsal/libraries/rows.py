@@ -11,40 +11,16 @@ if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
 
 WORDS = [
-    "the",
-    "model",
-    "reads",
-    "one",
-    "short",
-    "line",
-    "of",
-    "text",
-    "and",
-    "predicts",
-    "its",
-    "next",
-    "word",
-    "user",
-    "assistant",
-    "system",
-    "answer",
-    "question",
-]
+    "the", "model", "reads", "one", "short", "line", "of", "text", "and", "predicts", "its", "next", "word",
+    "user", "assistant", "system", "answer", "question",
+]  # fmt: skip
 _ROWS = 256
 _TOKENIZED = 4096
 _OWN_ROWS = 50
 _TEXTS = (
-    "text",
-    "sentence",
-    "sentence1",
-    "sentence2",
-    "question",
-    "content",
-    "instruction",
-    "response",
-    "output",
+    "text", "sentence", "sentence1", "sentence2", "question", "content", "instruction", "response", "output",
     "input",
-)
+)  # fmt: skip
 _FILES = ("json", "csv", "parquet", "text", "arrow", "pandas", "imagefolder")
 
 
