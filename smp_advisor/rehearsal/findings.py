@@ -63,6 +63,9 @@ def not_rehearsed(stage: Stage) -> str:
     if empty and error["update"] == 0:
         name = empty[0]["name"]
         return f"the channel {name} is empty here: pass data={{{name!r}: folder}} ({error['text'][:80]})"
+    is_input = "/opt/ml/input/data" in error["text"] and error["name"] in ("FileNotFoundError", "NotADirectoryError")
+    if is_input and not error["update"]:
+        return f"the job's data are not here: pass data={{channel: folder}} ({error['text'][:80]})"
     rows = [e["what"] for e in events(stage, failure[0], "stand-in") if e["what"].startswith("data set ")]
     names_column = re.search(r"column|features|KeyError|^'\w+'$", error["text"] + error["name"])
     if rows and names_column and error["update"] == 0 and error["name"] in ("KeyError", "ValueError"):

@@ -507,13 +507,12 @@ def _loaders(observer: Observer) -> None:
 
     def few(self: Any) -> Iterator[Any]:
         batches, begun = observer.options["batches"], observer.updates
-        is_shorter = observer.options.get("provokes") == "uneven" and observer.rank == observer.world - 1
         backwards = -1
         for index, batch in enumerate(iterate(self)):
             updates = observer.updates - begun
             trains = backwards >= 0 and (updates or observer.backwards != backwards)
             is_enough = index >= batches and (not trains or updates >= 3 or index >= _LONGEST_EPOCH)
-            if (is_enough and not observer.takes) or (is_shorter and index >= batches - 1):
+            if is_enough and not observer.takes:
                 observer.stand_in("loaders: their first batches")
                 return
             if index == 0:

@@ -242,10 +242,24 @@ def _precision(observer: Observer, *, keeps_half: bool) -> None:
         kind.__init__ = create  # type: ignore[method-assign]
 
 
+class _SumOfRanks(torch.autograd.Function):
+    """The sum of a tensor over all ranks, of which each rank's gradient is the sum, too."""
+
+    @staticmethod
+    def forward(context: Any, values: Any, group: Any) -> Any:
+        context.group = group
+        total = values.clone()
+        torch.distributed.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> Any:  # type: ignore[override]
+        return _SumOfRanks.forward(context, gradient, context.group), None
+
+
 def _normalized(layer: Any, values: Any) -> Any:
     """Pass of `SyncBatchNorm`, whose kernels run on GPUs only: moments of the samples of all ranks."""
     import torch.distributed as dist
-    from torch.distributed.nn.functional import all_reduce
 
     if not (layer.training and dist.is_initialized() and dist.get_world_size(layer.process_group) > 1):
         return torch.nn.modules.batchnorm._BatchNorm.forward(layer, values)
@@ -253,8 +267,7 @@ def _normalized(layer: Any, values: Any) -> Any:
     shape = [-1 if axis == 1 else 1 for axis in range(values.dim())]
     count = values.new_tensor([values.numel() / values.shape[1]])
     moments = torch.cat([values.sum(axes), values.square().sum(axes), count])
-    group = layer.process_group or dist.group.WORLD
-    reduced = all_reduce(moments, group=group)  # type: ignore[no-untyped-call]
+    reduced = _SumOfRanks.apply(moments, layer.process_group)
     sums, squares, total = reduced.split([values.shape[1], values.shape[1], 1])
     mean, variance = sums / total, squares / total - (sums / total) ** 2
     if layer.track_running_stats:

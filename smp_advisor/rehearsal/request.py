@@ -27,7 +27,8 @@ _GUARD_SECONDS = 3600.0
 _MOST_FILES, _MOST_FILE_BYTES = 2000, 5 * 2**20
 _LEFT_OUT = ("__pycache__", ".git", ".ipynb_checkpoints", "node_modules", "wandb", "mlruns")
 _SIZE_BYTES = 4 * 2**30
-_CHANNEL = re.compile(r"\bSM_CHANNEL_(\w+)")
+_CHANNEL = re.compile(r"environ\[\s*[\"']SM_CHANNEL_(\w+)")
+"""Channels without which a script does not start; what it gets by ``get()`` may be absent."""
 _BAD_BATCHES = re.compile(r"isnan|isfinite|isinf|nan_to_num")
 _PROVOKED = {"DDP612": "bad batch", "DDP613": "late", "DDP620": "uneven"}
 """Findings of the reading of two ranks, and the kind of defect that a stage then provokes."""
@@ -113,8 +114,8 @@ def request_of(
 ) -> dict[str, Any]:
     texts = [code.text, *(path.read_text("utf-8", "replace") for path in code.folder.rglob("*.py"))]
     code_text = "\n".join(texts)
-    read = [name.lower() for name in _CHANNEL.findall(code_text)]
-    places: dict[str, str | None] = dict.fromkeys(job.channels or read)
+    required = [name.lower() for name in _CHANNEL.findall(code_text)]
+    places: dict[str, str | None] = {name: None for name in required if name in (job.channels or required)}
     tree = _tree(code)
     names = _undefined(tree)
     roots = set(re.findall(r"^\s*(?:import|from)\s+(\w+)", code_text, re.MULTILINE))

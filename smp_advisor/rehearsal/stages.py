@@ -225,8 +225,10 @@ class _Rehearsed:
         shared = mmap.mmap(-1, max(world, 1))
         ranks = []
         for rank in range(world):
+            is_shorter = options.get("provokes") == "uneven" and rank == world - 1
             values = {
-                "options": settings, "code": str(self.code), "script": self.request["script"], "world": world,
+                "options": settings | {"steps": self.request["steps"] - is_shorter}, "code": str(self.code),
+                "script": self.request["script"], "world": world,
                 "arguments": self.job.words(), "names": self.request["names"], "one_label": self.request["one_label"],
                 "needs_table": self.request["needs_table"],
                 "variables": contract.variables(
