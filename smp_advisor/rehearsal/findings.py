@@ -138,6 +138,8 @@ def _kind_of(stage: Stage, error: Event, failing: set[int]) -> str:
         return "node"
     if error["name"] in ("FileNotFoundError", "EOFError") and 0 not in failing:
         return "late"
+    if error["name"] == "FileExistsError" and len(failing) < len(stage["ranks"]):
+        return "written twice"
     return "resume" if stage["name"] == "resumed" else "failure"
 
 

@@ -318,7 +318,6 @@ class _Training:
         self.observer.put(
             "parameters", unchanged=unchanged[:2000], total=len(self.first), outside=outside[:50],
             outsiders=len(outside), never=never[:50],
-            nonzero=sum(map(abs, figures_of(p for p, _ in self.first.values()))),
         )  # fmt: skip
 
 

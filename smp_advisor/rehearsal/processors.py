@@ -136,8 +136,6 @@ def _tensors_and_modules(observer: Observer, plain: Any, device: Any, *, keeps_h
     load = torch.load
 
     def load_on_cpu(file: Any, map_location: Any = None, *arguments: Any, **options: Any) -> Any:
-        if isinstance(file, str | os.PathLike):
-            observer.put("load", path=os.path.abspath(file), site=observer.site())
         del map_location
         return load(file, "cpu", *arguments, **options)
 
@@ -203,9 +201,7 @@ def _precision(observer: Observer, *, keeps_half: bool) -> None:
     enter = autocast.__init__
 
     def start(self: Any, device_type: str = "cuda", dtype: Any = None, enabled: bool = True, **options: Any) -> None:
-        del device_type
-        if enabled:
-            observer.once("autocast", dtype=str(dtype), site=observer.site())
+        del device_type, dtype
         options.pop("cache_enabled", None)
         enter(self, "cpu", torch.bfloat16, enabled=enabled and keeps_half)
 
@@ -338,7 +334,7 @@ def _parallel(observer: Observer) -> None:
         module.set_gradient_divide_factor = divided
 
     def spawn(function: Any, args: Any = (), nprocs: int = 1, **_: Any) -> None:
-        observer.put("spawn", processes=nprocs, site=observer.site())
+        del nprocs
         function(int(os.environ.get("LOCAL_RANK", "0")), *args)
 
     torch.multiprocessing.spawn = spawn

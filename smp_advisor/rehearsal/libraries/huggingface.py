@@ -294,8 +294,6 @@ def _arguments(observer: Observer, module: Any) -> None:
         if observer.options.get("fold") and times > 1:
             self.gradient_accumulation_steps = 1
             self.per_device_train_batch_size *= times
-        elif observer.options.get("batch_times", 1) > 1:
-            pass  # loaders multiply their own batch
         for name in ("save_steps", "eval_steps"):
             value = getattr(self, name, None)
             if not observer.options.get("live") and value and (value > 2 or value < 1):
@@ -303,7 +301,6 @@ def _arguments(observer: Observer, module: Any) -> None:
         if not self.load_best_model_at_end and self.eval_strategy == "steps" and not self.eval_steps:
             self.eval_steps = 2
         self.logging_steps = min(1, self.logging_steps)
-        observer.put("training arguments", save=str(self.save_strategy), folder=str(self.output_dir))
         finish(self)
 
     kind.__post_init__ = finished
@@ -335,7 +332,6 @@ def _safetensors(observer: Observer, module: Any) -> None:
 
     def load_file(filename: Any, device: Any = "cpu", **options: Any) -> Any:
         del device
-        observer.put("load", path=os.path.abspath(str(filename)), site=observer.site())
         return load(filename, "cpu", **options)
 
     def save_file(tensors: Any, filename: Any, *arguments: Any, **options: Any) -> Any:

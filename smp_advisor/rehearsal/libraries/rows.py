@@ -93,14 +93,31 @@ def columns_for(name: str, observer: Observer) -> dict[str, list[Any]]:
     else:
         columns = dict.fromkeys(_TEXTS, texts)
     for column in observer.options.get("columns", ()):
-        is_image, is_number = "image" in column or "img" in column, re.search("label|target|score|rating", column)
-        columns.setdefault(
-            column, _pictures() if is_image else [row % 2 for row in range(_ROWS)] if is_number else texts
-        )
+        if column not in columns:
+            columns[column] = _values(column, texts)
     if "messages" not in columns and "chosen" not in columns and "prompt" not in columns:
         columns.setdefault("label", [row % 2 for row in range(_ROWS)])
         columns.setdefault("idx", list(range(_ROWS)))
     return columns
+
+
+def _values(column: str, texts: list[str]) -> list[Any]:
+    """Values of a column, of the type that its name shows."""
+    if re.search("image|img|picture", column):
+        return _pictures()
+    if column == "audio":
+        return [{"array": [0.1] * 1600, "sampling_rate": 16_000} for _ in texts]
+    if column == "translation":
+        return [dict.fromkeys(("en", "de", "fr", "ro", "es"), text) for text in texts]
+    if column == "answers":
+        return [{"text": [text.split()[0]], "answer_start": [0]} for text in texts]
+    if column in ("tokens", "words"):
+        return [text.split() for text in texts]
+    if column.endswith("_tags"):
+        return [[row % 2 for row, _ in enumerate(text.split())] for text in texts]
+    if re.search("label|target|score|rating", column):
+        return [row % 2 for row in range(_ROWS)]
+    return texts
 
 
 def _pictures() -> list[Any]:
