@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 Stage = dict[str, Any]
 Event = dict[str, Any]
 _LOST_PEER = re.compile(r"[Cc]onnection|closed by peer|gloo|Broken pipe|timed out|[Ss]ocket|Application timeout")
+_DOWNLOAD = re.compile(
+    r"huggingface\.co|offline mode|LocalEntryNotFound|resolve host|name resolution|Name or service not known|urlopen|"
+    r"Network is unreachable|Max retries exceeded|[Cc]ould not connect to the endpoint|Unable to locate credentials"
+)
 _TOLERANCE = 2e-5
 """Relative difference of sums of squares: averaged gradients differ by rounding, others by the mark of 0.1 %."""
 _NODES_TOLERANCE = 0.03
@@ -55,6 +59,8 @@ def not_rehearsed(stage: Stage) -> str:
         return f"the module {error['module']!r} is not installed here"
     if error["text"].startswith("ProcessGroupGloo::") and not stage["verdict"]:
         return f"gloo cannot do it ({error['text'][:120]})"
+    if _DOWNLOAD.search(error["text"]):
+        return f"there is no network here ({error['name']}: {error['text'][:120]})"
     if error["own"]:
         return f"a stand-in failed ({error['name']}: {error['text'][:120]})"
     if error["imports"] and not error["text"].startswith("cannot import name"):

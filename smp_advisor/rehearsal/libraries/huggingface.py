@@ -52,6 +52,7 @@ def change(observer: Observer, module: Any) -> None:
         "transformers.models.auto.configuration_auto": _configurations,
         "transformers.models.auto.tokenization_auto": _auto_tokenizers,
         "transformers.models.auto.processing_auto": _auto_tokenizers,
+        "transformers.models.auto.image_processing_auto": _image_processors,
         "transformers.tokenization_utils_base": _tokenizers,
         "transformers.generation.utils": _generation,
         "transformers.training_args": _arguments,
@@ -251,6 +252,20 @@ def _auto_tokenizers(observer: Observer, module: Any) -> None:
         if hasattr(module, name):
             kind = getattr(module, name)
             kind.from_pretrained = _own_tokenizer(observer, kind.from_pretrained)
+
+
+def _image_processors(observer: Observer, module: Any) -> None:
+    original = module.AutoImageProcessor.from_pretrained
+
+    def from_pretrained(cls: Any, name: Any, *arguments: Any, **options: Any) -> Any:
+        if Path(str(name), "preprocessor_config.json").is_file():
+            return original.__func__(cls, name, *arguments, **options)
+        import transformers
+
+        observer.stand_in(f"{name}: images of 224 pixels")
+        return transformers.ViTImageProcessor()
+
+    module.AutoImageProcessor.from_pretrained = classmethod(from_pretrained)
 
 
 def _generation(observer: Observer, module: Any) -> None:
