@@ -263,7 +263,7 @@ def _normalized(layer: Any, values: Any) -> Any:
     shape = [-1 if axis == 1 else 1 for axis in range(values.dim())]
     count = values.new_tensor([values.numel() / values.shape[1]])
     moments = torch.cat([values.sum(axes), values.square().sum(axes), count])
-    reduced = _SumOfRanks.apply(moments, layer.process_group)
+    reduced = _SumOfRanks.apply(moments, layer.process_group)  # type: ignore[no-untyped-call]
     sums, squares, total = reduced.split([values.shape[1], values.shape[1], 1])
     mean, variance = sums / total, squares / total - (sums / total) ** 2
     if layer.track_running_stats:
