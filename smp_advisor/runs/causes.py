@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from smp_advisor.core.files import data_file
 from smp_advisor.core.tables import between
 from smp_advisor.costs.wording import percent, plural, seconds
 from smp_advisor.runs.measure import PROCESSOR, explained
@@ -28,9 +29,6 @@ _WAITING = 0.2
 """Share of a step from which a printed wait for data explains it (judgment)."""
 _STEADY = 0.05
 """Spread of steps below which nothing irregular decides them (judgment)."""
-_FASTER_DATA = (
-    "More or faster workers of the data loader, prefetching, data on FSx or FastFile instead of S3 downloads."
-)
 NOT_OF_PLAN = ("data loading", "host or data loading", "slow node", "network", "throttling", "links inside the node")
 """Causes that no other plan removes."""
 
@@ -50,6 +48,12 @@ class Cause:
 
     def __str__(self) -> str:
         return " ".join(filter(None, (f"{self.name.capitalize()}: {self.evidence}", self.change)))
+
+
+def _cause(key: str, **slots: str) -> Cause:
+    """Return a cause of ``causes.toml`` with its slots filled."""
+    texts = {"name": key, "change": "", **data_file("runs", "causes")[key]}
+    return Cause(**{part: text.format(**slots) for part, text in texts.items()})
 
 
 def is_assumed(advice: Advice | None) -> bool:
@@ -76,58 +80,39 @@ def causes_of(
         return (*causes, *observed)
     against = f"{seconds(usual.seconds)} per step, predicted {between((low, high))} s"
     if is_assumed(advice):
-        assumed = f"{against}: the prediction assumes the speed of this machine, and machines differ by a factor of 4."
-        return (*causes, Cause(name="assumed speed", evidence=assumed, change="Calibrate it: run.calibrated()."))
+        return (*causes, _cause("assumed speed", against=against))
     if usual.seconds < low:
-        less = f"{against}: the run is faster than the interval of its plan."
-        check = "Compare its batch, sequence length and GPUs with the plan: it may do less work per step."
-        return (*causes, *observed, Cause(name="less work", evidence=less, change=check))
+        return (*causes, *observed, _cause("less work", against=against))
     certain = [*observed, *_of_data(log, usual), *_of_hosts(busy)]
     if advice.cluster.instance.gpu == PROCESSOR:  # nothing of it is known but its step time
         return (*causes, *certain)
-    return (*causes, *(certain or _of_parts(advice, usual, busy, against)))
+    return (*causes, *(certain or [_of_parts(advice, usual, busy, against)]))
 
 
 def _not_counted(usual: Typical, restarts: int) -> Iterator[Cause]:
     """Yield steps that the typical step leaves out, and changes of their time."""
-    dropped = dict(usual.dropped)
-    if count := dropped.get("warm-up"):
-        text = f"{plural(count, 'value')} at the start, left out of the median."
-        yield Cause(name="warm-up", evidence=text, change="")
+    now = seconds(usual.seconds)
+    if count := dict(usual.dropped).get("warm-up"):
+        yield _cause("warm-up", values=plural(count, "value"))
     again = max(restarts, *(n for reason, n in usual.dropped if reason.startswith("restart")), 0)
     if again:
-        text = f"{plural(again, 'restart')}: the step number went back, or SageMaker reports it."
-        change = (
-            "Each repeats the steps since the last checkpoint: save more often (checkpoint_every) if they are frequent."
-        )
-        yield Cause(name="restart", evidence=text, change=change)
+        yield _cause("restart", restarts=plural(again, "restart"))
     if usual.changed is not None:
         step, before = usual.changed
         since = "" if step is None else f" since step {step:,}"
-        text = f"The steps take {seconds(usual.seconds)}{since}, and took {seconds(before)} before: a lasting change."
-        change = "Look at what began or ended then: another job on the nodes, a clock that was throttled, other data."
-        yield Cause(name="change of the step time", evidence=text, change=change)
+        yield _cause("change of the step time", now=now, since=since, before=seconds(before))
     if usual.trend:
-        text = (
-            f"The steps {'grow' if usual.trend > 0 else 'shrink'} by {percent(abs(math.expm1(usual.trend)))} from the"
-        )
-        change = "Look at what grows: memory in fragments, longer samples, a log or cache, a clock that warms up."
-        yield Cause(name="trend", evidence=f"{text} first to the last: a trend, no scatter.", change=change)
+        grow = "grow" if usual.trend > 0 else "shrink"
+        yield _cause("trend", grow=grow, share=percent(abs(math.expm1(usual.trend))))
     if stalls := next((n for reason, n in usual.dropped if reason.startswith("slow steps")), 0):
-        share = stalls / (stalls + usual.steps)
-        text = (
-            f"{plural(stalls, 'value')} ({percent(share)}) are far above the median of {seconds(usual.seconds)}: the "
-            f"mean is {seconds(usual.wall_seconds)}."
-        )
-        change = "The log around them shows what ran then. If they recur with checkpoints, save less often."
-        yield Cause(name="stalls", evidence=text, change=change)
+        share = percent(stalls / (stalls + usual.steps))
+        yield _cause("stalls", values=plural(stalls, "value"), share=share, now=now, mean=seconds(usual.wall_seconds))
 
 
 def _of_data(log: Log, usual: Typical) -> Iterator[Cause]:
     """Waits for data, if the log prints them."""
     if log.data_seconds is not None and log.data_seconds > _WAITING * usual.seconds:
-        text = f"The log shows a wait for data of {seconds(log.data_seconds)} in a step of {seconds(usual.seconds)}."
-        yield Cause(name="data loading", evidence=text, change=_FASTER_DATA)
+        yield _cause("data loading", wait=seconds(log.data_seconds), now=seconds(usual.seconds))
 
 
 def _of_hosts(busy: Mapping[str, float]) -> Iterator[Cause]:
@@ -137,65 +122,29 @@ def _of_hosts(busy: Mapping[str, float]) -> Iterator[Cause]:
     slow = min(busy, key=lambda host: busy[host])
     usual = median(value for host, value in busy.items() if host != slow)
     if usual - busy[slow] >= _APART:
-        hosts_text = "of the other hosts" if len(busy) > 2 else "of the other host"
-        text = f"The GPUs of {slow} are at {percent(busy[slow])}, those {hosts_text} at {percent(usual)}."
-        change = "All wait for it: replace the node (a new job gets others), and look at its data and processors first."
-        yield Cause(name="slow node", evidence=text, change=change)
+        hosts = "of the other hosts" if len(busy) > 2 else "of the other host"
+        yield _cause("slow node", slow=slow, busy=percent(busy[slow]), hosts=hosts, usual=percent(usual))
 
 
-def _of_parts(advice: Advice, usual: Typical, busy: Mapping[str, float], against: str) -> list[Cause]:
+def _of_parts(advice: Advice, usual: Typical, busy: Mapping[str, float], against: str) -> Cause:
     """Return the part of the step that the evidence singles out, or the measurement that would."""
-    nodes = advice.cluster.nodes
+    nodes, time = plural(advice.cluster.nodes, "node"), advice.estimate.time
+    several = advice.cluster.nodes > 1
     if not busy:
         first = (
-            f"the network between {plural(nodes, 'node')} comes first: NCCL_DEBUG=INFO shows whether EFA is in use. "
-            if nodes > 1 and usual.spread < _STEADY
-            else ""
+            f"With steady steps, the network between {nodes} comes first: NCCL_DEBUG=INFO shows whether EFA is in use. "
         )
-        change = (
-            "Measure the utilization of the GPUs: advice.monitoring_cell() shows it by host. Low and irregular steps:"
-            " data loading; low and regular: the host or the loader; high: communication or compute."
-        )
-        evidence = f"{against}, and there are no metrics of the GPUs."
-        change = f"With steady steps, {first}{change}" if first else change
-        return [Cause(name="unknown cause", evidence=evidence, change=change)]
+        return _cause("no metrics", against=against, network=first if several and usual.spread < _STEADY else "")
     mean = sum(busy.values()) / len(busy)
     figure = f"{against}; the GPUs are at {percent(mean)}, the steps spread by {percent(usual.spread)}"
-    if mean < _IDLE and usual.spread > _SCATTERED and not usual.trend:
-        return [Cause(name="data loading", evidence=f"{figure}: they wait at irregular times.", change=_FASTER_DATA)]
     if mean < _IDLE:
-        change = (
-            "Profile ten steps (torch.profiler): gaps before each kernel are the host's (a larger batch_size with "
-            "fewer microbatches, torch.compile, a fused optimizer), one gap per batch is the loader's (more workers, "
-            "data prepared before)."
-        )
-        return [Cause(name="host or data loading", evidence=f"{figure}: they wait in every step.", change=change)]
+        scattered = usual.spread > _SCATTERED and not usual.trend
+        return _cause("irregular waits" if scattered else "host or data loading", figure=figure)
     if mean < _BUSY:
-        change = (
-            "Profile ten steps (torch.profiler): gaps before kernels are the host's, gaps between batches the data's."
-        )
-        return [Cause(name="unknown cause", evidence=f"{figure}, neither idle nor always at work.", change=change)]
-    return [_of_busy_gpus(advice, figure)]
-
-
-def _of_busy_gpus(advice: Advice, figure: str) -> Cause:
-    """Communication, whose kernels count as work, or compute: busy GPUs do not separate them."""
-    time = advice.estimate.time
-    exchange = time.tensor_parallel_seconds + time.data_parallel_seconds
-    share, again = exchange / time.total_seconds, time.recomputation_seconds / time.total_seconds
-    nodes = advice.cluster.nodes
-    text = f"{figure}. Predicted: {percent(share)} communication, {percent(again)} recomputation."
-    if nodes > 1:
-        text = f"{text} Waiting in collectives counts as work, and {plural(nodes, 'node')} exchange data."
-        change = (
-            "The network comes first: NCCL_DEBUG=INFO shows whether EFA is in use (Selected Provider is efa). Then "
-            "torch.profiler separates NCCL's kernels from those of compute, and a probe with one node "
-            "(advice.probe_cell()) has no network."
-        )
-        return Cause(name="communication or compute", evidence=text, change=change)
-    change = (
-        "Profile ten steps (torch.profiler): slow products are those of the precision, the kernel of attention or a "
-        "throttled clock; NCCL's kernels are communication inside the node. Recomputation falls with fewer "
-        "checkpointed blocks: %smp_advise shows the memory of each choice."
-    )
-    return Cause(name="compute, recomputation or links", evidence=text, change=change)
+        return _cause("unknown cause", figure=figure)
+    # The kernels of communication count as work: busy GPUs do not separate them from compute.
+    exchange = (time.tensor_parallel_seconds + time.data_parallel_seconds) / time.total_seconds
+    again = time.recomputation_seconds / time.total_seconds
+    predicted = f"Predicted: {percent(exchange)} communication, {percent(again)} recomputation."
+    key = "communication or compute" if several else "compute, recomputation or links"
+    return _cause(key, figure=figure, predicted=predicted, nodes=nodes)
