@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.core.files import data_file
+from smp_advisor.core.files import data_file, sentence
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.wording import (
     adapter_text,
@@ -54,16 +54,13 @@ def certainty(decision: Decision) -> str:
 def certainty_in_short(decision: Decision) -> str:
     """Return how certain the choice is and what follows, as the start of `certainty`'s text."""
     if decision.mfu < _LOW_MFU:
-        return (
-            f"the best of the plans compared, at {percent(decision.mfu)} of the GPUs' peak: smaller or fewer instances"
-            " may be the better choice."
-        )
+        return sentence("advice", "idle", mfu=percent(decision.mfu))
     if decision.near_best_probability >= _CLEAR:
         return "no other plan of this library at this batch is likely to be noticeably faster."
     if decision.close > 1:
         within = percent(max(decision.close_within, 0.01))
         number = _NUMBERS[decision.close] if decision.close < len(_NUMBERS) else str(decision.close)
-        return f"{number} plans are within {within}, less than the estimate's error. Measure 20 steps to choose."
+        return sentence("advice", "close", number=number, within=within)
     return "another plan may be faster; a 20-step probe of both decides."
 
 
@@ -71,15 +68,9 @@ def pretraining_or_fine_tuning(model: Model, job: Job) -> str:
     """Question about the kind of training of a published model, with what follows; empty if the job answers it."""
     if job.training != "auto" or job.adapter is not None or not model.reads_tokens:
         return ""
-    tuned = batch_policy(model, replace(job, training="fine-tuning")).target_tokens
-    trained = format_count(Adapter().parameter_count(model))
-    return (
-        "Pre-training or fine-tuning? This plan is for pre-training from random weights, with batches toward"
-        f" {batch_policy(model, job).target_tokens:,} tokens. To fine-tune the published weights, set"
-        f" training='fine-tuning' (batches toward {tuned:,} tokens and a lower learning rate), or adapter=Adapter()"
-        f" (LoRA trains {trained} of {format_count(model.parameter_count)} parameters, and has optimizer states for"
-        " those alone)."
-    )
+    tuned, usual = (batch_policy(model, of).target_tokens for of in (replace(job, training="fine-tuning"), job))
+    trained, parameters = format_count(Adapter().parameter_count(model)), format_count(model.parameter_count)
+    return sentence("advice", "training", usual=usual, tuned=tuned, trained=trained, parameters=parameters)
 
 
 _LOW_MFU = 0.1
@@ -88,10 +79,8 @@ _LOW_MFU = 0.1
 
 def why_this_plan(best: SearchResult, probability: float) -> str:
     """Return how many plans fit, and by which rule this one is the first of them."""
-    fit = (
-        f"{len(best.ranked):,} of {best.plans_enumerated:,} plans fit with a probability of at least "
-        f"{percent(probability)}."
-    )
+    values = {"fitting": len(best.ranked), "plans": best.plans_enumerated, "probability": percent(probability)}
+    fit = sentence("advice", "fitting", **values)
     if best.objective == "throughput":
         return f"{fit} {_rank(best)}"
     if best.objective == "cost":
@@ -100,7 +89,7 @@ def why_this_plan(best: SearchResult, probability: float) -> str:
     least = kept_share(best.objective)
     cost = 1 - best.scores.tokens_per_second[0] / best.scores.tokens_per_second.max()
     price = f" It costs {percent(cost)} of speed against the fastest." if cost >= 0.005 else ""
-    return f"{fit} Of the plans with at least {percent(least)} of the best speed, this one {merit}.{price}"
+    return f"{fit} {sentence('advice', 'merit', least=percent(least), merit=merit)}{price}"
 
 
 def missing_kernels(model: Model) -> str:
@@ -108,14 +97,9 @@ def missing_kernels(model: Model) -> str:
     if model.origin != "measured":
         return ""
     table = data_file("advice", "kernels")["kernel"]
-    entry = next((of for of in table if model.family.lower().startswith(tuple(of["families"]))), None)
-    if entry is None:
-        return ""
-    return (
-        f"The times are those of the reference path of {entry['title']} in transformers, not of the kernels of"
-        f" {entry['packages']}, which are not modeled: install them in the container, and measure 20 steps before you"
-        " rely on a time or a cost."
-    )
+    family = model.family.lower()
+    row = next((row for row in table if family.startswith(tuple(row["families"]))), None)
+    return "" if row is None else sentence("advice", "kernels", title=row["title"], packages=row["packages"])
 
 
 def beyond_positions(model: Model, job: Job) -> str:
@@ -124,10 +108,7 @@ def beyond_positions(model: Model, job: Job) -> str:
     length = model.sequence_length(job.sequence_length)
     if not isinstance(positions, int) or model.shape.max_positions or length <= positions:
         return ""
-    return (
-        f"{model.name} was trained on sequences of up to {positions:,} tokens, and these have {length:,}: scale its"
-        " rotary embeddings (rope_scaling), and expect a loss in quality at first."
-    )
+    return sentence("advice", "positions", model=model, positions=positions, length=length)
 
 
 def batch_neighbor(model: Model, neighbor: tuple[int, float] | None) -> str:
@@ -142,10 +123,8 @@ def price_of_certainty(least: float, cost: tuple[float, float] | None) -> str:
     """Return the sentence on the speed that the required probability costs; empty if it costs little."""
     if cost is None:
         return ""
-    return (
-        f"The required probability of {percent(least)} costs speed: a plan that fits with {probability(cost[1])} would"
-        f" be {percent(cost[0])} faster (min_fit_probability)."
-    )
+    chance, faster = probability(cost[1]), percent(cost[0])
+    return sentence("advice", "certainty", least=percent(least), chance=chance, faster=faster)
 
 
 def low_utilisation(estimate: Estimate) -> str:
@@ -154,14 +133,9 @@ def low_utilisation(estimate: Estimate) -> str:
         return ""
     time = estimate.time
     working = time.forward_seconds + time.backward_seconds + time.recomputation_seconds + time.optimizer_seconds
-    cause = (
-        "The links of this cluster are too slow for the model, or the batches are too small."
-        if working < time.total_seconds / 2
-        else "It runs many small operations, as models do without their fused kernels."
-        if estimate.mfu < _LOW_MFU / 20
-        else "Its layers are too small for these GPUs with this batch."
-    )
-    return f"Warning: the plan reaches only {utilization(estimate)} of the GPUs' peak (MFU). {cause}"
+    cause = "small_operations" if estimate.mfu < _LOW_MFU / 20 else "small_layers"
+    cause = sentence("advice", "slow_links" if working < time.total_seconds / 2 else cause)
+    return sentence("advice", "low_utilisation", mfu=utilization(estimate), cause=cause)
 
 
 def _rank(best: SearchResult) -> str:
@@ -169,10 +143,7 @@ def _rank(best: SearchResult) -> str:
     top = int(scores.tokens_per_second.argmax())
     faster = float(scores.tokens_per_second[top] / scores.tokens_per_second[0]) - 1
     if faster <= NEAR_BEST:
-        return (
-            f"This one is within {100 * NEAR_BEST:.0f} % of the fastest. Equal plans rank by fewest techniques, then by"
-            " the smallest communication groups, the smallest batch and the fewest microbatches."
-        )
+        return sentence("advice", "near_fastest", near=f"{100 * NEAR_BEST:.0f} %")
     more = int(scores.techniques[top] - scores.techniques[0])
     larger = scores.tokens_per_step[top] > scores.tokens_per_step[0]
     wider = scores.nodes[top] > scores.nodes[0]
@@ -182,27 +153,21 @@ def _rank(best: SearchResult) -> str:
         *([f"communication over {scores.nodes[top]:,} nodes (vs {scores.nodes[0]:,})"] if wider else []),
     ]
     has = f", with {listed(differences)}" if differences else ""
-    return (
-        f"The fastest is estimated {percent(faster)} faster{has}. A technique must gain at least"
-        f" {percent(TECHNIQUE_GAIN)} over the best plan without it, communication over more nodes"
-        f" {percent(policy().node_gain)}, and a family of plans must be faster with a probability of at least"
-        f" {percent(TECHNIQUE_PROBABILITY)}. Equal plans rank by the smallest communication"
-        " groups, the smallest batch and the fewest microbatches."
-    )
+    gains = {"gain": TECHNIQUE_GAIN, "node_gain": policy().node_gain, "resolved": TECHNIQUE_PROBABILITY}
+    shares = {name: percent(share) for name, share in gains.items()}
+    return sentence("advice", "fastest", faster=percent(faster), has=has, **shares)
 
 
 def levers_used(model: Model, cluster: Cluster, before: Job, job: Job, value: Estimate) -> tuple[str, ...]:
     """Free settings of the job that are part of a plan, each with what it brings to this plan."""
     sentences = []
     for name, setting in training_settings().items():
-        if getattr(job, name) == getattr(before, name):
-            continue
-        earlier_job = replace(job, **{name: getattr(before, name)})
-        needed = estimate(model, cluster, earlier_job, value.plan).needed_gib
-        sentences.append(
-            f"{setting.title}: {name}={getattr(job, name)!r} is part of this plan, which needs {gib(value.needed_gib)}"
-            f" with it and {gib(needed)} without; set {name}={getattr(before, name)!r} to keep the usual form."
-        )
+        chosen, usual = getattr(job, name), getattr(before, name)
+        if chosen != usual:
+            without = estimate(model, cluster, replace(job, **{name: usual}), value.plan).needed_gib
+            sizes = {"needed": gib(value.needed_gib), "without": gib(without)}
+            values = {"title": setting.title, "name": name, "value": chosen, "usual": usual}
+            sentences.append(sentence("advice", "lever", **values, **sizes))
     return tuple(sentences)
 
 
