@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.core.files import sentence
 from smp_advisor.core.tables import Shown
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.observation import observed
@@ -97,16 +98,14 @@ class Probe(Shown):
         price = "price unknown" if self.usd is None else f"about {self.usd:,.2f} USD"
         hourly = self.target.usd_per_hour
         compared = "" if hourly is None else f" The cluster of the plan costs {hourly:,.2f} USD per hour."
-        size = (
-            f"Probe: {WARM_UP_STEPS} + {MEASURED_STEPS} steps with {shape} on {self.cluster.nodes} x "
-            f"{self.cluster.instance.name}, {step_time(self.estimate)} per step, "
-            f"{self.seconds / 60:,.0f} minutes with its start, {price}.{compared}"
+        counts = {"warm_up": WARM_UP_STEPS, "measured": MEASURED_STEPS, "layers": shape, "nodes": self.cluster.nodes}
+        costs = {"minutes": self.seconds / 60, "price": price, "hourly": compared}
+        where, time = self.cluster.instance.name, step_time(self.estimate)
+        narrower = 100 * (1 - self.width)
+        return (
+            sentence("runs", "probe", **counts, **costs, instance=where, step_time=time),
+            sentence("runs", "effect", before=step_time(self.target), low=low, high=high, narrower=narrower),
         )
-        effect = (
-            f"Expected effect on the plan's step time: {step_time(self.target)} -> {low:.3g} to {high:.3g} if the "
-            f"probe takes the predicted time ({100 * (1 - self.width):.0f} % narrower)."
-        )
-        return size, effect
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
@@ -116,10 +115,7 @@ def best_probe(*where: *Where, scalable: bool = True, min_fit_probability: float
     """The probe with the most narrowing per dollar among those that narrow the interval nearly as much as any."""
     probes = list(candidates(*where, scalable=scalable, min_fit_probability=min_fit_probability))
     if not probes:
-        raise CalibrationError(
-            f"No job with the plan's shape per GPU fits on {_MOST_NODES} nodes of {where[1].instance.name}: measure"
-            " the first steps of the full job, and calibrate with its log."
-        )
+        raise CalibrationError(sentence("runs", "no_probe", nodes=_MOST_NODES, instance=where[1].instance.name))
     least = min(probe.width for probe in probes)
     useful = [probe for probe in probes if 1 - probe.width >= _ENOUGH * (1 - least)]
     return max(useful, key=lambda probe: (1 - probe.width) / (probe.usd or probe.cluster.nodes * probe.seconds))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from smp_advisor.advice.learned import needed
-from smp_advisor.core.files import data_file, ends, read_ends, user_path
+from smp_advisor.core.files import data_file, ends, read_ends, sentence, user_path
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.observation import observed
@@ -149,16 +149,10 @@ def measured_run(
     # A figure of another batch, or of a run with a fault, would teach the wrong thing about every later plan.
     batch = global_batch_size(plan, cluster)
     if log.global_batch_size is not None and log.global_batch_size != batch:
-        raise CalibrationError(
-            f"The log has a global batch of {log.global_batch_size:,} samples and the plan {batch:,}: pass the run's "
-            "plan, cluster and job, for example calibrate(..., plan=Plan(...))."
-        )
+        raise CalibrationError(sentence("runs", "other_batch", logged=log.global_batch_size, batch=batch))
     faults = [entry["sentence"] for entry in explained(log, cluster) if entry.get("fault")]
     if faults and not accept:
-        raise CalibrationError(
-            f"The run has a known fault, so its time is not that of the plan: {'; '.join(faults)}. Fix it and measure "
-            "again, or pass accept=True (--accept) if it stays."
-        )
+        raise CalibrationError(sentence("runs", "fault", faults="; ".join(faults)))
     _require_work(log, batch, model, cluster, job, accept=accept)
     # The typical step, and what was left out of it: the notes are what a reader can check the figure by.
     notes = list(log.notes)
@@ -177,7 +171,7 @@ def measured_run(
         peak = max(log.peak_gib.values(), default=None)
         least = cluster.instance.usable_gpu_memory_gib
         if peak is not None and peak > _UNLIKELY_MEMORY * least:
-            raise CalibrationError(f"A need of {peak:,.4g} GiB is too far above the usable {least:,.4g} GiB of a GPU.")
+            raise CalibrationError(sentence("runs", "too_large", peak=peak, least=least))
         notes.append(f"The run ran out of memory: it needs more than {max(least, peak or 0.0):.4g} GiB.")
     elif log.peak_gib:
         memory = next(name for name in PREFERRED if name in log.peak_gib)
@@ -201,9 +195,7 @@ def measured_run(
     _require_possible(run, model, cluster, job, plan, accept=accept)
     doubt = "; ".join(faults) or _doubt_of(log, run, model, cluster, job, plan)
     if doubt and not accept:
-        raise CalibrationError(
-            f"{doubt}: pass the run's plan, cluster and job, or accept=True (--accept) if it is right."
-        )
+        raise CalibrationError(sentence("runs", "doubt", doubt=doubt))
     return replace(run, notes=(*run.notes, f"{ACCEPTED} {doubt}.")) if doubt else run
 
 
@@ -263,11 +255,9 @@ def _require_work(log: Log, batch: int, model: Model, cluster: Cluster, job: Job
         planned = expected[unit]
         near = _COUNTED if unit.startswith("TFLOP") else _ROUNDED
         if not 1 / near < value / planned < near and not (entire and accept):
-            raise CalibrationError(
-                f"The log has {round(value):,} {unit} per step, its rate times its step time, and the plan "
-                f"{planned:,.0f} ({batch:,} samples on {cluster.gpus} GPUs): pass the run's plan, cluster and job, for "
-                f"example calibrate(..., plan=Plan(...)){', or accept=True (--accept) if it is' if entire else ''}."
-            )
+            words = ", or accept=True (--accept) if it is" if entire else ""
+            figures = {"logged": round(value), "unit": unit, "planned": planned, "batch": batch, "gpus": cluster.gpus}
+            raise CalibrationError(sentence("runs", "other_work", **figures, accept=words))
 
 
 def _is_proven(log: Log, model: Model) -> bool:
@@ -287,10 +277,8 @@ def _doubt_of(log: Log, run: MeasuredRun, model: Model, cluster: Cluster, job: J
     low, high = max(low, before.step_seconds / _UNPROVEN), min(high, before.step_seconds * _UNPROVEN)
     if low <= run.step_seconds <= high:
         return ""
-    return (
-        f"A step of {run.step_seconds:.4g} s is far from the predicted {before.step_seconds:.3g} s ({low:.3g} to "
-        f"{high:.3g} s is believed), and no figure of the log shows its batch and sequence length"
-    )
+    figures = {"taken": run.step_seconds, "before": before.step_seconds, "low": low, "high": high}
+    return sentence("runs", "unproven", **figures)
 
 
 _UNLIKELY_TIME, _UNLIKELY_MEMORY = 5.0, 3.0
@@ -318,13 +306,8 @@ def _require_possible(run: MeasuredRun, model: Model, cluster: Cluster, job: Job
             doubts.append(f"A step of {seconds:.4g} s is {ratio:.3g} times the estimate")
     if run.memory_kind in PREFERRED and peak is not None and run.predicted_gib is not None:
         if peak > instance.gpu_memory_gib:
-            raise CalibrationError(
-                f"A peak of {peak:,.4g} GiB is more than a GPU of {instance.name} has, {instance.gpu_memory_gib:,.4g} "
-                "GiB: pass the peak of one GPU, in GiB."
-            )
+            raise CalibrationError(sentence("runs", "large_peak", peak=peak, instance=instance))
         if not 1 / _UNLIKELY_MEMORY < (ratio := peak / run.predicted_gib) < _UNLIKELY_MEMORY:
             doubts.append(f"A peak of {peak:.4g} GiB is {ratio:.3g} times the estimate")
     if doubts and not accept:
-        raise CalibrationError(
-            f"{'; '.join(doubts)}: pass the plan, cluster and job of the run, or accept=True (--accept) if it is right."
-        )
+        raise CalibrationError(sentence("runs", "unlikely", doubts="; ".join(doubts)))

@@ -9,6 +9,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
+from smp_advisor.core.files import sentence
 from smp_advisor.core.sheet import State, heading, sheet, strip, title
 from smp_advisor.core.tables import Table, between, number
 from smp_advisor.costs.evaluate import estimate
@@ -89,45 +90,29 @@ def alarms_of(run: Run) -> tuple[str, ...]:
     if run.failure is not None:
         alarms.append(f"The run failed. {run.failure.cause} {run.failure.change}")
     elif run.failed or run.last.failure:
-        text = " ".join(run.last.failure.split())[:400]
-        nothing = (
-            "the service states no reason, and nothing in the lines that were read shows one: read all hosts' logs."
-        )
-        alarms.append(f"The run failed: {text or nothing}")
+        reason = " ".join(run.last.failure.split())[:400] or sentence("runs", "no_reason")
+        alarms.append(sentence("runs", "failed", reason=reason))
     if infinite := run.steps.infinite_loss:
         alarms.append(f"{infinite}: stop the run, and resume from a checkpoint before it with a lower learning rate.")
     alarms += _of_steps(run)
     if (share := run.memory_share) is not None and share > _FULL:
-        alarms.append(
-            f"Peak memory is {percent(share)} of the GPU's: a larger batch or longer sample can end the run; a smaller"
-            " batch_size or activation checkpointing leaves room."
-        )
+        alarms.append(sentence("runs", "full", share=percent(share)))
     if _is_silent(run):
-        alarms.append(
-            f"No measured step in the last {run.silent_polls} polls, although {IN_A_ROW} steps fit in them: look"
-            " at the log for a stall, an evaluation or a checkpoint."
-        )
+        alarms.append(sentence("runs", "silent", polls=run.silent_polls, steps=IN_A_ROW))
     return tuple(alarms)
 
 
 def _of_steps(run: Run) -> Iterator[str]:
     """Yield alarms about the step time."""
     expected, values = run.estimate, [sample.value for sample in run.samples][1:][-IN_A_ROW:]
-    if expected is not None and not is_assumed(run.advice) and len(values) == IN_A_ROW:
-        low, high = expected.step_seconds_range
-        side = "slower" if min(values) > high else "faster" if max(values) < low else ""
-        if side:
-            yield (
-                f"The last {IN_A_ROW} steps took {between((min(values), max(values)))} s, {side} than the predicted"
-                f" interval of {between((low, high))} s."
-            )
-    if expected is not None and not is_assumed(run.advice) and (usual := run.typical) is not None:
-        low, high = expected.step_seconds_range
-        if usual.wall_seconds > high >= usual.seconds:
-            yield (
-                f"With its slow steps, a step takes {seconds(usual.wall_seconds)} on average, more than the predicted"
-                f" interval of {between((low, high))} s."
-            )
+    if expected is None or is_assumed(run.advice):
+        return
+    (low, high), interval = expected.step_seconds_range, between(expected.step_seconds_range)
+    if len(values) == IN_A_ROW and (min(values) > high or max(values) < low):
+        side, taken = "slower" if min(values) > high else "faster", between((min(values), max(values)))
+        yield sentence("runs", "beyond", steps=IN_A_ROW, taken=taken, side=side, interval=interval)
+    if (usual := run.typical) is not None and usual.wall_seconds > high >= usual.seconds:
+        yield sentence("runs", "slow_steps", mean=seconds(usual.wall_seconds), interval=interval)
 
 
 def _is_silent(run: Run) -> bool:

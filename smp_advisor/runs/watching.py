@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments.signatures import checked_class
+from smp_advisor.core.files import sentence
 from smp_advisor.core.tables import Shown
 from smp_advisor.costs.uncertainty import TWO_SIDED
 from smp_advisor.costs.wording import plural, seconds
@@ -233,11 +234,9 @@ class Run(Shown):
             return
         cluster = self.advice.cluster
         if (set(self.last.instances), self.last.count) != ({cluster.instance.name}, cluster.nodes):
-            self.other_hardware = (
-                f"The job runs on {self.last.count} x {', '.join(self.last.instances)}, and the advice is for "
-                f"{cluster.nodes} x {cluster.instance.name}: its prediction and price do not apply, and it learns "
-                "nothing from this run; pass watch(..., advice=) for the job's instances."
-            )
+            real = {"count": self.last.count, "instances": ", ".join(self.last.instances)}
+            planned = {"nodes": cluster.nodes, "instance": cluster.instance.name}
+            self.other_hardware = sentence("runs", "hardware", **real, **planned)
             self.advice = None
 
     def __iter__(self) -> Iterator[Run]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smp_advisor.core.files import sentence
 from smp_advisor.core.tables import Shown, between, number
 from smp_advisor.costs import Estimate, estimate
 from smp_advisor.costs.predictive import step_time_draws
@@ -177,10 +178,8 @@ class Offer(Shown):
     def __str__(self) -> str:
         money = "" if self.usd is None else f", {number(self.usd)} USD"
         place = "" if self.checkpoints else " The run's checkpoints were not found: pass offer.cell(checkpoints=)."
-        return (
-            f"Change at the next checkpoint: saves {number(self.days)} days{money} ({between(self.days_range)} days)."
-            f" The plan: {self.plan!r}.{place}"
-        )
+        values = {"days": number(self.days), "money": money, "interval": between(self.days_range)}
+        return sentence("runs", "offer", **values, plan=self.plan, place=place)
 
 
 def offer_of(advice: Advice, plan: Plan, steps: int, *, checkpoints: str = "") -> Offer | None:
