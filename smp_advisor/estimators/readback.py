@@ -66,6 +66,8 @@ class ReadBack:
     model: Model | None = None
     version: str = ""
     """Library version of the parameters."""
+    assumes_length: bool = False
+    """Whether the sequence length is neither in the text nor in the script."""
     settings: frozenset[str] = frozenset()
     """Script settings in the text. The plan uses minimal values for the others."""
     inferred: tuple[str, ...] = ()
@@ -125,6 +127,7 @@ def read_back(
         job=read_job,
         model=read_model,
         version=version,
+        assumes_length=job is None and own_job is None and not any(_number(configuration, name) for name in SEQUENCE),
         settings=frozenset(settings),
         inferred=tuple(inferred),
         open=tuple(left_open),

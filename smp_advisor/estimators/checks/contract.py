@@ -30,7 +30,7 @@ def versions(case: Case) -> Iterator[Hit]:
     if case.of_sagemaker or configuration.form != SDK_2 or home is None or looked_up or not isinstance(framework, str):
         return
     rows = [row for row in containers_of(home) if row.sdk_2 is not None]
-    transformers = configuration.get("transformers_version")
+    transformers = configuration.get("transformers_version") if configuration.framework == "huggingface" else None
     if isinstance(transformers, str):
         rows = [row for row in rows if f"{row.transformers_version}.".startswith(f"{transformers}.")]
     same = [row for row in rows if row.framework_version == framework]

@@ -100,6 +100,8 @@ def _without_tensor(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
 
 _CERTAIN = 0.02
 """Plans that fit with less than this probability certainly fail."""
+_SHORT = 128
+"""Tokens of the shortest sequences that models are trained on."""
 _SURELY = {"GPU memory": "GPU memory, certainly", "host memory": "host memory, certainly"}
 _WORTH = 0.01
 """Smaller gains are not reported."""
@@ -157,8 +159,16 @@ def fit(case: Case) -> Iterator[Hit]:
         variant = "GPU memory"
         values |= {"needed": gib(now.needed_gib), "excess": gib(-now.headroom_gib)}
         values |= {"usable": gib(now.usable_gpu_memory_gib)}
-    variant = _SURELY[variant] if now.fit_probability < _CERTAIN else variant
+    variant = _SURELY[variant] if _is_certain(case, now) else variant
     yield case.hit("EST508", variant, *_DEGREES, **values)
+
+
+def _is_certain(case: Case, now: Estimate) -> bool:
+    """Whether the plan fails for sure: with short sequences, too, where their length is an assumption."""
+    back = case.back
+    if now.fit_probability < _CERTAIN and back.assumes_length and back.model and back.cluster and back.job:
+        now = estimate(back.model, back.cluster, replace(back.job, sequence_length=_SHORT), now.plan)
+    return now.fit_probability < _CERTAIN
 
 
 def _smallest_change(case: Case, variants: Iterable[Variant]) -> str:
