@@ -3,9 +3,8 @@
     python benchmarks/own_run.py THROUGHPUT.csv MEMORY.csv AWS_THROUGHPUT.csv
 
 Every source with several runs is left out of the fit of the constants. Each of a few of its runs calibrates in turn,
-and the other runs of the source are predicted before and after. The report has the errors, the share of runs within
-the stated 95 % intervals, and correlations of the errors of two runs next to those of the rule in
-``smp_advisor/costs/data/transfer.toml``.
+and the other runs of the source are predicted before and after. The report has the errors and the share of runs
+within the stated 95 % intervals.
 """
 
 import sys

@@ -48,11 +48,6 @@ class Scored:
     """95 % interval of the cost model, in the unit of the prediction."""
 
     @property
-    def is_covered(self) -> bool:
-        """Whether the measured value is within the interval."""
-        return self.interval is not None and self.interval[0] <= self.measured <= self.interval[1]
-
-    @property
     def half_widths_off(self) -> float:
         """Distance of the measured value from the prediction in half widths of the interval."""
         if self.interval is None:

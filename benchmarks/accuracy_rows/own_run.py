@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.constants import constants
-from smp_advisor.costs.learned import learned_seconds, time_correlations
+from smp_advisor.costs.learned import learned_seconds
 from smp_advisor.costs.observation import observed, predicted_step
 from smp_advisor.costs.uncertainty import narrowed, step_time_factors
 from smp_advisor.workload import Calibration
@@ -173,7 +173,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="*", type=Path, metavar="CSV", help="tables of step times; default: all")
     parser.add_argument("--sources", action="store_true", help="also print every source")
-    parser.add_argument("--page", type=Path, metavar="MD", help="also write the report into this page")
     chosen = parser.parse_args(arguments)
     try:
         tables = [read_table(path) for path in chosen.tables or sorted(_VALIDATION.glob("*/throughput*.csv"))]
@@ -182,20 +181,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     judged = judge(table for table in tables if not table.users_code)
     rows = _Rows(Timed.of(judged, judge(table for table in tables if table.users_code)))
-    lines = [*_report(rows, sources=chosen.sources), *_correlations(rows)]
-    print("\n".join(lines))
-    if chosen.page is not None:
-        write_between(chosen.page, "own-run", f"```text\n{chr(10).join(lines)}\n```")
+    print("\n".join(_report(rows, sources=chosen.sources)))
     return 0
-
-
-def write_between(path: Path, marker: str, text: str) -> None:
-    """Replace the text of a page between ``<!-- marker -->`` and ``<!-- /marker -->``."""
-    page = path.read_text("utf-8")
-    start, end = f"<!-- {marker} -->\n", f"\n<!-- /{marker} -->"
-    before, _, following = page.partition(start)
-    _, _, after = following.partition(end)
-    path.write_text(f"{before}{start}{text}{end}{after}", "utf-8")
 
 
 def _report(rows: _Rows, *, sources: bool) -> Iterator[str]:
@@ -214,22 +201,3 @@ def _report(rows: _Rows, *, sources: bool) -> Iterator[str]:
         if sources and runs == 1:
             for name in sorted({pair.source for pair in every}):
                 yield _line(f"  {name}", [pair for pair in every if pair.source == name])
-
-
-def _correlations(rows: _Rows) -> Iterator[str]:
-    """Correlations of the errors of two runs of a source, by how they differ."""
-    close = time_correlations(rows.measured)
-    scale = float(np.sqrt(np.mean(np.clip(rows.errors, -0.6, 0.6) ** 2)))
-    errors = np.clip(rows.errors, -0.6, 0.6) / scale
-    same = rows.rows.publications[:, None] == rows.rows.publications[None, :]
-    same &= ~np.eye(len(errors), dtype=bool)
-    products = errors[:, None] * errors[None, :]
-    squares = (errors[:, None] ** 2 + errors[None, :] ** 2) / 2
-    yield "correlation of the errors of two runs of one source:"
-    for low, high in ((0, 0.1), (0.1, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.01)):
-        part = same & (close >= low) & (close < high)
-        if part.any():
-            yield (
-                f"  assumed {low:.1f} to {min(high, 1):.1f}: {part.sum() // 2:6d} pairs, "
-                f"mean {close[part].mean():.2f}, measured {products[part].sum() / squares[part].sum():.2f}"
-            )

@@ -132,15 +132,6 @@ class _Errors:
         return shared * quantities + close * own, shared * (quantities + own)
 
 
-def time_correlations(runs: Sequence[MeasuredRun]) -> Floats:
-    """Correlations of the errors of measured step times, shape (runs, runs)."""
-    errors = _Errors.of_runs(runs)
-    covariances = errors.covariances(errors)[1]
-    spreads_of = np.sqrt(np.diag(covariances))
-    result: Floats = covariances / np.outer(spreads_of, spreads_of)
-    return result
-
-
 @cache
 def _mix() -> Floats:
     """Correlations between the quantities of one run."""
