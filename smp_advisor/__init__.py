@@ -134,13 +134,10 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(ipython: "InteractiveShell") -> None:
     """``%load_ext smp_advisor``: register the magics."""
-    from smp_advisor.core.uninterrupted import uninterrupted
+    from smp_advisor.notebook.loading import load
 
-    with uninterrupted():
-        from smp_advisor.notebook.loading import load
-
-        _register_display(ipython)
-        load(ipython)
+    _register_display(ipython)
+    load(ipython)
 
 
 def unload_ipython_extension(ipython: "InteractiveShell") -> None:
@@ -155,19 +152,14 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
 
 
 def _show_advice(advice: "Advice | Recommendation") -> None:
-    from smp_advisor.core.uninterrupted import uninterrupted
-
-    with uninterrupted():
-        from smp_advisor.notebook.advisor import advisor_of
+    from smp_advisor.notebook.advisor import advisor_of
 
     advisor_of(advice).show_now()
 
 
 def _show_run(run: "Run") -> None:
-    from smp_advisor.core.uninterrupted import uninterrupted
+    from smp_advisor.notebook.run_magics import show_run
 
-    with uninterrupted():
-        from smp_advisor.notebook.run_magics import show_run
     show_run(run)
 
 

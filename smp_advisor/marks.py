@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from html import escape
+
+from smp_advisor.core.words import escape
 
 Scale = Callable[[float], float]
 """From a value to a position in pixels."""

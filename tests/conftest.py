@@ -84,7 +84,7 @@ GROUPS = {
     r"(.*?)::": "{}",
 }
 """Tests that share a browser, an SDK or other work, by their identifier: each group runs in one process."""
-OF_A_RELEASE = re.compile(r"oldest|^tests/fuzz/|^tests/browser/test_monkey")
+OF_A_RELEASE = re.compile(r"oldest|^tests/fuzz/(?!.*sample)|^tests/browser/test_monkey")
 """Tests of `make release-test` alone: the oldest applications and SDKs, random actions and random arguments."""
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ import pytest
 import smp_advisor
 from smp_advisor.core import files
 from smp_advisor.errors import AdvisorError
+from smp_advisor.session.project import project_of
 from smp_advisor.tools.interface import Caller, call
+from smp_advisor.tools.server import _worked
 
 CUSTOM = {
     "gpu": "X1", "usable_gpu_memory_gib": 40, "peak_tflops": 300, "gpus_per_node": 8, "nodes": 1,
@@ -69,6 +72,7 @@ def root(tmp_path, monkeypatch):
     (outside / "advice.json").write_text("{}")
     (inside / "linked.py").symlink_to(outside / "train.py")
     (inside / "linked").symlink_to(outside)
+    os.link(outside / "train.py", inside / "other_name.py")
     (inside / "run").mkdir()
     (inside / "run" / "train.log").symlink_to(outside / "train.log")
     (inside / "beside").mkdir()
@@ -91,6 +95,7 @@ def test_a_tool_reads_no_file_outside_of_its_root(root):
         ("check", {"path": "linked.py"}),
         ("check", {"path": str(outside / "train.py")}),
         ("check", {"path": "linked/train.py"}),
+        ("check", {"path": "other_name.py"}),
         ("watch", {"run": "run"}),
         ("watch", {"run": "beside"}),
         ("watch", {"run": str(outside / "train.log")}),
@@ -121,6 +126,9 @@ def test_special_files_and_impossible_names_are_refused_in_one_sentence(tmp_path
     for path in (tmp_path / "pipe.log", tmp_path, Path("/proc/self/environ"), Path("a\0b"), tmp_path / "missing"):
         with pytest.raises(AdvisorError, match="cannot be read"):
             files.read_text(path, 1000, AdvisorError)
+    os.mkfifo(tmp_path / "smp_advisor.toml")
+    with pytest.raises(AdvisorError, match="cannot be read"):
+        project_of(tmp_path)
     for name in ("~nobody-has-this-name/x.py", "a\0b", 5):
         with pytest.raises(AdvisorError, match="cannot be found"):
             files.user_path(name, AdvisorError)
@@ -174,10 +182,14 @@ def test_runs_shared_through_links_to_one_file_are_all_kept(tmp_path):
     assert len(smp_advisor.load_calibration(real).runs) == 24
     assert real.is_file()
     assert not real.is_symlink()
+    os.link(real, tmp_path / "other_name.json")
+    with pytest.raises(AdvisorError, match="another name"):
+        smp_advisor.load_calibration(real).share(real)
 
 
-HOSTILE = "m\x1b]0;title\x07\x00\x9b31m\u202e<img src=x onerror=alert(1)>[a](http://b.example)`c` www.d.example"
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+HOSTILE = "m\x1b]0;title\x07\x00\x9b31m\u202e\u200b\ufeff\U000e0041"
+HOSTILE += "<img src=x onerror=alert(1)>[a](http://b.example)`c` www.d.example"
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\ufeff\U000e0041]")
 
 
 def _outputs(tmp_path):
@@ -199,6 +211,9 @@ def _outputs(tmp_path):
         f"import torch\nx = {HOSTILE!r}\n# {HOSTILE.replace(chr(0), '')}\nmodel = torch.nn.DataParallel(x)\n"
     )
     yield str(smp_advisor.check_script(script))
+    named = tmp_path / f"{HOSTILE.replace(chr(0), '').replace('/', '')}.py"
+    named.write_text(script.read_text())
+    yield from (str(smp_advisor.check_script(named)), smp_advisor.check_script(named)._repr_html_())
     yield str(smp_advisor.check_estimator({"instance_type": HOSTILE, "distribution": {"torch_distributed": HOSTILE}}))
     yield str(smp_advisor.read_failure(f"ValueError: {HOSTILE}\nRuntimeError: CUDA error: {HOSTILE}"))
     (tmp_path / "train.log").write_text(f"step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n{HOSTILE}\n")
@@ -206,6 +221,7 @@ def _outputs(tmp_path):
     with pytest.raises(AdvisorError) as error:
         smp_advisor.advise(model, HOSTILE)
     yield str(error.value)
+    yield _worked("why", {"text": f"RuntimeError: CUDA out of memory. {HOSTILE}"}, Caller(), threading.Event())[1]
     (tmp_path / "smp_advisor.toml").write_text(f"[policy]\ninstances = [{json.dumps(HOSTILE.replace(chr(127), ''))}]\n")
     run = subprocess.run(
         [sys.executable, "-m", "smp_advisor.command", "advise", "1B", "--instance", "ml.p4d.24xlarge"],
@@ -217,6 +233,7 @@ def _outputs(tmp_path):
 def test_a_hostile_name_reaches_no_terminal_and_no_page_as_it_is(tmp_path):
     outputs = list(_outputs(tmp_path))
     assert [text[:200] for text in outputs if CONTROL.search(text)] == []
+    assert [text[:200] for text in outputs if text.startswith("<section") and "<img src=x" in text] == []
     html, page = (next(text for text in outputs if text.startswith(start)) for start in ("<!doctype", "# "))
     assert "<img src=x" not in html
     outside = re.sub(r"^(```+).*?^\1$", "", page, flags=re.MULTILINE | re.DOTALL)

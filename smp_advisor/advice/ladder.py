@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from smp_advisor.advice.conclusion import brief_change
 from smp_advisor.advice.practices import Step, order, practice
 from smp_advisor.advice.variants import PlannedRun, WhatIf, evaluate, evaluate_best, vary, without
 from smp_advisor.core.tables import Table, frame_of
+from smp_advisor.core.words import escape
 from smp_advisor.costs.evaluate import memory_columns
 from smp_advisor.costs.wording import (
     SAME,

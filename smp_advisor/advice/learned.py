@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from html import escape
 from typing import TYPE_CHECKING
 
 from smp_advisor.core.tables import Shown, Table
+from smp_advisor.core.words import escape, listed
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.learned import paces
 from smp_advisor.costs.observation import predicted_step
@@ -33,7 +33,6 @@ _QUANTITIES = {
     "across_nodes": "Communication across nodes",
     "host": "Host, optimizer and copies",
 }
-_MOST_DIFFERENCES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +77,7 @@ def summary(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Summary | N
     runs = []
     for run in job.calibration.runs:
         apart = differences(run.conditions, here)
-        listed = ", ".join(apart[:_MOST_DIFFERENCES]) + (", and others" if len(apart) > _MOST_DIFFERENCES else "")
-        distance = f"The plan below differs from it in: {listed}." if apart else "It is the plan below."
+        distance = f"The plan below differs from it in: {listed(apart)}." if apart else "It is the plan below."
         runs.append((run.source, (*run.notes, distance)))
     step = predicted_step(model, cluster, job, layout)
     factors = (

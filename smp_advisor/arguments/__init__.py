@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments.amounts import DAYS_OF, number_in
+from smp_advisor.core import MOST
 from smp_advisor.core.files import data_file
 from smp_advisor.errors import AdvisorError
 
@@ -22,17 +23,10 @@ SMALLEST = "smallest"
 """The smallest number of nodes that fits."""
 LIMITS = ("max_days", "max_usd", "max_gpu_hours")
 """Options that limit a run: fields of `smp_advisor.search.clusters.Limits`."""
-_MOST_AMOUNT = 10**15
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255
 """Bytes of a path, and of each of its parts, in Linux."""
-_MOST_NUMBERS = 1024
-"""Numbers of nodes in a range."""
-_SIMILAR = 0.8
-"""Least similarity of a name that is offered for an unknown one."""
 _LINE = 120
 """Characters of the `repr` of a value."""
-_LONGEST = 100
-"""Characters of a name that is compared with keywords."""
 
 
 def brief(kind: str, parts: Iterable[str]) -> str:
@@ -41,7 +35,7 @@ def brief(kind: str, parts: Iterable[str]) -> str:
     return text if len(text) <= _LINE else f"{text[: _LINE - 4]}...)"
 
 
-def amount_of(name: str, amount: object, example: str = "300B", most: float = _MOST_AMOUNT, unit: str = "") -> float:
+def amount_of(name: str, amount: object, example: str = "300B", most: float = MOST, unit: str = "") -> float:
     """Read a positive amount, such as tokens, days or USD, from a number or from text."""
     number = number_in(amount, unit) if isinstance(amount, str) else amount
     if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0 or number == math.inf:
@@ -110,7 +104,7 @@ class Option:
                     between = f"between 0.5 and 1, for example {self.example}"
                     raise AdvisorError(f"{title} must lie {between}, not {shown(value)}.")
             case "amount":
-                most = self.most if self.most != 10**9 else _MOST_AMOUNT
+                most = self.most if self.most != 10**9 else MOST
                 return amount_of(title, value, self.example, most, self.unit)
             case "choice":
                 name = self.choice(value)
@@ -167,7 +161,7 @@ class Option:
         numbers: list[int] = []
         for part in filter(None, re.split(r"[\s,]+", re.sub(r"(?<!\s)\s*+-\s*", "-", text.strip()))):
             first, *last = (options()["instance_count"].read(end, title) for end in part.split("-", 1))
-            numbers += range(first, last[0] + 1)[:_MOST_NUMBERS] if last else [first]
+            numbers += range(first, last[0] + 1) if last else [first]
         if not numbers:
             raise AdvisorError(f"{title}: {text!r:.80} has no number; write for example 1,2,4 or 1-4.")
         return numbers
@@ -218,11 +212,11 @@ def require_types(arguments: Mapping[str, tuple[object, type | tuple[type, ...]]
             raise AdvisorError(f"{call}() requires for {name} a value of type {names}, not {shown(value)}.")
 
 
-def require_whole(name: str, value: object, error: type[AdvisorError], most: int | None = None) -> None:
+def require_whole(name: str, value: object, error: type[AdvisorError], most: int = MOST) -> None:
     """Refuse a value that is no whole number of at least 1; a notebook may pass text despite annotations."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise error(f"{name} must be a whole number of at least 1, not {shown(value)}.")
-    if most is not None and value > most:
+    if value > most:
         raise error(f"{name} must be at most {most:,}, not {shown(value)}.")
 
 
@@ -257,8 +251,12 @@ def meant(name: str, keywords: Collection[str]) -> str:
             for candidate in names:
                 if candidate in keywords:
                     return candidate
-    near = difflib.get_close_matches(plain, sorted(keywords), 1, _SIMILAR) if len(plain) <= _LONGEST else []
-    return near[0] if near else ""
+    return nearest(plain, keywords, 0.8)
+
+
+def nearest(name: str, names: Iterable[str], similarity: float = 0.6) -> str:
+    """Return the most similar of some names, for "did you mean"; empty if none is similar enough."""
+    return "".join(difflib.get_close_matches(name[:100], sorted(names), 1, similarity))
 
 
 _OF_PRICE = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _NUMBER = re.compile(
     r"\s*([+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*(?:\.\d*)?|\.\d+))(e[+-]?\d{1,2}(?![a-z]))?([^\d]*)",
@@ -31,6 +32,12 @@ _NOUNS = {
 }
 DAYS_OF = {"hours": 1 / 24, "hour": 1 / 24, "weeks": 7.0, "week": 7.0, "months": 30.0, "minutes": 1 / 1440}
 """Days of a unit that a wrong name of a duration has."""
+
+
+def digits_as_number(value: Any) -> Any:
+    """The number in a text of digits, as hyperparameters and options have it; anything else as it is."""
+    of_64_bits = isinstance(value, str) and value.isdecimal() and len(value) <= 18
+    return int(value) if of_64_bits else value
 
 
 def number_in(text: str, unit: str = "", *, binary: bool = False) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
@@ -76,7 +77,7 @@ def _fits(value: object, kind: Any) -> bool:  # noqa: C901 - one branch a form o
         return isinstance(value, Mapping)
     if kind is None or kind in (Any, object) or not isclass(origin):
         return kind is not None or value is None
-    if origin in (int, float) and (isinstance(value, bool) or not _is_finite(value)):
+    if origin in (int, float) and (isinstance(value, bool) or not _is_amount(value)):
         return False
     if getattr(origin, "_is_protocol", False) and not origin.__module__.startswith(("collections", "os")):
         return all(hasattr(value, name) for name in vars(origin) if not name.startswith("_"))
@@ -99,7 +100,7 @@ def _alike(value: object) -> tuple[object, ...] | None:
     kind = type(value)
     if kind is int or (kind is str and len(value) < _LONGEST):  # type: ignore[arg-type]
         return kind, value
-    if kind is bool or kind is float or value is None:
+    if kind is bool or value is None or (kind is float and _is_amount(value)):
         return (kind,)
     own = kind.__module__.startswith("smp_advisor") and not isinstance(value, Mapping | list | tuple | str)
     return (kind,) if own else None
@@ -108,9 +109,12 @@ def _alike(value: object) -> tuple[object, ...] | None:
 _LONGEST = 40
 
 
-def _is_finite(value: object) -> bool:
-    """Return whether a whole number can become a float; others can."""
-    return not isinstance(value, int) or abs(value) < sys.float_info.max
+def _is_amount(value: object) -> bool:
+    """Return whether a number is finite, as a float too, and not negative: all are counts, sizes, times or shares."""
+    try:
+        return not isinstance(value, Real) or (math.isfinite(value) and float(value) >= 0)
+    except OverflowError:
+        return False
 
 
 def _title(kind: Any) -> str:
@@ -168,7 +172,8 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
                     continue
                 kind = _meaning(annotations[name], function.__module__)
                 if not _fits(value, kind):
-                    raise AdvisorError(f"{title}() requires for {name} {_title(kind)}, not {shown(value)}.")
+                    least = " of at least 0" if isinstance(value, Real) and value < 0 else ""
+                    raise AdvisorError(f"{title}() requires for {name} {_title(kind)}{least}, not {shown(value)}.")
                 if alike is not None and len(fitting) < _MOST_FITTING:
                     fitting.add((name, *alike))
             elif not takes_any and name not in keyword_names and name not in positional:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from smp_advisor.core.files import user_path, write_text
 from smp_advisor.core.tables import Table
+from smp_advisor.core.words import escape
 from smp_advisor.errors import AdvisorError
 from smp_advisor.marks import dot, label, line, number, rect, text_width
 

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from smp_advisor.arguments import require_whole, shown
+from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.core.files import columns, data_file, rows
-from smp_advisor.core.words import plain
+from smp_advisor.core.words import listed, plain
 from smp_advisor.errors import ClusterError, InstanceError
 
 MOST_FIGURE = 10**9
@@ -22,6 +23,7 @@ _MAY_BE_ZERO = (
 )  # fmt: skip
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instance:
     """A machine type from the dated instance table or from custom figures.
@@ -77,11 +79,8 @@ class Instance:
     """Whether the figures come from the user instead of the instance table."""
 
     def __post_init__(self) -> None:
-        for name in ("name", "gpu", "intra_node", "price_note", "source"):
-            text = getattr(self, name)
-            if not isinstance(text, str):
-                raise ClusterError(f"{name} of an instance must be text, not {text!r:.80}.")
-            object.__setattr__(self, name, plain(text))  # it can come from a file of others
+        for name in ("name", "gpu", "intra_node", "price_note", "source", "architecture", "cpu_architecture"):
+            object.__setattr__(self, name, plain(getattr(self, name)))  # it can come from a file of others
         for name in ("gpus", "vcpus"):
             require_whole(f"{name} of {self.name}", getattr(self, name), ClusterError, MOST_FIGURE)
         positive = ("gpu_memory_gib", "usable_gpu_memory_gib", "host_memory_gib", "peak_tflops", "hbm_gb_per_s")
@@ -89,8 +88,7 @@ class Instance:
             value = getattr(self, name)
             if name == "usd_per_hour" and value is None:
                 continue
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not 0 <= value <= MOST_FIGURE or (value == 0 and name in positive):
+            if value > MOST_FIGURE or (value == 0 and name in positive):
                 least = "above 0" if name in positive else "of at least 0"
                 raise ClusterError(f"{name} of {self.name} must be a number {least}, not {shown(value)}.")
 
@@ -112,10 +110,6 @@ class Instance:
 def board_rows() -> dict[str, dict[str, str]]:
     """Return rows of the table, by the name of the board in the instance table."""
     return {row["gpu"]: row for row in rows("smp_advisor.cluster", "data/gpus.csv")}
-
-
-_MOST_CANDIDATES = 6
-"""Instances that an error lists for an incomplete name."""
 
 
 @cache
@@ -171,9 +165,8 @@ def completed_instance(name: str) -> Instance:
         return begins[0]
     if not begins:
         return instance(name)
-    candidates = ", ".join(entry.name for entry in begins[:_MOST_CANDIDATES])
-    more = f" and {len(begins) - _MOST_CANDIDATES} more" if len(begins) > _MOST_CANDIDATES else ""
-    raise InstanceError(f"The instance type {name!r} is not complete: choose one of {candidates}{more}.")
+    candidates = listed([entry.name for entry in begins])
+    raise InstanceError(f"The instance type {name!r} is not complete: choose one of {candidates}.")
 
 
 def meant_instance(text: str) -> tuple[Instance, int | None, str]:

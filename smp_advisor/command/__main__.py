@@ -36,7 +36,6 @@ _STATUS = (
     "Exit status: 0 if the answer is yes, 1 if it is no, 2 if the input is wrong or could not be read, 130 after an"
     " interrupt."
 )
-_LONGEST_NUMBER = 40
 _PAGES = (".json", ".html", ".md")
 
 
@@ -108,12 +107,11 @@ def _value(text: str) -> Any:
     constants = {"true": True, "false": False, "none": None}
     if text.lower() in constants:
         return constants[text.lower()]
-    if len(text) <= _LONGEST_NUMBER:
-        for reader in (int, float):
-            try:
-                return reader(text)
-            except ValueError:
-                continue
+    for reader in (int, float):
+        try:
+            return reader(text)
+        except ValueError:
+            continue
     return text
 
 
@@ -299,7 +297,7 @@ def _say(text: str) -> int:
 
 
 def _json(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False)
+    return plain(json.dumps(data, ensure_ascii=False))
 
 
 def _completion(options: Namespace) -> str:

@@ -28,7 +28,9 @@ NOTEBOOK = 32 * 2**20
 CONFIGURATION = 1_000_000
 """Most bytes of a recipe or request."""
 MODEL = 16 * 2**20
-"""Most bytes of a model's config.json."""
+"""Most bytes of a model's config.json, and of a stored advice."""
+LOG = 64 * 2**20
+"""Most bytes of a log that is read at once."""
 _MOST_VALUES = 1_000_000
 _OF_THE_SYSTEM = ("/proc/", "/sys/")
 """Folders with files that are regular by their mode, and may have no end or wait for content."""
@@ -91,6 +93,11 @@ def confined(roots: Iterable[Path]) -> Iterator[None]:
         _ROOTS.reset(token)
 
 
+def folders_from(file: Path) -> list[Path]:
+    """The folder of a file and those above it in which a project has its settings, nearest first."""
+    return [*file.resolve().parents][:5]
+
+
 class Text(str):
     """Text of a caller that is never a path, whatever it looks like."""
 
@@ -143,6 +150,8 @@ def opened(path: Path, *, everywhere: bool = False) -> Iterator[BinaryIO]:
             if not os.path.samestat(status, real.stat()) or not any(real.is_relative_to(root) for root in roots):
                 folders = ", ".join(roots)
                 raise OSError(errno.EACCES, f"only files in {folders} are read")
+            if status.st_nlink > 1:  # hard links: a name in the folder of a file outside
+                raise OSError(errno.EACCES, "only files in the folder alone are read, and it has another name: copy it")
         yield file
 
 

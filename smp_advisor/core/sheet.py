@@ -8,9 +8,10 @@ from __future__ import annotations
 import difflib
 import re
 from functools import cache
-from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Literal
+
+from smp_advisor.core.words import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,7 +46,7 @@ def sheet(label: str, *parts: str, name: str = "", script: str = "") -> str:
     body = re.sub(r">[^<]*", lambda text: text[0].replace("$", "<span>$</span>"), "".join(parts))  # no formulas
     more = f'<script type="text/javascript">{script}</script>' if script else ""
     return (
-        f'<section class="smp-sheet"{identity} aria-label="{escape(label, quote=True)}"><style>{_style()}</style>'
+        f'<section class="smp-sheet"{identity} aria-label="{escape(label)}"><style>{_style()}</style>'
         f"{body}{more}</section>"
     )
 

@@ -1,23 +1,43 @@
-"""Words that leave: the one door to terminals and to Markdown."""
+"""Words that leave: the one door to terminals, to HTML and to Markdown."""
 
 from __future__ import annotations
 
+import html
 import re
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Characters that a terminal obeys: controls without tab and line feed, and directions of writing."""
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""Characters that a terminal obeys or a reader does not see: controls without tab and line feed, directions of writing,
+and those without a width that no language needs."""
 _READ_BY_MARKDOWN = re.compile(r"[\\`*_\[\]<>#|&~]|:(?=//)|(?<=www)\.|@", re.IGNORECASE)
 
 
 def plain(text: str) -> str:
     """Return text of others as a terminal may get it: controls as escapes, which JSON and Python read, too."""
-    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _CONTROLS.sub(lambda match: re.sub("....", r"\\u\g<0>", match[0].encode("utf-16-be").hex()), text)
+
+
+def escape(text: str) -> str:
+    """Return text as HTML may have it, in an element or an attribute."""
+    return html.escape(plain(text))
 
 
 def one_line(text: str) -> str:
     """Return text of others that stays in its line."""
     return plain(text).replace("\n", "\\n").replace("\t", " ")
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """Return the first of some names in one line, and the number of the others: ``a, b and 3 more``."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(one_line, names[:most])) + more
 
 
 def markdown(text: str) -> str:

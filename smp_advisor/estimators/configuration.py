@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.review.reading.source import Span
 
-_LONGEST_NUMBER = 40
-
 
 def plain_of(table: Value) -> dict[str, Any]:
     if not isinstance(table, Mapping):
@@ -57,11 +55,6 @@ def count(value: object) -> int | None:
 def is_on(value: object) -> bool:
     """Whether a flag is on; hyperparameters and environment variables are often text."""
     return str(value).strip().lower() in ("1", "true", "yes", "on")
-
-
-def digits_as_number(value: Any) -> Any:
-    """The number in a text of digits; anything else as it is."""
-    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) <= _LONGEST_NUMBER else value
 
 
 SHARDS = library_with(of_sagemaker=False, divides_model=True).trainer_argument

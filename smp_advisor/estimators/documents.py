@@ -18,7 +18,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from smp_advisor.core.files import CONFIGURATION, NOTEBOOK, SCRIPT, Text, json_values, read_bytes, user_path
+from smp_advisor.arguments.amounts import digits_as_number
+from smp_advisor.core.files import (
+    CONFIGURATION,
+    NOTEBOOK,
+    SCRIPT,
+    Text,
+    folders_from,
+    json_values,
+    read_bytes,
+    user_path,
+)
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.reading.source import Source, Span, read
 from smp_advisor.review.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
@@ -30,8 +40,6 @@ _WRITES = re.compile(r"\s*%%writefile\s+(?:-a\s+)?(?P<path>\S+)[^\n]*\n(?P<text>
 _PRINTS = re.compile(r"\s*cat\b(?=[^\n]*<<)(?=[^\n]*>)[^\n]*")
 _END = re.compile(r"<<-?[ \t]*['\"]?(\w+)")
 _TARGET = re.compile(r">>?[ \t]*['\"]?([^\s<>'\"]+)")
-_MOST_FOLDERS = 3
-"""Folders above the file in which a relative path of the text may start."""
 FETCHES = re.compile(
     r"\b(?:git clone|wget|curl|cp|mv|cd|chdir|tee|unzip|untar)\b|urlretrieve|extractall|download|write_text|\bdump\("
     r"|\bopen\([^)\n]{0,200}['\"][wax]"
@@ -75,7 +83,7 @@ class Siblings:
         inner = (
             [path] if not path.is_absolute() else [PurePosixPath(name, path.name) for name in ("", "src", "scripts")]
         )
-        for folder in (self.file.parent, *list(self.file.parent.parents)[:_MOST_FOLDERS]):
+        for folder in folders_from(self.file):
             yield from (folder / place for place in inner)
 
     def _written(self, name: str) -> str | None:
@@ -272,10 +280,10 @@ def _only_annotates(text: str) -> bool:
     return all(isinstance(statement, ast.AnnAssign) and statement.value is None for statement in statements)
 
 
-_LARGEST = 200_000
 _MOST_NODES = 10_000
 """Values and keys of a recipe; an alias counts with all of its values."""
 _LONGEST_NUMBER = 40
+"""Digits: YAML has numbers of base 60, and reading a long one takes the square of its length."""
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 _TEMPLATES = {
     "AWSTemplateFormatVersion": "a CloudFormation template",
@@ -286,8 +294,6 @@ _WRAPPERS = ("recipes", "training_config", "recipe")
 
 
 def yaml_table(text: str) -> Mapping:
-    if len(text) > _LARGEST:
-        raise AdvisorError(f"The text is longer than {_LARGEST:,} characters, too long for a recipe.")
     try:
         loader = _Loader(text)
         try:
@@ -426,18 +432,14 @@ def around_the_script(words: list[str]) -> tuple[list[str], str, list[str]]:
 
 def options_of(words: list[str]) -> dict[str, Any]:
     """Options of a command: ``--layers=32``, ``--layers 32``, ``--resume``."""
-
-    def as_number(text: str) -> Any:
-        return int(text) if text.isdecimal() and len(text) <= _LONGEST_NUMBER else text
-
     options: dict[str, Any] = {}
     name = ""
     for word in words:
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
             name = name.replace("-", "_")
-            options[name] = as_number(value) if equals else True
+            options[name] = digits_as_number(value) if equals else True
             name = "" if equals else name
         elif name:
-            options[name], name = as_number(word), ""
+            options[name], name = digits_as_number(word), ""
     return options

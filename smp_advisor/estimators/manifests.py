@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
     Configuration,
     Gap,
     Setting,
     constant,
-    digits_as_number,
     inner_table,
     plain_of,
 )

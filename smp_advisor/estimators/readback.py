@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, not_covered
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.configuration import count, digits_as_number, inner_table, is_on, plain_of
+from smp_advisor.estimators.configuration import count, inner_table, is_on, plain_of
 from smp_advisor.estimators.recipes import adapter_of
 from smp_advisor.estimators.terms import LOCAL, is_version, library_version, version_of_older_pair
 from smp_advisor.libraries.job_rules import EXPORTED_SCRIPT

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.core.files import json_values
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
@@ -15,7 +16,6 @@ from smp_advisor.estimators.configuration import (
     Setting,
     Strategy,
     count,
-    digits_as_number,
     fully_sharded,
     inner_table,
     is_on,

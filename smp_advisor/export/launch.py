@@ -330,7 +330,6 @@ def _merged(own: Mapping[str, Any], extra: Mapping[str, Any] | None, parameters:
 
 def _require_settings(extra: Mapping[str, Any] | None) -> None:
     """Raise `ExportError` for settings with which the generated script does not run as its cell states."""
-    require_types({"extra_hyperparameters": (extra, (Mapping, type(None)))}, "cell")
     settings = extra or {}
     for name, least in _COUNTS.items():
         value = settings.get(name, least)

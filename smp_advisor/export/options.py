@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments import is_path, require_types
 from smp_advisor.core.files import data_file
 from smp_advisor.errors import ExportError
 from smp_advisor.libraries.job_rules import MAX_RUN_SECONDS, JobTerms, job_faults
@@ -66,8 +67,8 @@ def option_names(what: str, options_class: type, options: Mapping[str, Any]) -> 
 
 
 def require_text(name: str, value: object) -> None:
-    """Raise `ExportError` unless `value` is None or a string that is not blank."""
-    if value is not None and (not isinstance(value, str) or not value.strip()):
+    """Raise `ExportError` unless `value` is None or a string that can be a path."""
+    if value is not None and not (isinstance(value, str) and value.strip() and is_path(value)):
         raise ExportError(f"{name} must be a string, for example a path, not {value!r}.")
 
 
@@ -249,6 +250,8 @@ class JobOptions:
         for name in ("spot", "plan_hyperparameters", "long_run_without_checkpoints"):
             if not isinstance(chosen := getattr(self, name), bool):
                 raise ExportError(f"{name} must be True or False, not {chosen!r}.")
+        base_job_name(self.job_name, "")
+        require_types({"extra_hyperparameters": (self.extra_hyperparameters, (Mapping, type(None)))}, "cell")
         limits = data_file("export", "launch")["limits"]
         longest = limits["keep_alive_seconds"]
         require_integer("keep_alive_seconds", self.keep_alive_seconds, longest, seconds=f"{longest // 60} minutes")

@@ -265,7 +265,7 @@ def writable(
     training = Training(
         model=model, cluster=cluster, job=job, plan=plan, architecture=architecture_of(model), small_copy=small_copy
     )
-    training = replace(training, objective=objective or "sft")
+    training = replace(training, objective="sft" if objective is None else objective)
     training = replace(training, trainer=script_trl.trainer_of(training, trainer))
     if training.lacks_positions and model.origin != "inferred":
         raise ExportError(

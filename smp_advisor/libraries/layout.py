@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.core.elementwise import where
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_defaults
@@ -38,7 +39,6 @@ EVERYTHING = 2**62
 """More parameters than any model, for strategies that keep all gathered parameters until the backward pass."""
 
 
-_MOST_DIGITS = 6
 OPERATORS = -2
 """Code of the strategy that keeps the outputs of some operators of every block."""
 
@@ -49,10 +49,11 @@ def checkpoint_code(strategy: Checkpointing) -> int:
         return 0
     if strategy in _NAMED:
         return _NAMED[strategy]
-    name, _, number = str(strategy).partition("_")
-    if not number.isdecimal() or len(number) > _MOST_DIGITS:
+    name, _, digits = str(strategy).partition("_")
+    number = digits_as_number(digits)
+    if not isinstance(number, int):
         raise PlanError(f"activation_checkpointing cannot be {strategy!r:.80}: use False, 'each' or 'every_2'.")
-    return -int(number) - 1 if name == "every" else int(number)
+    return -number - 1 if name == "every" else number
 
 
 def checkpoint_strategy(code: int) -> Checkpointing:

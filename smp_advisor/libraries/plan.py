@@ -6,12 +6,12 @@ import json
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
-from smp_advisor.arguments import brief
+from smp_advisor.arguments import brief, nearest
 from smp_advisor.arguments.signatures import checked_methods
 from smp_advisor.core.files import sentence
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, libraries, plan_defaults, require_library
-from smp_advisor.libraries.schema import nearest, schema
+from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.validation import fields_from, setting_violations, violations
 from smp_advisor.libraries.version import default_version, require_version
 
@@ -260,7 +260,7 @@ class Plan(_PlanFields):
         return f"precision={precision!r}"
 
     @classmethod
-    def precision_fields(cls, precision: str) -> dict[str, Any]:
+    def precision_fields(cls, precision: Precision) -> dict[str, Any]:
         """Return fields of a plan that trains in a precision; none if the plan does not decide it."""
         return {"precision": precision} if "precision" in getattr(cls, "__dataclass_fields__", ()) else {}
 
@@ -317,7 +317,7 @@ def _refuse(kind: type[Plan], name: str) -> NoReturn:
     """Raise `PlanError` for a keyword that the plan of a library does not have."""
     library = plan_defaults(kind)["library"]
     owners = [record.title for record in libraries() if name in plan_defaults(record.plan)]
-    near = nearest(name, frozenset(plan_defaults(kind)))
+    near = nearest(name, plan_defaults(kind))
     hint = f"the most similar one is {near}" if near else "leave it out"
     elsewhere = f"; {' and '.join(owners)} {'have' if len(owners) > 1 else 'has'} it" if owners else ""
     raise PlanError(f"A plan of {get_library(library).title} has no setting {name!r}{elsewhere}: {hint}.")

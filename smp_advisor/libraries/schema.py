@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import operator
 from dataclasses import dataclass
-from difflib import get_close_matches
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.version import release, require_version
 
@@ -34,10 +32,7 @@ def default_active_microbatches(pipeline_parallel_degree: Any, microbatches: Any
     limit = pipeline_parallel_degree + 2
     if isinstance(limit, int):
         return min(limit, microbatches)
-    with uninterrupted():
-        import numpy as np  # not with the plans: reading one needs no arrays
-
-    return np.minimum(limit, microbatches)
+    return limit.clip(max=microbatches)
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -108,9 +103,6 @@ class Rule:
         if not all(condition.holds(settings, effective) for condition in self.when):
             return False
         return not all(condition.holds(settings, effective) for condition in self.needs)
-
-
-_LONGEST_NAME = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,13 +215,6 @@ class Schema:
             for conditions, text in self.assumptions
             if all(c.holds({}, {c.key: getattr(plan, c.key)}) for c in conditions)
         ]
-
-
-@lru_cache(maxsize=4096)
-def nearest(name: str, names: frozenset[str]) -> str | None:
-    """Return the most similar of some names, for "did you mean"."""
-    near = get_close_matches(name[:_LONGEST_NAME], sorted(names), n=1, cutoff=0.6)
-    return near[0] if near else None
 
 
 @cache

@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.arguments import shown
+from smp_advisor.arguments import nearest, shown
+from smp_advisor.arguments.amounts import digits_as_number
+from smp_advisor.core import MOST
 from smp_advisor.core.files import sentence
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import groups
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, TRL_SINCE, get_library, libraries, plan_fields
-from smp_advisor.libraries.schema import Parameter, Schema, nearest, schema
+from smp_advisor.libraries.schema import Parameter, Schema, schema
 from smp_advisor.libraries.version import (
     architecture_name,
     default_of,
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 
-_MOST = 10**15
-"""Of counts without a documented limit: they are columns of 64 bits."""
 _TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 _ARTICLE = {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str"}
 
@@ -124,7 +124,7 @@ def _setting_text(setting: Parameter, value: object) -> str:
 def _single(facts: Schema, version: str, key: object, value: object) -> Violation | None:
     parameter = facts.parameter(key) if isinstance(key, str) else None
     if parameter is None:
-        near = nearest(str(key), frozenset(facts.defaults(version)))
+        near = nearest(str(key), facts.defaults(version))
         hint = f"the most similar one is {near}" if near else "leave it out"
         return Violation(
             rule="unknown", keys=(str(key),), text=f"{facts.name} {version} has no parameter {key!r}: {hint}."
@@ -147,7 +147,7 @@ def _within(parameter: Parameter, value: float) -> bool:
     # Written so that NaN, which compares as false, is refused.
     above = parameter.minimum is None or value >= parameter.minimum
     counts = parameter.maximum is None and (parameter.minimum or 0) >= 1
-    below = value <= (_MOST if counts else math.inf if parameter.maximum is None else parameter.maximum)
+    below = value <= (MOST if counts else math.inf if parameter.maximum is None else parameter.maximum)
     return above and below
 
 
@@ -169,7 +169,7 @@ def _type_text(parameter: Parameter, value: object) -> str:
         # Short form of a float: 5e8 instead of 500000000.0.
         text = f"{value:g}".replace("e+0", "e").replace("e+", "e")
         remedy = f"write int({text if float(text) == value else repr(value)})"
-    elif expected == "float" and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST:
+    elif expected == "float" and isinstance(value, int) and not isinstance(value, bool) and abs(value) < MOST:
         remedy = f"write {float(value)!r}"
     elif expected == "bool":
         remedy = "write True or False"
@@ -187,7 +187,7 @@ def _range_text(parameter: Parameter, value: float) -> str:
         return f"{parameter.key} must be from {low:g} to {high:g}, not {value!r}."
     if low is not None and value < low:
         return f"{parameter.key} must be at least {low:g}, not {shown(value)}."
-    return f"{parameter.key} must be at most {_MOST:g}, not {shown(value)}."
+    return f"{parameter.key} must be at most {MOST:g}, not {shown(value)}."
 
 
 def _choice_text(parameter: Parameter, value: str) -> str:
@@ -208,7 +208,6 @@ def _sentence(facts: Schema, rule: Rule, effective: Mapping[str, Any]) -> str:
     return f"{rule.what} ({values}): {remedy}."
 
 
-_LONGEST_NUMBER = 18
 _OFF = ("none", "false", "0", "no", "off")
 _ON = ("true", "1", "yes", "on", "each")
 
@@ -257,9 +256,7 @@ def _setting(setting: Parameter, value: Any) -> Any:
         return False if text in _OFF else "each" if text in _ON else value
     if setting.type == "bool" and text in (*_OFF, *_ON):
         return text in _ON
-    if setting.type == "int" and isinstance(value, str) and value.isdecimal() and len(value) <= _LONGEST_NUMBER:
-        return int(value)
-    return value
+    return digits_as_number(value) if setting.type == "int" else value
 
 
 def check_against(plan: Plan, cluster: Cluster, model: Model | None = None, job: Job | None = None) -> None:

@@ -10,6 +10,7 @@ import anywidget
 import traitlets as t
 from IPython.core.getipython import get_ipython
 
+from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
@@ -33,8 +34,6 @@ VIEW_MIME = "application/vnd.smp-advisor.view+json"
 """Marks an output of the advisor. The lab extension shows its picture if the kernel with the widget is gone."""
 
 _STATIC = Path(__file__).parents[1] / "static"
-_LONGEST_IDENTITY = 100
-"""Characters of the identity of a request: the view and a number."""
 _OF_THE_KERNEL = frozenset({"_recommendation", "_state", "_controls", "_older", "_esm", "_css"})
 """Traits that no view writes."""
 
@@ -216,9 +215,9 @@ class Advisor(anywidget.AnyWidget):
         if not isinstance(request, dict):
             self.send({"kind": "failed", "id": "", "text": "The page sent a request without settings: reload it."})
             return False
-        identity = str(request.get("id", ""))[:_LONGEST_IDENTITY]
+        identity = str(request.get("id", ""))
         view, _, number = identity.rpartition(":")
-        order = int(number) if number.isdecimal() else 0
+        order = digits_as_number(number) if number.isdecimal() else 0
         if order and order <= self._served.get(view, 0):
             # A move arrives both as a message and as a trait, and traits wait for one another. This one or a newer one,
             # which it must not undo, may already be applied.
@@ -283,7 +282,7 @@ class Advisor(anywidget.AnyWidget):
                 self.send({"kind": "rewrite", "id": "", "before": before, "after": after})
         elif kind == "again":  # the answer was lost: a busy server drops messages
             with self._turn:
-                state = self._as_state(str(content.get("id", ""))[:_LONGEST_IDENTITY])
+                state = self._as_state(str(content.get("id", "")))
                 self._state = {**state, "again": self._state.get("again", 0) + 1}
         elif kind == "ahead":  # a view has missed a message
             with self._turn:

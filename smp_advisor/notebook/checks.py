@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import user_path
-from smp_advisor.core.uninterrupted import uninterrupted
+from smp_advisor.core.words import escape
 from smp_advisor.errors import AdvisorError
 
 if TYPE_CHECKING:
@@ -34,8 +33,7 @@ def check_if_estimator(
     forced: bool = False,
 ) -> EstimatorReport | None:
     """Check a job's configuration with `names` of the notebook, and `cluster` if it names none; None for scripts."""
-    with uninterrupted():
-        from smp_advisor.estimators import check_estimator, looks_like_estimator
+    from smp_advisor.estimators import check_estimator, looks_like_estimator
 
     by_name = isinstance(source, Path) and source.suffix.lower() in _CONFIGURATIONS
     forced = forced or cluster is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from html import escape
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -15,6 +14,7 @@ from IPython.display import display
 
 from smp_advisor.arguments import options
 from smp_advisor.core.sheet import heading, sheet, strip, tank, title, verdict_strip
+from smp_advisor.core.words import escape
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.figures import FITS
 from smp_advisor.notebook.panels import plan_line

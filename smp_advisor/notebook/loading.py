@@ -39,6 +39,8 @@ class _Magic:
     @property
     def _code(self) -> Any:
         with uninterrupted():
+            import numpy as np  # noqa: F401 - before the magics, which import it where Stop reaches
+
             from smp_advisor.notebook.magics import magics_of
         return magics_of(self._shell)[self._name]
 

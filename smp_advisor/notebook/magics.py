@@ -11,7 +11,6 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.arguments import LIMITS
-from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.notebook.cells import KINDS
 from smp_advisor.notebook.run_magics import ProfileMagics, RunMagics
@@ -67,13 +66,12 @@ class AdvisorMagics(Magics):
         Displays the advisor and returns it: ``advice = %smp_advise 10B --instance ml.p4d.24xlarge --count 16``. Where
         nothing fits, the variable has the changes after which a plan fits: ``advice.use(1)`` takes the cheapest.
         """
-        with uninterrupted():
-            from smp_advisor.advice.description import has_formulas, read_model
-            from smp_advisor.advice.request import Request
-            from smp_advisor.notebook.advisor import advisor_of
-            from smp_advisor.notebook.display import NothingFits
-            from smp_advisor.session import Advice
-            from smp_advisor.session.advise import advise
+        from smp_advisor.advice.description import has_formulas, read_model
+        from smp_advisor.advice.request import Request
+        from smp_advisor.notebook.advisor import advisor_of
+        from smp_advisor.notebook.display import NothingFits
+        from smp_advisor.session import Advice
+        from smp_advisor.session.advise import advise
 
         arguments = parsed(self.smp_advise, line)
         keywords = keywords_of({name: text for name, text in vars(arguments).items() if name != "model"})
@@ -170,9 +168,8 @@ class AdvisorMagics(Magics):
         estimator or ModelTrainer, requests and recipes have checks of their own: ``%smp_check recipe.yaml``. With
         ``--plan``, the advisor's estimate is that of the script's kind of code.
         """
-        with uninterrupted():
-            from smp_advisor.notebook.checks import check_if_estimator
-            from smp_advisor.review.scripts import check_script, read_stack
+        from smp_advisor.notebook.checks import check_if_estimator
+        from smp_advisor.review.scripts import check_script, read_stack
 
         arguments = parsed(self.smp_check, line)
         lack, instead = "no plan to check against yet", ", or leave out --plan"

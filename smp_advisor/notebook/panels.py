@@ -6,7 +6,6 @@ import secrets
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from html import escape
 from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from smp_advisor.advice.report import ladder_of
 from smp_advisor.charts import chart_of
 from smp_advisor.charts.plans import clusters_chart, points_of
 from smp_advisor.charts.step import modules_chart
+from smp_advisor.core.words import escape
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.notebook.figures import FITS, fit, headlines, memory
 from smp_advisor.notebook.view_state import terms_of, uncited_hardware

@@ -16,7 +16,6 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, 
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
-from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.groups import reduced_data_parallel_degree
 from smp_advisor.notebook.shown import (
@@ -122,8 +121,7 @@ class ProfileMagics(Magics):
         steps on this machine, and with ``--plan`` compares a batch with the plan's microbatches. Child processes do
         all the work and cannot harm the kernel.
         """
-        with uninterrupted():
-            from smp_advisor.profiling import profile
+        from smp_advisor.profiling import profile
 
         arguments = parsed(self.smp_profile, line)
         with ProgressDisplay(f"Profile of {arguments.model}") as progress:
@@ -198,8 +196,7 @@ class ProfileMagics(Magics):
         return result
 
     def _rehearsed(self, arguments: Namespace, cell: str | None, progress: ProgressDisplay) -> Rehearsal:
-        with uninterrupted():
-            from smp_advisor.rehearsal import rehearse
+        from smp_advisor.rehearsal import rehearse
 
         if cell is None and arguments.script is None:
             return self._rehearsed_plan(arguments, progress)

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from contextlib import contextmanager
 from functools import wraps
-from html import escape
 from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakKeyDictionary
 
@@ -19,6 +18,7 @@ from IPython.display import display
 from IPython.utils.process import arg_split  # type: ignore[attr-defined]  # re-exported for each platform
 
 from smp_advisor.arguments import LIMITS, SMALLEST, meant, options
+from smp_advisor.core.words import escape
 from smp_advisor.errors import AdvisorError
 from smp_advisor.session.options import request_options, specification
 from smp_advisor.workload.from_config import configuration_to_trace, is_model_name
@@ -137,7 +137,7 @@ class ProgressDisplay:
         bar = ""
         if state == "running":
             share = "" if self.share is None else f' value="{min(max(self.share, 0.0), 1.0):.3f}"'
-            name = escape(self.title, quote=True)
+            name = escape(self.title)
             bar = f'<progress aria-label="{name}" max="1"{share} style="width:240px"></progress> '
         box = f'<pre style="{_CODE};max-height:16em;overflow:auto;margin:4px 0" tabindex="0">{escape(log)}</pre>'
         if state == "running":

@@ -35,7 +35,6 @@ OBJECTIVES = {
     "headroom": "most memory free",
     "simplicity": "fewest techniques",
 }
-_LONGEST = 200
 
 
 def workload_fields(advice: Recommendation) -> list[dict[str, Any]]:
@@ -91,7 +90,7 @@ def changes_of(advice: Recommendation, texts: Mapping[str, object]) -> dict[str,
     """Changes of the request that other texts of the fields mean, as keywords of `advise`; None removes a setting."""
     present, changes = _values(advice), dict[str, Any]()
     for name, text in texts.items():
-        if name not in present or not isinstance(text, str) or len(text) > _LONGEST:
+        if name not in present or not isinstance(text, str):
             raise AdvisorError(f"The workload has no field {name!r:.40} with the value {text!r:.80}.")
         if text.strip() != present[name]:
             changes[name] = _read(name, text.strip())

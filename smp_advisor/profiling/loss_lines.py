@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ENTRY = "profiling/step.py"
 """Frames before this module's call of the model belong to the kernel and to the check."""
-_MAX_NODES = 100_000
 
 
 def line_of_loss(model: nn.Module, batch: Mapping[str, Any], call: Call) -> str:
@@ -113,7 +112,7 @@ def _nodes(loss: Tensor) -> Iterator[Any]:
     """Nodes of a loss's graph, breadth first."""
     queue: deque[Any] = deque([loss.grad_fn])
     visited: set[Any] = set()
-    while queue and len(visited) < _MAX_NODES:
+    while queue:
         node = queue.popleft()
         if node is None or node in visited:
             continue

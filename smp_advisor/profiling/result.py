@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.arguments import require_whole
 from smp_advisor.arguments.signatures import checked_class
+from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.parts import PeakMemory
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.precision import training_precision
@@ -175,6 +177,8 @@ class Profile(NotebookResult):
 
     def activation_bytes(self, batch: int, sequence: int = 1, *, checkpointing: bool = False) -> int:
         """Bytes saved by autograd for one microbatch at the end of its forward pass, on one GPU without parallelism."""
+        for name, value in (("batch", batch), ("sequence", sequence)):
+            require_whole(name, value, ProfileError)
         if checkpointing and self.checkpointed_bytes is not None:
             return self.checkpointed_bytes(batch, sequence)
         return self.saved_bytes(batch, sequence)

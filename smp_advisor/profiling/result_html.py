@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from functools import cache
-from html import escape
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, cast, get_args, get_origin, get_type_hints
 
+from smp_advisor.core.words import escape
 from smp_advisor.profiling.polynomial import Polynomial
 
 if TYPE_CHECKING:

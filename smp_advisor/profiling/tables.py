@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from smp_advisor.arguments import require_whole
 from smp_advisor.cluster.table import instance
 from smp_advisor.core.tables import frame_of
 from smp_advisor.costs.kernels import operator_seconds
@@ -75,7 +76,9 @@ def operator_table(
     gpu = None if instance_type is None else instance(instance_type)
     if sort == "seconds" and gpu is None:
         raise ProfileError('Seconds depend on the GPU: pass instance_type="ml.p4d.24xlarge" or another instance.')
-    size = batch or profile.batch, sequence or profile.sequence
+    size = profile.batch if batch is None else batch, profile.sequence if sequence is None else sequence
+    for name, number in zip(("batch", "sequence"), size, strict=True):
+        require_whole(name, number, ProfileError)
     # Attention has the width and the mask of the model's first one.
     attention = next((attention for block in profile.blocks for attention in block.attentions), None)
     places: list[tuple[str, int, tuple[OperatorProfile, ...]]] = [("", 1, profile.outside_operators)]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from smp_advisor.core.files import read_text
+from smp_advisor.core.files import SCRIPT, read_text, user_path
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal.contract import Job
 
@@ -21,7 +21,6 @@ _VERSIONS = (("framework_version", "torch"), ("pytorch_version", "torch"), ("tra
 _IMAGES = ((r"pytorch-training:(\d[\d.]*)", "torch"), (r"-transformers(\d[\d.]*)", "transformers"))
 """Parts of the addresses of images."""
 _UNKNOWN = object()
-_MOST_CELL = 4 * 2**20
 
 
 def job_of(job: Any) -> tuple[Job, dict[str, Any]]:
@@ -82,13 +81,15 @@ def _of_command(words: list[str]) -> tuple[list[str], bool]:
 
 
 def _of_text(text: str) -> tuple[Job, dict[str, Any]]:
-    if "\n" not in text and len(text) < 4096 and text.endswith((".py", ".ipynb")) and Path(text).expanduser().is_file():
-        source, folder = read_text(Path(text).expanduser(), _MOST_CELL, AdvisorError), Path(text).expanduser().parent
+    is_path = "\n" not in text and len(text) < 4096 and text.endswith((".py", ".ipynb"))
+    path = user_path(text, AdvisorError) if is_path else None
+    if path is not None and path.is_file():
+        source, folder = read_text(path, SCRIPT, AdvisorError), path.parent
     else:
         source, folder = text, Path()
     try:
         tree = ast.parse(source)
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         tree = None
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None else []
     cells = [call for call in calls if _name(call.func) in _CELLS]

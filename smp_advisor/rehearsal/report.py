@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments.signatures import checked_class
+from smp_advisor.core.words import escape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.core.files import sentence
 from smp_advisor.core.sheet import State, heading, sheet, strip, title
 from smp_advisor.core.tables import Table, between, number
+from smp_advisor.core.words import escape
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.uncertainty import TWO_SIDED
 from smp_advisor.costs.wording import gib, percent, plural, rate, seconds, step_time
@@ -348,5 +348,5 @@ def _losses(run: Run) -> str:
 def _svg(width: float, height: float, about: str, parts: list[str]) -> str:
     return (
         f'<div class="smp-drawing" tabindex="0"><svg width="{width:g}" height="{height:g}" role="img"'
-        f' viewBox="0 0 {width:g} {height:g}" aria-label="{escape(about, quote=True)}">{"".join(parts)}</svg></div>'
+        f' viewBox="0 0 {width:g} {height:g}" aria-label="{escape(about)}">{"".join(parts)}</svg></div>'
     )

@@ -255,7 +255,6 @@ def source_in(path: Path) -> Source:
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 """CreateTrainingJob, TrainingJobName."""
 _AWS_SECONDS = 180
-_MOST_ANSWER = 64 * 2**20
 
 
 def is_job_name(name: str) -> bool:
@@ -285,7 +284,7 @@ def child(name: str, *words: str) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"error": f"There was no answer within {_AWS_SECONDS} s."}
     try:
-        result = json.loads(process.stdout[:_MOST_ANSWER])
+        result = json.loads(process.stdout)
     except ValueError:
         result = {"error": process.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or "no answer"}
     return result if isinstance(result, dict) else {}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.core.files import read_text, user_path, write_text
+from smp_advisor.core.files import LOG, read_text, user_path, write_text
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.export import small_training, terms_of
 from smp_advisor.runs.local import MOST_TIMES, SETTINGS
@@ -37,8 +37,6 @@ _TFLOPS_PER_PROCESS = 0.1
 _GB_PER_SECOND, _GIB = 2.0, 16.0
 """Exchange of gloo over shared memory, and memory per process, which is not measured: both assumed."""
 _MOST_STEPS = 10_000
-_MOST_LOG = 64 * 2**20
-"""Bytes of what a cell prints."""
 _STARTED = re.compile(r"^Started (\S+):|^Job \d+ of up to \d+: \S*#/jobs/(\S+)", re.MULTILINE)
 """Lines of the exported cell about its job."""
 _SCRIPT = "train.py"
@@ -210,7 +208,7 @@ def start_job(advice: Advice, cell: str, place: str | os.PathLike[str] | None, *
     process = _child([sys.executable, str(folder / _JOB)], folder if generated else Path.cwd(), log)
     for _ in range(10 * _START_SECONDS):
         ended = process.poll() is not None
-        text = read_text(log, _MOST_LOG, RunError, decoding="replace")
+        text = read_text(log, LOG, RunError, decoding="replace")
         if match := _STARTED.search(text):
             name = match[1] or match[2]
             note = f"Started by the cell in {folder / _JOB}, whose output is in {_JOB_LOG}."

@@ -8,7 +8,6 @@ and cannot gain any, so that nothing of this can be taken off. Elsewhere the cal
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import json
 import os
 import platform
@@ -313,4 +312,6 @@ def _first_link(path: Path) -> tuple[Path, str]:
 def _start_loopback() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
         up = struct.pack("16sh", b"lo", 0x1 | 0x40)  # IFF_UP, IFF_RUNNING
+        import fcntl  # Windows has none
+
         fcntl.ioctl(device.fileno(), 0x8914, up)  # SIOCSIFFLAGS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from smp_advisor.core import GIB
+from smp_advisor.core import GIB, MOST
 from smp_advisor.core.files import data_file
 from smp_advisor.costs.evaluate import estimate, seconds_columns
 from smp_advisor.costs.wording import percent, plural
@@ -46,8 +46,6 @@ _SPARE_STATE = 0.5
 """Share of memory up to which the state of a replica leaves nothing to save by division."""
 _SMALL_STATE = 0.1
 """The same for a plan that recomputes activations: dividing less than this does not spare it the recomputation."""
-_UNLIMITED = 10**15
-"""Tokens per step that limit no batch."""
 _NO_STATE = 0.03
 """Share of memory below which a division of the state saves nothing that anyone needs."""
 _NO_WORK = 0.001
@@ -256,7 +254,7 @@ def _too_large(library: str, request: Request, job: Job) -> Candidate:
     """A library without a plan that fits, with the cause: the model itself, the batch or the fixed settings."""
     divides, fitting = get_library(library).divides_model, False
     # Whether the model fits with one sample on each GPU and without the fixed settings.
-    single = replace(job, global_batch_size=request.cluster.gpus, max_tokens_per_step=_UNLIMITED)
+    single = replace(job, global_batch_size=request.cluster.gpus, max_tokens_per_step=MOST)
     version = {name: value for name, value in pins_for(library, request).items() if name == "version"}
     terms: dict[str, Any] = {"min_fit_probability": request.min_fit_probability, "pins": version}
     with suppress(AdvisorError):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.core.tables import Table, frame_of
+from smp_advisor.core.words import escape
 from smp_advisor.costs.uncertainty import TWO_SIDED, kind_correlation, spreads
 from smp_advisor.costs.wording import (
     cost_per_million,

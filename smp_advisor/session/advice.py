@@ -12,7 +12,7 @@ from smp_advisor.advice.rank_map import RankTable, rank_map
 from smp_advisor.advice.recommendation import Recommendation, recommend
 from smp_advisor.advice.report import explained, ladder_of, plan_of, report
 from smp_advisor.advice.request import repeated
-from smp_advisor.arguments import brief
+from smp_advisor.arguments import brief, require_whole
 from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.session import cells, control_state, jobs
@@ -386,6 +386,7 @@ class Advice:
 
     def undo(self, steps: int = 1) -> str:
         """Show the plan before the last change, or an earlier one, and return a summary of the change."""
+        require_whole("steps", steps, AdvisorError)
         with self.turn:
             if self._controls.problem:
                 steps -= 1  # settings that cannot be combined are no entry
@@ -393,6 +394,7 @@ class Advice:
 
     def redo(self, steps: int = 1) -> str:
         """Show an undone plan again, and return a summary of the change."""
+        require_whole("steps", steps, AdvisorError)
         with self.turn:
             return self._go(steps)
 
@@ -690,8 +692,7 @@ class Advice:
 
     def _mime_(self) -> tuple[str, str]:
         """Return the plan on screen for marimo, which has no formatters of IPython."""
-        from html import escape
-
+        from smp_advisor.core.words import escape
         from smp_advisor.session.written import html_report
 
         return "text/html", f"<pre>{escape(str(self))}</pre>{html_report(self)}"

@@ -49,9 +49,9 @@ def cell(
     from smp_advisor.export import estimator_cell
     from smp_advisor.runs.start import TAG, plan_tag
 
-    run, tags = run_of(advice, plan), options.get("tags") or {}
-    if tag and isinstance(tags, Mapping):  # others are refused below
-        options["tags"] = {TAG: plan_tag(advice, run[-1]), **tags}
+    run, tags = run_of(advice, plan), options.get("tags")
+    if tag and (tags is None or isinstance(tags, Mapping)):  # others are refused below
+        options["tags"] = {TAG: plan_tag(advice, run[-1]), **(tags or {})}
     text = estimator_cell(*run, sdk=sdk, **_checked(advice) | _carrying(advice, run, _options(advice, options)))
     unit = call_of_inputs(advice.recommended)
     return re.sub(r'("batch_size": \d+,)(?=\n)', rf"\1  # calls {unit}", text, count=1) if unit else text
@@ -138,7 +138,7 @@ def probe_cell(
     settings: dict[str, Any] = short | _options(advice, options)
     extra: dict[str, Any] = {"max_steps": probe.steps} | ({} if settings["script"] else {"log_every": 1})
     own: Any = settings.get("extra_hyperparameters")
-    settings["extra_hyperparameters"] = extra | own if isinstance(own, dict) else own or extra
+    settings["extra_hyperparameters"] = extra if own is None else extra | {**own} if isinstance(own, Mapping) else own
     ran = (probe.model, probe.cluster, probe.job, probe.plan)
     return f"{probe.comment}\n{estimator_cell(*ran, sdk=sdk, **_checked(advice) | _carrying(advice, ran, settings))}"
 
@@ -198,7 +198,8 @@ def _carrying(advice: Advice, run: Run, options: dict[str, Any]) -> dict[str, An
     """Return the options of a job with its prediction in the environment."""
     from smp_advisor.session.written import carried
 
-    environment = options.get("environment") or {}
+    environment = options.get("environment")
+    environment = {} if environment is None else environment
     if not isinstance(environment, Mapping):
         return options  # it is refused
     objective = "throughput" if advice.objective == "cost" else advice.objective  # which compares other clusters

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING
 
 from smp_advisor.advice.reference import shown
 from smp_advisor.core.tables import Shown, Table, number
+from smp_advisor.core.words import escape
 from smp_advisor.costs.wording import (
     SAME,
     fit,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -146,7 +147,7 @@ class Project:
 def project_of(folder: Path) -> Project:
     """Return the project of the nearest `smp_advisor.toml`, from a folder upward to that of its repository."""
     for place in (folder.resolve(), *folder.resolve().parents):
-        if (place / FILE).is_file():
+        if os.path.lexists(place / FILE):  # a policy that cannot be read is no policy that allows all
             return _read(place / FILE)
         if (place / ".git").exists():
             break

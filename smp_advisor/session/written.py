@@ -7,7 +7,6 @@ import os
 import zlib
 from base64 import b64decode, b64encode
 from dataclasses import fields
-from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from smp_advisor._version import __version__
 from smp_advisor.advice.report import sections
 from smp_advisor.core import files
 from smp_advisor.core.files import json_values
-from smp_advisor.core.words import fenced, markdown
+from smp_advisor.core.words import escape, fenced, markdown
 from smp_advisor.errors import ExportError, ModelError, StorageError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.session.storage import KINDS, from_plain, kind_of, plain
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 FORMAT = "smp-advisor"
 VERSION = 2
 """Version of the format, which changes with every field of a stored value: a test compares."""
-_MOST_BYTES = 16 * 2**20
 
 
 def as_text(value: Any, **more: Any) -> str:
@@ -228,7 +226,7 @@ def write_text(text: str, path: str | os.PathLike[str]) -> None:
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """Return the text of a file of limited size."""
-    return files.read_text(files.user_path(path, StorageError), _MOST_BYTES, StorageError)
+    return files.read_text(files.user_path(path, StorageError), files.MODEL, StorageError)
 
 
 _STYLE = (
@@ -290,7 +288,7 @@ def html_sources(steps: Iterable[Step]) -> str:
     """Links to the pages on which the techniques are based."""
     sources = {step.source_url: step.source_title for step in steps if step.source_url.startswith("https://")}
     link = '<a href="{}" target="_blank" rel="noopener">{}</a>'
-    links = (link.format(escape(url, quote=True), escape(name)) for url, name in sources.items())
+    links = (link.format(escape(url), escape(name)) for url, name in sources.items())
     return f"<p>Sources of the techniques: {', '.join(links)}</p>" if sources else ""
 
 

@@ -6,6 +6,7 @@ import json
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
+from smp_advisor.core.words import plain
 from smp_advisor.tools.interface import TOOLS, Caller, Tool, call
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _function(tool: Tool) -> Callable[..., str]:
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
 
     def answer(**arguments: Any) -> str:
-        return json.dumps(call(tool.name, arguments, Caller())[1], ensure_ascii=False)
+        return plain(json.dumps(call(tool.name, arguments, Caller())[1], ensure_ascii=False))
 
     answer.__name__ = answer.__qualname__ = f"smp_{tool.name}"
     answer.__doc__ = tool.description

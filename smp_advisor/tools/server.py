@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor._version import __version__
 from smp_advisor.core.stopping import Stopped, stop_if_nobody_waits, until
+from smp_advisor.core.words import plain
 from smp_advisor.errors import AdvisorError
 from smp_advisor.tools.interface import TOOLS, Caller, Tool, call
 
@@ -137,7 +138,7 @@ def _worked(name: str, arguments: dict[str, Any], caller: Caller, stop: threadin
     except Exception as error:  # noqa: BLE001 - one failed call does not end the server
         traceback.print_exc()  # standard output belongs to the protocol
         raise AdvisorError(f"{name} failed: {type(error).__name__}: {error}. Report this call as a defect.") from None
-    return answer, json.dumps(data, ensure_ascii=False)
+    return answer, plain(json.dumps(data, ensure_ascii=False))
 
 
 def serve(roots: tuple[Path, ...]) -> None:

@@ -15,7 +15,7 @@ from smp_advisor.advice.request import JOB_FIELDS, SETTINGS, job_of, question_of
 from smp_advisor.arguments import LIMITS, options_of
 from smp_advisor.cluster import Cluster
 from smp_advisor.cluster.table import meant_instance
-from smp_advisor.core.files import MODEL, NOTEBOOK, json_values, read_text
+from smp_advisor.core.files import LOG, MODEL, NOTEBOOK, json_values, read_text
 from smp_advisor.core.words import plain
 from smp_advisor.costs.evaluate import estimate as evaluate
 from smp_advisor.costs.wording import fits as is_fitting
@@ -291,15 +291,11 @@ def check(options: Namespace) -> Answer:
     return replace(answer, text=text, status=status)
 
 
-_MOST_LOG = 64 * 2**20
-"""Bytes of a log in a file, of which `read_failure` reads the ends."""
-
-
 def why(options: Namespace) -> Answer:
     """Why a job failed. The status is 1 if nothing in the log shows it."""
     text = options.text
     if options.log is not None:
-        text = read_text(Path(options.log), _MOST_LOG, AdvisorError, decoding="replace")
+        text = read_text(Path(options.log), LOG, AdvisorError, decoding="replace")
     advice = None if options.advice is None else _advice(Path(options.advice))
     failure = read_failure(text, plan=None if advice is None else advice.plan)
     if failure is None:

@@ -168,6 +168,9 @@ class Calibration:
         if not own:
             raise CalibrationError("Runs that were accepted against a doubt are not shared: save them for yourself.")
         target = Path(os.path.realpath(user_path(path, CalibrationError)))  # links to one file have one lock
+        if target.is_file() and target.stat().st_nlink > 1:  # a replaced file leaves its other names behind
+            name = os.fspath(target)
+            raise CalibrationError(f"{name!r} has another name (a hard link), which would not get the runs: copy it.")
         try:
             with FileLock(target.with_name(f".{target.name}.lock")):
                 earlier = load_calibration(target).runs if target.exists() else ()

@@ -6,10 +6,11 @@ import re
 
 from smp_advisor.arguments import require_whole, shown
 from smp_advisor.arguments.amounts import number_in
+from smp_advisor.core import MOST
 from smp_advisor.errors import ModelError
 
 _FORMS = "a positive number such as 10e9 or text such as '10B', '7 billion' or '350M'"
-_MAXIMUM = 10**15
+MAX_LAYERS = 10_000
 _LARGEST_SIZE = 2**24
 """Of a size of a shape, far beyond any published model."""
 
@@ -18,10 +19,10 @@ def parse_count(count: float | str) -> int:
     """Read a number of parameters from a number or from text."""
     value: object = number_in(count, "parameters") if isinstance(count, str) else count
     # Compared before it is rounded: a whole number may have more digits than a float, and a float none.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 2 * _MAXIMUM:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 2 * MOST:
         raise ModelError(f"A parameter count must be {_FORMS}, not {shown(count)}.")
-    if not 1 <= round(value) <= _MAXIMUM:
-        limits = f"between 1 and {format_count(_MAXIMUM)}"
+    if not 1 <= round(value) <= MOST:
+        limits = f"between 1 and {format_count(MOST)}"
         raise ModelError(f"A parameter count must be {limits}: {_FORMS}, not {shown(count)}.")
     return round(value)
 

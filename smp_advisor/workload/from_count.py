@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import columns, rows, sentence
 from smp_advisor.errors import ModelError
-from smp_advisor.workload.counts import check_sizes, format_count, parse_count
+from smp_advisor.workload.counts import MAX_LAYERS, check_sizes, format_count, parse_count
 from smp_advisor.workload.families import model_from_shape
 from smp_advisor.workload.settings import families
 from smp_advisor.workload.settings import family as family_of
@@ -72,8 +72,6 @@ def nearest_published(count: int, *, gated: bool) -> PublishedShape | None:
     )
 
 
-_MAXIMUM_LAYERS = 10_000
-
 _SMALLER = 0.95
 """Least size of an inferred model, as a share of the smallest published one."""
 
@@ -109,7 +107,7 @@ def infer_shape(count: int, family: str, partial: PartialShape) -> Model:
         candidate for width in widths for candidate in _candidates(count, family, replace(partial, hidden=width))
     ]
     if not candidates:
-        values = {"count": format_count(count), "most": _MAXIMUM_LAYERS, "widths": widths, "vocab": partial.vocab}
+        values = {"count": format_count(count), "most": MAX_LAYERS, "widths": widths, "vocab": partial.vocab}
         raise ModelError(sentence("workload", "no_shape", **values, last=widths[-1]))
     return min(candidates, key=lambda candidate: _cost(candidate, count, family))
 
@@ -192,10 +190,10 @@ def _candidates(count: int, family: str, partial: PartialShape) -> list[Model]:
     single = _model(1, hidden, family, partial)
     block = single.groups[0].block.parameters
     exact = (count - (single.parameter_count - block)) / block
-    if not 0 < exact <= _MAXIMUM_LAYERS:
+    if not 0 < exact <= MAX_LAYERS:
         return []
     rounded = {math.floor(exact), math.ceil(exact)} | {step * round(exact / step) for step in (2, 4, 8)}
-    return [_model(layers, hidden, family, partial) for layers in sorted(rounded) if 1 <= layers <= _MAXIMUM_LAYERS]
+    return [_model(layers, hidden, family, partial) for layers in sorted(rounded) if 1 <= layers <= MAX_LAYERS]
 
 
 def _widths_for_layers(count: int, family: str, partial: PartialShape, layers: int) -> list[int]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.core.files import sentence
 from smp_advisor.errors import ModelError, UnknownFamilyError
+from smp_advisor.workload.counts import MAX_LAYERS
 from smp_advisor.workload.layers import activation
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ def family(model_type: object, *, source: str = "family") -> Family:
 
 
 _MAXIMUM_SIZE = 10**9
-_MAXIMUM_LAYERS = 10_000
 
 
 class Settings:
@@ -119,7 +119,7 @@ class Settings:
         return value
 
     def layers(self, key: str, *, default: int | None = None) -> int:
-        return self.size(key, default=default, most=_MAXIMUM_LAYERS)
+        return self.size(key, default=default, most=MAX_LAYERS)
 
     def flag(self, key: str) -> bool:
         value = self.values.get(key)

@@ -85,7 +85,7 @@ class Stack:
     @property
     def divided(self) -> Stack:
         """Stack of the blocks that tensor parallelism divides."""
-        return stacks()[self.divided_by] if self.divided_by else self
+        return stack(self.divided_by) if self.divided_by else self
 
 
 @cache

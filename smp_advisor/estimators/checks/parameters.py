@@ -6,10 +6,11 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.arguments import nearest
 from smp_advisor.estimators.cases import SDK_2, Case, Change, Hit
 from smp_advisor.estimators.readback import script_settings
 from smp_advisor.libraries.plan import MAX_PARAMETERS_LENGTH
-from smp_advisor.libraries.schema import nearest, schema
+from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.validation import Violation, setting_violations, violations
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _candidates(
     library_schema = schema(library)
     key = violation.keys[0]
     if violation.rule in ("unknown", "version"):
-        near = nearest(key, frozenset(library_schema.defaults(version)))
+        near = nearest(key, library_schema.defaults(version))
         if violation.rule == "version":
             near = next(
                 (
@@ -67,9 +68,9 @@ def _candidates(
                     for parameter in library_schema.parameters
                     if parameter.alias_of == key and parameter.exists_in(version)
                 ),
-                None,
+                "",
             )
-        if near is not None and near not in parameters:
+        if near and near not in parameters:
             yield [(key, None, near)]
         yield [(key, None, "")]
         return

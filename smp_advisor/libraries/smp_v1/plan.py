@@ -105,7 +105,7 @@ class SmpV1Plan(Plan):
         return "neither fp16 nor bf16" if precision == "fp32" else f"{precision}=True"
 
     @classmethod
-    def precision_fields(cls, precision: str) -> dict[str, Any]:
+    def precision_fields(cls, precision: Precision) -> dict[str, Any]:
         return {"fp16": precision == "fp16", "bf16": precision == "bf16"}
 
     @property

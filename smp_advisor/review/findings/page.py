@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from importlib.resources import files
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from smp_advisor.core.sheet import State, changed_values, heading, sheet, strip, tank, title, verdict_strip
+from smp_advisor.core.words import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,7 +98,7 @@ def _group(report: Report, severity: Severity, name: str, sign: str) -> str:
 
 
 def _row(finding: Finding, sign: str, *, opened: bool) -> str:
-    place = escape(f"{finding.path}:{finding.line}:{finding.column}", quote=True)
+    place = escape(f"{finding.path}:{finding.line}:{finding.column}")
     code = escape(f"{finding.text.replace(chr(9), ' ')}\n{' ' * (finding.column - 1)}^")
     return (
         f'<details{" open" if opened else ""}><summary><i aria-hidden="true">{sign}</i> {escape(finding.message)} '
@@ -106,7 +106,7 @@ def _row(finding: Finding, sign: str, *, opened: bool) -> str:
         f"<p>{escape(finding.consequence)} <b>Instead:</b> "
         f'<span data-smp-text="advice">{escape(finding.remedy)}</span></p>'
         f'<p><code data-smp-text="place">{place}</code> '
-        f'<a href="{escape(finding.source_url, quote=True)}" target="_blank" rel="noopener">'
+        f'<a href="{escape(finding.source_url)}" target="_blank" rel="noopener">'
         f"{escape(finding.source_title)}</a></p>{_slot('place', place)}{_slot('advice', place)}"
         f"{_fix(finding, place)}</details>"
     )
@@ -120,7 +120,7 @@ def _slot(what: str, place: str) -> str:
 def _fix(finding: Finding, place: str) -> str:
     if finding.fix is None:
         return f"<p>No automatic fix: {escape(finding.unfixed)}.</p>" if finding.unfixed else ""
-    of = escape(f"{finding.path}:{finding.line}|{finding.id}|{finding.column}", quote=True)
+    of = escape(f"{finding.path}:{finding.line}|{finding.id}|{finding.column}")
     return (
         f"<details><summary>Fix: {escape(finding.fix.description)}</summary>"
         f'<pre tabindex="0" data-smp-text="diff">{escape(finding.fix.diff)}</pre>'

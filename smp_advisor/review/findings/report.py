@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
-from smp_advisor.core.words import one_line
+from smp_advisor.core.words import listed, one_line
 from smp_advisor.review.findings.code_hosts import as_sarif
 from smp_advisor.review.findings.page import Verdict, as_html
 
@@ -29,14 +29,7 @@ class Part:
     """Each as "what (file:line)"; empty if the check saw none."""
 
     def __str__(self) -> str:
-        shown = ", ".join(self.places[:_MOST]) + (
-            f" and {len(self.places) - _MOST} more" if self.places[_MOST:] else ""
-        )
-        return f"{self.role}: {shown or 'none seen'}"
-
-
-_MOST = 4
-"""Places of a role in a text."""
+        return f"{self.role}: {listed(self.places) or 'none seen'}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,8 +49,7 @@ class Coverage:
         """The statement as lines of text."""
         rules = ", ".join(self.libraries) or "none of a library: the script uses none that has rules"
         lines = [f"Rules applied: {rules}.", "Seen: " + "; ".join(map(str, self.parts)) + "."]
-        more = f" and {len(self.outside) - _MOST} more" if self.outside[_MOST:] else ""
-        names = f"{', '.join(self.outside[:_MOST])}{more}"
+        names = listed(self.outside)
         lines += [f"Not followed, because their code is in other packages: {names}."] * bool(self.outside)
         return lines + [f"Assumed: {' '.join(self.assumed)}"] * bool(self.assumed)
 
@@ -182,7 +174,7 @@ def nothing_found(report: Report) -> str:
     left = f"; {places} place{'s were' if places > 1 else ' was'} not followed" if places else ""
     if coverage is not None and coverage.outside:
         packages = sorted({name.partition(".")[0] for name in coverage.outside})
-        left += f"; calls of {', '.join(packages[:_MOST])}{' and others' if packages[_MOST:] else ''} were not followed"
+        left += f"; calls of {listed(packages)} were not followed"
     if coverage is None:
         return f"no findings{left}"
     has_places = any(part.places for part in coverage.parts)

@@ -11,7 +11,16 @@ from dataclasses import replace
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.review.reading.data import MAX_ITEMS, distinct, element_values, from_plain, plain, truth, unpack
+from smp_advisor.review.reading.data import (
+    LONGEST_TEXT,
+    MAX_ITEMS,
+    distinct,
+    element_values,
+    from_plain,
+    plain,
+    truth,
+    unpack,
+)
 from smp_advisor.review.reading.outside import COMMAND_LINES, NAMESPACES, TRANSPARENT, launch, load_module
 from smp_advisor.review.reading.places import attribute
 from smp_advisor.review.reading.run import ABSENT, settled
@@ -42,8 +51,6 @@ if TYPE_CHECKING:
 Known = Callable[[tuple[Value, ...], dict[str, Value]], Value | None]
 
 _FAILURES = (TypeError, ValueError, ArithmeticError, LookupError, RecursionError, SyntaxError, MemoryError)
-_LONGEST_TEXT = 4 * MAX_ITEMS
-_LONGEST_DATA = 100_000
 _TEXT_METHODS = frozenset(
     {
         *("lower", "upper", "title", "capitalize", "strip", "lstrip", "rstrip", "removeprefix", "removesuffix"),
@@ -64,8 +71,6 @@ def _of_data(function: Callable[..., Any]) -> Known:
     def apply(positional: tuple[Value, ...], passed: dict[str, Value]) -> Value | None:
         try:
             arguments = [plain(value) for value in positional]
-            if any(isinstance(data, str) and len(data) > _LONGEST_DATA for data in arguments):
-                return None
             return from_plain(function(*arguments, **{key: plain(value) for key, value in passed.items()}))
         except _FAILURES:
             return None
@@ -249,7 +254,7 @@ def _method_of_text(text: str, name: str, event: Call) -> Value | None:
         result = getattr(text, name)(*arguments, **{key: plain(value) for key, value in event.keywords.items()})
     except _FAILURES:
         return None
-    return from_plain(result) if not isinstance(result, str) or len(result) <= _LONGEST_TEXT else None
+    return from_plain(result) if not isinstance(result, str) or len(result) <= LONGEST_TEXT else None
 
 
 _OF_CLASSES = {"torch.optim": "SelectedOptimizer", "torch.optim.lr_scheduler": "SelectedScheduler"}

@@ -241,7 +241,7 @@ _WIDE = re.compile(r"[0-9]{4,}|\*")
 """A width or precision that nobody would mean, or that is computed."""
 _LARGEST = 10**18
 _LARGEST_EXPONENT = 64
-_LONGEST_TEXT = 4 * MAX_ITEMS
+LONGEST_TEXT = 4 * MAX_ITEMS
 
 
 def truth(value: Value) -> bool | None:
@@ -273,7 +273,7 @@ def compute(op: ast.operator, left: Value, right: Value) -> Value:
             if _bounded(op, left.value, number):
                 return Constant(_ARITHMETIC[type(op)](left.value, number))
             if isinstance(left.value, str) and isinstance(op, (ast.Add, ast.Mult)):
-                return Unknown(f"it grows beyond {_LONGEST_TEXT:,} characters")
+                return Unknown(f"it grows beyond {LONGEST_TEXT:,} characters")
         except (ArithmeticError, TypeError, ValueError, LookupError):
             pass
     return Operation(type(op).__name__, (left, right))
@@ -284,9 +284,9 @@ def _bounded(op: ast.operator, left: object, right: object) -> bool:
     if isinstance(left, str) and isinstance(op, ast.Mod):
         return len(left) < MAX_ITEMS and _WIDE.search(left) is None
     if isinstance(left, str) and isinstance(right, str):
-        return isinstance(op, ast.Add) and len(left) + len(right) <= _LONGEST_TEXT
+        return isinstance(op, ast.Add) and len(left) + len(right) <= LONGEST_TEXT
     if isinstance(left, str) and isinstance(right, int):
-        return isinstance(op, ast.Mult) and len(left) * right <= _LONGEST_TEXT
+        return isinstance(op, ast.Mult) and len(left) * right <= LONGEST_TEXT
     if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
         return False
     if isinstance(op, ast.Pow):

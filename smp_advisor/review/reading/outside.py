@@ -8,6 +8,7 @@ import tomllib
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from smp_advisor.core.files import folders_from
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.reading.module import parse
 from smp_advisor.review.reading.run import Frame, Journal
@@ -229,7 +230,7 @@ def _path(run: Run, module: Module, dotted: str) -> Path | None:
     folders = [module.directory]
     if not dotted.startswith(".") and dotted.partition(".")[0] not in LIBRARIES:
         # Packages of the project are next to its project file, or in src.
-        for folder in [module.directory, *module.directory.parents][:_MOST_FOLDERS]:
+        for folder in folders_from(module.directory / "_"):
             if any(_is_there(run, folder / name) for name in _ROOTS):
                 folders += [folder, folder / "src"]
                 break
@@ -237,7 +238,6 @@ def _path(run: Run, module: Module, dotted: str) -> Path | None:
     return next((path for path in candidates if _is_there(run, path) and path.is_file()), None)
 
 
-_MOST_FOLDERS = 6
 _ROOTS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 
 

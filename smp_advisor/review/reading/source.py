@@ -142,6 +142,8 @@ def read(path_or_source: str | Path) -> Source:
     line = "" if isinstance(path_or_source, Text) else path_or_source.strip()
     if "\n" not in line and _LOOKS_LIKE_A_PATH.fullmatch(line):
         return _read_file(user_path(line, UnreadableScriptError))
+    if not path_or_source.isascii() and path_or_source.encode("utf-8", "ignore").decode() != path_or_source:
+        raise UnreadableScriptError("The text has half of a surrogate pair, which no file has: paste it again.")
     if len(path_or_source) > SCRIPT:
         raise UnreadableScriptError(f"The text is longer than {SCRIPT:,} characters, which no script is.")
     cell = path_or_source.lstrip().startswith("%")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 _MAX_OPTIONS = 6
-_MOST_ANCESTORS = 40
-"""Classes that a class is followed to."""
 AT_RUN_TIME = "it is known only when it runs"
 
 Reason = str | ast.expr
@@ -191,7 +189,7 @@ class Class(Value):
     def lineage(self) -> Iterator[Class]:
         """The class and those of the files that it derives from, each once, in the order in which members are found."""
         waiting, passed = [self], set[int]()
-        while waiting and len(passed) < _MOST_ANCESTORS:
+        while waiting:
             cls = waiting.pop()
             if id(cls) not in passed:
                 passed.add(id(cls))

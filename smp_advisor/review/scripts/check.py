@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smp_advisor.arguments.signatures import checked
+from smp_advisor.core.words import listed
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library
 from smp_advisor.review.findings.catalog import catalog
@@ -141,8 +142,7 @@ def _place(module: Module, line: int) -> str:
 def _assumed(context: Context) -> Iterator[str]:
     entries = list(dict.fromkeys(f"{function.name}()" for function in context.trace.assumed_entries))
     if entries:
-        names = f"{', '.join(entries[:_MOST])}{', ...' if entries[_MOST:] else ''}"
-        yield f"Another file calls {names}: no line of this file does."
+        yield f"Another file calls {listed(entries)}: no line of this file does."
     options = sorted(set(context.trace.options) - set(context.settings.hyperparameters))
     if options and not context.settings.hyperparameters:
         yield f"Options of the script have their defaults ({len(options):,} options)."
@@ -151,10 +151,6 @@ def _assumed(context: Context) -> Iterator[str]:
         yield f"{title} may be absent: code outside of its branches is judged without it. Pass library= to require it."
     if any(call.name.endswith(".SelectedOptimizer") for call in context.trace.calls):
         yield "An optimizer that is chosen by name is one of torch.optim."
-
-
-_MOST = 6
-"""Functions in one sentence."""
 
 
 _FIXED_CHARACTERS = 2_000_000

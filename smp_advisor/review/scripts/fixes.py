@@ -78,6 +78,8 @@ def plan_fixes(
     if names is not None and (isinstance(names, str) or not isinstance(names, Iterable)):
         raise AdvisorError(f"ids of fixes must be a list of their names, such as ['SMP001'], not {names!r:.80}.")
     selected = None if ids is None else {str(identifier).upper() for identifier in ids}
+    if unknown := sorted((selected or set()) - set(catalog())):
+        raise AdvisorError(f"There is no check {unknown[0]!r:.80}: the ids of fixes are those of findings, as SMP001.")
     settings = from_plan(plan, library, hyperparameters)
     script = Path(path)
     texts: dict[Path, Source] = {}

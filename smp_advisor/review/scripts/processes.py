@@ -274,7 +274,7 @@ _ARITHMETIC = frozenset(["int", "abs", "min", "max", "round", "sum", "all", "any
 def _numbers_in(context: Context, value: Value | None) -> list[Value]:
     """Tensors that became numbers in a condition, also where they decide between its values: a counter of patience."""
     numbers, visited, pending = list[Value](), set[int](), [] if value is None else [value]
-    while pending and len(visited) < _MOST_PARTS:
+    while pending:
         part = pending.pop()
         if id(part) in visited:
             continue
@@ -290,9 +290,6 @@ def _numbers_in(context: Context, value: Value | None) -> list[Value]:
             elif part.call.name in _ARITHMETIC:
                 pending += part.call.arguments
     return numbers
-
-
-_MOST_PARTS = 60
 
 
 _COLLECTIVES = frozenset(f"torch.distributed.{name}" for name in known_names("collectives"))

@@ -10,7 +10,7 @@ from importlib.resources import files
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.core.files import CONFIGURATION, read_bytes, rows, table
+from smp_advisor.core.files import CONFIGURATION, folders_from, read_bytes, rows, table
 from smp_advisor.errors import AdvisorError
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ _FILES = (
 _OF_PROJECTS = ("*/requirements.txt",)
 _ROOTS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 """Files of a project's top folder: what is above belongs to others."""
-_MOST_FOLDERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def span_of(context: Context, package: str) -> Span:
 
 def _pins(script: Path | None) -> dict[str, Span]:
     spans: dict[str, Span] = {}
-    for folder in list(script.resolve().parents)[:_MOST_FOLDERS] if script is not None else ():
+    for folder in folders_from(script) if script is not None else ():
         is_project = any((folder / name).exists() for name in _ROOTS)
         for pattern in (*_FILES, *(_OF_PROJECTS if is_project else ())):
             for path in sorted(folder.glob(pattern))[:4]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.arguments import require_types
+from smp_advisor.arguments import nearest, require_types
 from smp_advisor.core.files import table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import LIBRARIES, get_library
+from smp_advisor.libraries.schema import schema
 from smp_advisor.review.reading.values import Constant, Mapping, options
 
 if TYPE_CHECKING:
@@ -105,6 +106,10 @@ def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str
         return Settings(library=library, hyperparameters=_options(hyperparameters), passed=_written(hyperparameters))
     if isinstance(plan, MappingABC):
         values = {_ALIASES.get(str(key), str(key)): value for key, value in plan.items()}
+        parameters = _NAMES | {parameter.key for name in LIBRARIES for parameter in schema(name).parameters}
+        if unknown := next((name for name in values if name not in parameters), ""):
+            hint = f"; did you mean {near!r}?" if (near := nearest(unknown, parameters)) else "."
+            raise AdvisorError(f"plan has {unknown!r:.80}, which is no parameter of a library{hint}")
     elif hasattr(plan, "library") and hasattr(plan, "parameters"):
         # Other attributes are constants of libraries that leave the technique to the script.
         own = {*getattr(plan, "__dataclass_fields__", vars(type(plan))), *_DEGREES}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from smp_advisor.core.files import CONFIGURATION, read_bytes, table
+from smp_advisor.core.files import CONFIGURATION, folders_from, read_bytes, table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.reading.module import replace
 from smp_advisor.review.reading.values import Collection, Constant, Mapping, Member, options
@@ -87,7 +87,6 @@ def _sharding_turned_on(context: Context) -> Iterator[Hit]:
 
 _NAMED = ("deepspeed", "fsdp_config", "hf_ds_config", "config_file")
 """Arguments of trainers and plugins, and options of jobs, that can be files."""
-_MOST_FOLDERS = 3
 
 
 @check("TRN717")
@@ -105,8 +104,7 @@ def _files_of_settings(context: Context) -> Iterator[Hit]:
     for call, name, text in files:
         if script is None or not text.endswith((".json", ".yaml", ".yml")) or text.startswith("/opt/ml/"):
             continue
-        folders = [*list(script.resolve().parents)[:_MOST_FOLDERS]]
-        path = next((folder / text for folder in folders if (folder / text).is_file()), None)
+        path = next((folder / text for folder in folders_from(script) if (folder / text).is_file()), None)
         if path is None:
             yield Hit(call.module, argument_node(call, name) or call.node, {"file": text, "argument": name})
         else:

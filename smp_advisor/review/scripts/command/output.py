@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.core.words import one_line
+from smp_advisor.core.words import listed, one_line
 from smp_advisor.review.findings.code_hosts import as_annotations, as_sarif
 from smp_advisor.review.findings.report import Report, counts, statement
 
 if TYPE_CHECKING:
     from smp_advisor.review.scripts.command.project import Project
 
-_MOST_NAMES = 8
-"""Files in one line of the text."""
 _MOST_NOTES = 10
 """Modules with functions that no script calls, in the text."""
 
@@ -42,7 +40,7 @@ def _text(project: Project, *, single: bool) -> str:
     if idle:
         parts.append(
             f"{_count(len(idle))} without a library, model, optimizer, training loop or saver that a check applies to: "
-            f"{_listed(idle)}."
+            f"{listed(idle)}."
         )
     if project.modules:
         names = [report.path for report in project.modules]
@@ -55,7 +53,7 @@ def _text(project: Project, *, single: bool) -> str:
             notes[_MOST_NOTES:] = [
                 f"  {len(notes) - _MOST_NOTES:,} more modules with such functions: see --format json."
             ]
-        parts.append("\n".join([f"Judged with the scripts that import them: {_listed(names)}.", *notes]))
+        parts.append("\n".join([f"Judged with the scripts that import them: {listed(names)}.", *notes]))
     totals = Report(tuple(finding for report in project.reports for finding in report.findings), (), "").totals
     failed = f"; {_count(len(project.problems))} could not be checked" if project.problems else ""
     checked = _count(len(project.reports) + len(project.modules))
@@ -81,8 +79,3 @@ def _short(report: Report, repeats: int) -> str:
 
 def _count(count: int) -> str:
     return f"{count:,} file{'s' if count != 1 else ''}"
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES:,} more" if names[_MOST_NAMES:] else ""
-    return ", ".join(map(one_line, names[:_MOST_NAMES])) + more

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.arguments import require_path
 from smp_advisor.core.files import SCRIPT
-from smp_advisor.core.words import plain
+from smp_advisor.core.words import listed, plain
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.findings.report import Report
 from smp_advisor.review.reading.outside import local_files
@@ -227,8 +227,6 @@ def relative(report: Report, folder: Path) -> Report:
 
 _RANK = {"error": 0, "warning": 1, "info": 2}
 _MAIN = re.compile(r"^if\s+__name__\s*==\s*[\"']__main__", re.MULTILINE)
-_MOST_NAMES = 6
-"""Functions in one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -317,9 +315,7 @@ def _module_report(path: Path, users: list[Outcome]) -> Report:
     if not uncalled:
         return Report((), (), str(path))
     several = sorted((line, name) for _, line, name in uncalled)
-    names = ", ".join(name for _, name in several[:_MOST_NAMES])
-    more = f" and {len(several) - _MOST_NAMES} more" if several[_MOST_NAMES:] else ""
-    note = Unresolved(
-        path=str(path), line=several[0][0], what=f"No checked script calls {names}{more}: not judged in this module."
-    )
+    names = listed([name for _, name in several])
+    what = f"No checked script calls {names}: not judged in this module."
+    note = Unresolved(path=str(path), line=several[0][0], what=what)
     return Report((), (note,), str(path))
