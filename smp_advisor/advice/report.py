@@ -14,7 +14,6 @@ from smp_advisor.advice.practices import Reference, pitfalls
 from smp_advisor.advice.rank_map import rank_map
 from smp_advisor.advice.reference import nearest_reference
 from smp_advisor.advice.variants import PlannedRun
-from smp_advisor.arguments import require_types
 from smp_advisor.costs import Estimate
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs.estimate import CATEGORIES
@@ -87,7 +86,6 @@ def plan_of(advice: Recommendation, plan: Plan | int | None) -> Plan:
         if isinstance(plan, bool) or not 0 <= plan < len(plans):
             raise PlanError(f"The alternatives have the rows 0 to {len(plans) - 1}, not {plan!r}.")
         return plans[plan]
-    require_types({"plan": (plan, (Plan, int, type(None)))}, "advice")
     check_against(plan, advice.cluster, advice.model)
     return plan
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.description import is_named, is_profile, listed, read_model
-from smp_advisor.arguments import LIMITS, check, hint, options, options_of, require_types, shown
+from smp_advisor.arguments import LIMITS, check, hint, options, options_of, shown
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import completed_instance, meant_instance
 from smp_advisor.errors import AdvisorError, JobError, PlanError
@@ -238,10 +238,9 @@ def _at_price(place: Any, usd_per_hour: float) -> Any:
 
 def require_library(library: str, framework: str | None) -> None:
     """Refuse the name of no library, and a framework next to a named library."""
-    require_types({"library": (library, str), "framework": (framework, (str, type(None)))}, "advise")
     if library == "auto":
         return
-    if library not in {record.name for record in libraries()}:
+    if library not in [record.name for record in libraries()]:
         names = ", ".join(record.name for record in libraries())
         raise AdvisorError(f"library must be 'auto' or one of {names}, not {library!r}.")
     if framework is not None:

@@ -203,15 +203,6 @@ def check(arguments: Mapping[str, Any], error: type[AdvisorError] = AdvisorError
     return values
 
 
-def require_types(arguments: Mapping[str, tuple[object, type | tuple[type, ...]]], call: str) -> None:
-    """Refuse an argument of another type."""
-    for name, (value, types) in arguments.items():
-        kinds = types if isinstance(types, tuple) else (types,)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-            raise AdvisorError(f"{call}() requires for {name} a value of type {names}, not {shown(value)}.")
-
-
 def require_whole(name: str, value: object, error: type[AdvisorError], most: int = MOST) -> None:
     """Refuse a value that is no whole number of at least 1; a notebook may pass text despite annotations."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -234,11 +225,6 @@ def is_path(path: object) -> bool:
         and len(encoded) <= _LONGEST_PATH
         and max(map(len, parts)) <= _LONGEST_NAME
     )
-
-
-def require_path(path: object, call: str) -> None:
-    if not is_path(path):
-        raise AdvisorError(f"{call}() requires the path of a file, not {path!r:.80}.")
 
 
 def meant(name: str, keywords: Collection[str]) -> str:

@@ -175,12 +175,6 @@ def read_text(
         raise error(f"{str(path)!r:.200} is not text in UTF-8.") from None
 
 
-def read_ends(path: Path, first: int, last: int) -> tuple[bytes, int]:
-    """The first and the last bytes of a regular file, as those of `ends`."""
-    with opened(path) as file:
-        return ends(file, first, last)
-
-
 def read_new(path: Path, place: int, most: int) -> tuple[bytes, int]:
     """Read what a growing file has since a place, at most its last bytes, in complete lines; and the next place."""
     with opened(path) as file:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from smp_advisor.arguments import require_types
 from smp_advisor.core.files import data_file
 from smp_advisor.errors import ExportError
 from smp_advisor.export.job_cell import summary
@@ -23,12 +22,12 @@ from smp_advisor.export.launch import Launch, ScriptCheck, launch
 from smp_advisor.export.options import JobOptions, option_names, require_integer, require_text
 from smp_advisor.export.script import written
 from smp_advisor.export.template import Comment, comments, render
-from smp_advisor.libraries.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -290,7 +289,6 @@ def exported(
     A Slurm job of a plan below `min_fit_probability` stops with the reason, and a Kubernetes job is suspended. The
     warnings of `script_check` are in the header. The options are those of `ClusterOptions`.
     """
-    require_types({"format": (format, str), "plan": (plan, Plan)}, "export")
     if format not in FORMATS:
         raise ExportError(
             f"format must be one of {', '.join(FORMATS)}, not {format!r}; advice.cell() starts a SageMaker job."

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from smp_advisor.arguments import require_types
 from smp_advisor.core.files import data_file
 from smp_advisor.errors import ExportError
 from smp_advisor.export.options import (
@@ -28,7 +27,6 @@ from smp_advisor.export.script_trl import paired
 from smp_advisor.export.template import Expression
 from smp_advisor.libraries.job_rules import MAX_RUN_SECONDS, JobTerms
 from smp_advisor.libraries.library import get_library
-from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.version import image, require_supported_instance, version_on
 
 if TYPE_CHECKING:
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.export.script_parts import Training
     from smp_advisor.libraries.library import Library
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.libraries.version import Image
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -152,7 +151,6 @@ def launch(
 
     `reads_data`: whether such a job has data, which on SageMaker is the channel ``train``.
     """
-    require_types({"plan": (plan, Plan)}, "cell")
     plan = paired(replace(plan, version=version_on(plan.library, plan.version, cluster.instance)), options.objective)
     if not elsewhere:
         require_sagemaker(cluster)

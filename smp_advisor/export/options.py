@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.arguments import is_path, require_types
+from smp_advisor.arguments import is_path
 from smp_advisor.core.files import data_file
 from smp_advisor.errors import ExportError
 from smp_advisor.libraries.job_rules import MAX_RUN_SECONDS, JobTerms, job_faults
@@ -251,7 +251,9 @@ class JobOptions:
             if not isinstance(chosen := getattr(self, name), bool):
                 raise ExportError(f"{name} must be True or False, not {chosen!r}.")
         base_job_name(self.job_name, "")
-        require_types({"extra_hyperparameters": (self.extra_hyperparameters, (Mapping, type(None)))}, "cell")
+        extra: Any = self.extra_hyperparameters
+        if extra is not None and not isinstance(extra, Mapping):
+            raise ExportError(f"extra_hyperparameters must be a dictionary of options, not {extra!r:.80}.")
         limits = data_file("export", "launch")["limits"]
         longest = limits["keep_alive_seconds"]
         require_integer("keep_alive_seconds", self.keep_alive_seconds, longest, seconds=f"{longest // 60} minutes")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from smp_advisor.advice.learned import needed
-from smp_advisor.core.files import data_file, ends, read_ends, sentence, user_path
+from smp_advisor.core.files import data_file, ends, opened, sentence, user_path
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.observation import observed
@@ -120,7 +120,8 @@ def read_run(run: Any) -> tuple[Log, str]:
     if not isinstance(run, str | Path):
         raise CalibrationError(f"A run is the path or text of a log, or a DataFrame, not {type(run).__name__}.")
     try:
-        raw, missing = read_ends(user_path(run, OSError), _FIRST_BYTES, _LAST_BYTES)
+        with opened(user_path(run, OSError)) as file:
+            raw, missing = ends(file, _FIRST_BYTES, _LAST_BYTES)
     except (OSError, ValueError) as error:
         if isinstance(run, str) and not (log := log_of_text(run)).is_empty:
             return log, ""

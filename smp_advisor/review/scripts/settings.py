@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.arguments import nearest, require_types
+from smp_advisor.arguments import nearest
 from smp_advisor.core.files import table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import LIBRARIES, get_library
@@ -96,10 +96,6 @@ def checked_libraries() -> tuple[str, ...]:
 
 def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str, Any] | None = None) -> Settings:
     """Settings from a `Plan` or a dictionary of library parameters; all unknown without one."""
-    mapping = (MappingABC, type(None))
-    require_types(
-        {"library": (library, (str, type(None))), "hyperparameters": (hyperparameters, mapping)}, "check_script"
-    )
     if library is not None and library not in checked_libraries():
         raise AdvisorError(f"library must be one of {', '.join(checked_libraries())}, not {library!r}.")
     if plan is None:

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from smp_advisor.arguments import require_path
+from smp_advisor.arguments import is_path
 from smp_advisor.core.files import SCRIPT
 from smp_advisor.core.words import listed, plain
 from smp_advisor.errors import AdvisorError
@@ -51,7 +51,8 @@ def files_of(paths: Sequence[str], exclude: Sequence[str]) -> list[Path]:
     """
     chosen: dict[Path, Path] = {}
     for text in paths:
-        require_path(text, "smp-advisor check")
+        if not is_path(text):
+            raise AdvisorError(f"smp-advisor check requires the path of a file, not {text!r:.80}.")
         path = Path(text)
         if os.path.isdir(path):  # noqa: PTH112 - pathlib's fails for long names
             files = _limited(_walk(path, exclude), text)
