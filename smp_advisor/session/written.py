@@ -84,7 +84,7 @@ def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:
             f" reads version {VERSION}. Make it again, or read it with the version that wrote it."
         )
     kind = document.get("kind")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise StorageError(f"{name} holds no {', '.join([*KINDS][:-1])} or {[*KINDS][-1]}, but {kind!r:.50}.")
     try:
         return from_plain(document["value"], str(kind)), document

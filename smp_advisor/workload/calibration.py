@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments.signatures import checked, checked_methods
+from smp_advisor.core import MOST
 from smp_advisor.core.files import CONFIGURATION, json_values, read_text, sentence, user_path, write_text
 from smp_advisor.errors import CalibrationError
 
@@ -45,7 +46,6 @@ MAX_RUNS = 200
 """Most runs of a calibration: more take longer to solve and teach nothing further."""
 ACCEPTED = "Accepted by its user:"
 """Start of the note of a run that was learned against a doubt, and is not shared."""
-_LARGEST = 1e15
 _TEXT = 200
 
 
@@ -192,7 +192,7 @@ def _require_text(name: str, value: object, most: int = _TEXT) -> None:
 
 def _require_number(name: str, value: object, *, least: float = 0.0, infinite: bool = False) -> None:
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    if not (least <= number <= _LARGEST or (infinite and number == math.inf)):
+    if not (least <= number <= MOST or (infinite and number == math.inf)):
         raise CalibrationError(f"{name} of a measured run must be a number from {least:g}, not {value!r:.50}.")
 
 

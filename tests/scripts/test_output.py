@@ -51,11 +51,6 @@ def test_a_very_long_line_is_cut_around_the_place():
     assert lines[1][lines[2].index("^") :].startswith("DataLoader(")
 
 
-def test_terminals_get_no_control_characters():
-    text = BROKEN.replace("sampler=sampler)", "sampler=sampler, multiprocessing_context='\x1b[31m')")
-    assert "\x1b" not in str(check_script(text, PLAN))
-
-
 def test_the_page_escapes_what_the_script_says():
     text = BROKEN.replace("sampler=sampler)", "sampler=sampler, timeout='<script>alert(1)</script>')")
     page = check_script(text, PLAN)._repr_html_()

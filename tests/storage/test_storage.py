@@ -168,10 +168,6 @@ def test_other_values_and_places_are_refused(tmp_path):
     plan = smpa.Plan(library="ddp")
     with pytest.raises(StorageError, match="cannot be written"):
         save(plan, tmp_path)
-    with pytest.raises(StorageError, match="no file has such a name"):
-        load("a\0b")
-    with pytest.raises(StorageError, match="not a regular file"):
-        load("/dev/zero")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StorageError, match="not a regular file"):
         save(plan, tmp_path / "pipe")

@@ -198,15 +198,6 @@ def test_an_error_names_the_valid_value(name, arguments, sentence, tmp_path):
     assert "--" not in str(error.value)
 
 
-def test_a_link_out_of_the_folder_is_not_followed(tmp_path):
-    (tmp_path / "outside.py").write_text("secret = 1\n")
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "train.py").symlink_to(tmp_path / "outside.py")
-    with pytest.raises(AdvisorError, match="only files of this folder"):
-        call("check", {"path": "train.py"}, Caller(roots=(folder,)))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments"),
