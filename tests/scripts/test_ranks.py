@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import pytest
+
 from smp_advisor.core.files import data_file
 from smp_advisor.review.scripts import check_script
 
@@ -100,3 +102,70 @@ def test_the_order_of_collectives_on_two_ranks(tmp_path: Path) -> None:
         if found != ({expected} if expected else set()):
             wrong.append((expected, found, text[-160:]))
     assert not wrong
+
+
+TEACHER = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank() % 8)
+student = DistributedDataParallel(torch.nn.Linear(4, 4).cuda())
+teacher = DistributedDataParallel(torch.nn.Linear(4, 4).cuda())
+for parameter in teacher.parameters():
+    parameter.requires_grad = False
+optimizer = torch.optim.SGD(student.parameters(), 0.1)
+sampler = DistributedSampler(rows)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    best, waited = 1e9, 0
+    for batch in DataLoader(rows, batch_size=4, sampler=sampler):
+        with torch.no_grad():
+            target = teacher(batch.cuda())
+        loss = (student(batch.cuda()) - target).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+PATIENCE = """
+        if loss.item() < best:
+            best, waited = loss.item(), 0
+        else:
+            waited += 1
+            if waited > 2:
+                break
+"""
+OPTIONAL = """
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+
+accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin() if config.shards else None)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+if accelerator.is_main_process:
+    accelerator.save_state("/opt/ml/checkpoints/last")
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        (TEACHER, set()),
+        (TEACHER.replace("in teacher.parameters()", "in student.module[1].parameters()"), {"DDP615"}),
+        (TEACHER + PATIENCE, {"DDP612"}),
+        (OPTIONAL, set()),
+        (OPTIONAL.replace(" if config.shards else None", ""), {"DDP606"}),
+    ],
+    ids=["teacher", "part", "patience", "optional", "sharded"],
+)
+def test_a_fact_counts_where_it_is_certain(text: str, ids: set[str]) -> None:
+    assert {finding.id for finding in check_script(text) if finding.severity != "info"} == ids
+
+
+def test_an_older_name_of_a_package_has_its_pins(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("pytorch_lightning==1.0.2\n")
+    (tmp_path / "train.py").write_text("from pytorch_lightning import Trainer\n\nTrainer(gpus=8).fit(model)\n")
+    assert not check_script(tmp_path / "train.py").findings
+    (tmp_path / "requirements.txt").write_text("torch==2.5.1\n")
+    (tmp_path / "train.py").write_text("from torch.utils.data import DataLoader\n\nDataLoader(rows, worker=2)\n")
+    assert [finding.id for finding in check_script(tmp_path / "train.py")] == ["TRN720"]

@@ -67,6 +67,8 @@ def span_of(context: Context, package: str) -> Span:
         context.memo["spans"] = _pins(context.trace.modules[0].source.file)
     version = context.settings.versions.get(package)
     spans: dict[str, Span] = context.memo["spans"]
+    if package == "lightning":  # the same releases under its older name
+        package = next((name for name in ("lightning", "pytorch-lightning") if name in spans), package)
     if version and not spans.get(package, Span(OLDEST, NEWEST, "")).known:
         return Span(release(version), release(version), f"the image has {package} {version}")
     return spans.get(package, Span(OLDEST, NEWEST, ""))

@@ -35,9 +35,9 @@ def sharding_calls(context: Context) -> list[Call]:
 def shards(context: Context, *makers: Call) -> bool:
     """Whether the model is certainly sharded: by the plan, or by plugins of the Accelerators in `makers`."""
     plugins = ("fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins")
-    plugin_values = (maker.argument(name) for maker in makers for name in plugins)
-    visible = any(isinstance(option, Result) for value in plugin_values for option in options(value))
-    return visible or context.libraries.fsdp
+    plugin_values = [options(maker.argument(name)) for maker in makers for name in plugins]
+    certain = any(values and all(isinstance(value, Result) for value in values) for values in plugin_values)
+    return certain or context.libraries.fsdp
 
 
 def running(context: Context) -> Callable[[Call], bool]:
