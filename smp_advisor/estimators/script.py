@@ -69,6 +69,8 @@ class Script:
     """Options that it parses, and none of its calls receives."""
     distributed: bool
     """Whether it is written for several processes."""
+    starts: bool
+    """Whether it starts the processes of its node by itself: Lightning, or ``spawn``."""
     model: str
     """Name of the model that it loads; empty if it is not known."""
     keeps_checkpoints: bool | None
@@ -148,7 +150,7 @@ def take_from_script(configuration: Configuration, script: Script) -> None:
     """Leave out settings that the script does not receive, and take the model that it names."""
     configuration.leave_out(script.ignored, f"{script.name} does not receive it")
     configuration.leave_out(sorted(script.unused), f"{script.name} reads it, but no call receives it")
-    configuration.settings["script_is_distributed"] = Setting(script.distributed)
+    configuration.set(script_is_distributed=script.distributed, script_starts=script.starts)
     if script.model:
         configuration.settings["script_model"] = Setting(script.model)
 
@@ -182,6 +184,11 @@ _BY_NAME = {"ddp": "", "fsdp": "full_shard", "fsdp_full_shard": "full_shard", "f
 """Lightning's names of strategies, with FSDP's."""
 
 
+_LIGHTNING = ("lightning.", "pytorch_lightning.")
+_PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config")
+"""Arguments of Accelerator that choose how the model is divided."""
+
+
 class _Reader:
     """Facts of one followed script, from the calls that run with the options of the job."""
 
@@ -209,6 +216,10 @@ class _Reader:
         constant_value = self.conditions.known(value) if value is not None else None
         return constant_value if isinstance(constant_value, (str, int, float, bool)) else None
 
+    def certain(self, call: Call) -> bool:
+        """Whether the options of the job decide every condition around a call."""
+        return all(self.conditions.truth_of(guard) is guard.holds for guard in call.guards)
+
     def script(self, path: str, ignored: tuple[str, ...]) -> Script:
         lora, casts = self.named("LoraConfig"), self.named("prepare_model_for_kbit_training")
         adapters = [*lora, *self.named("get_peft_model", "Fastget_peft_model")]
@@ -224,6 +235,9 @@ class _Reader:
             if any(path.endswith("Trainer") for path in instance.cls.ancestors())
         ]
         strategy, file = self._strategy()
+        lightning = [call for call in self.ending("Trainer", "Fabric") if call.name.startswith(_LIGHTNING)]
+        chosen = [call for call in lightning if call.argument("strategy") is not None]
+        chosen += [call for call in self.named("Accelerator") for name in _PLUGINS if call.argument(name) is not None]
         names = {call.called for call in self.context.trace.calls if call.reached}
         spawns = any("spawn" in name or name == "notebook_launcher" for name in names)
         batch = self._batch(self.makers)
@@ -234,6 +248,7 @@ class _Reader:
             unused=self.unused,
             distributed=not spawns
             and (bool(names & _LAUNCHED) or any(name.endswith(("Trainer", "Fabric")) for name in names)),
+            starts=spawns or any(constant(call.argument("devices")) not in (1, "1") for call in lightning),
             model=_model_of(self.context),
             keeps_checkpoints=_keeps(self.context),
             resumes=not trains or bool(self.context.unresolved) or _LOADS.search(self.text) is not None,
@@ -241,7 +256,8 @@ class _Reader:
             deepspeed_file=file,
             trainer=bool(self.ending("Trainer") or self.named("Accelerator") or instances),
             parses_arguments=parses,
-            sets_arguments=any(
+            sets_arguments=bool(chosen)
+            or any(
                 not isinstance(option, (Constant, Mapping)) and self.known(option) is None
                 for maker in self.makers
                 for name in (SHARDS, "deepspeed")
@@ -331,6 +347,13 @@ class _Reader:
         if self.named("fully_shard"):
             offloads = any(call.argument("offload_policy") is not None for call in self.named("fully_shard"))
             return fully_sharded("full_shard", offloads=offloads, name="FSDP2"), ""
+        wraps = self.named("FullyShardedDataParallel", "FSDP", "FullyShardedDataParallelPlugin")
+        if (
+            wraps
+            and not any(map(self.certain, wraps))
+            and (self.named("DistributedDataParallel", "DDP", "Accelerator"))
+        ):
+            return undescribed("The strategy", "a value that was not followed chooses between FSDP and DDP"), ""
         if calls := self.named("FullyShardedDataParallel", "FSDP"):
             offloads = any(may_offload(call.argument("cpu_offload")) for call in calls)
             return self._sharded([call.argument("sharding_strategy", 2) for call in calls], offloads=offloads), ""

@@ -181,6 +181,8 @@ def _of_estimator(call: Mapping) -> dict[str, Any]:
 def _launched_by_estimator(configuration: Configuration, call: Mapping) -> bool | None:
     if any(configuration.get(name) for name in _LAUNCHERS):
         return True
+    if configuration.get("script_starts") and configuration.get("instance_count", 1) == 1:
+        return None  # one process per GPU all the same
     entry = configuration.get("entry_point")
     unread = call.open or configuration.unknown("distribution", "distributions", *_LAUNCHERS)
     if {"deepspeed", "deepspeed_config"} & configuration.hyperparameters.keys():

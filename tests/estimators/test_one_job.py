@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BASES = data_file("review.findings", "bases")
+ALONE = BASES["estimator"].replace('    distribution={"torch_distributed": {"enabled": True}},\n', "")
+ALONE = ALONE.replace("instance_count=2", "instance_count=1")
 CELL = BASES["estimator"].replace('"epochs": 3', '"train_batch_size": 4, "packed": False')
 SCRIPT = """
 import argparse
@@ -285,3 +287,39 @@ def test_a_job_that_can_be_interrupted_resumes(tmp_path: Path) -> None:
     assert "EST515" in {finding.id for finding in checked(tmp_path, spot, right)}
     resumed = right.replace(".train()", ".train(resume_from_checkpoint=True)")
     assert "EST515" not in {finding.id for finding in checked(tmp_path, spot, resumed)}
+
+
+CHOOSES = """
+import argparse
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--shard", type=int, default=1)
+args, _ = parser.parse_known_args()
+torch.distributed.init_process_group("nccl")
+model = FullyShardedDataParallel(model) if args.shard else DistributedDataParallel(model)
+for batch in DataLoader(rows, batch_size=4):
+    model(batch).sum().backward()
+"""
+ITSELF = LIGHTNING.replace("strategy=strategy", 'strategy="ddp"')
+
+
+@pytest.mark.parametrize(
+    ("cell", "script", "library", "ids"),
+    [
+        (BASES["estimator"], CHOOSES, "fsdp", set()),
+        (BASES["estimator"].replace('"epochs": 3', '"shard": 0'), CHOOSES, "ddp", set()),
+        (BASES["estimator"], CHOOSES.replace("if args.shard", "if config.shard"), None, set()),
+        (BASES["estimator"], LIGHTNING.replace("strategy=strategy", "strategy=config.name"), None, set()),
+        (ALONE, ITSELF, "ddp", set()),
+        (ALONE.replace("instance_count=1", "instance_count=2"), ITSELF, "ddp", {"EST511"}),
+    ],
+    ids=["default", "passed", "not followed", "another object", "itself", "two nodes"],
+)
+def test_the_strategy_is_that_of_the_branch_that_runs(tmp_path: Path, cell, script, library, ids) -> None:
+    report = checked(tmp_path, cell, script)
+    assert (report.plan.library if report.plan else None) == library
+    assert {finding.id for finding in report if finding.id.startswith("EST5")} - {"EST506"} == ids
