@@ -146,7 +146,7 @@ def _kind_of(stage: Stage, error: Event, failing: set[int]) -> str:
         return "late"
     if error["name"] == "FileExistsError" and len(failing) < len(stage["ranks"]):
         return "written twice"
-    return "resume" if stage["name"] == "resumed" else "failure"
+    return "failure"
 
 
 def arguments(stage: Stage, hyperparameters: dict[str, Any], *, reads_otherwise: bool) -> Iterator[Observed]:

@@ -27,6 +27,7 @@ class _Marked(ast.NodeTransformer):
         self._file = file
 
     def _loop(self, node: Any) -> Any:
+        leaves = any(isinstance(part, ast.Break | ast.Return) for part in ast.walk(node))
         self.generic_visit(node)
         if any(isinstance(part, ast.Yield | ast.YieldFrom | ast.Await) for part in ast.walk(node)):
             return node
@@ -39,7 +40,6 @@ class _Marked(ast.NodeTransformer):
                 iterated.args[0] = self._call("__smp_sized__", key, iterated.args[0])
             else:
                 node.iter = self._call("__smp_sized__", key, iterated)
-        leaves = any(isinstance(part, ast.Break | ast.Return) for part in ast.walk(node))
         enter = ast.Expr(self._call("__smp_enter__", key, ast.Constant(leaves)))
         stop = ast.If(self._call("__smp_stop__", key), [ast.Break()], [])
         node.body.insert(0, stop)

@@ -201,7 +201,8 @@ def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> li
     for kind, name in PROVOCATIONS.items():
         if (provoked := stages.get(name)) is not None and not judge.not_rehearsed(provoked):
             findings += judge.parted(provoked, kind)
-    killed, again = stages.get("killed after a save"), stages.get("resumed")
+    killed = stages.get("killed after a save")
+    again = stages.get("resumed", stages.get("started again after its end"))
     if killed is not None:
         if again is not None and not judge.not_rehearsed(again):
             findings += [replace(entry, kind="resume") for entry in judge.failures(again)]

@@ -169,8 +169,8 @@ class _Rehearsed:
         if saves or self.job.keeps_checkpoints:
             killed = self._stage("killed after a save", kill_after=2)
             was_killed = any(event["kind"] == "killed" for rank in killed["ranks"] for event in rank["events"])
-            if was_killed and killed["checkpoints"]:
-                self._stage("resumed", keeps=True)
+            if killed["checkpoints"] and (was_killed or not killed["failed"]):
+                self._stage("resumed" if was_killed else "started again after its end", keeps=True)
 
     def _import(self) -> None:
         os.environ |= {
