@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,6 @@ _DOWNLOAD = re.compile(
 )
 _TOLERANCE = 2e-5
 """Relative difference of sums of squares: averaged gradients differ by rounding, others by the mark of 0.1 %."""
-_NODES_TOLERANCE = 0.03
-_EACH_UPDATE = 0.9
 _KEPT = ("/opt/ml/model", "/opt/ml/checkpoints", "/opt/ml/output", "/dev/", "/tmp/")
 _ALONE_PASSES, _ALONE_ROWS = 3, 20
 
@@ -208,8 +205,8 @@ def apart(stage: Stage) -> Iterator[Observed]:
         text = f"{len(steps)} processes train without a process group, each its own model"
         yield Observed(kind="no group", text=text, site=steps[0][0]["site"])
     if not events(stage, 0, "tensor parallel") and not any(events(stage, rank, "message") for rank in ranks_of(stage)):
-        yield from [*_not_averaged(steps)] or _other_parameters(steps)
-        yield from _same_batches(stage)
+        yield from [*_not_averaged(steps)] or other_parameters(steps)
+        yield from same_batches(stage)
     if any(event["size"] == len(steps) for event in events(stage, 0, "tensor parallel")):
         yield from _other_batches(stage)
     for mine, theirs in zip(events(stage, 0, "loader"), events(stage, 1, "loader"), strict=False):
@@ -228,7 +225,7 @@ def apart(stage: Stage) -> Iterator[Observed]:
             break
 
     for mine, theirs in zip(events(stage, 0, "metric"), events(stage, 1, "metric"), strict=False):
-        if not _near(mine["value"], theirs["value"], 1e-6):
+        if not near(mine["value"], theirs["value"], 1e-6):
             text = (
                 f"ReduceLROnPlateau decides by {mine['value']:.4g} on rank 0 and {theirs['value']:.4g} on rank 1: the "
                 "learning rates will differ by rank"
@@ -248,7 +245,7 @@ def _not_averaged(steps: list[list[Event]]) -> Iterator[Observed]:
             ((a, b) for a, b in zip(steps[0][number + 1 :], steps[1][number + 1 :], strict=False)
              if a["optimizer"] == mine["optimizer"] == b["optimizer"]), None,
         )  # fmt: skip
-        if later and _near(later[0]["parameters"][1], later[1]["parameters"][1], 1e-9):
+        if later and near(later[0]["parameters"][1], later[1]["parameters"][1], 1e-9):
             return  # the parameters are averaged instead, or nothing changes them
         text = (
             f"update {number + 1}: the gradients are not averaged, their squares sum to {first:.6g} on rank 0 and "
@@ -258,19 +255,19 @@ def _not_averaged(steps: list[list[Event]]) -> Iterator[Observed]:
         return
 
 
-def _other_parameters(steps: list[list[Event]]) -> Iterator[Observed]:
+def other_parameters(steps: list[list[Event]]) -> Iterator[Observed]:
     pairs = [(a, b) for a, b in zip(steps[0], steps[1], strict=False) if a["optimizer"] == b["optimizer"] == 0]
-    if pairs and all(not _near(a["parameters"][1], b["parameters"][1], 1e-9) for a, b in pairs):
+    if pairs and all(not near(a["parameters"][1], b["parameters"][1], 1e-9) for a, b in pairs):
         mine, theirs = (event["parameters"][1] for event in pairs[0])
         text = f"the ranks have different parameters: their squares sum to {mine:.6g} on rank 0, {theirs:.6g} on rank 1"
         yield Observed(kind="not averaged", text=text, site=pairs[0][0]["site"])
 
 
-def _near(first: float, second: float, tolerance: float) -> bool:
+def near(first: float, second: float, tolerance: float) -> bool:
     return abs(first - second) <= tolerance * max(abs(first), abs(second), 1e-12)
 
 
-def _same_batches(stage: Stage) -> Iterator[Observed]:
+def same_batches(stage: Stage) -> Iterator[Observed]:
     passes = [events(stage, rank, "pass") for rank in (0, 1)]
     count = min(map(len, passes))
     pairs = list(zip(*passes, strict=False))
@@ -460,219 +457,6 @@ def loaded(stage: Stage) -> Iterator[Observed]:
         ):
             text = f"{name} has {entry['elements']:,} of {model_elements:,} elements"
             yield Observed(kind="saved in part", text=text)
-
-
-def updates_of_all(stage: Stage) -> list[tuple[float, float, int, int]]:
-    """Of each update of the first optimizer on all ranks: mean loss, gradient norm, sum and number of samples."""
-    updates = []
-    per_rank = [_updates_of(stage, rank) for rank in ranks_of(stage)]
-    for together in zip(*per_rank, strict=False):
-        loss = sum(entry[0] for entry in together) / len(together)
-        square, parts = together[0][1], sum(entry[2] for entry in together)
-        samples = sum(entry[3] for entry in together) % 2**56
-        updates.append((loss, (square + parts) ** 0.5, samples, sum(entry[4] for entry in together)))
-    return updates
-
-
-def _updates_of(stage: Stage, rank: int) -> list[tuple[float, float, float, int, int]]:
-    updates: list[tuple[float, float, float, int, int]] = []
-    losses, samples, count, norm = [], 0, 0, None
-    for event in stage["ranks"][rank]["events"]:
-        if event["kind"] == "backward":
-            losses.append(event["loss"])
-        elif event["kind"] == "pass":
-            samples, count = (samples + event["samples"]) % 2**56, count + event["count"]
-        elif event["kind"] == "clip" and norm is None:
-            norm = event["norm"]
-        elif event["kind"] == "step":
-            squares = (norm**2, 0.0) if norm is not None else (event["gradients"][1], event["part_gradients"][1])
-            if norm is not None and rank:
-                squares = (0.0, 0.0)
-            updates.append((sum(losses), *squares, samples, count))
-            losses, samples, count, norm = [], 0, 0, None
-    return updates
-
-
-def scale(several: Stage, single: Stage) -> tuple[list[Observed], str]:
-    """Loss and gradient against one process with the same samples; or why they were not compared."""
-    world = len(several["ranks"])
-    return _compared_scale(
-        several, single, world, "scale", f"with {world} processes", "of one process with the same samples"
-    )
-
-
-def folded(several: Stage, fold: Stage) -> tuple[list[Observed], str]:
-    """Gradient against the same samples in one batch; or why they were not compared."""
-    times = max(event["times"] for event in events(several, 0, "accumulation"))
-    return _compared_scale(several, fold, times, "accumulation", f"with {times} microbatches", "without accumulation")
-
-
-def _compared_scale(
-    several: Stage, reference: Stage, factor: int, kind: str, before: str, after: str
-) -> tuple[list[Observed], str]:
-    if reference["failed"]:
-        return [], f"the stage {reference['name']!r} stopped"
-    mine, theirs = updates_of_all(several), updates_of_all(reference)
-    if not mine or not theirs or factor < 2:
-        return [], "no update"
-    if mine[0][2] != theirs[0][2] or mine[0][3] != theirs[0][3]:
-        return [], "the samples of the two runs differ"
-    site = events(several, 0, "step")[0]["site"]
-    names = ((1, "gradient norm"), (0, "loss")) if kind == "scale" else ((1, "gradient norm"),)
-    for index, what in names:
-        if not theirs[0][index]:
-            continue
-        ratio = mine[0][index] / theirs[0][index]
-        expected = (factor, 1 / factor, factor**2, 1 / factor**2)
-        if any(abs(ratio / value - 1) < 0.03 for value in expected):
-            text = f"the first {what} {before} is {ratio:.3f} times that {after}"
-            return [Observed(kind=kind, text=text, site=site)], ""
-    return [], ""
-
-
-def planned_rate(several: Stage, single: Stage | None) -> Iterator[Observed]:
-    """A schedule that ends before the training does; where a loop may be left early, only if one process differs."""
-    ends = [(_schedule_end(stage), stage) for stage in (several, single) if stage is not None]
-    (mine, _), *further_ends = ends
-    if mine is None:
-        return
-    planned, ended = mine
-    single_end = further_ends[0][0] if further_ends else None
-    depends = single_end is not None and single_end[1] >= 0.95 * single_end[0]
-    if ended >= 0.8 * planned or not (depends or not any(event["leaves"] for event in events(several, 0, "loop"))):
-        return
-    text = f"the learning rate is zero after {ended:.0f} of {planned:.0f} updates"
-    if single_end is not None and depends:
-        world = len(several["ranks"])
-        text = f"with {world} processes {text}, and with one process after {single_end[1]:.0f} of {single_end[0]:.0f}"
-    yield Observed(kind="learning rate", text=text, site=events(several, 0, "step")[0]["site"])
-
-
-def _schedule_end(stage: Stage) -> tuple[float, float] | None:
-    """Planned updates, and the update after which the schedule is zero."""
-    schedules = events(stage, 0, "schedule")
-    loops = {event["key"]: event for event in events(stage, 0, "loop")}
-    if not schedules or not loops or any(not event["size"] for event in loops.values()):
-        return None
-    iterations = Counter(event["key"] for event in events(stage, 0, "loop"))
-    if not iterations:
-        return None
-    inner = min(loops.values(), key=lambda event: event["iterations"])
-    planned = 1.0
-    for event in loops.values():
-        planned *= event["size"]
-    planned /= max(1, inner["iterations"])
-    last = schedules[-1]
-    # One that steps by epoch steps more often in epochs that end early.
-    if last["per_update"] < _EACH_UPDATE or last["zero_step"] is None:
-        return None
-    return planned, last["zero_step"] / last["per_update"]
-
-
-def nodes(stage: Stage, several: Stage) -> Iterator[Observed]:
-    """A second node that is taken for the first: at the start, or in the samples and the scale of the first update."""
-    for rank in ranks_of(stage):
-        for event in events(stage, rank, "group"):
-            world = len(stage["ranks"])
-            if event["world_size"] not in (-1, world) or event["rank"] not in (-1, rank):
-                text = (
-                    f"on node {rank + 1} the script starts as rank {event['rank']} of {event['world_size']}, and is "
-                    f"rank {rank} of {world}: it takes the number on its node for its rank"
-                )
-                yield Observed(kind="node", text=text, site=event["site"], stage=stage["name"])
-                return
-            if event["address"] not in ("127.0.0.2", None):
-                text = f"the script sets MASTER_ADDR to {event['address']}, where other nodes do not find the first one"
-                yield Observed(kind="node", text=text, site=event["site"], stage=stage["name"])
-                return
-    mine, theirs = updates_of_all(stage), updates_of_all(several)
-    if stage["failed"] or not mine or not theirs or events(stage, 0, "tensor parallel"):
-        return
-    count, site = len(stage["ranks"]), events(stage, 0, "step")[0]["site"]
-    if mine[0][2:] == theirs[0][2:]:
-        ratio = mine[0][1] / theirs[0][1] if theirs[0][1] else 1.0
-        if abs(ratio - 1) > _NODES_TOLERANCE:
-            text = f"with {count} nodes of one GPU the first gradient norm is {ratio:.3f} times that of one node"
-            yield Observed(kind="node", text=text, site=site, stage=stage["name"])
-    elif any(_same_batches(stage)) and not any(_same_batches(several)):
-        text = f"with {count} nodes of one GPU every rank has the same inputs: they are divided within a node only"
-        yield Observed(kind="node", text=text, site=events(stage, 0, "pass")[0]["site"], stage=stage["name"])
-
-
-def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> Iterator[Observed]:
-    """Whether a start after a kill goes on: parameters, optimizer and rates at its first update."""
-    was_killed = any(events(killed, rank, "killed") for rank in ranks_of(killed))
-    if not was_killed or again is None:
-        if was_killed and keeps_checkpoints:
-            text = "after a kill nothing is in /opt/ml/checkpoints to resume from"
-            yield Observed(kind="resume", text=text, level="warning", stage=killed["name"])
-        return
-    if again["failed"]:
-        return  # its failure is reported
-    before = [event for event in events(killed, 0, "step") if event["optimizer"] == 0]
-    after = next((event for event in events(again, 0, "step") if event["optimizer"] == 0), None)
-    if after is None or not before:
-        return
-    name = next((path for path, _ in killed["checkpoints"]), "")
-    ends = events(killed, 0, "updated")
-    states = [(event["parameters"], event["parts"]) for event in before]
-    if ends:
-        states.append((ends[-1]["parameters"], ends[-1]["parts"]))
-    now = (after["parameters"], after["parts"])
-    matches = [number for number, state in enumerate(states) if _same_figures(state, now)]
-    site = after["site"]
-    if not matches:
-        text = f"after a kill the parameters are none of those that were saved ({name})"
-        yield Observed(kind="resume", text=text, site=site, stage=again["name"])
-        return
-    steps = [events(again, rank, "step") for rank in ranks_of(again)]
-    if len(steps) > 1 and all(steps):
-        apart_now = next(_other_parameters(steps), None)
-        if apart_now is not None:
-            yield replace(apart_now, kind="resume", text=f"after a kill {apart_now.text}", stage=again["name"])
-            return
-    update = next((n for n in reversed(matches) if n < len(before) and _continues(before[n], after)), matches[-1])
-    if update == 0 or (0 in matches and not after["states"]):
-        text = f"after a kill the script starts from zero: {name} is in /opt/ml/checkpoints, and is not read"
-        yield Observed(
-            kind="resume", text=text, site=site, stage=again["name"], level="warning" if keeps_checkpoints else "note"
-        )
-        return
-    drawn = [event["state"] for stage in (killed, again) for event in events(stage, 0, "random")[:1]]
-    if events(killed, 0, "dropout") and len(drawn) == 2 and drawn[0] == drawn[1]:
-        text = "after a kill the random numbers are those of the start: dropout repeats its masks"
-        yield Observed(kind="resume", text=text, site=site, stage=again["name"], level="note")
-    if update >= len(before):
-        return
-    expected = before[update]
-    if expected["states"] and not after["states"]:
-        text = (
-            f"after a kill the optimizer starts without its state: update {update + 1} had {expected['states']} tensors"
-        )
-        yield Observed(kind="resume", text=text, site=site, stage=again["name"])
-    elif expected["states"] and not _near(expected["state"][1], after["state"][1], 1e-4):
-        yield Observed(
-            kind="resume", text="after a kill the optimizer has another state", site=site, stage=again["name"]
-        )
-    if any(not _near(a, b, 1e-4) for a, b in zip(expected["rates"], after["rates"], strict=False)):
-        text = (
-            f"after a kill the learning rate of update {update + 1} is {after['rates'][0]:.4g}, and "
-            f"{expected['rates'][0]:.4g} without it"
-        )
-        yield Observed(kind="resume", text=text, site=site, stage=again["name"])
-
-
-def _continues(expected: Event, after: Event) -> bool:
-    """Whether an update has the state and the rates of another: with a rate of zero, parameters alone do not decide."""
-    same_rates = all(_near(a, b, 1e-4) for a, b in zip(expected["rates"], after["rates"], strict=False))
-    return same_rates and bool(expected["states"]) == bool(after["states"])
-
-
-def _same_figures(first: Any, second: Any) -> bool:
-    return all(
-        _near(a[1], b[1], 1e-6) and abs(a[0] - b[0]) <= 1e-5 * max(1.0, a[1] ** 0.5)
-        for a, b in zip(first, second, strict=True)
-    )
 
 
 def peaks(stage: Stage) -> list[tuple[str, float]]:

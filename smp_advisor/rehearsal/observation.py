@@ -1,48 +1,38 @@
-"""Records of a training, made where PyTorch does it: passes, updates, batches, saves and arguments.
-
-The seed of each rank's backward pass is 1 + rank / 1000: gradients that are averaged are equal all the same, and those
-that are not differ even where the data are equal.
-"""
+"""Records of batches, saves, files, arguments and layers, made where PyTorch and Python do it."""
 
 from __future__ import annotations
 
 import argparse
 import errno
 import functools
-import hashlib
 import itertools
-import math
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import data
 
-from smp_advisor.rehearsal.observer import Ended, bytes_of, digest_of, figures_of, local, tensors_in
+from smp_advisor.rehearsal.observer import digest_of
+from smp_advisor.rehearsal.training import Training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.rehearsal.observer import Observer
 
-MARK = 1e-3
 _LATE_WRITES = 3
 _FLOPS_PER_ELEMENT = 50.0
 """For what follows on the output of a layer, such as the softmax over a vocabulary."""
-_MOST_RANKS, _LARGEST_STATE_BYTES = 4, 256 * 2**20
 _LONGEST_EPOCH = 128
-_LONGEST_SCHEDULE, _ZERO, _NEARLY_ZERO = 10_000_000, 1e-13, 0.02
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
 
 def install(observer: Observer) -> None:
     """Record what this process does from now on."""
     observer.options.update(save=torch.save, read=functools.partial(torch.load, map_location="cpu"))
-    _Training(observer).install()
+    Training(observer).install()
     _saves(observer)
     _files(observer)
     _loaders(observer)
@@ -51,316 +41,6 @@ def install(observer: Observer) -> None:
     _clipping(observer)
     if not observer.options.get("live"):
         _no_dropout(observer)
-
-
-class _Training:
-    """Passes and updates, and the parameters that take part."""
-
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
-        self.optimizers: dict[int, int] = {}
-        self.first: dict[int, tuple[Any, list[float]]] = {}
-        """Each parameter of an optimizer, with its figures before its first update."""
-        self.models: dict[int, Any] = {}
-        self.with_gradient: set[int] = set()
-        self.used: dict[int, Any] = {}
-        """Parameters of which the first losses are functions."""
-        self.stepping = self.quiet = 0
-        self.is_in_backward = 0
-        self.is_poisoned = False
-        self.schedules: list[Any] = []
-        observer.options["training"] = self
-
-    def install(self) -> None:
-        self._passes()
-        self._schedules()
-        register_optimizer_step_pre_hook(self._before)  # type: ignore[arg-type]
-        register_optimizer_step_post_hook(self._after)  # type: ignore[arg-type]
-        from torch.distributed.checkpoint import state_dict
-
-        prepare = getattr(state_dict, "_init_optim_state", None)
-        if prepare is not None:  # it takes a step with gradients of zero
-
-            def quiet(*arguments: Any, **options: Any) -> Any:
-                self.quiet += 1
-                try:
-                    return prepare(*arguments, **options)
-                finally:
-                    self.quiet -= 1
-
-            state_dict._init_optim_state = quiet
-
-    def _passes(self) -> None:
-        observer = self.observer
-        backward: Any = torch.Tensor.backward
-
-        def marked(
-            tensor: Any, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None,
-        ) -> Any:  # fmt: skip
-            observer.backwards += 1
-            if observer.updates == 0:
-                self.used |= _parameters_of(tensor)
-            if tensor.numel() == 1:
-                observer.put("backward", loss=float(local(tensor.detach())), site=observer.site())
-                marks = observer.looks and not observer.has_tensor_parallel
-                if observer.world > 1 and gradient is None and marks:
-                    gradient = torch.full_like(tensor, 1 + MARK * observer.rank)
-            return backward(tensor, gradient, retain_graph, create_graph, inputs)
-
-        torch.Tensor.backward = marked  # type: ignore[method-assign]
-        differentiate: Any = torch.autograd.backward
-
-        def recomputing(*arguments: Any, **options: Any) -> Any:
-            self.is_in_backward += 1
-            try:
-                return differentiate(*arguments, **options)
-            finally:
-                self.is_in_backward -= 1
-
-        torch.autograd.backward = recomputing
-        call: Any = torch.nn.Module.__call__
-
-        def called(module: Any, *arguments: Any, **options: Any) -> Any:
-            is_top = observer.depth == 0 and not self.is_in_backward
-            trains = is_top and torch.is_grad_enabled() and module.training
-            if is_top:
-                observer.passes += 1
-                observer.options["counts"].total_passes += 1
-                if trains:
-                    self._note(module, arguments, options)
-            observer.depth += 1
-            try:
-                result = call(module, *arguments, **options)
-            finally:
-                observer.depth -= 1
-            return self._poisoned(result) if trains and id(module) in self.models else result
-
-        torch.nn.Module.__call__ = called  # type: ignore[method-assign]
-
-    def _note(self, module: Any, arguments: Any, options: Any) -> None:
-        observer = self.observer
-        inputs = [
-            entry for entry in itertools.chain(arguments, options.values()) if next(tensors_in(entry), None) is not None
-        ]
-        if not inputs or not observer.looks or next(module.parameters(), None) is None:
-            return
-        if id(module) not in self.models:
-            self.models[id(module)] = module
-            if observer.updates == 0:
-                observer.enter("forward and backward")
-                self._same_start(module)
-            observer.put(
-                "model", name=type(module).__name__, elements=sum(p.numel() for p in module.parameters()),
-                bytes=sum(p.numel() * p.element_size() for p in module.parameters()),
-            )  # fmt: skip
-        if observer.updates == 0:
-            observer.once(
-                "random", state=hashlib.sha1(bytes_of(torch.get_rng_state()), usedforsecurity=False).hexdigest()
-            )
-        digest, samples, count = digest_of(inputs)
-        observer.put("pass", digest=digest, samples=samples, count=count, site=observer.site())
-
-    def _same_start(self, module: Any) -> None:
-        """Keep the parameters before the first pass, or start from those that the ranks of the first stage had.
-
-        Random numbers of shards are others than those of entire parameters, and the scale of gradients then, too.
-        """
-        state, number = str(self.observer.options["state"]), len(self.models)
-        own = list(module.named_parameters())
-        if self.observer.options.get("keeps_state"):
-            if sum(p.numel() * p.element_size() for _, p in own) < _LARGEST_STATE_BYTES:
-                parts = {name: local(p.detach()).clone() for name, p in own}
-                self.observer.options["save"](parts, f"{state}-{number}-{self.observer.rank}")
-        elif self.observer.world == 1 and Path(f"{state}-{number}-1").exists():
-            places = [Path(f"{state}-{number}-{rank}") for rank in range(_MOST_RANKS)]
-            ranks = [self.observer.options["read"](place) for place in places if place.exists()]
-            names = {name.removeprefix("module."): name for name in ranks[0]}
-            with torch.no_grad():
-                for name, parameter in own:
-                    key = names.get(name.removeprefix("module."))
-                    target = local(parameter.detach())
-                    if key is None:
-                        continue
-                    first = ranks[0][key]
-                    value = first if first.shape == target.shape else torch.cat([part[key] for part in ranks])
-                    if value.shape == target.shape:
-                        target.copy_(value)
-
-    def _poisoned(self, result: Any) -> Any:
-        observer = self.observer
-        is_last = observer.rank == observer.world - 1
-        if (
-            not (observer.options.get("provokes") == "bad batch" and is_last and observer.updates == 1)
-            or self.is_poisoned
-        ):
-            return result
-        self.is_poisoned = True
-        from torch.utils._pytree import tree_map_only
-
-        return tree_map_only(
-            torch.Tensor, lambda tensor: tensor * float("nan") if tensor.is_floating_point() else tensor, result
-        )
-
-    def _parts(self, optimizer: Any) -> tuple[list[Any], list[Any], list[Any]]:
-        """All parameters of an optimizer, those that every rank has, and those of which it has a part."""
-        every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        flat = {id(parameter) for unit in self.observer.fsdp_units for parameter in unit.parameters()}
-        parts = [p for p in every if hasattr(p, "placements") or id(p) in flat]
-        shares = {id(p) for p in parts}
-        return every, [p for p in every if id(p) not in shares], parts
-
-    def _part_gradients(self, parts: list[Any]) -> list[float]:
-        """Figures whose sum over all ranks is that of the gradients: hybrid sharding has each part on several ranks."""
-        flat = {id(p): unit for unit in self.observer.fsdp_units for p in unit.parameters()}
-        figures = [0.0, 0.0]
-        for parameter in parts:
-            if hasattr(parameter, "placements"):
-                dimensions = zip(parameter.placements, parameter.device_mesh.shape, strict=True)
-                copies = math.prod(size for placement, size in dimensions if placement.is_replicate())
-            else:
-                handle = flat[id(parameter)]._handle
-                shards = handle.world_size if handle is not None and handle.uses_sharded_strategy else 1
-                copies = self.observer.world // shards
-            figures = [total + own / copies for total, own in zip(figures, figures_of([parameter.grad]), strict=True)]
-        return figures
-
-    def _before(self, optimizer: Any, *_: Any) -> None:
-        self.stepping += 1
-        observer = self.observer
-        if self.quiet or self.stepping > 1 or not observer.looks:
-            return
-        every, replicated, parts = self._parts(optimizer)
-        for parameter in every:
-            self.first.setdefault(id(parameter), (parameter, figures_of([parameter])))
-            if parameter.grad is not None:
-                self.with_gradient.add(id(parameter))
-        number = self.optimizers.setdefault(id(optimizer), len(self.optimizers))
-        states = [v for p in every for v in optimizer.state.get(p, {}).values() if isinstance(v, torch.Tensor)]
-        if observer.updates == 0:
-            observer.enter("first update")
-        observer.put(
-            "step", optimizer=number, name=type(optimizer).__name__, site=observer.site(),
-            rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group][:4],
-            gradients=figures_of(p.grad for p in replicated), part_gradients=self._part_gradients(parts),
-            without=sum(p.grad is None for p in every), count=len(every), elements=sum(p.numel() for p in replicated),
-            parameters=figures_of(replicated), parts=figures_of(parts), state=figures_of(states), states=len(states),
-            backwards=observer.backwards,
-            groups=[[len(group["params"]), float(group.get("weight_decay") or 0)] for group in optimizer.param_groups],
-        )  # fmt: skip
-        observer.backwards = 0
-
-    def _after(self, optimizer: Any, *_: Any) -> None:
-        self.stepping -= 1
-        observer = self.observer
-        if self.quiet or self.stepping or self.optimizers.get(id(optimizer)) != 0:
-            return
-        observer.updates += 1
-        observer.enter("steps")
-        if observer.looks:
-            _, replicated, parts = self._parts(optimizer)
-            observer.put("updated", parameters=figures_of(replicated), parts=figures_of(parts))
-        kill_after = observer.options.get("kill_after")
-        if kill_after and observer.updates >= kill_after and observer.saved:
-            observer.put("killed")
-            while True:  # ended from outside, once what it saves in the background is written
-                signal.pause()
-        if observer.updates >= observer.options["most"]:
-            raise Ended
-
-    def _schedules(self) -> None:
-        """Have schedules remembered, so that their end can be computed."""
-        from torch.optim import lr_scheduler
-
-        schedules, observer = self.schedules, self.observer
-        decide = lr_scheduler.ReduceLROnPlateau.step
-
-        def decided(schedule: Any, metrics: Any, *arguments: Any, **options: Any) -> None:
-            observer.put("metric", value=float(metrics), site=observer.site())
-            decide(schedule, metrics, *arguments, **options)
-
-        lr_scheduler.ReduceLROnPlateau.step = decided  # type: ignore[method-assign, assignment]
-        kinds = ("LambdaLR", "OneCycleLR", "CosineAnnealingLR", "PolynomialLR")
-        for kind in (getattr(lr_scheduler, name) for name in kinds):
-
-            def create(schedule: Any, *arguments: Any, _create: Any = kind.__init__, **options: Any) -> None:
-                schedules.append(schedule)
-                _create(schedule, *arguments, **options)
-
-            kind.__init__ = create  # type: ignore[method-assign, assignment]
-
-    def _note_schedules(self) -> None:
-        observer = self.observer
-        for schedule in self.schedules:
-            steps = int(getattr(schedule, "last_epoch", 0))
-            if observer.updates and steps > 0:
-                observer.put("schedule", per_update=steps / observer.updates, zero_step=_zero_step(schedule))
-
-    def finish(self) -> None:
-        """Record what the entire run did to the parameters."""
-        self._note_schedules()
-        names = {id(p): name for model in self.models.values() for name, p in model.named_parameters()}
-        unchanged = [
-            names.get(key, "?") for key, (parameter, figures) in self.first.items()
-            if parameter.requires_grad and figures_of([parameter]) == figures
-        ]  # fmt: skip
-        outside = [
-            name for model in self.models.values() for name, p in model.named_parameters()
-            if p.requires_grad and id(p) not in self.first and p.grad is not None and figures_of([p.grad])[1]
-        ]  # fmt: skip
-        if not any(
-            hasattr(parameter, "placements") for parameter, _ in self.first.values()
-        ):  # gathered ones are others
-            unknown = [p for key, p in self.used.items() if key not in names.keys() | self.first.keys()]
-            outside += [f"one of the shape {tuple(p.shape)}, which no module has" for p in unknown]
-        if self.observer.fsdp_units:  # their parameters are views of flat ones
-            outside, names = [], {}
-        never = [names[key] for key in names if key in self.first and key not in self.with_gradient]
-        self.observer.put(
-            "parameters", unchanged=unchanged[:2000], total=len(self.first), outside=outside[:50],
-            outsiders=len(outside), never=never[:50],
-        )  # fmt: skip
-
-
-def _parameters_of(loss: Any) -> dict[int, Any]:
-    """Parameters that a loss is a function of, as its graph shows."""
-    stack, visited, parameters = [loss.grad_fn], set(), {}
-    while stack:
-        node = stack.pop()
-        if node is None or node in visited:
-            continue
-        visited.add(node)
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, torch.nn.Parameter):
-            parameters[id(variable)] = variable
-        stack += [entry for entry, _ in node.next_functions]
-    return parameters
-
-
-def _zero_step(schedule: Any) -> int | None:
-    """The first step after which a schedule is zero; None if it never is."""
-    for attribute in ("total_steps", "T_max", "total_iters"):
-        if hasattr(schedule, attribute):
-            return None if getattr(schedule, "eta_min", 0) > _ZERO else int(getattr(schedule, attribute))
-    function = next((entry for entry in getattr(schedule, "lr_lambdas", ()) if entry is not None), None)
-    if function is None:
-        return None
-    high, before, peak, falls = 1, 0.0, 0.0, False
-    try:
-        while high < _LONGEST_SCHEDULE:
-            value = float(function(high))
-            peak = max(peak, value)
-            turns = falls and value > before  # a cosine is zero at one step only
-            if peak > 0 and (value <= _ZERO or (turns and before < _NEARLY_ZERO * peak)):
-                break
-            falls, before = value < before, value
-            high += max(1, high // 64)
-        else:
-            return None
-        steps = range(max(1, high - 2 * max(1, high // 32)), high + 1)
-        zero = min(steps, key=lambda step: float(function(step)))
-        return zero if float(function(zero)) <= _ZERO else None
-    except Exception:  # noqa: BLE001 - a function of the script
-        return None
 
 
 def described(value: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments.signatures import checked
 from smp_advisor.errors import AdvisorError
+from smp_advisor.rehearsal import comparisons
 from smp_advisor.rehearsal import findings as judge
 from smp_advisor.rehearsal.contract import require_linux, unexportable
 from smp_advisor.rehearsal.environment import interpreter_of, other_versions, pins_of
@@ -119,9 +120,7 @@ def rehearse(
             **request_of(compared_code, start, processes, channels_of(data), allow_unconfined, keep_half_precision),
             "stages": "first",
         }
-        from smp_advisor.rehearsal.compare import compared
-
-        return compared(result, recorded, _recorded(first, interpreter, on_line, on_progress))
+        return comparisons.compared(result, recorded, _recorded(first, interpreter, on_line, on_progress))
 
 
 def _recorded(request: dict[str, Any], interpreter: str | None, on_line: Any, on_progress: Any) -> dict[str, Any]:
@@ -185,18 +184,18 @@ def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> li
     findings: list[Observed] = []
     first, single = stages["several processes"], stages.get("one process")
     if single is not None:
-        compared, why = judge.scale(first, single)
+        compared, why = comparisons.scale(first, single)
         findings += compared
         if why:
             skipped["scale"] = why
-    findings += judge.planned_rate(first, single if single is not None and not single["failed"] else None)
+    findings += comparisons.planned_rate(first, single if single is not None and not single["failed"] else None)
     if (fold := stages.get("accumulation folded")) is not None:
-        compared, why = judge.folded(first, fold)
+        compared, why = comparisons.folded(first, fold)
         findings += compared
         if why:
             skipped["accumulation"] = why
     if (nodes := stages.get("nodes of one GPU")) is not None:
-        of_nodes = [*judge.nodes(nodes, first)]
+        of_nodes = [*comparisons.nodes(nodes, first)]
         findings += of_nodes or ([] if judge.not_rehearsed(nodes) else [*judge.failures(nodes)])
     for kind, name in PROVOCATIONS.items():
         if (provoked := stages.get(name)) is not None and not judge.not_rehearsed(provoked):
@@ -206,7 +205,7 @@ def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> li
     if killed is not None:
         if again is not None and not judge.not_rehearsed(again):
             findings += [replace(entry, kind="resume") for entry in judge.failures(again)]
-        findings += judge.resumed(killed, again, keeps_checkpoints=job.keeps_checkpoints)
+        findings += comparisons.resumed(killed, again, keeps_checkpoints=job.keeps_checkpoints)
     return findings
 
 
