@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -113,10 +112,7 @@ def _schedule_end(stage: Stage) -> tuple[float, float] | None:
     loops = {event["key"]: event for event in events(stage, 0, "loop")}
     if not schedules or not loops or any(not event["size"] for event in loops.values()):
         return None
-    iterations = Counter(event["key"] for event in events(stage, 0, "loop"))
-    if not iterations:
-        return None
-    inner = min(loops.values(), key=lambda event: event["iterations"])
+    inner = next(iter(loops.values()))  # its updates are seen first
     planned = 1.0
     for event in loops.values():
         planned *= event["size"]
