@@ -200,7 +200,6 @@ CORRECT = {
     .replace("fully_shard(net)", "fully_shard(net, mesh=mesh)"),
     "fsdp1": START + FSDP1 + DATA + LOOP + SAVE_FSDP1,
     "accumulation": START + WRAP + DATA + ACCUMULATE + SAVE,
-    "accelerate": ACCELERATE,
     "trainer": TRAINER,
 }
 
@@ -309,3 +308,9 @@ PLANTED = {
     "arguments, refused": changed(DDP, ("parser.parse_known_args()", 'parser.parse_args(["--no", "1"]), 0')),
 }
 """For each kind, and form of it, a script with that defect."""
+CORRECT["accelerate"] = changed(
+    ACCELERATE,
+    ("for epoch in range(2):\n", SCHEDULED.replace("len(loader) * 2", "len(loader)")),
+    ("            optimizer.step()\n", "            optimizer.step()\n            scheduler.step()\n"),
+)
+"""Accelerate steps a schedule by the number of processes in each update: two in each of twelve updates."""
