@@ -282,11 +282,11 @@ def _updates(first: dict[str, Any], second: dict[str, Any], done: list[str]) -> 
 def _parameters(first: dict[str, Any], second: dict[str, Any], done: list[str]) -> Iterator[Observed]:
     totals = []
     for stage in (first, second):
-        events = [events(stage, rank, "updated") for rank in ranks_of(stage)]
-        if not all(events):
+        updates = [events(stage, rank, "updated") for rank in ranks_of(stage)]
+        if not all(updates):
             return
-        number = min(map(len, events)) - 1
-        totals.append((events[0][number]["parameters"][1] + sum(e[number]["parts"][1] for e in events), number))
+        number = min(map(len, updates)) - 1
+        totals.append((updates[0][number]["parameters"][1] + sum(e[number]["parts"][1] for e in updates), number))
     (mine, count), (theirs, second_count) = totals
     if count == second_count:
         if abs(mine - theirs) > _TOLERANCE * max(mine, theirs):
