@@ -60,7 +60,8 @@ def rehearse(
         Training script, or its content.
     job
         Plan or advice, cell with an estimator or ModelTrainer (text or path), command, or a mapping with
-        ``hyperparameters``, ``sdk``, ``command``, ``environment``, ``checkpoints``, ``input_mode``.
+        ``hyperparameters``, ``sdk``, ``command``, ``environment``, ``checkpoints``, ``input_mode``,
+        ``channels`` (input mode by name).
     processes
         Processes of the run, each with a GPU of its own for the script: 1 to 4.
     data
