@@ -76,6 +76,18 @@ def not_rehearsed(stage: Stage) -> str:
     return ""
 
 
+def unstated(stage: Stage) -> str:
+    """Why a script without stated hyperparameters stops at its start; empty if they are not the reason."""
+    failure, refusal = first_error(stage), _refusal(stage)
+    if failure is None or failure[1]["update"]:
+        return ""
+    reads = any(event["name"].startswith(("SM_HP", "hyperparameters")) for event in events(stage, failure[0], "reads"))
+    if "required" in refusal or (reads and failure[1]["name"] in ("KeyError", "TypeError")):
+        text = refusal or f"{failure[1]['name']}: {failure[1]['text'][:80]}"
+        return f"the hyperparameters are not stated: pass job={{'hyperparameters': ...}} ({text})"
+    return ""
+
+
 def failures(stage: Stage) -> Iterator[Observed]:
     """Errors and waits of a stage."""
     failure, verdict = first_error(stage), stage["verdict"]

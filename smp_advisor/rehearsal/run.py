@@ -147,7 +147,7 @@ def _judged(
     findings += judge.arguments(
         first, dict(job.hyperparameters), reads_otherwise=bool(_READS_OTHERWISE.search(code.text))
     )
-    why = judge.not_rehearsed(first)
+    why = judge.not_rehearsed(first) or ("" if job.hyperparameters or job.has_command else judge.unstated(first))
     if why:
         skipped["failure"] = why
     else:

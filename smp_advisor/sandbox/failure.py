@@ -116,16 +116,13 @@ def _sentence(text: str) -> str:
 
 
 def _tail(log: Sequence[str]) -> tuple[str, ...]:
-    """Last lines of the log; with several processes, only lines of the processes, not of the launcher."""
-    own = [line for line in log if _without_rank(line) != line] or log
-    lines = [line[:_LINE_CHARACTERS] for line in own if _without_rank(line).strip()]
+    """Last lines of the log."""
+    lines = [line[:_LINE_CHARACTERS] for line in log if line.strip()]
     return tuple(lines[-_SHOWN_LINES:])
 
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<comma>,?) in ')
 """A frame in a traceback (``, in f``), or in faulthandler's dump (`` in f``), which starts with the innermost frame."""
-_RANK = re.compile(r"^\[[a-z]+\d+\]:")
-"""Prefix that torchrun adds to the lines of each process."""
 _STARTS = ("Traceback (most recent call last)", "Current thread ", "Thread ", "Stack (most recent call first)")
 
 _CHILD = str(Path(__file__).with_name("isolated.py"))
@@ -173,11 +170,11 @@ class LoggedError:
 
 
 def last_error_in_log(lines: Iterable[str]) -> LoggedError | None:
-    """The user's source line and the exception of the last traceback or stack dump in a log, none of a launcher."""
+    """The user's source line and the exception of the last traceback or stack dump in a log."""
     last: LoggedError | None = None
     frames: list[tuple[str, int]] = []
     innermost_first = outside = False
-    for line in map(_without_rank, lines):
+    for line in lines:
         frame = _FRAME.match(line)
         if line.lstrip().startswith(_STARTS):
             frames, outside = [], False
@@ -194,11 +191,6 @@ def last_error_in_log(lines: Iterable[str]) -> LoggedError | None:
             last = LoggedError(source_line, line.strip()) if source_line is not None else last
             frames = []
     return last
-
-
-def _without_rank(line: str) -> str:
-    """A log line without torchrun's prefix for the process that wrote it."""
-    return _RANK.sub("", line)
 
 
 def is_dump(line: str) -> bool:
