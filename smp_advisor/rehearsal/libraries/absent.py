@@ -120,7 +120,9 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
         del path, target
         root = fullname.partition(".")[0]
-        if root in ("torchvision", "evaluate") or root in _SILENT or fullname.startswith("torch.utils.tensorboard"):
+        is_installed = root != fullname and not isinstance(sys.modules.get(root), _Nothing)  # it lacks that part only
+        is_absent = not is_installed and (root in ("torchvision", "evaluate") or root in _SILENT)
+        if is_absent or fullname.startswith("torch.utils.tensorboard"):
             self.observer.stand_in(f"{'tensorboard' if root == 'torch' else root}: not installed here")
             return ModuleSpec(fullname, self, is_package=True)
         return None
