@@ -20,7 +20,6 @@ export function snapshot(batch: number, degree: number): Snapshot {
       memory: '',
       rungs: [['Whole model', 10 * batch], ['Sharding', batch]]
     },
-    likely: '90 % likely, 95 % required',
     headline: [['about', `${10 * batch}`, 'samples/s', '', '1 to 9'], ['', '3', 'days', '', '2 to 5'], ['', '$7k', 'in total', '$4/hour', '']],
     preferred: batch > 16 ? 'A larger batch must gain.' : ''
   };

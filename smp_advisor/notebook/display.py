@@ -312,7 +312,7 @@ def session_html(advice: Advice) -> str:
     parts = []
     if not advice.is_recommended:
         summary = escape(advice.compare().summary)
-        parts.append(f'<p style="margin:8px 0"><strong>Against the recommended plan:</strong> {summary}</p>')
+        parts.append(f"<p><strong>Against the recommended plan:</strong> {summary}</p>")
     if advice.snapshots:
         entries = list(advice.snapshot_entries.items())[-_SHOWN:]
         parts.append(
@@ -324,53 +324,31 @@ def session_html(advice: Advice) -> str:
 
 
 def _folded_titles(title: str, texts: Sequence[str]) -> str:
-    style = "margin:14px 0 4px;font-size:13px;font-weight:600;cursor:pointer"
     items = "".join(f"<li>{escape(text)}</li>" for text in texts)
-    return f'<details><summary style="{style}">{title}</summary><ul>{items}</ul></details>'
-
-
-_FRAME = (
-    "max-width:1040px;box-sizing:border-box;padding:14px 18px;border-radius:6px;"
-    "border:1px solid var(--jp-border-color1,#bdbdbd);"
-    "color:var(--jp-ui-font-color1,inherit);font:13px/1.5 var(--jp-ui-font-family,system-ui,sans-serif)"
-)
-_MUTED = "color:var(--jp-ui-font-color2,inherit)"
-_LARGE = "font-size:22px;font-weight:700;line-height:1.2"
-_STATES = {"fits": "#0a7d4f", "risk": "#b25e00", "over": "#b3261e"}
-"""Colors of the verdict's border. Its words have the color of text, which both themes have."""
+    return f"<details><summary>{title}</summary><ul>{items}</ul></details>"
 
 
 def static_html(advice: Advice, shown: Data, now: Data) -> str:
-    """HTML of the plan on screen: verdict, what was done, bars, ladder and reasons, then folded details."""
-    page = title_html(shown) + verdict_html(shown, now) + session_html(advice) + html_report(advice)
-    # Pages of notebooks typeset text between two dollar signs as a formula.
-    page = re.sub(r">[^<]*", lambda text: text[0].replace("$", "<span>$</span>"), page)
-    return f'<div class="smp-static" style="{_FRAME}">{page}</div>'
-
-
-def title_html(shown: Data) -> str:
-    """Model and cluster."""
-    return f'<div style="font-size:15px;font-weight:600;margin-bottom:8px">{escape(shown["title"])}</div>'
-
-
-def verdict_html(shown: Data, now: Data) -> str:
-    """Whether the plan fits, its speed, time and money, and what decides."""
+    """HTML of the plan on screen: verdict, tank, what was done, bars, ladder and reasons, then folded details."""
     costs, usable = now["costs"], shown["usable_gib"]
-    sign, words = FITS[costs["fit"]]
-    void = costs["fit"] == "over"  # a plan that cannot run has no speed and no price
-    style = "text-decoration:line-through" if void else ""
-    figures = "".join(
-        f'<div><div style="{style}">{escape(about)} <span style="{_LARGE}">{escape(value)}</span> {escape(unit)}</div>'
-        f'<div style="{_MUTED}">{"if it fitted" if void else escape(note or ends)}</div></div>'
-        for about, value, unit, note, ends in now["headline"]
-    )
-    memory = costs["memory"] or f"{costs['gib']:,.1f} of {usable:.1f} GiB per GPU"
+    words, gib = FITS[costs["fit"]], costs["gib"]
+    # A plan that cannot run has no speed and no price.
+    figures = [] if costs["fit"] == "over" else now["headline"]
+    facts = [(about, value, ", ".join(filter(None, (unit, note)))) for about, value, unit, note, _ in figures]
+    if costs["memory"]:
+        verdict = strip(costs["fit"], words, [("", "", costs["memory"]), *facts])
+    else:
+        verdict = verdict_strip(costs["fit"], words, gib, usable, facts)
     recommended = now["configuration"] == shown["recommended"]["configuration"]
     lead, reason = shown["decisive"] if recommended else ("Your plan.", "Its settings are below.")
-    return (
-        f'<div style="border-left:4px solid {_STATES[costs["fit"]]};padding:4px 14px">'
-        f'<div style="display:flex;flex-wrap:wrap;gap:8px 32px"><div><div style="{_LARGE}">{sign} {words}</div>'
-        f"<div><strong>{escape(memory)}</strong></div>"
-        f'<div style="{_MUTED}">{escape(now["likely"])}</div></div>{figures}</div>'
-        f'<div style="margin-top:6px"><strong>{escape(lead)}</strong> {escape(reason)}</div></div>'
+    state, activations = costs["state"], costs["activations"]
+    return sheet(
+        "SMP Advisor",
+        heading(shown["title"], ()),
+        verdict,
+        f"<p><b>{escape(lead)}</b> {escape(reason)}</p>",
+        title("Memory per GPU", now["likely"]),
+        tank(gib, usable, (state, activations, gib - state - activations), costs["edge"]),
+        session_html(advice),
+        html_report(advice),
     )

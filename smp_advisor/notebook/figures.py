@@ -28,8 +28,8 @@ _AS_FAST = 0.005
 
 Fit = Literal["fits", "risk", "over"]
 
-FITS: dict[Fit, tuple[str, str]] = {"fits": ("✓", "Fits"), "risk": ("!", "At risk"), "over": ("✗", "Does not fit")}
-"""Sign and words of each state."""
+FITS: dict[Fit, str] = {"fits": "Fits", "risk": "At risk", "over": "Does not fit"}
+"""Words of each state."""
 
 
 class Headline(NamedTuple):

@@ -82,7 +82,7 @@ def plan_line(entry: Entry) -> list[str]:
         if state == "over"
         else [f"{of.value} {of.unit}" for of in headlines(entry.state.advice.model, estimate)]
     )
-    return [FITS[state][1], memory(estimate), *figures]
+    return [FITS[state], memory(estimate), *figures]
 
 
 def why(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:

@@ -38,7 +38,7 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, applicat
     expect(slider).to_have_attribute("data-value", value)
     advised.page.reload()
     expect(slider).to_have_attribute("data-value", value)  # the kernel still has the widget
-    expect(advised.page.locator(".smp-static")).to_have_count(0)
+    expect(advised.page.locator(".smp-sheet")).to_have_count(0)
     application.close(kernel=False)
     # ipywidgets logs that the new kernel has no such widget: whatever it shows of that is shown by then.
     with application.context.expect_console_message(lambda message: "model not found" in message.text):
@@ -54,7 +54,7 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, applicat
 
 
 def expect_the_picture(notebook):
-    picture = notebook.page.locator(".smp-static")
+    picture = notebook.page.locator(".smp-sheet")
     expect(picture).to_be_visible()
     expect(picture).to_contain_text("Your plan.")
     expect(picture).to_contain_text("Against the recommended plan")

@@ -43,6 +43,19 @@ def test_the_answer_is_for_the_settings_of_the_request():
     assert "weather" in sent[2]["text"]
 
 
+def test_the_facts_mark_what_is_inferred_and_what_the_cluster_will_show():
+    advice = advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1", tokens="300B")
+    page = unescape(re.sub("<[^>]*>", " ", panel_data("facts", advice, advice.controls)["html"]))
+    for text in (
+        "parameters (inferred from 10 B)",
+        "The model's shape is inferred from 10 B",
+        "nvidia-smi shows up to",
+        "of the elapsed time in training steps",
+        "Checkpoints, 0.",
+    ):
+        assert text in page, text
+
+
 def test_a_slow_panel_is_announced_at_once(monkeypatch):
     sent, advice = SimpleQueue(), Advice(make_advice())
     monkeypatch.setattr(panels, "panel_data", lambda *of: {"batch": of[2].plan.batch_size})

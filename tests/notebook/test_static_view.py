@@ -36,7 +36,8 @@ def test_the_page_has_it_all_fetches_nothing_and_draws_bars_as_text(pipeline_adv
         "test model on 16 × ml.p4d.24xlarge",
         "Configuration",
         "global batch",
-        needed(pipeline_advice.estimate),
+        needed(pipeline_advice.estimate).removesuffix(" per GPU"),
+        "GiB free",
         "Nearest AWS reference",
         "Wrap the model once.",
     ):

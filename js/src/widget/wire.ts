@@ -40,8 +40,6 @@ export interface Snapshot extends Moment {
   configuration: string[];
   /** Why the recommended plan is another one, if this one fits and is faster. */
   preferred: string;
-  /** Probability of the fit next to the required one. */
-  likely: string;
   /** How exact (a word), value, unit, note and 95 % interval of speed, time and money. */
   headline: [about: string, value: string, unit: string, note: string, range: string][];
 }
