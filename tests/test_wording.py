@@ -80,10 +80,11 @@ def test_every_figure_of_the_report_has_its_range(advice, details):
 
 def test_every_figure_has_its_range(advice):
     shown = recommendation(advice)
-    text = unescape(re.sub(r"<[^>]+>", " ", Advisor(advice)._repr_mimebundle_()[0]["text/html"]))
+    html = Advisor(advice)._repr_mimebundle_()[0]["text/html"].replace("<span>$</span>", "$")
+    text = unescape(re.sub(r"<[^>]+>", " ", html))
     for _, value, unit, rate, low_to_high in shown["recommended"]["headline"]:
-        below = rate or low_to_high  # the price of an hour is known
-        assert re.search(rf"{re.escape(value)}\s+{unit}\s+{re.escape(below)}", text.replace("$ ", "$"))
+        below = f" ({low_to_high})" * bool(low_to_high) + f", {rate}" * bool(rate)
+        assert re.search(rf"{re.escape(value)}\s+{re.escape(unit + below)}", text)
 
 
 @given(st.floats(1e-6, 1e12))

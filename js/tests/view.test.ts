@@ -4,7 +4,7 @@ import type { RenderProps } from '@anywidget/types';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { INSERT_EVENT } from '../src/events';
 import widget from '../src/widget/index';
-import type { Compared, Control, FromKernel, Traits } from '../src/widget/wire';
+import type { Control, FromKernel, Traits } from '../src/widget/wire';
 import { ahead, CONTROLS, FakeModel, HOSTILE, REFUSED, settings, state } from './fixtures';
 
 let model: FakeModel;
@@ -108,38 +108,38 @@ test('undo and redo are buttons and keys that name the change', () => {
   expect(model.sent).toHaveLength(sent);
 });
 
-test('the tab of comparisons keeps plans, loads them and goes back in the history', async () => {
+test('buttons, forms, choices and marks of a page of the kernel do what it says', async () => {
   press('Compare');
-  const line = ['Fits', '16 of 30.0 GiB per GPU', '160 samples/s', '3 days', '$7k'];
-  const data: Compared = {
-    plans: ['Recommended', 'On screen', HOSTILE],
-    chosen: ['Recommended', 'On screen'],
-    compared: '<p>The same settings.</p>',
-    snapshots: [[HOSTILE, ...line]],
-    history: [
-      ['Recommended', ...line],
-      ['Batch size 16 → 24', ...line]
-    ],
-    position: 1
-  };
-  await fill('compare', data);
-  expect(el.querySelector('img, script')).toBeNull();
-  expect([...el.querySelectorAll('.smp-plans')].at(-1)!.querySelector('tbody tr')!.getAttribute('aria-current')).toBe('true');
-  press('Load');
-  expect(model.sent.at(-1)).toMatchObject({ kind: 'act', action: 'load', value: HOSTILE });
-  press('Show');
-  expect(model.sent.at(-1)).toMatchObject({ kind: 'act', action: 'undo', value: 1 });
-  const name = el.querySelector<HTMLInputElement>('.smp-plan-name')!;
-  name.value = 'mine';
-  press('Keep');
+  const deed = (of: object): string => JSON.stringify(of).replace(/"/g, '&quot;');
+  const html = `<form data-smp-do="${deed({ act: 'keep' })}"><input name="value"><button>Keep</button></form>
+    <select name="first"><option>Recommended</option><option>mine</option></select>
+    <svg><circle data-row="1"/></svg><button type="button" data-row="1" data-smp-do="${deed({ act: 'adopt', value: 1 })}">Load</button>`;
+  await fill('compare', { html });
+  el.querySelector('.smp-panel-body circle')!.dispatchEvent(new MouseEvent('click', { bubbles: true }));
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'act', action: 'adopt', value: 1 });
+  const form = el.querySelector<HTMLFormElement>('.smp-panel-body form')!;
+  form.querySelector('input')!.value = 'mine';
+  form.dispatchEvent(new SubmitEvent('submit', { bubbles: true, cancelable: true }));
   expect(model.sent.at(-1)).toMatchObject({ kind: 'act', action: 'keep', value: 'mine' });
   model.emit('msg:custom', { kind: 'failed', id: model.sent.at(-1)!['id'] as string, text: 'There are too many.' });
-  expect(text('.smp-keep .smp-panel-note')).toBe('There are too many.');
-  const select = el.querySelector<HTMLSelectElement>('.smp-ends select')!;
-  select.value = HOSTILE;
-  select.dispatchEvent(new Event('change'));
-  await vi.waitFor(() => expect(model.sent.at(-1)).toMatchObject({ kind: 'panel' }));
-  expect(model.sent.at(-1)).toMatchObject({ name: 'compare', options: { first: HOSTILE, second: 'On screen' } });
+  expect(text('[role=tabpanel]:not([hidden]) .smp-panel-note')).toBe('There are too many.');
+  const select = el.querySelector<HTMLSelectElement>('.smp-panel-body select')!;
+  select.value = 'mine';
+  select.focus();
+  select.dispatchEvent(new Event('change', { bubbles: true }));
+  await vi.waitFor(() => expect(model.sent.at(-1)).toMatchObject({ kind: 'panel', name: 'compare', options: { first: 'mine' } }));
+  model.emit('msg:custom', { kind: 'panel', id: model.sent.at(-1)!['id'] as string, name: 'compare', settings: settings(16, 1), data: { html } });
+  expect(document.activeElement).toBe(el.querySelector('.smp-panel-body select'));
+});
+
+test('a plan without a cell is told before the click', async () => {
+  const insert = el.querySelector<HTMLButtonElement>('.smp-primary')!;
+  await fill('refusal', { text: 'The script trains in fp32.' });
+  expect([insert.getAttribute('aria-disabled'), insert.title, text('.smp-status')]).toEqual(['true', 'The script trains in fp32.', 'The script trains in fp32.']);
+  slide('batch_size', 2);
+  model.answer(24, 1);
+  await fill('refusal', { text: '' });
+  expect([insert.getAttribute('aria-disabled'), text('.smp-status')]).toEqual(['false', '']);
 });
 
 test('the view reports to the kernel', () => {

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from smp_advisor.core.files import user_path, write_text
@@ -96,17 +96,13 @@ class Chart:
             raise AdvisorError(f"The chart cannot be written to {str(target)!r:.200}: {reason}.") from None
         return target
 
-    def plain(self, width: object = None) -> dict[str, Any]:
-        """The drawing, as wide as its place, and the table as plain data, for the views."""
-        wide = width if isinstance(width, int) else _WIDTH
-        return {
-            "title": self.title,
-            "svg": self.svg(min(max(wide, _NARROWEST), _WIDEST)),
-            "columns": list(self.columns),
-            "rows": [list(row) for row in self.rows],
-            "notes": list(self.notes),
-            "choices": list(self.choices),
-        }
+    def fitted(self, width: object) -> str:
+        """The drawing for the page of a view that is so many pixels wide, which can be any value; empty without one."""
+        return (
+            ""
+            if self.draw is None
+            else self.svg(min(max(width if isinstance(width, int) else _WIDTH, _NARROWEST), _WIDEST))
+        )
 
     def as_html(self) -> str:
         """The chart with its notes as HTML; below a drawing, its figures are a folded table.

@@ -177,8 +177,10 @@ def alternatives_chart(advice: Recommendation, estimate: Estimate) -> Chart:
     up = Axis(unit, 0 if slow < 0.5 * fast else 0.96 * slow, 1.02 * fast)
     description = f"{len(plans)} plans by free memory ({short(low)} to {short(high)} GiB) and throughput"
     return Chart(
-        title=f"{len(plans):,} combinations of techniques that fit",
-        draw=partial(plane, across, up, points, (), f"{description} ({short(slow)} to {short(fast)} {unit})"),
+        title=f"{len(plans):,} combinations of techniques that fit" if len(plans) != 1 else "One plan fits",
+        draw=partial(plane, across, up, points, (), f"{description} ({short(slow)} to {short(fast)} {unit})")
+        if len(plans) > 1
+        else None,
         columns=("Plan", f"Throughput ({unit})", "Against the best", "Free (GiB per GPU)", "Why not"),
         rows=tuple(
             (plan_text(plan), number(rate), f"{100 * (rate / best - 1):+.1f} %", f"{room:.1f}", reason)
@@ -238,14 +240,14 @@ def _compared(advice: Recommendation, instances: Sequence[str]) -> ClusterSizes:
 
 _COUNTS = tuple(2**power for power in range(9))
 """Numbers of nodes on a line, besides those of the present cluster: half of the search takes half of the time."""
-_MOST_TYPES = 6
+MOST_TYPES = 6
 
 
 def clusters_chart(advice: Recommendation, estimate: Estimate, instances: Sequence[str] = ()) -> Chart:
     """The advice's instance type with 1 to 256 nodes, and other types as further lines."""
     del estimate
-    if len(instances) > _MOST_TYPES:
-        raise AdvisorError(f"The chart compares at most {_MOST_TYPES} further instance types, not {len(instances)}.")
+    if len(instances) > MOST_TYPES:
+        raise AdvisorError(f"The chart compares at most {MOST_TYPES} further instance types, not {len(instances)}.")
     return sizes_chart(_compared(advice, instances), advice)
 
 

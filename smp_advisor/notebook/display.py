@@ -16,7 +16,7 @@ from smp_advisor.arguments import options
 from smp_advisor.core.sheet import heading, sheet, strip, tank, title, verdict_strip
 from smp_advisor.core.words import escape
 from smp_advisor.errors import AdvisorError
-from smp_advisor.notebook.figures import FITS
+from smp_advisor.notebook.figures import FITS, in_words_of_the_page
 from smp_advisor.notebook.panels import plan_line
 from smp_advisor.notebook.shown import set_displayed_last
 from smp_advisor.notebook.workload_fields import by_cost, dear, keywords_of, offer_cells, offer_columns, title_of
@@ -210,8 +210,8 @@ class NothingFits:
         raise AttributeError(f"There is no advice yet with {name!r}, since no plan fits; {how}.")
 
     def _offer(self, way: WayOut) -> w.Box:
-        title = re.sub(r", [\d,.]+ USD/h", "", title_of(way)).replace(" x ", " × ")
-        name, note = f"{title[:1].upper()}{title[1:]}", dear(self._ways, way)
+        title, note = title_of(way), dear(self._ways, way)
+        name = f"{title[:1].upper()}{title[1:]}"
         button = w.Button(description="Use", tooltip=f"Use {name}", layout=w.Layout(width="60px", flex="none"))
         button.on_click(lambda _: self._taken(way))
         more = f"<br><small>{escape(note)}</small>" if note else ""
@@ -334,7 +334,10 @@ def static_html(advice: Advice, shown: Data, now: Data) -> str:
     words, gib = FITS[costs["fit"]], costs["gib"]
     # A plan that cannot run has no speed and no price.
     figures = [] if costs["fit"] == "over" else now["headline"]
-    facts = [(about, value, ", ".join(filter(None, (unit, note)))) for about, value, unit, note, _ in figures]
+    facts = [
+        (about, value, f"{unit}{ends and f' ({ends})'}{note and f', {note}'}")
+        for about, value, unit, note, ends in figures
+    ]
     if costs["memory"]:
         verdict = strip(costs["fit"], words, [("", "", costs["memory"]), *facts])
     else:
@@ -350,5 +353,5 @@ def static_html(advice: Advice, shown: Data, now: Data) -> str:
         title("Memory per GPU", now["likely"]),
         tank(gib, usable, (state, activations, gib - state - activations), costs["edge"]),
         session_html(advice),
-        html_report(advice),
+        in_words_of_the_page(html_report(advice), advice.plan.library),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.advice.choice import certainty_in_short
@@ -60,7 +61,18 @@ def memory(estimate: Estimate) -> str:
 
 def likelihood(estimate: Estimate, required: float) -> str:
     """Probability of the fit next to the required one."""
-    return f"{probability(estimate.fit_probability)} likely, {percent(required)} required"
+    return f"fits with {probability(estimate.fit_probability)} probability (you requested {percent(required)})"
+
+
+def in_words_of_the_page(html: str, library: str) -> str:
+    """HTML of a report with one sign for the currency and the library by its name; code stays as it is."""
+    parts = re.split(r"(<pre class=.*?</pre>|<code.*?</code>)", html, flags=re.DOTALL)
+    for index, part in enumerate(parts[::2]):
+        text = re.sub(r"([\d,.]*\d) USD\b", r"$\1", part)
+        text = re.sub(r"\bUSD\b(?= (?:per|of))", "$", text)
+        required = r"[Ss]harding over ([\d,]+) GPUs, which the library requires"
+        parts[2 * index] = re.sub(required, rf"{schema(library).name} over \1 GPUs", text)
+    return "".join(parts)
 
 
 def headlines(model: Model, estimate: Estimate) -> list[Headline]:

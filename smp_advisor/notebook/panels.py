@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
@@ -14,21 +15,23 @@ from smp_advisor.advice.ladder import ladder_html, reasons_of
 from smp_advisor.advice.rank_map import rank_map
 from smp_advisor.advice.report import ladder_of
 from smp_advisor.charts import chart_of
-from smp_advisor.charts.plans import clusters_chart, points_of
+from smp_advisor.charts.plans import MOST_TYPES, clusters_chart, points_of
 from smp_advisor.charts.step import modules_chart
 from smp_advisor.core.words import escape
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.notebook.figures import FITS, fit, headlines, memory
+from smp_advisor.notebook.figures import FITS, fit, headlines, in_words_of_the_page, memory
 from smp_advisor.notebook.view_state import terms_of, uncited_hardware
 from smp_advisor.notebook.workload_fields import suggestions, ways_to_fit
 from smp_advisor.runs.sources import LocalFolder
 from smp_advisor.session import control_state
 from smp_advisor.session.advice import ON_SCREEN, RECOMMENDED
+from smp_advisor.session.controls import controls
 from smp_advisor.session.options import named_values
 from smp_advisor.session.settings import require_settings, with_labels
 from smp_advisor.session.written import html_sections, html_sources
 
 if TYPE_CHECKING:
+    from smp_advisor.charts.chart import Chart
     from smp_advisor.runs.watching import Run
     from smp_advisor.session import Advice
     from smp_advisor.session.control_state import ControlState, Entry
@@ -37,16 +40,94 @@ if TYPE_CHECKING:
 Panel = Callable[["Advice", "ControlState", Mapping[str, object]], Mapping[str, object]]
 
 
+def _button(text: str, label: str = "", *, row: int | None = None, style: str = "smp-small", **deed: object) -> str:
+    """A button with what it does; `kernel_page.ts` reads it. `text` can be HTML."""
+    name = f' aria-label="{escape(label)}"' if label else ""
+    of = "" if row is None else f' data-row="{row}"'
+    done = escape(json.dumps(deed))
+    return f'<button type="button" class="smp-button {style}" data-smp-do="{done}"{of}{name}>{text}</button>'
+
+
+def _select(label: str, name: str, options: Iterable[tuple[str, str]], chosen: str) -> str:
+    """A choice that draws its page again."""
+    entries = "".join(
+        f'<option value="{escape(value)}"{" selected" * (value == chosen)}>{escape(text)}</option>'
+        for value, text in options
+    )
+    return f'<label class="smp-choice">{label} <select class="smp-select" name="{name}">{entries}</select></label>'
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], actions: Sequence[str], current: int = -1) -> str:
+    """A table whose last column is HTML; it scrolls, also by keyboard."""
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in columns)
+    lines = []
+    for index, ((title, *cells), action) in enumerate(zip(rows, actions, strict=True)):
+        mark = ' class="smp-current" aria-current="true"' if index == current else ""
+        texts = "".join(f"<td>{escape(text)}</td>" for text in cells)
+        lines.append(
+            f'<tr{mark}><th scope="row">{escape(title)}</th>{texts}<td class="smp-row-actions">{action}</td></tr>'
+        )
+    return (
+        f'<div class="smp-scroll" tabindex="0" role="group" aria-label="{escape(columns[0])}">'
+        f'<table class="smp-table smp-figures-table"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def _figure(
+    chart: Chart, options: Mapping[str, object], word: str, use: Callable[[int], str], above: str = ""
+) -> dict[str, str]:
+    """A chart as wide as its place, its table below, and what a row or its mark does."""
+    notes = "".join(f'<p class="smp-note">{escape(note)}</p>' for note in chart.notes)
+    rows = [use(row) for row in range(len(chart.rows))]
+    return {
+        "html": f'<figure class="smp-figure">{above}<figcaption class="smp-caption">{escape(chart.title)}</figcaption>'
+        f'<div class="smp-plot">{chart.fitted(options.get("width"))}</div>{notes}<details class="smp-chart-table">'
+        f'<summary class="smp-summary">Table</summary>{_table((*chart.columns, word), chart.rows, rows)}</details>'
+        "</figure>"
+    }
+
+
 def modules(_: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
-    """The modules of a profile by the measure ``by``."""
-    by = options.get("by")
-    return modules_chart(state.advice, state.estimate, by if isinstance(by, int) else 0).plain(options.get("width"))
+    """The modules of a profile by the measure ``by``; a block leads to the control that checkpoints it."""
+    by = str(options.get("by", "0"))
+    chart = modules_chart(state.advice, state.estimate, int(by) if by in {"0", "1", "2"} else 0)
+    measures = [(str(number), name) for number, name in enumerate(chart.choices)]
+    name = "activation_checkpointing"
+    control = next((one for one in controls(state.advice, state.settings) if one.name == name), None)
+    on = [] if control is None else [value for value in control.values if value not in (False, "none")]
+
+    def use(row: int) -> str:
+        if not on or chart.rows[row][-1] != "yes":
+            return ""
+        word = "Checkpoint the blocks"
+        return _button(word, f"{word}: {chart.rows[row][0]}", row=row, move=[name, on[0]])
+
+    return _figure(chart, options, "Checkpoint", use, _select("Size by", "by", measures, by))
 
 
-def clusters(_: Advice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
+def clusters(_: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
     """Days against dollars. `options` may have further ``instances``: names of types between commas."""
-    names = str(options.get("instances") or "").split(",")
-    return clusters_chart(state.advice, state.estimate, [name for name in names if name]).plain(options.get("width"))
+    names = [name for name in str(options.get("instances") or "").split(",") if name]
+    chart = clusters_chart(state.advice, state.estimate, names)
+
+    def use(row: int) -> str:
+        nodes, _, name = chart.rows[row][0].partition(" x ")
+        return _button("Adopt", f"Adopt: {nodes} x {name}", row=row, search={"cluster": name, "instance_count": nodes})
+
+    choices = [("", "none"), *((",".join((*names, name)), name) for name in chart.choices)]
+    add = _select("Add an instance type", "instances", choices, "") if len(names) < MOST_TYPES else ""
+    return _figure(chart, options, "Adopt", use, add)
+
+
+def alternatives(_: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
+    """The combinations of techniques that fit; one is loaded with a click."""
+    chart = chart_of(state.advice, "alternatives", state.plan)
+
+    def use(row: int) -> str:
+        return _button("Load", f"Load: {chart.rows[row][0]}", row=row, act="adopt", value=row)
+
+    return _figure(chart, options, "Load", use)
 
 
 _SHOWN = 40
@@ -62,14 +143,39 @@ def compare(advice: Advice, state: ControlState, options: Mapping[str, object]) 
     )
     history, position = advice.history, len(advice.history) - 1 - advice.undone
     start = min(max(position - _SHOWN // 2, 0), max(len(history) - _SHOWN, 0))
-    return {
-        "plans": names,
-        "chosen": [first, second],
-        "compared": advice.compare_at(state, first, second)._repr_html_(),
-        "snapshots": [[name, *plan_line(entry)] for name, entry in advice.snapshot_entries.items()],
-        "history": [[entry.summary, *plan_line(entry)] for entry in history[start : start + _SHOWN]],
-        "position": position - start,
-    }
+    ends = _select("Compare", "first", [(name, name) for name in names], first)
+    ends += _select("with", "second", [(name, name) for name in names], second)
+    columns = ("Fit", "Memory", "Speed", "Time", "Cost", "Actions")
+    kept = [
+        " ".join(
+            (
+                _button("Load", f"Load: {name}", act="load", value=name),
+                _button("Compare", f"Compare: {name}", set={"first": name, "second": ON_SCREEN}),
+                _button("Delete", f"Delete: {name}", act="forget", value=name),
+            )
+        )
+        for name in advice.snapshots
+    ]
+    snapshots = [[name, *plan_line(entry)] for name, entry in advice.snapshot_entries.items()]
+    shown = range(min(start + _SHOWN, len(history)) - 1, start - 1, -1)
+    lines = [[history[index].summary, *plan_line(history[index])] for index in shown]
+    steps = [
+        '<span class="smp-badge">on screen</span>'
+        if index == position
+        else _button("Show", f"Show: {position - index} back", act="undo", value=position - index)
+        if index < position
+        else _button("Show", f"Show: {index - position} forward", act="redo", value=index - position)
+        for index in shown
+    ]
+    keep = (
+        """<form class="smp-keep" data-smp-do='{"act": "keep"}'><label class="smp-choice">Keep this plan as """
+        '<input class="smp-plan-name" name="value" maxlength="60" placeholder="name of the plan"></label>'
+        '<button class="smp-button smp-small">Keep</button></form>'
+    )
+    compared = f'<div class="smp-scroll">{advice.compare_at(state, first, second)._repr_html_()}</div>'
+    tables = _table(("Kept plans", *columns), snapshots, kept) if kept else ""
+    tables += _table(("History, newest first", *columns), lines, steps, list(shown).index(position))
+    return {"html": f'{keep}<div class="smp-ends">{ends}</div>{compared}{tables}'}
 
 
 def plan_line(entry: Entry) -> list[str]:
@@ -120,21 +226,35 @@ _runs: dict[str, Run] = {}
 
 
 def start(advice: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
-    """The request of the plan with its prices and a token that starts it once, or the run that was started."""
+    """The request of the plan with its prices and a button that starts it once, or the run that was started."""
     value, token, text = advice.as_recommended(state), str(options.get("confirm", "")), str(options.get("options", ""))
     if token in _offers:
         _runs[token] = _offers.pop(token)()
+    form = (
+        """<form data-smp-do='{"set": {"confirm": ""}}'><label class="smp-paste-label">"""
+        "<span>Options of your account and the job, as for %smp_start --option</span>"
+        f'<input class="smp-paste" name="options" value="{escape(text)}" placeholder="'
+        'role=arn:aws:iam::111122223333:role/Training data=s3://bucket/tokens"></label><div class="smp-check-row">'
+        '<button class="smp-button">Show request and price</button><span class="smp-note">Shows what would be sent to'
+        " AWS and its price. Nothing is started.</span></div></form>"
+    )
     if token in _runs:
         run = _runs[token]
         if options.get("stop") is True and not run.done:
             run.stop()
         run.poll()
         place = run.source.folder if isinstance(run.source, LocalFolder) else run.name
-        return {"run": run._repr_html_(), "watch": f"%smp_watch {str(place)!r}", "stop": run.can_stop and not run.done}
-    data: dict[str, object] = {"lines": [], "request": "", "job": "", "run": "", "watch": "", "probe": False}
-    folders = sorted(Path("smp_runs").glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
-    data["runs"] = [[folder.name, f"%smp_watch {str(folder)!r}"] for folder in folders[:_MOST_RUNS]]
-    data["local"] = _offered(lambda: value.start(local=True))
+        end = "Ends its processes, or the job on AWS, which is billed until it has stopped."
+        rows = [_action("Refresh", "", set={"stop": False})]
+        rows += [_action("Stop the run", end, set={"stop": True})] if run.can_stop and not run.done else []
+        watch = f"<p><code>{escape(f'%smp_watch {str(place)!r}')}</code></p>"
+        return {"html": f"{form}{run._repr_html_()}{''.join(rows)}{watch}"}
+    parts = [form]
+    local = _action(
+        "Start a small run on this machine",
+        "Trains a small copy of the model in two processes here, without AWS and without cost.",
+        set={"confirm": _offered(lambda: value.start(local=True))},
+    )
     if text:
         try:
             words = shlex.split(text)
@@ -142,14 +262,39 @@ def start(advice: Advice, state: ControlState, options: Mapping[str, object]) ->
             raise AdvisorError(f"The options cannot be read: {error}.") from None
         job = named_values(words)
         terms = value.terms(**job)
-        lines = [f"This job would run on {terms.run}", terms.probe]
+        parts += [f"<p>{escape(line)}</p>" for line in (f"This job would run on {terms.run}", terms.probe) if line]
+        worth = None
         with suppress(AdvisorError):  # without tokens, a run has no cost to save
             worth = value.worth_measuring()
-            lines.append(worth.decision)
-            data["probe"] = worth.measure
-        data |= {"lines": [line for line in lines if line], "request": terms.cell}
-        data["job"] = _offered(lambda: value.start(confirm=True, **job))
-    return data
+            parts.append(f"<p>{escape(worth.decision)}</p>")
+        parts.append(
+            '<details class="smp-section"><summary class="smp-summary">Request</summary>'
+            f'<pre class="smp-pre" tabindex="0">{escape(terms.cell)}</pre></details>'
+        )
+        parts.append(
+            _action(
+                "Start the job for this price",
+                "Creates the SageMaker training job of the request. It is billed until it ends.",
+                style="smp-primary",
+                set={"confirm": _offered(lambda: value.start(confirm=True, **job))},
+            )
+        )
+        if worth is not None and worth.measure:
+            note = "Inserts the cells of short jobs that measure the leading plans first."
+            parts.append(_action("Insert the probes", note, insert="worth"))
+    folders = sorted(Path("smp_runs").glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    runs = "".join(
+        f"<li>{escape(folder.name)}: <code>{escape(f'%smp_watch {str(folder)!r}')}</code></li>"
+        for folder in folders[:_MOST_RUNS]
+    )
+    listed = f'<h3 class="smp-title">Runs in this folder</h3><ul>{runs}</ul>' if runs else ""
+    return {"html": "".join([*parts, local, listed])}
+
+
+def _action(text: str, note: str, style: str = "", **deed: Any) -> str:
+    """A button with what it does next to it."""
+    words = f'<span class="smp-note">{note}</span>'
+    return f'<div class="smp-check-row">{_button(text, style=style, **deed)}{words}</div>'
 
 
 def _offered(start: Callable[[], Run]) -> str:
@@ -161,21 +306,47 @@ def _offered(start: Callable[[], Run]) -> str:
     return token
 
 
-SLOW_PANELS = frozenset({"points", "alternatives", "clusters", "start"})
+def _offers_to_fit(advice: Advice, state: ControlState) -> str:
+    """Changes of the request after which the plan fits with all its settings, one click each."""
+    offers = [
+        _button(
+            f"<b>{escape(way['text'][:1].upper() + way['text'][1:])}</b>"
+            f'<span class="smp-note">{escape(way["note"])}</span>',
+            style="smp-repair",
+            search=way["workload"],
+            fit=position,
+        )
+        for position, way in enumerate(ways_to_fit(advice, state))
+    ]
+    lead = "Or change the training or the machines, with these settings:"
+    return f'<p class="smp-note">{lead}</p><div class="smp-repairs">{"".join(offers)}</div>' if offers else ""
+
+
+def refusal(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
+    """Why no cell can be inserted for the plan; an empty text if one can."""
+    from smp_advisor.export.script import writable
+    from smp_advisor.session.cells import run_of
+
+    try:
+        if not advice.script:
+            writable(*run_of(advice, state.plan))
+    except AdvisorError as error:
+        own = 'name a script of your own, advise(..., script="train.py")'
+        return {"text": str(error).replace("pass script= with your own script", own)}
+    return {"text": ""}
+
+
+SLOW_PANELS = frozenset({"points", "alternatives", "clusters", "start", "refusal"})
 """Panels that take seconds: they are computed while the kernel answers other requests."""
 
 
 PANELS: dict[str, Panel] = {
-    "alternatives": lambda _, state, options: chart_of(state.advice, "alternatives", state.plan).plain(
-        options.get("width")
-    ),
+    "alternatives": alternatives,
     "fields": lambda *_: suggestions(),
     "points": lambda advice, *_: {"points": points_of(advice.recommended)},
     "ranks": lambda _, state, __: {"html": rank_map(state.plan, state.advice.cluster)._repr_html_()},
     "modules": modules,
-    "fit": lambda advice, state, _: {
-        "ways": [{name: way[name] for name in ("text", "note", "workload")} for way in ways_to_fit(advice, state)]
-    },
+    "fit": lambda advice, state, _: {"html": _offers_to_fit(advice, state)},
     "costs": lambda _, state, __: {
         "html": "".join(chart_of(state.advice, name, state.plan).as_html() for name in ("time", "memory"))
     },
@@ -185,6 +356,7 @@ PANELS: dict[str, Panel] = {
     "compare": compare,
     "clusters": clusters,
     "start": start,
+    "refusal": refusal,
 }
 """Function that computes the data of a panel for the plan on the screen, by the name in the view's request. The last
 parameter contains the options that the view set in the panel, and its width in pixels."""
@@ -194,7 +366,9 @@ def panel_data(name: str, advice: Advice, state: ControlState, options: object =
     """Data of one panel for a state of the controls."""
     if name not in PANELS:
         raise PlanError(f"The advisor has no panel {name!r}; it has {', '.join(PANELS)}.")
-    return PANELS[name](advice, state, options if isinstance(options, dict) else {})
+    data = PANELS[name](advice, state, options if isinstance(options, dict) else {})
+    html = data.get("html")
+    return {"html": in_words_of_the_page(html, state.plan.library)} if isinstance(html, str) else data
 
 
 class PanelRequests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from contextlib import suppress
 from threading import Event, Lock, Thread
@@ -138,8 +139,10 @@ def keywords_of(way: WayOut, pins: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def title_of(way: WayOut) -> str:
-    """A way out in words for a page, with the name of a library instead of the keyword."""
-    return get_library(way.size.library).title if way.change == "library" and way.size.library else way.words
+    """A way out in words for a page: with the name of a library, and without the price, which has its own place."""
+    if way.change == "library" and way.size.library:
+        return get_library(way.size.library).title
+    return re.sub(r", [\d,.]+ USD/h", "", way.words).replace(" x ", " × ")
 
 
 def offer_columns(ways: WaysOut) -> tuple[str, ...]:

@@ -127,7 +127,9 @@ def _trust(profile: Profile) -> str:
     by_confidence: dict[str, list[str]] = {}
     for source in sources:
         by_confidence.setdefault(source.confidence, []).append(source.figure)
-    text = "; ".join(f"{', '.join(figures)} {confidence}" for confidence, figures in by_confidence.items())
+    words = {"exact": "exact", "high": "good estimate"}
+    text = "; ".join(f"{words.get(level, level)}: {', '.join(figures)}" for level, figures in by_confidence.items())
+    text = f"{text[:1].upper()}{text[1:]}"
     comparisons = getattr(profile.scaled, "comparisons", ())
     confirmed = [row.figure for row in comparisons if abs(row.ratio - 1) <= TOLERANCE]
     unconfirmed = [f"{row.figure} ({row.ratio - 1:+.0%})" for row in comparisons if row.figure not in confirmed]
@@ -188,7 +190,7 @@ def _blocks(profile: Profile) -> str:
         short = " + ".join(classes[:3]) + (" and others" if len(classes) > 3 else "")
         texts.append(f"{len(sizes)} x {short} of {smallest}" + (f" to {largest}" if largest != smallest else ""))
     if not texts:
-        return "no repeated blocks: it is divided along its layers, by their size"
+        return "none: the model is divided along its layers, by size"
     return f"{', '.join(texts)}: it is divided block by block"
 
 

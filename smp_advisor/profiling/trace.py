@@ -73,7 +73,7 @@ def trace(profiled: ProfiledModel, settings: Settings) -> Traced:
         profile = tracer.profile()
         if settings.precision == "mixed":
             ratios = _autocast_ratios(profiled, settings, profile)
-            untraced = () if ratios else ("Autocast was not traced: DDP plans count the activations of FSDP's.",)
+            untraced = () if ratios else ("DDP activations are taken from the FSDP trace (autocast was not traced).",)
             profile = replace(profile, autocast_ratios=ratios, warnings=(*profile.warnings, *untraced))
     return Traced(
         profile=profile,

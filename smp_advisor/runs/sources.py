@@ -32,7 +32,7 @@ _MOST_LOGS, _DEEPEST = 64, 4
 """Logs of a folder that are read, and its levels: torchrun's ``--log-dir`` has a folder per attempt and rank."""
 LOCAL_NOTES = (
     "Trained by processes of this machine: it teaches nothing about GPUs.",
-    "Its prediction assumes 0.1 TFLOP/s per process: inferred.",
+    "Assumes 0.1 TFLOP/s per process (not measured here).",
 )
 ENDED = ("Completed", "Failed", "Stopped")
 

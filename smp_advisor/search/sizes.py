@@ -297,7 +297,7 @@ class ClusterSizes:
             return []
         if knee.cluster.nodes < most:
             nodes = knee.cluster.nodes
-            return [f"The knee of {kind} is at {nodes} nodes: further ones add less than half a node's speed."]
+            return [f"Up to {nodes} nodes of {kind}, more pay: beyond, each adds less than half a node's speed."]
         return [f"Up to {most} nodes of {kind}, each adds at least half a node's speed."]
 
     def refusal(self, enough: ClusterSize | None = None) -> str:

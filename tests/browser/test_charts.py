@@ -64,7 +64,7 @@ def test_a_block_of_a_profile_leads_to_the_control_that_checkpoints_it(host):
     assert [row[0] for row in rows if row[-1]] == ["1.0", "1.1", "1.2", "1.3"]
     page = host(made.recommended)
     panel = open_tab(page.view, "Modules")
-    panel.get_by_label("Size by").select_option("FLOPs")
+    panel.get_by_label("Size by").select_option(label="FLOPs")
     expect(panel.locator(".smp-plot title").first).to_contain_text("100.0 % of the FLOPs")
     panel.get_by_text("Table", exact=True).click()
     expect(panel.get_by_role("button", name="Checkpoint the blocks")).to_have_count(4)

@@ -10,7 +10,8 @@ from playwright.sync_api import expect
 from .server import PREFERENCES
 
 
-def test_the_toolbar_inserts_and_runs_an_advisor(open_notebook):
+@pytest.mark.oldest("lab")
+def test_the_toolbar_inserts_and_runs_an_advisor_with_the_users_settings(open_notebook):
     notebook = open_notebook("'first'", "'second'")
     notebook.run(0)
     button = notebook.page.locator(
@@ -18,40 +19,11 @@ def test_the_toolbar_inserts_and_runs_an_advisor(open_notebook):
     ).first
     button.click()
     expect(notebook.cells).to_have_count(3)
-    expect(notebook.code(1)).to_contain_text("%smp_advise 10B")
+    expect(notebook.code(1)).to_contain_text("%smp_advise 10B --instance ml.p4de.24xlarge --count 2")
     expect(notebook.advisor.locator(".smp-verdict")).to_be_visible()
-
-
-@pytest.mark.oldest("lab")
-def test_the_side_bar_recommends_with_the_users_settings(open_notebook, server):
-    notebook = open_notebook("'first'")
-    notebook.run(0)
-    tab = notebook.page.locator(".lm-TabBar-tab[title='SMP Advisor']")
-    if server.app == "lab":
-        tab.click()
-    else:
-        notebook.page.get_by_role("menuitem", name="View", exact=True).click()
-        notebook.page.locator(".lm-Menu-item", has_text="Right Sidebar").first.hover()
-        notebook.page.locator(".lm-Menu-item", has_text="SMP Advisor").first.click()
-    panel = notebook.page.locator(".smp-advisor-panel")
-    expect(panel.get_by_label("Instance type")).to_have_value("ml.p4de.24xlarge")
-    panel.get_by_label("Model").fill("1.5B")
-    recommend = panel.get_by_role("button", name="Recommend in the notebook")
-    recommend.click()
-    expect(notebook.code(1)).to_contain_text("%smp_advise 1.5B --instance ml.p4de.24xlarge --count 2")
-    expect(notebook.code(1)).to_contain_text("--library smp-v1")
-    expect(notebook.advisor).to_contain_text("2 × ml.p4de.24xlarge")
-    panel.get_by_label("Model").fill("2B")
-    recommend.click()
-    expect(panel.get_by_role("status")).to_have_text("Updated the cell inserted before, and ran it.")
-    expect(notebook.code(1)).to_contain_text("%smp_advise 2B")
-    expect(notebook.cells).to_have_count(2)
     notebook.advisor.get_by_role("button", name="Insert estimator cell").click()
-    expect(notebook.cells).to_have_count(4)
+    expect(notebook.cells).to_have_count(5)
     assert PREFERENCES["region"] in notebook.source(3)
-    if server.app == "lab":
-        tab.click()
-        expect(panel).to_be_hidden()
 
 
 @pytest.mark.lab_only

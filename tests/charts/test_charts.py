@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import partial
 from urllib.parse import unquote
@@ -27,9 +26,11 @@ def advice():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["alternatives", "clusters"])  # modules requires a profile
-def test_every_drawn_chart_is_plain_data_with_a_drawing_and_a_table(advice, name):
+def test_every_drawn_chart_has_a_drawing_as_wide_as_its_place_and_a_table(advice, name):
     chart = advice.chart(name)
-    assert json.loads(json.dumps(chart.plain(640)))["svg"] == chart.svg(640)
+    assert chart.fitted(640) == chart.svg(640)
+    assert chart.fitted("wide") == chart.svg()
+    assert chart.fitted(-1) == chart.svg(280)
     assert all(len(row) == len(chart.columns) for row in chart.rows)
     root = ET.fromstring(chart.svg(640))
     assert root.attrib["aria-label"]

@@ -1,4 +1,4 @@
-"""Panels of the page: answers for the settings of the request, checked scripts and cells, choices of the side panel."""
+"""Panels of the page: answers for the settings of the request, checked scripts and cells."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ import pytest
 from IPython.core.error import UsageError
 
 from smp_advisor import Model, Plan, advise
-from smp_advisor.cluster.table import instances
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators import EstimatorReport
-from smp_advisor.libraries.library import libraries
 from smp_advisor.notebook import panels
 from smp_advisor.notebook.checks import checked, fixed, pasted
 from smp_advisor.notebook.panels import PanelRequests, panel_data
@@ -56,6 +54,18 @@ def test_the_facts_mark_what_is_inferred_and_what_the_cluster_will_show():
         assert text in page, text
 
 
+def test_a_plan_without_a_cell_says_so_and_a_page_has_one_currency():
+    whole = make_advice()
+    assert panel_data("refusal", Advice(whole), Advice(whole).controls) == {"text": ""}
+    advice = Advice(make_advice(optimizer="adafactor"))
+    text = panel_data("refusal", advice, advice.controls)["text"]
+    assert "Adam or SGD" in text
+    assert 'script="train.py"' in text
+    html = panel_data("facts", advice, advice.controls)["html"]
+    assert "$" in html
+    assert not re.search(r"\d USD", html)
+
+
 def test_a_slow_panel_is_announced_at_once(monkeypatch):
     sent, advice = SimpleQueue(), Advice(make_advice())
     monkeypatch.setattr(panels, "panel_data", lambda *of: {"batch": of[2].plan.batch_size})
@@ -73,19 +83,24 @@ def test_a_page_starts_a_job_once_for_its_price_and_only_after_the_options_are_g
     def asked(**options):
         return panel_data("start", advice, advice.controls, options)
 
-    assert asked()["job"] == ""
+    def token(page):
+        """What the button of the job confirms."""
+        deeds = [json.loads(unescape(deed)) for deed in re.findall(r'smp-primary" data-smp-do="([^"]*)"', page["html"])]
+        return deeds[0]["set"]["confirm"] if deeds else ""
+
+    assert token(asked()) == ""
     for text, problem in (("role", "NAME=VALUE"), ("role='arn", "cannot be read: No closing quotation")):
         with pytest.raises(AdvisorError, match=problem):
             asked(options=text)
     offer = asked(options="role=arn:aws:iam::111122223333:role/Training")
-    assert "per hour" in offer["lines"][0]
-    assert "111122223333" in offer["request"]
+    assert "per hour" in offer["html"]
+    assert unescape(offer["html"]).count("111122223333") == 3  # in the field, its example and the request
     asked(options="role=arn:aws:iam::111122223333:role/Training", confirm="guessed")
     assert started == []
-    shown = asked(confirm=offer["job"])
-    assert started == [offer["request"]]
-    assert "2.50 s" in shown["run"]
-    asked(confirm=offer["job"])  # drawn again
+    shown = asked(confirm=token(offer))
+    assert len(started) == 1
+    assert "2.50 s" in shown["html"]
+    asked(confirm=token(offer))  # drawn again
     assert len(started) == 1
 
 
@@ -246,19 +261,3 @@ def test_recipes_and_requests_are_checked_by_their_path_and_on_the_instance_of_t
         shell.run_line_magic("smp_check", f"{path} -n 8")
     with pytest.raises(UsageError, match="does not configure a training job"):
         shell.run_cell_magic("smp_check", "--estimator", "x = 1\n")
-
-
-CHOICES = Path(__file__).parents[2] / "js/src/lab/choices.json"
-
-
-def described(instance) -> str:
-    price = "no price known" if instance.usd_per_hour is None else f"${instance.usd_per_hour:,.2f} per hour"
-    return f"{instance.gpus} × {instance.gpu_label}, {price}"
-
-
-def test_the_choices_are_those_of_the_tables():
-    expected = {
-        "instances": [[instance.name, described(instance)] for instance in instances()],
-        "libraries": [[library.name, library.title] for library in libraries()],
-    }
-    assert json.loads(CHOICES.read_text()) == expected, "write js/src/lab/choices.json anew with the expected value"

@@ -77,7 +77,7 @@ def test_the_verdict_has_three_states(advice):
     over = estimate(advice.model, advice.cluster, advice.job, replace(advice.plan, batch_size=200))
     assert fit(over, 0.0) == "over"
     assert needed(over).startswith(f"{over.needed_gib:,.1f} of ")
-    assert likelihood(doubtful, 0.95) == "90.0 % likely, 95 % required"
+    assert likelihood(doubtful, 0.95) == "fits with 90.0 % probability (you requested 95 %)"
 
 
 ASKED = {

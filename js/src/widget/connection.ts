@@ -53,7 +53,8 @@ export class Connection {
   private readonly waiting = new Map<string, Waiting>();
   private timer: ReturnType<typeof setTimeout> | undefined;
   private status: Status = 'live';
-  private isGone = false;
+  /** Whether the kernel no longer has the advisor. */
+  isGone = false;
   /** Newest request of the state, the only one that the kernel answers. */
   private submitted = '';
   private readonly onKernel = (): void => this.refresh();

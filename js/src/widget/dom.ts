@@ -50,13 +50,6 @@ export function disclosure(className: string, summary: Child[], ...body: Child[]
   return element('details', className, keepKeys(element('summary', 'smp-summary', ...summary)), ...body);
 }
 
-/** A heading of a table's row or column. */
-export function headerCell(text: string, scope: 'row' | 'col'): HTMLTableCellElement {
-  const made = element('th', '', text);
-  made.scope = scope;
-  return made;
-}
-
 const drawn = new WeakMap<Element, string>();
 
 /** Set a drawing, which escapes every text of its data, only if it changed: most moves leave most drawings alone. */

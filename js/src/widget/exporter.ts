@@ -1,4 +1,5 @@
 import { UPDATE_EVENT } from '../events';
+import type { Connection } from './connection';
 import { Delivery, planOf } from './delivery';
 import { button, disclosure, element, keepKeys, setText } from './dom';
 import { same } from './look_ahead';
@@ -6,7 +7,7 @@ import { fixed, type Panel } from './panel';
 import type { Session } from './session';
 import type { FromKernel, Settings } from './wire';
 
-const PREVIEW_DELAY_MS = 200;
+const LOOK_DELAY_MS = 300;
 
 /** Buttons that export code for the plan, and a preview of the code. */
 export class Exporter {
@@ -27,12 +28,17 @@ export class Exporter {
   private kind = '';
   private copying = '';
   private previewing = '';
+  private asking = '';
+  /** Why no cell can be inserted; empty if one can, or while it is unknown. */
+  private refusal = '';
   private drawn: Settings;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
   /** @param onMakeItFit The plan does not fit: show what would. */
   constructor(
     private readonly session: Session,
+    private readonly view: string,
+    private readonly connection: Connection,
     onMakeItFit: () => void
   ) {
     this.drawn = session.screen.settings;
@@ -79,15 +85,30 @@ export class Exporter {
     this.anyway.title = this.isUnfit ? 'The cell carries a guard that you have to remove' : 'For calls of the size that was profiled';
     this.anyway.hidden = !this.isUnfit && !this.session.shown.call;
     // Disabled, the button would lose the focus.
-    this.insert.setAttribute('aria-disabled', String(problem !== ''));
-    this.insert.title = problem && 'These settings cannot be combined';
+    const reason = this.connection.isGone ? 'The kernel no longer has this advisor' : problem ? 'These settings cannot be combined' : this.isUnfit || chosen(this.what) !== 'job' ? '' : this.refusal;
+    this.insert.setAttribute('aria-disabled', String(reason !== ''));
+    this.insert.title = reason;
+    if (this.refusal && reason === this.refusal && !this.status.textContent) setText(this.status, reason);
     this.name();
     this.delivery.announce(planOf(this.session.shown.title, this.session.screen.snapshot.settings));
     clearTimeout(this.timer);
     this.previewing = '';
-    if (!this.details.open || this.session.hold()) return;
-    this.timer = setTimeout(() => (this.previewing = this.request()), PREVIEW_DELAY_MS);
+    this.timer = setTimeout(() => this.look(), LOOK_DELAY_MS);
   }
+
+  /** Once the settings stay: whether there is a cell for them, and the code if its place is open. */
+  private look(): void {
+    const { screen } = this.session;
+    if (this.connection.isGone || screen.isWaiting || screen.problem || this.session.hold()) return;
+    if (!this.asking) {
+      this.looks += 1;
+      this.asking = `${this.view}-refusal-${this.looks}`;
+      this.connection.request({ kind: 'panel', id: this.asking, name: 'refusal', settings: screen.settings, options: {} }, () => undefined);
+    }
+    if (this.details.open) this.previewing = this.request();
+  }
+
+  private looks = 0;
 
   /** Text of the button: it inserts cells, or updates those of another plan. */
   private name(): void {
@@ -101,6 +122,7 @@ export class Exporter {
 
   /** Clear the status of earlier settings, but not that of a request in progress. */
   private forget(): void {
+    this.asking = this.refusal = '';
     this.name();
     this.delivery.clear();
     if (this.status.textContent !== REQUESTED) setText(this.status, '');
@@ -133,6 +155,10 @@ export class Exporter {
 
   async onMessage(message: FromKernel): Promise<void> {
     if (message.kind === 'failed' && this.isOwn(message.id)) this.fail(message.id, message.text);
+    if (message.kind === 'panel' && message.id === this.asking) {
+      this.refusal = (message.data as { text: string }).text;
+      this.refresh();
+    }
     if (message.kind !== 'cells') return;
     const { id, sources } = message;
     if (same(message.settings, this.session.screen.settings)) this.show(sources);

@@ -1,20 +1,17 @@
 import type { RenderProps } from '@anywidget/types';
 import { PRESENT_EVENT, REWRITE_EVENT } from '../events';
-import { alternativesPanel, clustersPanel, modulesPanel } from './chart_panels';
 import { CELL, Checker, SCRIPT } from './checks';
-import { Compare } from './compare';
 import { Connection } from './connection';
 import { Controls } from './controls';
 import { Curve } from './curve';
 import { button, disclosure, element, passShortcuts, setText } from './dom';
 import { Exporter } from './exporter';
-import { fixed, stacked, type Panel } from './panel';
+import { KernelPage, type Deeds } from './kernel_page';
+import { fixed, stacked } from './panel';
 import { Picture } from './picture';
 import { Plans } from './plans';
 import { hasExtension, request } from './insert';
 import { MakeItFit } from './make_it_fit';
-import { htmlPanel } from './remote_panel';
-import { runPanel } from './run_panel';
 import { Sentence } from './sentence';
 import { Session, type Screen } from './session';
 import { Strip } from './strip';
@@ -77,6 +74,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const view = `smp${++views}-${Math.random().toString(36).slice(2, 8)}`;
   const connection = new Connection(model, isGone => {
     bench.inert = isGone;
+    exporter.refresh();
     if (isGone) undo.remember(session.screen);
   });
   const session = new Session(model, view, connection, screen => draw(screen));
@@ -86,8 +84,22 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const workload = new WorkloadBar(shown, view, connection, () => draw(session.screen));
   session.hold = () => workload.hold;
   session.searchWith = (name, value) => workload.searchWith(name, value);
-  const fit = new MakeItFit(shown, session, view, connection, (...of) => workload.makeItFit(...of));
-  const exporter = new Exporter(session, () => fit.open(session.screen));
+  const deeds: Deeds = {
+    act: (action, value, fail) => session.act(action, value, fail),
+    search: (fields, fit, settings) => {
+      toVerdict();
+      if (fit === undefined) workload.change(fields);
+      else workload.makeItFit(fields, fit, settings);
+    },
+    move: (name, value) => {
+      session.move(name, value);
+      session.commit();
+      root.querySelector<HTMLElement>(`[name="${name}"]`)?.focus();
+    },
+    insert: kind => exporter.insertKind(kind)
+  };
+  const fit = new MakeItFit(shown, session, view, connection, deeds);
+  const exporter = new Exporter(session, view, connection, () => fit.open(session.screen));
   const strip = new Strip(shown, exporter.actions);
   // The button of the way back disappears. Without this, the page would take the focus, and its shortcuts the next keys.
   const toVerdict = (): void => strip.node.querySelector('h2')!.focus({ preventScroll: true });
@@ -103,19 +115,19 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const controls = new Controls(view, session, use, curve.node);
   const plans = new Plans(shown, view, connection, session);
   const undo = new Undo(session);
-  const html = (name: string, label = ''): Panel => htmlPanel(name, view, connection, label);
+  const html = (name: string, label = ''): KernelPage => new KernelPage(name, view, connection, deeds, label);
   const measure = button('smp-button smp-small', 'Measure this', () => exporter.insertKind('probe'));
   measure.title = 'Insert the cell of a short job that measures this step on one or two nodes';
   const tabs = new Tabs(view)
     .add('time', 'Step time', stacked('smp-costs', html('costs', 'Step time and memory by part'), fixed(measure)))
     .add('why', 'Why', html('why', 'Reasons'))
-    .add('clusters', 'Other clusters', clustersPanel(view, connection, changes => workload.change(changes)))
-    .add('alternatives', 'Plans', alternativesPanel(view, connection, session))
-    .add('compare', 'Compare', new Compare(view, connection, session))
+    .add('clusters', 'Other clusters', html('clusters'))
+    .add('alternatives', 'Plans', html('alternatives'))
+    .add('compare', 'Compare', html('compare'))
     .add('script', 'Your script', stacked('smp-script', exporter.preview, html('requirements'), new Checker(SCRIPT, view, connection), new Checker(CELL, view, connection)))
-    .add('run', 'Start and watch', runPanel(view, connection, () => exporter.insertKind('worth')))
+    .add('run', 'Start and watch', html('start'))
     .add('facts', 'Facts', stacked('smp-more', html('facts', 'Figures and facts'), html('ranks', 'Contents of every GPU')));
-  if (shown.has_modules) tabs.add('modules', 'Modules', modulesPanel(view, connection, session));
+  if (shown.has_modules) tabs.add('modules', 'Modules', html('modules'));
   const details = disclosure('smp-details', [element('b', '', 'Details'), ' ', element('span', 'smp-note', 'step time, why, other clusters, plans, script, start and watch, facts')], tabs.node);
   details.addEventListener('toggle', () => draw(session.screen));
 

@@ -1,8 +1,8 @@
 import type { Connection } from './connection';
 import { button, element } from './dom';
-import { RemotePanel } from './remote_panel';
+import { KernelPage, type Deeds } from './kernel_page';
 import type { Screen, Session } from './session';
-import type { FromKernel, Moment, Recommendation, Settings, WayOut } from './wire';
+import type { FromKernel, Moment, Recommendation } from './wire';
 
 /** Changes that are offered at once. */
 const MOST = 4;
@@ -14,7 +14,7 @@ const MOST = 4;
 export class MakeItFit {
   readonly node: HTMLElement;
   private readonly list = element('div', 'smp-repairs');
-  private readonly ways: RemotePanel<{ ways: WayOut[] }>;
+  private readonly ways: KernelPage;
   private drawn = '';
 
   constructor(
@@ -22,12 +22,9 @@ export class MakeItFit {
     private readonly session: Session,
     view: string,
     connection: Connection,
-    onUse: (way: WayOut, position: number, settings: Settings) => void
+    deeds: Deeds
   ) {
-    this.ways = new RemotePanel('fit', view, connection, ({ ways }, into, { snapshot }) => {
-      const made = ways.map((way, position) => offer(capital(way.text), way.note, () => onUse(way, position, snapshot.settings)));
-      into.replaceChildren(...(made.length > 0 ? [element('p', 'smp-note', 'Or change the training or the machines, with these settings:'), element('div', 'smp-repairs', ...made)] : []));
-    });
+    this.ways = new KernelPage('fit', view, connection, deeds);
     this.node = element('section', 'smp-fit', element('h3', 'smp-title', 'Make it fit'), this.list, this.ways.node);
   }
 
@@ -70,8 +67,6 @@ export class MakeItFit {
     );
   }
 }
-
-const capital = (text: string): string => `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
 
 function effectOf({ costs }: Moment, { usable_gib: usable, recommended }: Recommendation): string {
   return `${costs.gib.toFixed(1)} of ${usable.toFixed(1)} GiB per GPU, ${costs.speed} ${recommended.headline[0]?.[2] ?? ''}`;

@@ -112,19 +112,6 @@ export interface Recommendation {
   recommended: Snapshot;
 }
 
-/** The tab that compares plans. Lines of snapshots and history are a text, then fit, memory, speed, time and money. */
-export interface Compared {
-  /** Names of the plans that can be compared. */
-  plans: string[];
-  chosen: [first: string, second: string];
-  /** Their settings and figures next to each other: HTML of the kernel, which escapes every text. */
-  compared: string;
-  snapshots: string[][];
-  history: string[][];
-  /** Index of the plan on the screen in `history`. */
-  position: number;
-}
-
 /** What undo and redo lead to, empty if nothing; the version changes with the history and the snapshots. */
 export interface History {
   undo: string;

@@ -8,9 +8,9 @@ type Input = HTMLInputElement | HTMLSelectElement;
 
 /** Fields that are always on the page, in this order; the others open with a button. */
 const FIRST = ['model', 'sequence_length', 'instance_count', 'cluster', 'library', 'objective'];
-/** What follows a value. */
 /** Fields of text with values to choose from. */
 const LISTED = new Set(['model', 'cluster']);
+/** What follows a value. */
 const UNITS: Record<string, string> = { sequence_length: 'tokens', instance_count: '×' };
 
 /** A search that runs, for the strip. */
@@ -87,8 +87,8 @@ export class WorkloadBar {
   }
 
   /** Search with the change of the position among those that make the plan of the settings fit. */
-  makeItFit({ workload }: WayOut, fit: number, settings: Settings): void {
-    this.search(workload, true, { fit, settings });
+  makeItFit(changes: Readonly<Record<string, string>>, fit: number, settings: Settings): void {
+    this.search(changes, true, { fit, settings });
   }
 
   /** Pin a setting at a value that the others exclude, and search them. */
