@@ -297,13 +297,14 @@ def _rungs(run: PlannedRun) -> list[Rung]:
         fitting = estimate is not None and fits(estimate, run.min_fit_probability)
         title = _title(name, comparison, run)
         before = result[-1] if result else None
+        moved = [text for text in comparison.moved if fitting or not text.startswith("fp16, because")]
         result.append(
             Rung(
                 technique=name,
                 title=title,
                 short_title=title,
                 decision=_decision(before, estimate, fitting=fitting),
-                because=comparison.obstacle or (f"With {', '.join(comparison.moved)}." if comparison.moved else ""),
+                because=comparison.obstacle or (f"With {', '.join(moved)}." if moved else ""),
                 plan=comparison.plan,
                 estimate=estimate,
                 fits=fitting,

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 MARKS: Mapping[str, str] = {
-    "this plan": dot("smp-here", 8, 5, 4),
     "this cluster": dot("smp-here", 8, 5, 4),
     "95 % interval": "".join(line("smp-whisker", *ends) for ends in ((1, 5, 15, 5), (1, 1, 1, 9), (15, 1, 15, 9))),
 }
@@ -45,8 +44,6 @@ class Chart:
     """Sentences below the drawing: what it leaves out, and where its figures come from."""
     key: tuple[str, ...] = ()
     """Names of the colors, in their order; empty names have none in the drawing."""
-    colors: str = "smp-c"
-    """Class of the colors, before their numbers."""
     marks: tuple[str, ...] = ()
     """Names of `MARKS` that the drawing has."""
     choices: tuple[str, ...] = ()
@@ -69,7 +66,7 @@ class Chart:
         size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg) or ("", "", "0")
         x, y, parts = 0.0, 8.0 + float(size[2]), []
         # Swatches, drawings of 16 by 10 pixels, of every color and mark.
-        colors = ((f"{self.colors}{index}", name) for index, name in enumerate(self.key) if name)
+        colors = ((f"smp-g{index}", name) for index, name in enumerate(self.key) if name)
         legend = [(rect(f"smp-part {color}", 0, 0, 10, 10), name) for color, name in colors]
         for swatch, name in legend + [(MARKS[name], name) for name in self.marks]:
             wide = 36 + text_width(name)
@@ -97,12 +94,9 @@ class Chart:
         return target
 
     def fitted(self, width: object) -> str:
-        """The drawing for the page of a view that is so many pixels wide, which can be any value; empty without one."""
-        return (
-            ""
-            if self.draw is None
-            else self.svg(min(max(width if isinstance(width, int) else _WIDTH, _NARROWEST), _WIDEST))
-        )
+        """The drawing for a page that is so many pixels wide, which can be any value; empty without a drawing."""
+        wide = width if isinstance(width, int) else _WIDTH
+        return "" if self.draw is None else _styled(self.svg(min(max(wide, _NARROWEST), _WIDEST)))
 
     def as_html(self) -> str:
         """The chart with its notes as HTML; below a drawing, its figures are a folded table.
@@ -146,17 +140,23 @@ def image(svg: str) -> str:
 
 def _document(svg: str) -> str:
     """A drawing as a complete SVG file, light or dark with a ground to match wherever it is shown."""
+    root = '<svg xmlns="http://www.w3.org/2000/svg" style="color-scheme:light dark;background:Canvas"'
+    styled = _styled(svg).replace("<svg", root, 1)
+    while styled != (resolved := re.sub(r"var\(--(?!smp-[xc]\b)[\w-]+, ((?:[^()]|\([^()]*\))*)\)", r"\1", styled)):
+        styled = resolved  # no page sets its colors
+    return styled
+
+
+def _styled(svg: str) -> str:
+    """A drawing with the rules of its classes, in the colors of the page around it."""
     styles = {f".{style}" for styles in re.findall(r'class="([^"]*)"', svg) for style in styles.split()}
     head, _, rules = re.sub(r"/\*.*\*/\n|(?<=[{;])\s+", "", _css()).partition("}\n")
-    while head != (resolved := re.sub(r"var\(--(?!smp-x)[\w-]+, ((?:[^()]|\([^()]*\))*)\)", r"\1", head)):
-        head = resolved  # no page sets its colors
     css = [f"{head}}}"] * (".smp-chart" in styles)
     for rule in rules.splitlines():
         classes = set(re.findall(r"\.[a-z][\w-]*", rule.partition("{")[0])) - {".smp-chart"}
         if classes & styles or not classes:
-            css.append(rule.replace(".smp-chart ", ""))
-    root = '<svg xmlns="http://www.w3.org/2000/svg" style="color-scheme:light dark;background:Canvas"'
-    return svg.replace("<svg", root, 1).replace(">", f"><style>{''.join(css)}</style>", 1)
+            css.append(rule)
+    return svg.replace(">", f"><style>{''.join(css)}</style>", 1)
 
 
 @cache

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from smp_advisor.charts.chart import Chart
 from smp_advisor.charts.step import plan_text
 from smp_advisor.core.tables import number
-from smp_advisor.costs.uncertainty import DIVISIONS, plan_divisions
 from smp_advisor.errors import AdvisorError
 from smp_advisor.marks import (
     dot,
@@ -118,15 +117,6 @@ def plane(
     return frame(width, _HEIGHT + 38, description, parts)
 
 
-_DIVISIONS = {
-    "replicated": "full copies",
-    "tensor": "tensor parallel",
-    "sharded": "sharded",
-    "pipeline": "pipeline",
-    "offloaded": "offloading",
-}
-
-
 def plotted_plans(advice: Recommendation) -> list[Plan]:
     """Plans of the points, in their order: those that fit, best first."""
     return listed_plans(_result(advice))[: len(representatives(_result(advice)).ranked)]
@@ -141,55 +131,25 @@ def points_of(advice: Recommendation) -> list[tuple[float, float]]:
 
 
 def alternatives_chart(advice: Recommendation, estimate: Estimate) -> Chart:
-    """Points of all combinations that fit, with the plan on the screen among them."""
+    """All combinations of techniques that fit, best first, with the reason against each."""
+    del estimate
     result_of = _result(advice)
-    result = representatives(result_of)
-    plans = plotted_plans(advice)
-    usable = advice.cluster.instance.usable_gpu_memory_gib
-    tokens = advice.model.reads_tokens
-    sequence = advice.model.sequence_length(advice.job.sequence_length)
-    scale, unit = (1, "tokens/s") if tokens else (1 / sequence, "samples/s")
-    rates = [float(f"{scale * rate:.5g}") for rate in result.scores.tokens_per_second]
-    free = [round(usable - float(result.needed_gib[row]), 2) for row in result.ranked]
+    result, plans = representatives(result_of), plotted_plans(advice)
+    usable, tokens = advice.cluster.instance.usable_gpu_memory_gib, advice.model.reads_tokens
+    scale, unit = (1.0, "tokens/s") if tokens else (
+        1 / advice.model.sequence_length(advice.job.sequence_length), "samples/s"
+    )  # fmt: skip
+    rates = [scale * float(rate) for rate in result.scores.tokens_per_second]
+    free = [usable - float(result.needed_gib[row]) for row in result.ranked]
     reasons = _REASONS.of((result_of,), lambda: list(advice.alternatives["why"]))[: len(plans)]
-    now = (
-        round(estimate.headroom_gib, 2),
-        float(f"{estimate.tokens_per_second if tokens else estimate.samples_per_second:.5g}"),
-    )
-    groups = plan_divisions(result.space.layout.take(result.ranked)).tolist()
-    best = rates[0] if rates else 1.0
-    points = [
-        Point(
-            room,
-            rate,
-            f"smp-point smp-g{group}{' smp-best' if plan == plans[0] else ''}",
-            f"{plan_text(plan)}: {number(rate)} {unit}, {room:.1f} GiB free. {reason}",
-            radius=6 if plan == plans[0] else 4,
-            row=row,
-        )
-        for row, (plan, rate, room, group, reason) in enumerate(zip(plans, rates, free, groups, reasons, strict=True))
-    ]
-    title = f"this plan: {short(now[1])} {unit}, {now[0]:.1f} GiB free"
-    points.append(Point(*now, "smp-here", title, text="this plan", radius=8))
-    slow, fast = min(point.y for point in points), max(point.y for point in points)
-    low, high = min(0.0, *(point.x for point in points)), max(point.x for point in points)
-    across = Axis("GiB free per GPU", low, 1.04 * high)
-    up = Axis(unit, 0 if slow < 0.5 * fast else 0.96 * slow, 1.02 * fast)
-    description = f"{len(plans)} plans by free memory ({short(low)} to {short(high)} GiB) and throughput"
     return Chart(
         title=f"{len(plans):,} combinations of techniques that fit" if len(plans) != 1 else "One plan fits",
-        draw=partial(plane, across, up, points, (), f"{description} ({short(slow)} to {short(fast)} {unit})")
-        if len(plans) > 1
-        else None,
         columns=("Plan", f"Throughput ({unit})", "Against the best", "Free (GiB per GPU)", "Why not"),
         rows=tuple(
-            (plan_text(plan), number(rate), f"{100 * (rate / best - 1):+.1f} %", f"{room:.1f}", reason)
+            (plan_text(plan), number(rate), f"{100 * (rate / rates[0] - 1):+.1f} %", f"{room:.1f}", reason)
             for plan, rate, room, reason in zip(plans, rates, free, reasons, strict=True)
         ),
-        notes=("One point per combination of techniques: its best plan that fits with the required probability.",),
-        key=tuple(_DIVISIONS[name] if index in groups else "" for index, name in enumerate(DIVISIONS)),
-        colors="smp-g",
-        marks=("this plan",),
+        notes=("The best plan of each combination that fits with the required probability.",),
     )
 
 
@@ -302,7 +262,6 @@ def sizes_chart(sizes: ClusterSizes, advice: Recommendation) -> Chart:
         rows=tuple(sizes.cells(size) for size in sizes.sizes),
         notes=tuple(notes),
         key=tuple(name for name, _ in lines),
-        colors="smp-g",
         marks=("this cluster", "95 % interval"),
         choices=tuple(machine.name for machine in suitable(library) if machine.name not in shown),
     )

@@ -77,33 +77,29 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], actions: Seque
 def _figure(
     chart: Chart, options: Mapping[str, object], word: str, use: Callable[[int], str], above: str = ""
 ) -> dict[str, str]:
-    """A chart as wide as its place, its table below, and what a row or its mark does."""
+    """A chart as wide as its place, its table, folded below a drawing, and what a row or its mark does."""
+    table = _table((*chart.columns, word), chart.rows, [use(row) for row in range(len(chart.rows))])
+    if drawing := chart.fitted(options.get("width")):
+        fold = '<details class="smp-chart-table"><summary class="smp-summary">Table</summary>'
+        table = f'<div class="smp-plot">{drawing}</div>{fold}{table}</details>'
     notes = "".join(f'<p class="smp-note">{escape(note)}</p>' for note in chart.notes)
-    rows = [use(row) for row in range(len(chart.rows))]
-    return {
-        "html": f'<figure class="smp-figure">{above}<figcaption class="smp-caption">{escape(chart.title)}</figcaption>'
-        f'<div class="smp-plot">{chart.fitted(options.get("width"))}</div>{notes}<details class="smp-chart-table">'
-        f'<summary class="smp-summary">Table</summary>{_table((*chart.columns, word), chart.rows, rows)}</details>'
-        "</figure>"
-    }
+    title = f'<figcaption class="smp-caption">{escape(chart.title)}</figcaption>'
+    return {"html": f'<figure class="smp-figure">{above}{title}{notes}{table}</figure>'}
 
 
 def modules(_: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
-    """The modules of a profile by the measure ``by``; a block leads to the control that checkpoints it."""
-    by = str(options.get("by", "0"))
-    chart = modules_chart(state.advice, state.estimate, int(by) if by in {"0", "1", "2"} else 0)
-    measures = [(str(number), name) for number, name in enumerate(chart.choices)]
-    name = "activation_checkpointing"
+    """The modules of a profile; a block leads to the control that checkpoints it."""
+    chart, name = modules_chart(state.advice, state.estimate), "activation_checkpointing"
     control = next((one for one in controls(state.advice, state.settings) if one.name == name), None)
     on = [] if control is None else [value for value in control.values if value not in (False, "none")]
 
     def use(row: int) -> str:
-        if not on or chart.rows[row][-1] != "yes":
+        if not on or not chart.rows[row][1]:
             return ""
         word = "Checkpoint the blocks"
-        return _button(word, f"{word}: {chart.rows[row][0]}", row=row, move=[name, on[0]])
+        return _button(word, f"{word}: {chart.rows[row][0]}", move=[name, on[0]])
 
-    return _figure(chart, options, "Checkpoint", use, _select("Size by", "by", measures, by))
+    return _figure(chart, options, "Checkpoint", use)
 
 
 def clusters(_: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
