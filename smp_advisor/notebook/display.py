@@ -17,14 +17,13 @@ from smp_advisor.core.sheet import heading, sheet, strip, tank, title, verdict_s
 from smp_advisor.core.words import escape
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.figures import FITS, in_words_of_the_page
-from smp_advisor.notebook.panels import plan_line
 from smp_advisor.notebook.shown import set_displayed_last
 from smp_advisor.notebook.workload_fields import by_cost, dear, keywords_of, offer_cells, offer_columns, title_of
 from smp_advisor.session.written import html_report
 from smp_advisor.workload import Adapter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from IPython.core.display_functions import DisplayHandle
     from IPython.core.events import EventManager
@@ -303,33 +302,8 @@ def show(advisor: Advisor) -> None:
     advisor.handshakes.append(handshake.start())
 
 
-_SHOWN = 3
-"""Entries of the history, the latest, and kept plans: the saved output stays small."""
-
-
-def session_html(advice: Advice) -> str:
-    """HTML of what was done with an advice; empty before anything was."""
-    parts = []
-    if not advice.is_recommended:
-        summary = escape(advice.compare().summary)
-        parts.append(f"<p><strong>Against the recommended plan:</strong> {summary}</p>")
-    if advice.snapshots:
-        entries = list(advice.snapshot_entries.items())[-_SHOWN:]
-        parts.append(
-            _folded_titles("Kept plans", [f"{name}: {', '.join(plan_line(entry))}" for name, entry in entries])
-        )
-    if len(advice.history) > 1:
-        parts.append(_folded_titles("History", [entry.summary for entry in advice.history[-_SHOWN:]]))
-    return "".join(parts)
-
-
-def _folded_titles(title: str, texts: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
-    return f"<details><summary>{title}</summary><ul>{items}</ul></details>"
-
-
 def static_html(advice: Advice, shown: Data, now: Data) -> str:
-    """HTML of the plan on screen: verdict, tank, what was done, bars, ladder and reasons, then folded details."""
+    """HTML of the plan on screen: verdict, tank, change, bars, ladder and reasons, then folded details."""
     costs, usable = now["costs"], shown["usable_gib"]
     words, gib = FITS[costs["fit"]], costs["gib"]
     # A plan that cannot run has no speed and no price.
@@ -352,6 +326,8 @@ def static_html(advice: Advice, shown: Data, now: Data) -> str:
         f"<p><b>{escape(lead)}</b> {escape(reason)}</p>",
         title("Memory per GPU", now["likely"]),
         tank(gib, usable, (state, activations, gib - state - activations), costs["edge"]),
-        session_html(advice),
+        ""
+        if advice.is_recommended
+        else f"<p><b>Against the recommended plan:</b> {escape(advice.compare().summary)}</p>",
         in_words_of_the_page(html_report(advice), advice.plan.library),
     )

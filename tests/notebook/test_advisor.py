@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from html import escape
 
 import pytest
 
@@ -174,9 +175,13 @@ def test_a_view_undoes_keeps_loads_and_compares(advisor, sent):
     assert advisor.state["history"]["redo"].startswith("Batch size 20 → 24")
     act(32, "load", "large")
     assert advisor.plan.batch_size == 24
-    data = panel(advisor, sent, "compare", first="large", second="gone")
-    assert (data["plans"], data["chosen"]) == (["Recommended", "On screen", "large"], ["large", "On screen"])
-    assert (len(data["history"]), data["position"]) == (2, 1)
+    html = panel(advisor, sent, "compare", first="large", second="gone")["html"]
+    assert re.findall(r'<option value="([^"]*)" selected>', html) == ["large", "On screen"]
+    assert html.count("Batch size 20 → 24") == 1
+    assert 'aria-current="true"><th scope="row">Batch size 20 → 24' in html
+    assert escape(json.dumps({"act": "undo", "value": 1})) in html
+    act(33, "keep", HOSTILE)
+    assert "<script" not in panel(advisor, sent, "compare")["html"]
     for number, (action, value) in enumerate([("load", "gone"), ("keep", 5), ("fly", None), ("adopt", None)], 40):
         act(number, action, value)
         assert (sent[-1]["kind"], sent[-1]["id"]) == ("failed", f"view:{number}")
