@@ -29,6 +29,13 @@ def escape(text: str) -> str:
     return html.escape(plain(text))
 
 
+class Sentence(str):
+    """A text that a notebook shows without quotes when it is the value of a cell."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
 def one_line(text: str) -> str:
     """Return text of others that stays in its line."""
     return plain(text).replace("\n", "\\n").replace("\t", " ")

@@ -272,6 +272,7 @@ class Advisor(anywidget.AnyWidget):
             return
         kind = str(content.get("kind"))
         if kind == "ready":
+            self.outputs.has_views = True
             self.outputs.keeps_views = self.outputs.keeps_views or content.get("keeps") is True
             for handshake in self.handshakes:
                 handshake.arrived()

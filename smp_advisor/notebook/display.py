@@ -102,14 +102,17 @@ _MOST = 8
 
 
 class SavedOutputs:
-    """Outputs of an advisor, written once a view reported that its application keeps it when they are."""
+    """Outputs of an advisor, written while the application keeps its views when they are, or has none."""
 
     def __init__(self, advisor: Advisor) -> None:
         self._advisor = advisor
         self._handles: list[DisplayHandle] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_behind = False
         self.keeps_views = False
+        self.has_views = False
+        """Whether a view has reported; none does where a notebook is run without a page."""
         self.is_static = False
         """Whether no view loads: then the outputs follow the plan as pictures."""
 
@@ -123,7 +126,7 @@ class SavedOutputs:
 
     def changed(self) -> None:
         """The plan on screen changed, in any thread."""
-        loop = self._loop
+        loop, self._is_behind = self._loop, True
         if (self.keeps_views or self.is_static) and self._handles and loop is not None and not loop.is_closed():
 
             def wait() -> None:
@@ -133,8 +136,14 @@ class SavedOutputs:
 
             loop.call_soon_threadsafe(wait)
 
+    def cell_ended(self) -> None:
+        """Write the plan at the end of a cell, while no view has reported: nothing of a page could be lost."""
+        if self._is_behind and not self.has_views:
+            self.write()
+
     def write(self, *, is_static: bool | None = None) -> None:
         """Write the present plan into every output, as a picture if no view loads."""
+        self._is_behind = False
         self.is_static = self.is_static if is_static is None else is_static
         data, metadata = (static_bundle(self._advisor), {}) if self.is_static else self._advisor._repr_mimebundle_()
         for handle in self._handles:
@@ -270,7 +279,7 @@ def changed_line(cell: str, changes: Mapping[str, Any]) -> str:
 
 
 _displayed: WeakSet[Advisor] = WeakSet()
-"""Advisors with views, which are compared with the notebook's variables after each cell."""
+"""Advisors with outputs, which follow the notebook's variables after each cell."""
 
 
 def _compare(*_: object) -> None:
@@ -278,6 +287,7 @@ def _compare(*_: object) -> None:
     if shell is not None:
         for advisor in list(_displayed):
             advisor.compare_with(shell.user_ns)
+            advisor.outputs.cell_ended()
 
 
 def show(advisor: Advisor) -> None:

@@ -14,6 +14,7 @@ from smp_advisor.advice.report import explained, ladder_of, plan_of, report
 from smp_advisor.advice.request import repeated
 from smp_advisor.arguments import brief, require_whole
 from smp_advisor.arguments.signatures import checked_class
+from smp_advisor.core.words import Sentence
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.session import cells, control_state, jobs
 from smp_advisor.session.comparison import Comparison, compare
@@ -259,7 +260,7 @@ class Advice:
             if len(settings) > 1:
                 state = control_state.summarized(start, state, state.moved)
             self.settle(state)
-            return state.summary
+            return Sentence(state.summary)
 
     def adopt(self, plan: Plan | int) -> str:
         """Show a plan, or the row of one in `alternatives`, and return a summary of the change.
@@ -272,14 +273,14 @@ class Advice:
         with self.turn:
             state = control_state.adopt(self._controls, plan_of(self.recommended, plan))
             self.settle(state)
-            return state.summary
+            return Sentence(state.summary)
 
     def reset(self) -> str:
         """Show the recommended plan, and return a summary of the change."""
         with self.turn:
             state = control_state.summarized(self._controls, control_state.recommended(self.recommended))
             self.settle(state)
-            return state.summary
+            return Sentence(state.summary)
 
     def settle(self, state: ControlState, *, gesture: str = "") -> None:
         """Show a state of the controls; moves of one `gesture` are one entry of the history, invalid settings none."""
@@ -372,7 +373,7 @@ class Advice:
         after = search.run(on_progress=on_progress)
         summary = search.summary(after)
         self.renew(after, summary)
-        return summary
+        return Sentence(summary)
 
     @property
     def history(self) -> tuple[Entry, ...]:
@@ -406,7 +407,7 @@ class Advice:
         if left.recommended is entry.recommended:
             state = control_state.summarized(self._controls, state)
         self._show(state)
-        return state.summary
+        return Sentence(state.summary)
 
     @property
     def snapshots(self) -> Mapping[str, Plan]:
@@ -447,7 +448,7 @@ class Advice:
                 self.renew(entry.recommended, f"Snapshot {name}", state=entry.state)
             else:
                 self.settle(control_state.summarized(self._controls, entry.state))
-            return self._controls.summary
+            return Sentence(self._controls.summary)
 
     def forget(self, name: str) -> None:
         """Delete a named snapshot."""

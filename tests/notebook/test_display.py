@@ -105,10 +105,23 @@ def test_outputs_follow_the_plan_where_a_view_stays(keeps, monkeypatch):
     # In a thread: tests in a browser leave a running event loop in this one.
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, use()).result()
+    advisor.outputs.cell_ended()
     assert bool(handle.written) == keeps
     for data in handle.written[-1:]:
         assert "Your plan." in data["text/html"]
         assert "Against the recommended plan" in data["text/html"]
+
+
+def test_outputs_without_a_page_have_the_plan_of_the_last_cell():
+    advisor, handle = Advisor(make_advice()), Handle()
+    advisor.outputs.add(handle)
+    advisor.outputs.cell_ended()
+    assert handle.written == []
+    assert repr(advisor.move(batch_size=24)).startswith("Batch size 20 → 24")  # no quotes in the output of its cell
+    advisor.outputs.cell_ended()
+    advisor.outputs.cell_ended()
+    (data,) = handle.written
+    assert "Your plan." in data["text/html"]
 
 
 @pytest.mark.slow
