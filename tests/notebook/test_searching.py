@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from html import unescape
 from threading import Event
 
 import pytest
@@ -134,13 +137,14 @@ def test_changes_of_the_workload_make_the_plan_on_screen_fit_with_its_settings(s
     advisor.move(batch_size=384)
     settings = advisor.advice.controls.settings
     advisor._on_message(advisor, {"kind": "panel", "id": "v:1", "name": "fit", "settings": settings}, [])
-    ways = sent[-1]["data"]["ways"]
-    texts = [way["text"] for way in ways]
-    assert [text.partition(",")[0] for text in texts] == ["a sequence of 128 tokens", "16 x ml.p4de.24xlarge"]
-    content = {"again": True, "settings": settings, "workload": ways[1]["workload"]}
+    html = sent[-1]["data"]["html"]
+    assert re.findall(r"<b>([^<]*)</b>", html) == ["A sequence of 128 tokens", "16 × ml.p4de.24xlarge"]
+    deeds = [json.loads(unescape(deed)) for deed in re.findall(r'data-smp-do="([^"]*)"', html)]
+    content = {"again": True, "settings": settings, "workload": deeds[1]["search"]}
+    assert [deed["fit"] for deed in deeds] == [0, 1]
     ask(advisor, **content, fit=1)
     assert (advisor.estimate.fits, advisor.plan.batch_size) == (True, 384)
-    assert ways[1]["note"].startswith(f"{advisor.estimate.needed_gib:.1f} of")
+    assert f'16 × ml.p4de.24xlarge</b><span class="smp-note">{advisor.estimate.needed_gib:.1f} of' in html
     assert f"{advisor.estimate.needed_gib:.1f} of" in advisor.state["summary"]
     assert advisor.state["pins"] == []
     ask(advisor, **content, fit=9)
