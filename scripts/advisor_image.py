@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from smp_advisor.session import Advice
 
 IMAGES = ROOT / "docs" / "images"
-FRAMES = (("advisor", 64), ("advisor-step-2", 256), ("advisor-step-3", 124))
+FRAMES = (("advisor", 32), ("advisor-step-2", 96), ("advisor-step-3", 40))
 """Name of each picture, and the batch that it shows: recommended, beyond the memory, the largest that fits."""
 
 

@@ -57,7 +57,7 @@ async function fill(name: string, data: unknown): Promise<void> {
   await vi.waitFor(() => expect(model.sent.some(isRequest)).toBe(true));
   const { id } = model.sent.filter(isRequest).at(-1) as { id: string };
   model.sent.splice(0, model.sent.length, ...model.sent.filter(message => !isRequest(message)));
-  model.emit('msg:custom', { kind: 'panel', id, name, settings: settings(16, 1), data } satisfies FromKernel);
+  model.emit('msg:custom', { kind: 'panel', id, name, data } satisfies FromKernel);
 }
 
 test("a user's text is never markup", () => {
@@ -128,7 +128,7 @@ test('buttons, forms, choices and marks of a page of the kernel do what it says'
   select.focus();
   select.dispatchEvent(new Event('change', { bubbles: true }));
   await vi.waitFor(() => expect(model.sent.at(-1)).toMatchObject({ kind: 'panel', name: 'compare', options: { first: 'mine' } }));
-  model.emit('msg:custom', { kind: 'panel', id: model.sent.at(-1)!['id'] as string, name: 'compare', settings: settings(16, 1), data: { html } });
+  model.emit('msg:custom', { kind: 'panel', id: model.sent.at(-1)!['id'] as string, name: 'compare', data: { html } });
   expect(document.activeElement).toBe(el.querySelector('.smp-panel-body select'));
 });
 

@@ -332,7 +332,7 @@ def refusal(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Map
     return {"text": ""}
 
 
-SLOW_PANELS = frozenset({"points", "alternatives", "clusters", "start", "refusal"})
+SLOW_PANELS = frozenset({"points", "alternatives", "clusters", "start"})
 """Panels that take seconds: they are computed while the kernel answers other requests."""
 
 
@@ -407,7 +407,7 @@ class PanelRequests:
             text = f"This part of the page cannot be computed: {type(error).__name__}: {error}."
             self._fail(identity, state.advice.plan.library, AdvisorError(text))
         else:
-            self._send({"kind": "panel", "id": identity, "name": name, "settings": state.settings, "data": data})
+            self._send({"kind": "panel", "id": identity, "name": name, "data": data})
 
     def _fail(self, identity: str, library: str, error: AdvisorError) -> None:
         self._send({"kind": "failed", "id": identity, "text": with_labels(library, str(error))})

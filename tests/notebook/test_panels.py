@@ -34,7 +34,8 @@ def test_the_answer_is_for_the_settings_of_the_request():
     panels, controls = PanelRequests(advice, sent.append), advice.controls
     moved = {**controls.settings, "batch_size": 8}
     panels.serve(asked_for("why", moved))
-    assert (sent[0]["kind"], sent[0]["settings"]["batch_size"]) == ("panel", 8)
+    assert sent[0]["kind"] == "panel"
+    assert "Batch size 20 → 8" in unescape(sent[0]["data"]["html"])
     panels.serve(asked_for("why", {**controls.settings, "batch_size": "8"}))
     panels.serve(asked_for("weather", controls.settings))
     assert [answer["kind"] for answer in sent[1:]] == ["failed", "failed"]

@@ -44,8 +44,8 @@ export class KernelPage implements Panel {
   private screen: Screen | undefined;
   private wanted: Settings | undefined;
   private options: Settings = {};
-  /** Settings of the plan whose page is shown. */
-  private painted: Settings = {};
+  /** Settings of the plan whose page was requested last. */
+  private requested: Settings = {};
   private pending = '';
   private timer: ReturnType<typeof setTimeout> | undefined;
   private requests = 0;
@@ -112,7 +112,6 @@ export class KernelPage implements Panel {
     this.pending = '';
     this.settle('');
     this.node.classList.remove('smp-older');
-    this.painted = message.settings;
     this.paint((message.data as { html: string }).html);
   }
 
@@ -124,7 +123,7 @@ export class KernelPage implements Panel {
   private perform({ act, value, search, fit, set, move, insert }: Deed): void {
     setText(this.note, '');
     if (act) this.deeds.act(act, value, text => setText(this.note, text));
-    if (search) this.deeds.search(search, fit, this.painted);
+    if (search) this.deeds.search(search, fit, this.requested);
     if (move) this.deeds.move(...move);
     if (insert) this.deeds.insert(insert);
     if (!set) return;
@@ -169,6 +168,7 @@ export class KernelPage implements Panel {
     this.again.hidden = true;
     const { settings } = screen.snapshot;
     const options = this.chosen(screen);
+    this.requested = settings;
     this.wanted = { ...settings, ...options };
     this.connection.request({ kind: 'panel', id: this.pending, name: this.name, settings, options }, text => this.fail(text));
   }

@@ -192,6 +192,6 @@ export type FromKernel =
   | { kind: 'searched'; id: string; problem: string; ways: WayOut[] }
   /** The kernel computes the answer, which takes seconds. */
   | { kind: 'started'; id: string }
-  | { kind: 'panel'; id: string; name: string; settings: Settings; data: unknown }
+  | { kind: 'panel'; id: string; name: string; data: unknown }
   /** The page of a check in which the kernel escapes every text, and the corrected cell; empty if nothing changes. */
   | { kind: 'checked'; id: string; summary: string; html: string; corrected: string };
