@@ -90,7 +90,7 @@ def _figure(
 def modules(_: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
     """The modules of a profile; a block leads to the control that checkpoints it."""
     chart, name = modules_chart(state.advice, state.estimate), "activation_checkpointing"
-    control = next((one for one in controls(state.advice, state.settings) if one.name == name), None)
+    control = next((control for control in controls(state.advice, state.settings) if control.name == name), None)
     on = [] if control is None else [value for value in control.values if value not in (False, "none")]
 
     def use(row: int) -> str:
@@ -142,7 +142,7 @@ def compare(advice: Advice, state: ControlState, options: Mapping[str, object]) 
     ends = _select("Compare", "first", [(name, name) for name in names], first)
     ends += _select("with", "second", [(name, name) for name in names], second)
     columns = ("Fit", "Memory", "Speed", "Time", "Cost", "Actions")
-    kept = [
+    snapshot_actions = [
         " ".join(
             (
                 _button("Load", f"Load: {name}", act="load", value=name),
@@ -169,7 +169,7 @@ def compare(advice: Advice, state: ControlState, options: Mapping[str, object]) 
         '<button class="smp-button smp-small">Keep</button></form>'
     )
     compared = f'<div class="smp-scroll">{advice.compare_at(state, first, second)._repr_html_()}</div>'
-    tables = _table(("Kept plans", *columns), snapshots, kept) if kept else ""
+    tables = _table(("Kept plans", *columns), snapshots, snapshot_actions) if snapshots else ""
     tables += _table(("History, newest first", *columns), lines, steps, list(shown).index(position))
     return {"html": f'{keep}<div class="smp-ends">{ends}</div>{compared}{tables}'}
 

@@ -68,7 +68,9 @@ def test_a_kernel_that_was_restarted_is_no_zombie_and_its_plan_is_offered(host, 
         batch.press("ArrowLeft")
     expect(kernel).to_have_attribute("data-status", "gone")
     expect(kernel).to_contain_text("Disconnected")
-    page.view.get_by_role("button", name="Insert estimator cell").click()
+    insert = page.view.get_by_role("button", name="Insert estimator cell")
+    expect(insert).to_be_disabled()
+    insert.evaluate("button => button.click()")
     expect(page.view.locator(".smp-status")).to_contain_text("Run its cell again")
     page.view.get_by_role("button", name="Run the cell again").click()
     if application == "jupyter":
