@@ -8,6 +8,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from smp_advisor.arguments import shown
+from smp_advisor.core.files import sentence
 from smp_advisor.errors import AdvisorError, ModelError, UnknownFamilyError
 from smp_advisor.workload import Job, Model
 from smp_advisor.workload.counts import is_count
@@ -70,10 +71,7 @@ def read_model(
 def _require_description(model: object) -> None:
     """Refuse what is none of the descriptions of a model."""
     if model is None or isinstance(model, list | tuple | set | type | bytes):
-        raise ModelError(
-            "A model is a parameter count such as '10B', a name such as 'llama-3-70b', a transformers configuration"
-            f" (object, dict, path of a config.json), a torch.nn.Module, a Profile or a Model, not {shown(model)}."
-        )
+        raise ModelError(sentence("advice", "no_model", shown=shown(model)))
 
 
 def is_profile(model: object) -> bool:
@@ -109,10 +107,8 @@ def _traced(config: Any, job: Job, library: str, on_progress: Progress | None, e
     family = values.get("model_type")
     missing = [name for name in _TRACERS if find_spec(name) is None]
     if missing:
-        raise ModelError(
-            f"In {source}, the model type {family!r} has no formulas: install {' and '.join(missing)} (pip install"
-            f" {' '.join(missing)}), and it is traced automatically."
-        ) from error
+        names = {"missing": " and ".join(missing), "packages": " ".join(missing)}
+        raise ModelError(sentence("advice", "no_formulas", source=source, family=family, **names)) from error
     from smp_advisor.profiling import profile
 
     try:

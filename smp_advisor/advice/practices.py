@@ -10,6 +10,7 @@ from smp_advisor.advice.variants import PlannedRun, evaluate, vary
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import sources
 from smp_advisor.core import GIB
+from smp_advisor.core.files import sentence
 from smp_advisor.costs.wording import fit, fits, gib, plural
 from smp_advisor.libraries import Plan, image
 from smp_advisor.libraries.groups import reduced_data_parallel_degree, shard_degree
@@ -160,14 +161,12 @@ def downsizing(run: PlannedRun) -> Pitfall | None:
         per_replica = comparison.plan.pipeline_parallel_degree * comparison.plan.tensor_parallel_degree
         replicas = plural(half.gpus // per_replica, "replica")
         shards = f"the optimizer state is sharded over {replicas} instead of {cluster.gpus // per_replica}"
+    sizes = {"needed": gib(alternative.needed_gib), "before": gib(run.estimate.needed_gib)}
+    values = {"nodes": plural(half.nodes, "node"), "half": half, "shards": shards, **sizes}
     return Pitfall(
         id=DOWNSIZING,
         severity="warning",
-        text=(
-            f"Check the memory again before you shrink the cluster. On {plural(half.nodes, 'node')} ({half.gpus} GPUs),"
-            f" {shards}, and the plan needs {gib(alternative.needed_gib)} per"
-            f" GPU (vs {gib(run.estimate.needed_gib)}). It {fit(alternative, required)}."
-        ),
+        text=sentence("advice", "downsizing", **values, fit=fit(alternative, required)),
         source_url=source.source_url if source else "",
         source_title=source.source_title if source else "",
     )

@@ -11,6 +11,7 @@ from typing import Any
 from smp_advisor.advice.practices import Difference, Reference
 from smp_advisor.advice.variants import PlannedRun, evaluate, vary
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.core.files import sentence
 from smp_advisor.costs import Estimate
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs.wording import compared, fit, listed, percent, throughput
@@ -224,12 +225,8 @@ def nearest_reference(run: PlannedRun) -> Reference | None:
 
 def _summary(row: ReferenceRow, estimate: Estimate) -> str:
     settings = ", ".join(f"{name}={value}" for name, value in row.plan.parameters.items())
-    return (
-        f"AWS ran {row.model_name} with {row.name.replace(' B', ' billion')} parameters, sequence length"
-        f" {row.job.sequence_length:,} and vocabulary {row.model.shape.vocab:,} on {row.cluster.nodes} x"
-        f" {row.cluster.instance.name} with {settings}, batch_size={row.plan.batch_size}. The cost model estimates"
-        f" {throughput(estimate)}."
-    )
+    values = {"row": row, "size": row.name.replace(" B", " billion"), "settings": settings}
+    return sentence("advice", "aws_ran", **values, throughput=throughput(estimate))
 
 
 def _distance(run: PlannedRun, row: ReferenceRow) -> str:

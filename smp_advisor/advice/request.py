@@ -11,6 +11,7 @@ from smp_advisor.advice.description import is_named, is_profile, listed, read_mo
 from smp_advisor.arguments import LIMITS, check, hint, options, options_of, shown
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import completed_instance, meant_instance
+from smp_advisor.core.files import sentence
 from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries.library import get_library, libraries, meant_library, plan_fields
 from smp_advisor.libraries.plan import Plan
@@ -250,8 +251,8 @@ def require_library(library: str, framework: str | None) -> None:
 def require_trainable(library: str, job: Job) -> None:
     """Refuse adapters, fp8 products and other settings in a library that does not document them."""
     record = get_library(library)
-    for sentence in unsupported_settings(library, job):
-        raise JobError(sentence)
+    for fault in unsupported_settings(library, job):
+        raise JobError(fault)
     if job.adapter is not None and not record.adapters:
         titles = " or ".join(entry.title for entry in libraries() if entry.adapters)
         raise JobError(f"{record.title} documents no adapters: leave them out of the job, or use {titles}.")
@@ -346,10 +347,7 @@ def _within_positions(job: Job, model: Model, *, is_set: bool) -> Job:
         return job
     if not is_set:
         return replace(job, sequence_length=positions)
-    raise JobError(
-        f"{model.name} has {positions:,} positions, fewer than a sequence_length of {job.sequence_length:,}: pass "
-        f"sequence_length={positions} or less, or a configuration with more positions."
-    )
+    raise JobError(sentence("advice", "fewer_positions", model=model, positions=positions, job=job))
 
 
 def within_usual_batch(job: Job, model: Model) -> Job:

@@ -14,6 +14,7 @@ from smp_advisor.advice.conclusion import (
     why_used,
 )
 from smp_advisor.advice.variants import PlannedRun, WhatIf, vary, without
+from smp_advisor.core.files import sentence
 from smp_advisor.costs.wording import compared, fit, fits, gib, plural
 from smp_advisor.libraries import get_library
 from smp_advisor.libraries.groups import divisors, shard_degree
@@ -35,20 +36,13 @@ def sharded(run: PlannedRun, unsharded: Compared, variant: WhatIf, estimates: Es
     if estimate is None:
         alone = f"There is no plan with shard_optimizer_state in its place: {variant.obstacle}"
     else:
-        alone = (
-            f"With shard_optimizer_state in its place{variant.aside}, the plan {compared(run.estimate, estimate)}."
-            f" It {fit(estimate, run.min_fit_probability)}."
-        )
+        alone = sentence("advice", "unsharded_optimizer", aside=variant.aside, **_outcome(run, estimate))
         if fits(estimate, run.min_fit_probability):
             briefs.append(f"Sharding only the optimizer state is {speed_of(run, estimate)}.")
         elif run.fits:
             briefs.append("Sharding only the optimizer state is not enough.")
-    because = (
-        "All state of a parameter (parameters, gradients, optimizer state, copies) is divided over"
-        f" {run.plan.sharded_data_parallel_degree} GPUs: {gib(state_gib)} per GPU. shard_optimizer_state would not"
-        f" divide parameters and gradients. {alone}"
-        f" {why_used(run, plain, nothing, name='any sharding')}"
-    )
+    degree, why = run.plan.sharded_data_parallel_degree, why_used(run, plain, nothing, name="any sharding")
+    because = sentence("advice", "sharded", degree=degree, state=gib(state_gib), alone=alone, why=why)
     return Conclusion(
         decision="used",
         because=because,
@@ -57,6 +51,11 @@ def sharded(run: PlannedRun, unsharded: Compared, variant: WhatIf, estimates: Es
         alternative=variant.plan if estimate else None,
         practice="sharded_data_parallelism",
     )
+
+
+def _outcome(run: PlannedRun, estimate: Estimate) -> dict[str, str]:
+    """Memory, speed and fit of another plan, for sentences."""
+    return {"compared": compared(run.estimate, estimate), "fit": fit(estimate, run.min_fit_probability)}
 
 
 def other_degrees(run: PlannedRun) -> dict[str, WhatIf]:
@@ -77,12 +76,7 @@ def conclude_on_degrees(run: PlannedRun, comparisons: Plans, estimates: Estimate
     current, peak = shard_degree(run.plan, run.cluster), run.estimate.memory.peak
     state = peak.parameters_gib + peak.gradients_gib + peak.optimizer_state_gib
     replicas = run.cluster.gpus // (current * run.plan.tensor_parallel_degree * run.plan.expert_parallel_degree)
-    sentences = [
-        (
-            f"Parameters, gradients and optimizer state are sharded over {plural(current, 'GPU')} and take {gib(state)}"
-            " per GPU."
-        )
-    ]
+    sentences = [sentence("advice", "shards", gpus=plural(current, "GPU"), state=gib(state))]
     if replicas > 1:
         sentences.append(f"{replicas} such groups reduce gradients between them.")
     if not get_library(run.plan.library).shard_field:
@@ -98,10 +92,8 @@ def conclude_on_degrees(run: PlannedRun, comparisons: Plans, estimates: Estimate
         brief = "Required: it is the lowest degree that fits, as AWS advises."
     if enough:
         least = min(enough)
-        sentences.append(
-            f"A degree of {least} would be enough{comparisons[str(least)].aside}: with it, the plan"
-            f" {compared(run.estimate, lower[least])}. AWS advises the lowest degree that fits."
-        )
+        aside = comparisons[str(least)].aside
+        sentences.append(sentence("advice", "enough", least=least, aside=aside, **_outcome(run, lower[least])))
         if run.fits:
             aside = comparisons["1"].aside if 1 in by_degree else ""
             brief = brief_used(run, by_degree[1], name="sharding", aside=aside) if 1 in by_degree else ""
@@ -132,8 +124,6 @@ def _on_strategy(run: PlannedRun, comparisons: Plans, estimates: Estimates, sent
         else:
             change = brief_change(run, estimate)
             brief = f"With {strategy} instead, {change[:1].lower()}{change[1:]}".rstrip(",") + "."
-            sentences.append(
-                f"With sharding_strategy={strategy!r}{variant.aside}, the plan {compared(run.estimate, estimate)}."
-                f" It {fit(estimate, run.min_fit_probability)}."
-            )
+            values = {"strategy": strategy, "aside": variant.aside, **_outcome(run, estimate)}
+            sentences.append(sentence("advice", "strategy", **values))
     return against(run, "used", variant, estimate, " ".join(sentences), brief=brief)

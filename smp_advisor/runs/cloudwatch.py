@@ -127,6 +127,7 @@ def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[st
         for entry in job.get("SecondaryStatusTransitions", [])
     ]
     status, following, waited = job["TrainingJobStatus"], "", state.get("waited", 0) + 1
+    # A job that ended at its time limit goes on as the next one of its chain, once that is there.
     if status in ("Stopped", "Failed") and job.get("SecondaryStatus") in _LIMITS and _STAMP.search(name):
         requests += 1
         following = _next(name, job, sagemaker)

@@ -166,13 +166,14 @@ def _change(logs: Sequence[float]) -> int:
     if len(logs) < 2 * _LEAST_PART:
         return 0
     smooth = [median(logs[max(place - 2, 0) : place + 3]) for place in range(len(logs))]  # without single stalls
-    total, before, best, change = math.fsum(smooth), 0.0, 0.0, 0
+    # The split whose two means explain most of the scatter: their distance squared, times the sizes of the parts.
+    total, before, most, change = math.fsum(smooth), 0.0, 0.0, 0
     for place in range(1, len(smooth)):
         before += smooth[place - 1]
-        apart = before / place - (total - before) / (len(smooth) - place)
-        weight = apart * apart * place * (len(smooth) - place)
-        if _LEAST_PART <= place <= len(smooth) - _LEAST_PART and weight > best:
-            best, change = weight, place
+        after = len(smooth) - place
+        explained = (before / place - (total - before) / after) ** 2 * place * after
+        if place >= _LEAST_PART <= after and explained > most:
+            most, change = explained, place
     if not change:
         return 0
     sides = smooth[:change], smooth[change:]
