@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.cluster.containers import image_at, patched_pytorch, table_date
+from smp_advisor.core.files import sentence
 from smp_advisor.core.tables import number
 from smp_advisor.costs.wording import parameters_text, plural, probability
 from smp_advisor.errors import ExportError
@@ -48,10 +49,6 @@ Sdk = Literal["v2", "v3"]
 
 _TESTED: dict[Sdk, tuple[str, str]] = {"v2": ("2.243", "3"), "v3": ("3.0.1", "4")}
 """The oldest releases with which the cells have been tested, and the first that they do not support."""
-_UNDOCUMENTED = (
-    "AWS documents this library for version 2 only, and version 3 has no class for it. This cell sends the same"
-    " hyperparameters as version 2 (sagemaker_*), which the launcher in the container reads."
-)
 
 
 def _oldest_release(sdk: Sdk, container: Container | None) -> str:
@@ -61,11 +58,8 @@ def _oldest_release(sdk: Sdk, container: Container | None) -> str:
         return oldest
     first = container.sdk_2 if sdk == "v2" else container.sdk_3
     if first is None and not container.tag:
-        alternative = "v3" if sdk == "v2" else "v2"
-        raise ExportError(
-            f"Version {sdk[1]} of the SageMaker Python SDK has no container of {container.title}: pass"
-            f' sdk="{alternative}", or set version in the plan to one that it has.'
-        )
+        names = {"sdk": sdk[1], "other": "v3" if sdk == "v2" else "v2"}
+        raise ExportError(sentence("export", "no_container", container=container, **names))
     return max(oldest, first or oldest, key=lambda version: [int(part) for part in version.split(".")])
 
 
@@ -128,7 +122,7 @@ def estimator_cell(
     sentences = [
         *_header(content),
         f"Requires version {sdk_name}: %pip install {requirement}",
-        *([_UNDOCUMENTED] if packs else []),
+        *([sentence("export", "undocumented")] if packs else []),
     ]
     files = content.companions.items()
     writes = (f"(source_dir / {text_literal(name)}).write_text({text_block(text)})" for name, text in files)
@@ -204,10 +198,7 @@ def _image(job: Launch) -> tuple[str, str]:
     newest = patched_pytorch(job.cluster.instance)
     if newest is None:
         return name, f"{text} No image that AWS patches has code for the GPUs of this instance."
-    return name, (
-        f"{text} AWS patches {newest.title} until {newest.end_of_support}: set version={newest.framework_version!r} in"
-        " the plan."
-    )
+    return name, f"{text} {sentence('export', 'patched', newest=newest)}"
 
 
 def duration(job: Launch) -> str:
@@ -222,10 +213,7 @@ def duration(job: Launch) -> str:
         length = "your script determines the number of steps"
         if epochs is not None:
             length = f"{plural(epochs, 'epoch')} of the channel `train`, whose size decides the number of steps"
-        return (
-            f"Duration: {step}; {length}. SageMaker stops the job after {in_words(run.max_run_seconds)}"
-            " (max_run_seconds)."
-        )
+        return sentence("export", "no_steps", step=step, length=length, limit=in_words(run.max_run_seconds))
     low, middle, high = run.seconds
     text = f"Duration: {run.steps:,} steps of {step}, {in_words(middle)} ({in_words(low)} to {in_words(high)})."
     if (price := costs.usd_per_hour) is not None:
@@ -271,15 +259,9 @@ def _header(job: Launch) -> list[str]:
     model, training, run, memory = job.model, job.training, job.run, ""
     parameters, library = parameters_text(model, job.job.adapter), library_name(job.plan)
     if (costs := run.estimate) is not None:
-        memory = (
-            f"Memory: {costs.needed_gib:,.1f} GiB per GPU of {costs.usable_gpu_memory_gib:.1f} GiB available; fits"
-            f" with a probability of {probability(costs.fit_probability)}."
-        )
-    chain = (
-        f"One job runs for at most {in_words(run.max_run_seconds)}, so the run is a chain of up to {run.jobs:,} jobs."
-        " Each resumes from the checkpoints of the job before. The cell waits for a job and starts the next one. You"
-        " can interrupt the cell: the job continues, and the cell follows it when you run it again."
-    )
+        sizes = {"needed": costs.needed_gib, "usable": costs.usable_gpu_memory_gib}
+        memory = sentence("export", "memory", **sizes, chance=probability(costs.fit_probability))
+    chain = sentence("export", "chain", limit=in_words(run.max_run_seconds), jobs=run.jobs)
     return [
         f"SageMaker training job on {hardware(job.cluster)}.",
         f'Model: "{comment(model.name)}" ({parameters}). Library: {library}.',

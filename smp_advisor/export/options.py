@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import is_path
-from smp_advisor.core.files import data_file
+from smp_advisor.core.files import data_file, sentence
 from smp_advisor.errors import ExportError
 from smp_advisor.libraries.job_rules import MAX_RUN_SECONDS, JobTerms, job_faults
 
@@ -42,10 +42,7 @@ def location(name: str, value: object) -> Location:
         return value
     if isinstance(value, str) and (match := _FSX.fullmatch(value)):
         return FileSystem(match[1], match[2])
-    raise ExportError(
-        f"{name} must be an S3 URI such as 's3://bucket/prefix', or a directory of FSx for Lustre such as"
-        f" 'fsx://fs-0123456789abcdef0/fsx/train', not {value!r}."
-    )
+    raise ExportError(sentence("export", "location", name=name, value=value))
 
 
 def bucket_and_prefix(uri: str) -> tuple[str, str]:
@@ -83,10 +80,7 @@ def require_integer(name: str, value: object, longest: int, *, seconds: str = ""
 def require_sagemaker(cluster: Cluster) -> None:
     """Raise `ExportError` for hardware that SageMaker does not have."""
     if cluster.instance.custom or not cluster.instance.name.startswith("ml."):
-        raise ExportError(
-            f"{cluster.instance.name!r} is not a SageMaker instance type: choose a type such as ml.p4d.24xlarge, or"
-            " export a Slurm or Kubernetes job for your own hardware."
-        )
+        raise ExportError(sentence("export", "no_sagemaker", machine=cluster.instance))
 
 
 def require_terms(terms: JobTerms) -> None:
@@ -105,9 +99,7 @@ def base_job_name(name: object, model_name: str) -> str:
         return default
     if isinstance(name, str) and len(name) <= longest and re.fullmatch(r"[A-Za-z0-9](-*[A-Za-z0-9])*", name):
         return name
-    raise ExportError(
-        f"job_name must have up to {longest} letters, digits and inner dashes, for example {default!r}, not {name!r}."
-    )
+    raise ExportError(sentence("export", "job_name", longest=longest, default=default, name=name))
 
 
 def _check_account(options: JobOptions) -> None:
@@ -137,34 +129,25 @@ def _check_limits(name: str, texts: object) -> None:
         raise ExportError(f"{name} has {len(texts)} entries, and SageMaker accepts {limit['entries']}: pass fewer.")
     for key, value in texts.items():
         if not 1 <= len(key) <= limit["key_characters"] or len(value) > limit["value_characters"]:
-            raise ExportError(
-                f"The names in {name} have 1 to {limit['key_characters']} characters and the values at most"
-                f" {limit['value_characters']}, unlike {key[:40]!r}: shorten them."
-            )
+            sizes = {part: limit[part] for part in ("key_characters", "value_characters")}
+            raise ExportError(sentence("export", "long_texts", name=name, key=key[:40], **sizes))
 
 
 def _check_texts(options: JobOptions) -> None:
     """Characters of tags and variables, and patterns of metrics."""
     for key, value in (options.tags or {}).items():
         if key.lower().startswith("aws:") or not (_TAG.fullmatch(key) and _TAG.fullmatch(value)):
-            raise ExportError(
-                f"The tag {key!r} must not start with aws:, and tags have letters, digits, spaces and the characters"
-                " . : / = + @ - _ only: change it."
-            )
+            raise ExportError(sentence("export", "tag", key=key))
     for key in options.environment or {}:
         if not _VARIABLE.fullmatch(key):
-            raise ExportError(
-                f"The name of an environment variable has letters, digits and underscores, unlike {key!r}: change it."
-            )
+            raise ExportError(sentence("export", "variable", key=key))
     for key, pattern in (options.metrics or {}).items():
         try:
             groups = re.compile(pattern).groups
         except re.error as error:
             raise ExportError(f"The pattern of the metric {key!r} is not a regular expression: {error}.") from None
         if not groups:
-            raise ExportError(
-                f"The pattern of the metric {key!r} must have a group with the value, such as 'loss ([0-9.]+)'."
-            )
+            raise ExportError(sentence("export", "metric", key=key))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,10 +225,7 @@ class JobOptions:
         if self.source_dir is not None and self.script is None:
             raise ExportError("source_dir requires your own script: pass script= with its path in that directory.")
         if not self.plan_hyperparameters and self.script is None:
-            raise ExportError(
-                "plan_hyperparameters=False requires your own script, because the generated script reads the settings"
-                " of the plan: pass script= with its path."
-            )
+            raise ExportError(sentence("export", "plan_settings"))
         require_integer("max_run_seconds", self.max_run_seconds, MAX_RUN_SECONDS, seconds="28 days")
         for name in ("spot", "plan_hyperparameters", "long_run_without_checkpoints"):
             if not isinstance(chosen := getattr(self, name), bool):
@@ -298,14 +278,9 @@ class JobOptions:
         longest = limits["channel_characters"]
         for channel in places:
             if not isinstance(channel, str) or not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{longest}}}", channel):
-                raise ExportError(
-                    f"The name of a channel must have up to {longest} letters, digits and the characters . - _, not"
-                    f" {channel!r}."
-                )
+                raise ExportError(sentence("export", "channel", longest=longest, channel=channel))
             if channel in limits["own_channels"]:
-                raise ExportError(
-                    f"The channel name {channel!r} is reserved by the SDK or the advisor: choose another name."
-                )
+                raise ExportError(sentence("export", "own_channel", channel=channel))
         return {channel: location(f"data for the channel {channel!r}", uri) for channel, uri in places.items()}
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smp_advisor.core.files import data_file
+from smp_advisor.core.files import data_file, sentence
 from smp_advisor.costs.effective_time import EffectiveTime, effective_time, writing_nodes
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.wording import percent, probability
@@ -224,19 +224,14 @@ def _chain(
     useful = job_seconds - effective.startup_seconds
     interval = min(interval, useful / 4)  # at least four checkpoints per job
     if interval < step_seconds:
-        raise ExportError(
-            f"max_run_seconds ({job_seconds}) is too short: starting the job takes about"
-            f" {in_words(effective.startup_seconds)} and a step {in_words(step_seconds)}, and the run"
-            f" {in_words(elapsed)} at the upper end of its interval."
-        )
+        times = {"start": effective.startup_seconds, "step": step_seconds, "elapsed": elapsed}
+        words = {name: in_words(seconds) for name, seconds in times.items()}
+        raise ExportError(sentence("export", "too_short", limit=job_seconds, **words))
     jobs = math.ceil((elapsed - effective.startup_seconds) / (useful - interval))
     most = data_file("export", "launch")["run"]["chain_jobs"]
     if jobs > most:
-        raise ExportError(
-            f"The run takes {in_words(elapsed)} at the upper end of its interval, which is {jobs:,} jobs of"
-            f" {in_words(job_seconds)}: raise max_run_seconds, or choose a faster plan (a run has at most"
-            f" {most:,} jobs)."
-        )
+        spans = {"elapsed": in_words(elapsed), "limit": in_words(job_seconds)}
+        raise ExportError(sentence("export", "long_chain", **spans, jobs=jobs, most=most))
     return jobs, interval
 
 
@@ -253,28 +248,18 @@ def _require_checkpoints(options: JobOptions, seconds: float) -> None:
     limit = options.max_run_seconds or MAX_RUN_SECONDS
     duration = "an unknown time" if math.isinf(seconds) else f"up to {in_words(seconds)}"
     if not math.isinf(seconds) and seconds > limit:
-        raise ExportError(
-            f"The run takes {duration} and SageMaker stops a job after {in_words(limit)}, so it is a chain of jobs"
-            " that resume from checkpoints: leave out checkpoints=False."
-        )
+        raise ExportError(sentence("export", "chain_without_checkpoints", duration=duration, limit=in_words(limit)))
     if not options.long_run_without_checkpoints:
-        raise ExportError(
-            f"The run takes {duration}, and without checkpoints any failure starts it from the beginning: leave out"
-            " checkpoints=False, or add long_run_without_checkpoints=True."
-        )
+        raise ExportError(sentence("export", "no_checkpoints", duration=duration))
 
 
 def _objections(costs: Estimate, cluster: Cluster, min_fit_probability: float) -> list[str]:
     reasons = []
     if costs.headroom_gib < 0 or costs.fit_probability < min_fit_probability:
-        reasons.append(
-            f"The plan requires {costs.needed_gib:,.1f} GiB per GPU of the {costs.usable_gpu_memory_gib:.1f} GiB"
-            f" available and fits with a probability of {probability(costs.fit_probability)}, less than the required"
-            f" {percent(min_fit_probability)}."
-        )
+        chances = {"chance": probability(costs.fit_probability), "required": percent(min_fit_probability)}
+        sizes = {"needed": costs.needed_gib, "usable": costs.usable_gpu_memory_gib}
+        reasons.append(sentence("export", "too_large", **sizes, **chances))
     if not costs.host_memory_fits:
-        reasons.append(
-            f"The plan requires {costs.host_memory_gib_per_node:,.0f} GiB of host memory per node, and"
-            f" {cluster.instance.name} has {cluster.instance.host_memory_gib:,.0f} GiB."
-        )
+        needed, machine = costs.host_memory_gib_per_node, cluster.instance
+        reasons.append(sentence("export", "host_memory", needed=needed, machine=machine))
     return reasons
