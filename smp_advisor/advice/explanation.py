@@ -6,8 +6,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice import sharding
-from smp_advisor.advice.batch import conclude_on_batch, larger_batches, other_microbatches
+from smp_advisor.advice.comparisons import (
+    conclude_on_batch,
+    conclude_on_degrees,
+    conclude_on_instance,
+    facts_of_tests,
+    larger_batches,
+    on_other_instances,
+    other_degrees,
+    other_microbatches,
+    sharded,
+    with_tested_batch,
+)  # fmt: skip
 from smp_advisor.advice.conclusion import (
     Conclusion,
     against,
@@ -16,12 +26,6 @@ from smp_advisor.advice.conclusion import (
     not_possible,
     why_not_used,
     why_used,
-)
-from smp_advisor.advice.instances import (
-    conclude_on_instance,
-    facts_of_tests,
-    on_other_instances,
-    with_tested_batch,
 )
 from smp_advisor.advice.ladder import off_settings, technique_fields
 from smp_advisor.advice.practices import Step, facts_of, order, practice, subset_tip
@@ -257,14 +261,14 @@ def _kinds(run: PlannedRun) -> dict[str, WhatIf]:
 
 def _on_kinds(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     if "optimizer" in comparisons:
-        return sharding.sharded(run, (comparisons[_OFF], estimates.get(_OFF)), comparisons["optimizer"], estimates)
+        return sharded(run, (comparisons[_OFF], estimates.get(_OFF)), comparisons["optimizer"], estimates)
     return _on_switched("optimizer_state_sharding", run, comparisons, estimates)
 
 
 ARGUMENTS: dict[str, Argument] = {
     **{name: Argument(partial(_switched, name), partial(_on_switched, name)) for name in _SWITCHES},
     "optimizer_state_sharding": Argument(_kinds, _on_kinds),
-    "sharding": Argument(sharding.other_degrees, sharding.conclude_on_degrees),
+    "sharding": Argument(other_degrees, conclude_on_degrees),
     "batch": Argument(larger_batches, conclude_on_batch),
     "microbatches": Argument(other_microbatches, conclude_on_batch),
     "instance": Argument(on_other_instances, conclude_on_instance),
