@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.core.files import data_file, sentence
+from smp_advisor.core.files import sentence
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.wording import (
     adapter_text,
@@ -25,7 +25,7 @@ from smp_advisor.search.candidates import fp16_reason
 from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, batch_policy, kept_share, policy
 from smp_advisor.workload import Adapter, Model, format_count
 from smp_advisor.workload.job import OPTIMIZERS, Job
-from smp_advisor.workload.stack import stack, training_settings
+from smp_advisor.workload.stack import kernel_of, stack, training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -93,13 +93,12 @@ def why_this_plan(best: SearchResult, probability: float) -> str:
 
 
 def missing_kernels(model: Model) -> str:
-    """Return a sentence on a recurrence whose kernels are packages of their own: its traced time is no fact."""
-    if model.origin != "measured":
+    """Return a sentence on a recurrence whose kernels are packages of their own: the time depends on them."""
+    entry = kernel_of(model.family) if model.origin == "measured" else None
+    if entry is None:
         return ""
-    table = data_file("advice", "kernels")["kernel"]
-    family = model.family.lower()
-    row = next((row for row in table if family.startswith(tuple(row["families"]))), None)
-    return "" if row is None else sentence("advice", "kernels", title=row["title"], packages=row["packages"])
+    key = "modeled_kernel" if entry["modeled"] else "kernels"
+    return sentence("advice", key, title=entry["title"], packages=entry["packages"])
 
 
 def beyond_positions(model: Model, job: Job) -> str:

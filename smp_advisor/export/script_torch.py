@@ -11,6 +11,7 @@ from smp_advisor.libraries.library import FULLY_SHARD_SINCE, supports_tensor_par
 from smp_advisor.libraries.sharding import RESHARDING
 from smp_advisor.libraries.state_bytes import loss_in_parts
 from smp_advisor.libraries.version import has_plain_head, release
+from smp_advisor.workload.stack import kernel_of
 
 if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
@@ -79,6 +80,9 @@ def requirements(training: Training) -> list[str]:
         packages.append("accelerate")
     if training.architecture.reads_text:
         packages += packages_of("plain", training.container.framework_version)
+    kernel = kernel_of(training.model.family)
+    if kernel is not None and kernel["requirement"]:
+        packages.append(kernel["requirement"])
     return packages
 
 

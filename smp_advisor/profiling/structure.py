@@ -85,7 +85,11 @@ def stacks(model: nn.Module) -> list[Stack]:
             if is_small or all(isinstance(child, _SINGLE_LAYERS) for _, child in children):
                 return
             signatures = [_signature(child, signature_by_module) for _, child in children]
-            repeated_children = repetition(list(zip(signatures, _kinds(config, len(children)), strict=True)))
+            kinds = _kinds(config, len(children))
+            repeated_children = repetition(list(zip(signatures, kinds, strict=True)))
+            if len(set(kinds)) > 1 and len({type(child) for _, child in children}) == 1:
+                # A pattern of kinds without repetition, as in hybrid models, is one period.
+                repeated_children = repeated_children or (0, len(children))
             distinct = len({id(child) for _, child in children}) == len(children)
             prefix, period = repeated_children or (0, 0)
             if repeated_children and parameter_total(child for _, child in children[prefix:]) and distinct:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.core.files import data_file
@@ -146,3 +146,9 @@ def training_settings() -> Mapping[str, TrainingSetting]:
         TrainingSetting(**{"values": {}} | entry) for entry in data_file("workload", "training_settings")["setting"]
     ]
     return MappingProxyType({setting.name: setting for setting in settings})
+
+
+def kernel_of(family: str) -> dict[str, Any] | None:
+    """Return the packages of the kernels that a model type's recurrence needs; None for other model types."""
+    table = data_file("workload", "kernels")["kernel"]
+    return next((entry for entry in table if family.lower().startswith(tuple(entry["families"]))), None)

@@ -1,0 +1,27 @@
+"""Recurrences are traced as kernels: no launch per token, and the packages are named."""
+
+from __future__ import annotations
+
+import pytest
+
+import smp_advisor as smpa
+
+CONFIGS = {
+    "mamba": {"hidden_size": 2560, "state_size": 16},
+    "mamba2": {"hidden_size": 2560, "num_heads": 80, "n_groups": 1},
+    "rwkv": {"hidden_size": 2048, "attention_hidden_size": 2048},
+    "qwen3_next": {"hidden_size": 2048, "num_experts": 16},
+    "nemotron_h": {"hidden_size": 2048, "layers_block_type": ["mamba", "mlp", "attention", "mlp"]},
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_recurrence_takes_the_time_of_a_kernel(family):
+    config = {"model_type": family, "num_hidden_layers": 4, "vocab_size": 32_000, **CONFIGS[family]}
+    advice = smpa.advise(config, "ml.p4d.24xlarge", sequence_length=2048)
+    assert 0.05 < advice.estimate.mfu < 0.7
+    assert advice.model.shape.vocab == 32_000
+    assert "from its arithmetic and traffic" in advice.because
+    if family == "qwen3_next":
+        assert "flash-linear-attention" in advice.cell() + advice.script_cell()
