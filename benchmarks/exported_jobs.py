@@ -27,6 +27,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, UnknownFamilyError
@@ -51,7 +53,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "QLoRA": {"adapter": Adapter(rank=8, base_bits=4)},
     "DPO": {"training": "fine-tuning"},
 }
-_COLUMNS = ("job", "starts", "names", "loss", "trained", "bytes", "adapters", "resumes", "loads", "note")
+_COLUMNS = ("job", "starts", "names", "loss", "trained", "bytes", "adapters", "reduces", "resumes", "loads", "note")
 _HEAD = """# Exported jobs
 
 Written by `python -m benchmarks.exported_jobs`, which exports each job of `exported_jobs.toml` for a small model, runs
@@ -62,10 +64,12 @@ Packages: {packages}. Four rows were also run with transformers 5.24.0, and
 are right: llama tied and gemma2 DPO with FSDP, LoRA of qwen3_moe, QLoRA of gpt_oss.
 
 - starts: the script ends without an error; names: all processes have the same parameters;
-- loss: it falls; resumes: the losses of steps 3 and 4 are the same after a start from step 2;
-- trained, bytes, adapters: parameters trained, with those that the model itself freezes (biases of ERNIE's routers);
-  bytes of the frozen parameters under an adapter (with the scales of a quantized base), or of all; modules with an
-  adapter. One value: the estimate has the same. Two: the job's, and the estimate's in parentheses;
+- loss: that of the last step is below that of the first, on data with something to learn; resumes: the losses of steps
+  3 and 4 are the same after a start from step 2;
+- trained, bytes, adapters, reduces: parameters trained, with those that the model itself freezes (biases of ERNIE's
+  routers); bytes of the frozen parameters under an adapter (with the scales of a quantized base), or of all; modules
+  with an adapter; type of the reduced gradients (`-`: a row of an earlier run, whose loss counted as falling where any step
+  was below the first). One value: the estimate has the same. Two: the job's, and the estimate's in parentheses;
 - loads: no key is missing, it generates with its cache, and the tokenizer is the same.
 
 {right} of {total} rows are as they should be; {refused} jobs are refused before they are exported, with a sentence.
@@ -81,6 +85,8 @@ class Case:
     kind: str
     library: str
     settings: dict[str, Any]
+    job: dict[str, Any]
+    """Settings of the job besides those of its kind."""
     rate: float
     """Learning rate with which a small model of the family learns in four steps."""
 
@@ -96,7 +102,14 @@ def cases() -> Iterator[Case]:
         settings = content["sizes"] | family.get("settings", {})
         settings = {key: value for key, value in settings.items() if key not in family.get("without", ())}
         for kind, library in product(family.get("kinds", _KINDS), ("ddp", "fsdp")):
-            yield Case(family=name, kind=kind, library=library, settings=settings, rate=family.get("rate", 0.01))
+            yield Case(
+                family=name,
+                kind=kind,
+                library=library,
+                settings=settings,
+                job=family.get("job", {}),
+                rate=family.get("rate", 0.01),
+            )
 
 
 def _in_fork(work: Callable[..., None], *arguments: object) -> None:
@@ -114,6 +127,14 @@ def _save_weights(settings: dict[str, Any], folder: Path) -> None:
     config, of_pairs = transformers.AutoConfig.for_model(**settings), settings["model_type"] == "t5"
     kind = transformers.AutoModelForSeq2SeqLM if of_pairs else transformers.AutoModelForCausalLM
     kind.from_config(config).save_pretrained(folder)
+
+
+def _save_images(folder: Path) -> None:
+    """Dark and bright images with their classes."""
+    folder.mkdir()
+    labels = np.arange(64) % 2
+    np.save(folder / "labels.npy", labels)
+    np.save(folder / "images.npy", (labels[:, None, None, None] * np.ones((3, 16, 16))).astype(np.float32))
 
 
 def _load(folder: Path, base: Path, source: Path) -> None:
@@ -183,9 +204,9 @@ def _spec(case: Case, training: Training, folder: Path) -> dict[str, Any]:
         path.mkdir()
     for name, text in {"train.py": written(training), **companions(training)}.items():
         (source / name).write_text(text)
-    reads_text = training.architecture.task in ("causal", "sequence_to_sequence")
-    data = {"pre-training": "text", "DPO": "answers"}.get(case.kind, "pairs") if reads_text else ""
-    channels = {"train": data and folder / data, "tokenizer": data and folder / "tokenizer"}
+    data = {"pre-training": "text", "DPO": "answers"}.get(case.kind, "pairs")
+    data = data if training.architecture.reads_text else "images"
+    channels = {"train": folder / data, "tokenizer": folder / "tokenizer"}
     channels |= {} if case.kind == "pre-training" else {"model": folder / "weights"}
     return spec(
         source / "train.py",
@@ -211,7 +232,7 @@ def _row(case: Case, folder: Path, run: Callable[[dict[str, Any]], dict[str, Any
     row = dict.fromkeys(_COLUMNS, "-") | {"job": case.name, "note": ""}
     model = _model_of(case)
     plan = Plan(library=case.library, batch_size=_BATCH, precision="bf16")
-    job = Job(sequence_length=_LENGTH, precision="bf16", **_KINDS[case.kind])
+    job = Job(sequence_length=_LENGTH, precision="bf16", **_KINDS[case.kind], **case.job)
     objective = "dpo" if case.kind == "DPO" else None
     try:
         training = writable(model, Cluster("ml.p4d.24xlarge", 1), job, plan, objective=objective)
@@ -232,6 +253,9 @@ def _row(case: Case, folder: Path, run: Callable[[dict[str, Any]], dict[str, Any
         measured |= {"trained": ranks[0]["trained"] + frozen // 4, "bytes": sum(sizes.values())}
     for name, value in _estimated(model, job, plan).items():
         row[name] = f"{measured[name]:,}" + (f" ({value:,})" if measured[name] != value else "")
+    reduced = "+".join(name.removeprefix("torch.") for name in ranks[0]["reduces"])
+    counted = training.reduced_dtype.removeprefix("torch.") if plan.shards_parameters else "float32"
+    row["reduces"] = reduced + (f" ({counted})" if reduced != counted else "")
     _in_fork(_load, place, folder / "weights", folder / "tokenizer")
     problem = (place / "loads.txt").read_text()
     for path in (place / "checkpoints").iterdir():
@@ -242,7 +266,7 @@ def _row(case: Case, folder: Path, run: Callable[[dict[str, Any]], dict[str, Any
     return row | {
         "starts": "yes",
         "names": "same" if all(rank["names"] == ranks[0]["names"] for rank in ranks) else "DIFFER",
-        "loss": "falls" if min(losses.values()) < losses[1] else f"NO: {losses}",
+        "loss": "falls" if losses[_STEPS] < losses[1] else f"NO: {losses}",
         "loads": f"NO: {problem}" if problem else "yes",
         "resumes": "same" if later == {step: losses[step] for step in (3, 4)} else f"NO: {losses}, then {later}",
         "note": ", ".join(f"{kind} {count:,}" for kind, count in ranks[0]["bytes"].items()),
@@ -251,7 +275,7 @@ def _row(case: Case, folder: Path, run: Callable[[dict[str, Any]], dict[str, Any
 
 def _is_right(row: dict[str, str]) -> bool:
     wrong = any(text.startswith(("NO", "DIFFER")) for text in row.values())
-    return not wrong and not any("(" in row[name] for name in ("trained", "bytes", "adapters"))
+    return not wrong and not any("(" in row[name] for name in ("trained", "bytes", "adapters", "reduces"))
 
 
 def _page(rows: list[dict[str, str]]) -> str:
@@ -279,11 +303,12 @@ def main(patterns: list[str]) -> None:
 
     chosen = [case for case in cases() if not patterns or any(fnmatch(case.name, pattern) for pattern in patterns)]
     known = list(csv.DictReader(_TABLE.open())) if _TABLE.exists() else []
-    rows = {row["job"]: row for row in known}
+    rows = {row["job"]: dict.fromkeys(_COLUMNS, "-") | row for row in known}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_channels(folder)
-        stand_ins = (_TESTS / file for file in ("on_processors.py", "probe.py"))
+        _save_images(folder / "images")
+        stand_ins = (_TESTS / file for file in ("on_processors.py", "reductions.py", "compiled.py", "probe.py"))
         (folder / "stand_in.py").write_text("".join(path.read_text("utf-8") for path in stand_ins))
         family = ""
         for case in chosen:
@@ -297,9 +322,13 @@ def main(patterns: list[str]) -> None:
                 traceback.print_exc()
                 row = dict.fromkeys(_COLUMNS, "-") | {"job": case.name, "starts": "NO", "note": f"{error!r}"[:300]}
             rows[case.name] = row
+            _write(rows)
             print(*("  " if _is_right(row) else "!!", *row.values()), sep=" | ", flush=True)
-    order = [case.name for case in cases()]
-    kept = sorted((row for row in rows.values() if row["job"] in order), key=lambda row: order.index(row["job"]))
+
+
+def _write(rows: dict[str, dict[str, str]]) -> None:
+    """Write the table and its page after every job: a run that ends early keeps its rows."""
+    kept = [rows[case.name] for case in cases() if case.name in rows]
     with _TABLE.open("w", newline="") as file:
         writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
         writer.writeheader()

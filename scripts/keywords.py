@@ -30,6 +30,7 @@ from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.calibration import Calibration
 from smp_advisor.workload.job import (
     AttentionKernel,
+    GradientReduction,
     Loss,
     OptimizerName,
     OptimizerStep,

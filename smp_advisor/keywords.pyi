@@ -9,6 +9,7 @@ from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.calibration import Calibration
 from smp_advisor.workload.job import (
     AttentionKernel,
+    GradientReduction,
     Loss,
     OptimizerName,
     OptimizerStep,
@@ -101,6 +102,7 @@ class AdviseSettings(PlanSettings, total=False):
     state_precision: StatePrecision
     loss: Loss
     unsharded_accumulation: bool
+    gradient_reduction: GradientReduction
     separate_embeddings: bool
     adapter: Adapter | None
     training: Training

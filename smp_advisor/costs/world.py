@@ -354,16 +354,17 @@ def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[st
 
 
 def _unsharded_gradient_bytes(local: LocalParameters, trained: Floats, layout: Layout) -> Floats:
-    """Gradients that stay unsharded while batches are accumulated, bytes.
+    """Gradients that stay unsharded while batches are accumulated, in the type of their reduction, bytes.
 
-    Source: PyTorch, ``FullyShardedDataParallel.no_sync``. A flat parameter that an adapter shares with frozen weights
-    has a gradient for all of them (Lightning-AI/litgpt issue 1417).
+    Source: PyTorch, ``FullyShardedDataParallel.no_sync``, ``FSDPParam.to_accumulated_grad_if_needed``.
+    A flat parameter that an adapter shares with frozen weights has a gradient for all of them (Lightning-AI/litgpt
+    issue 1417).
     """
     if not layout.state_bytes.accumulates_unsharded:
         return 0.0
     parameters = trained if layout.state_bytes.frozen_bytes is None else trained + local.total
     accumulating = (layout.shard_level >= 3) & (layout.microbatches > 1)
-    return where(accumulating, layout.state_bytes.compute_bytes * parameters, 0.0)
+    return where(accumulating, layout.state_bytes.reduced_bytes * parameters, 0.0)
 
 
 def paged_state_bytes(local: LocalParameters, layout: Layout, world: World) -> Floats:

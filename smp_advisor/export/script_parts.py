@@ -15,6 +15,7 @@ from smp_advisor.costs.wording import parameters_text
 from smp_advisor.errors import ExportError, PlanError
 from smp_advisor.export.template import Comment, comment, comment_lines, gathered, render, text_literal
 from smp_advisor.libraries.library import get_library
+from smp_advisor.libraries.state_bytes import reduces_in_fp32
 from smp_advisor.libraries.version import (
     image,
     newest_script_release,
@@ -39,7 +40,7 @@ DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.floa
 _TASKS = ("causal", "masked", "sequence_to_sequence", "text_classification", "image_classification")
 _OPTIONAL = (
     *("accumulates", "checks_launch", "half_inputs", "reads_text", "weighted", "norms", "full_batches"),
-    *("chats", "pairs", "encodes", "sharded", "tensorflow"),
+    *("chats", "pairs", "preferences", "encodes", "sharded", "tensorflow"),
 )
 """Parts that only some scripts have."""
 _LAUNCHERS = {"torchrun": "torchrun", "mpi": "MPI", "xla": "torch_xla"}
@@ -210,6 +211,12 @@ class Training:
         """Whether the sequence is longer than the position embeddings support."""
         return 0 < self.positions < self.sequence_length
 
+    @property
+    def reduced_dtype(self) -> str:
+        """Type in which gradients of sharded parameters are reduced, as the estimate counts."""
+        in_fp32 = reduces_in_fp32(replace(self.job, precision=self.plan.precision))
+        return DTYPES["fp32" if in_fp32 else self.plan.precision]
+
     def copies_fit(self, bytes_per_parameter: float) -> bool:
         """Whether the host memory is large enough for one copy of the model per GPU."""
         copies_bytes = self.model.parameter_count * bytes_per_parameter * self.cluster.gpus_per_node
@@ -315,7 +322,8 @@ class Training:
 def rows_file(training: Training) -> str:
     """``rows.py``: it reads rows, marks the tokens that have a loss, the same for every trainer, and reads ids."""
     pairs, plain = training.architecture.task == "sequence_to_sequence", training.trainer == "plain"
-    return gathered(render("rows.py.in", pairs=pairs, chats=not pairs, reads_ids=plain))
+    flags = {"pairs": pairs, "chats": not pairs, "reads_ids": plain, "preferences": training.objective == "dpo"}
+    return gathered(render("rows.py.in", **flags))
 
 
 def hardware(cluster: Cluster) -> str:

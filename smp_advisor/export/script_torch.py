@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
 
 _FP32_BYTES = 4
+COMPILED = "torch-compile"
+"""Kind of code with which the script compiles each block. With others, it is the code of transformers."""
 _IMPLEMENTED = {
     "loss": ("chunked",),
     "state_precision": ("16-bit",),
     "optimizer_step": ("loop", "foreach", "fused"),
     "unsharded_accumulation": (True,),
+    "gradient_reduction": ("fp32", "16-bit"),
 }
 """Values of the job's training settings that the script implements besides the defaults."""
 _STEP_OPTIONS = {"loop": "foreach=False", "foreach": "foreach=True", "fused": "fused=True"}
@@ -64,6 +67,9 @@ def require(training: Training) -> None:
     if training.library.smdistributed and release(plan.version)[:2] < _OWN_SAVER_SINCE:
         problem = f"The generated script saves checkpoints with {training.library.title} 2.5 or later"
         raise unscripted(f"{problem}, not {plan.version}", "choose a newer version")
+    if job.stack == COMPILED and (training.library.smdistributed or plan.activation_checkpointing == "operators"):
+        problem = "The generated script compiles blocks with FSDP or DDP, without the checkpointing of single operators"
+        raise unscripted(problem, "set stack='auto'")
     if plan.activation_checkpointing == "operators" and pytorch < _SELECTIVE_SINCE:
         raise ExportError(
             f"activation_checkpointing='operators' requires PyTorch 2.5, and the container has {framework}: set it to"
@@ -123,6 +129,8 @@ def write(training: Training) -> str:
         "reshard_after_forward": strategy in RESHARDING,
         "model_dtype": Comment(DTYPES["bf16" if plan.precision == "bf16" else "fp32"]),
         "fixed_settings": {name: str(plan.hyperparameters[name]) for name in fixed_settings(plan)},
+        "gathered_dtype": Comment("None" if pure or plan.precision == "fp32" else DTYPES[plan.precision]),
+        "reduced_dtype": Comment(training.reduced_dtype),
         "share": Comment("* weights[part]" if weighted else "/ len(parts)"),
         "built_dtype": Comment(DTYPES[plan.precision if pure else "fp32"]),
         "backward": Comment("state.scaler.scale(loss).backward()" if plan.precision == "fp16" else "loss.backward()"),
@@ -147,8 +155,9 @@ def write(training: Training) -> str:
         "has_experts": any(matmul.experts > 1 for group in training.model.groups for matmul in group.block.matmuls),
         "hybrid": "hybrid" in strategy,
         "saves_in_thread": in_thread,
+        "compiles": training.job.stack == COMPILED,
         "autocast": autocast,
-        "casts": not pure and plan.precision != "fp32",
+        "casts": plan.precision != "fp32" and not (pure and training.reduced_dtype != DTYPES["fp32"]),
         "builds_half": pure,
         "loads_first": building == "library" or _transforms(training),
         "chunked_loss": chunked,

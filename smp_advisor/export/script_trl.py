@@ -9,7 +9,7 @@ import yaml
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of, rows_file
-from smp_advisor.export.script_torch import fixed_settings
+from smp_advisor.export.script_torch import COMPILED, fixed_settings
 from smp_advisor.export.template import Comment, render
 from smp_advisor.libraries.sharding import accelerate_settings
 
@@ -21,6 +21,7 @@ _IMPLEMENTED = {
     "state_precision": ("16-bit",),
     "optimizer_step": ("fused",),
     "unsharded_accumulation": (True,),
+    "gradient_reduction": ("fp32", "16-bit"),
 }
 """Values of the job's training settings besides the defaults that TRL's trainers have as well."""
 _NAMES = {
@@ -99,6 +100,8 @@ def _objection(training: Training) -> str:
         return f"it trains language models, not {training.architecture.title}"
     if not packages_of("trl", training.container.framework_version):
         return f"its transformers require PyTorch 2.11 or later, not {training.container.framework_version}"
+    if job.stack == COMPILED:
+        return "it compiles no single blocks"
     if job.optimizer != "adam" or setting:
         return f"it trains with Adam, without {setting or job.optimizer}"
     # accelerate 1.15 resumes no scaled gradients of FSDP 2. TRL 1.16 trains adapters of a quantized base in bf16.
@@ -245,6 +248,9 @@ def write(training: Training) -> str:
         "kind": Comment(training.objective.upper()),
         "settings": content,
         "sharded": sharded,
+        "reduced_dtype": Comment(training.reduced_dtype),
+        "gathered_dtype": Comment(DTYPES["bf16"] if content["settings"]["bf16"] else "None"),
+        "casts": sharded and training.plan.precision != "fp32",
         "hybrid": "groups" in content,
         "preferences": preferences,
         "chats": not preferences,

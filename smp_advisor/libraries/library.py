@@ -56,7 +56,11 @@ class ControlCodec:
 
 REPLICATED_SETTINGS = frozenset({"loss", "state_precision", "optimizer_step", "paged_optimizer"})
 """Training settings of PyTorch code with a replica on each GPU."""
-SHARDED_SETTINGS = REPLICATED_SETTINGS | {"unsharded_accumulation", "separate_embeddings"}
+SHARDED_SETTINGS = REPLICATED_SETTINGS | {
+    "unsharded_accumulation",
+    "separate_embeddings",
+    "gradient_reduction",
+}
 """Those of PyTorch code that shards parameters."""
 
 

@@ -66,7 +66,7 @@ class StateBytes:
     bucket_elements: float = 0.0
     """Elements of the buffers for reduced gradients and gathered parameters, if they are large."""
     accumulates_unsharded: bool = False
-    """Whether gradients of sharded parameters stay unsharded, in the compute type, while batches are accumulated."""
+    """Whether gradients of sharded parameters are accumulated unsharded, in the type of their reduction."""
     paged_moment_bytes: float = 0.0
     """Optimizer state in pageable host memory, not part of `moment_bytes`."""
     fp32_inputs: bool = False
@@ -111,6 +111,15 @@ def loss_in_parts(job: Job) -> bool:
     """
     tunes = job.adapter is not None or job.training == "fine-tuning"
     return tunes and job.loss == "plain" and job.stack == "auto"
+
+
+def reduces_in_fp32(job: Job) -> bool:
+    """Return whether gradients of sharded parameters are reduced in fp32: by the job, or by the exported script.
+
+    torchtitan allows nothing else (``mixed_precision_reduce``).
+    """
+    usual = job.stack == "auto" and job.state_precision == "mixed"
+    return job.precision == "fp32" or job.gradient_reduction == "fp32" or (job.gradient_reduction == "auto" and usual)
 
 
 _LOSS_ELEMENTS = {"chunked": 1.0, "fused": 2.0}
@@ -169,7 +178,7 @@ def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
             copy_bytes=0,
             late_copy_bytes=0,
             cast_bytes=0,
-            reduced_bytes=2,
+            reduced_bytes=4 if reduces_in_fp32(job) else 2,
             gradients_persist=False,
             step_bytes=state.step_bytes / 2,
             logit_bytes=min(state.logit_bytes, CAST_LOGIT_BYTES),  # without autocast's own copies
@@ -251,7 +260,7 @@ def fully_sharded(job: Job) -> StateBytes:
         gradient_bytes=4,
         moment_bytes=job.moment_bytes,
         copy_bytes=0,
-        reduced_bytes=2 if half else 4,
+        reduced_bytes=4 if reduces_in_fp32(job) else 2,
     )
 
 

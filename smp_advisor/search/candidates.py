@@ -17,6 +17,7 @@ from smp_advisor.costs.wording import percent, plural
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries.layout import of_own_code
 from smp_advisor.libraries.library import get_library, plan_fields
+from smp_advisor.libraries.state_bytes import reduces_in_fp32
 from smp_advisor.libraries.validation import undocumented_settings, unscripted_adapter
 from smp_advisor.libraries.version import (
     default_version,
@@ -161,6 +162,8 @@ def _levers(model: Model, cluster: Cluster, job: Job, library: str, user_setting
         levers["loss"] = "chunked"
     if job.optimizer_step == "auto" and not get_library(library).divides_model and job.adapter is None:
         levers["optimizer_step"] = "fused"  # replicas update with foreach, which copies
+    if job.gradient_reduction == "auto" and reduces_in_fp32(job) and get_library(library).divides_model:
+        levers["gradient_reduction"] = "16-bit"
     return {
         name: value
         for name, value in levers.items()
@@ -180,8 +183,8 @@ def free_search(
     """The search of a cluster, with those free settings of the job that make a model fit or train faster."""
     result, library = search(model, cluster, job, objective=objective, **terms), terms["library"]
     for name, value in _levers(model, cluster, job, library, user_settings).items():
-        if name == "optimizer_step" and len(result.ranked):
-            continue  # it saves memory, and no speed that the cost model resolves
+        if name != "loss" and len(result.ranked):
+            continue  # a step saves no speed that the cost model resolves, and sums in 16 bits are the last resort
         changed, pins = replace(job, **{name: value}), dict(terms["pins"] or {})
         own = {degree: 1 for degree in _REPLACED_LAYERS if degree in plan_fields(library)}
         for narrowed in [{**own, **pins}, pins] if name == "loss" and own and not len(result.ranked) else [own | pins]:

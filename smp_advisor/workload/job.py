@@ -143,6 +143,7 @@ StatePrecision = Literal["mixed", "16-bit"]
 Training = Literal["auto", "pretraining", "fine-tuning"]
 AttentionKernel = Literal["auto", "flash-1", "flash-2", "flash-3", "cudnn", "memory-efficient"]
 OptimizerStep = Literal["auto", "loop", "foreach", "fused", "backward"]
+GradientReduction = Literal["auto", "fp32", "16-bit"]
 
 DEFAULT_SEQUENCE_LENGTH = 2048
 MAX_TOKENS_PER_STEP = 2**22
@@ -192,7 +193,10 @@ class Job:
     ``chunked`` over parts of the tokens (2), ``fused`` into one kernel (4)."""
     unsharded_accumulation: bool = False
     """Whether gradients of sharded parameters stay unsharded until the last accumulated batch (``no_sync``), in the
-    compute type: 2 more bytes per parameter in half precision."""
+    type of their reduction: 2 or 4 more bytes per parameter in half precision."""
+    gradient_reduction: GradientReduction = "auto"
+    """Type in which gradients of sharded parameters are summed over GPUs. ``auto`` is ``fp32`` in the exported script
+    with mixed-precision states, and ``16-bit`` in other code."""
     separate_embeddings: bool = False
     """Whether embedding and output layer are sharded as units of their own instead of in FSDP's root, whose parameters
     stay gathered from the forward to the backward pass."""

@@ -1,4 +1,4 @@
-"""Stand-in that each process of a job runs first: notes what the model is at its first update."""
+"""Stand-in that each process of a job runs after `reductions.py`: notes what the model is at its first update."""
 
 import gc
 import json
@@ -18,7 +18,7 @@ def note(optimizer, arguments, keywords):
         return
     seen.append(True)
     updated = {id(value) for group in optimizer.param_groups for value in group["params"]}
-    modules = [part for part in gc.get_objects() if isinstance(part, torch.nn.Module)]
+    modules = [part for part in gc.get_objects() if issubclass(type(part), torch.nn.Module)]
     models = [part for part in modules if any(id(value) in updated for value in part.parameters())]
     model = max(models, key=lambda part: sum(1 for _ in part.modules()))
     bytes_of = Counter()
@@ -38,6 +38,10 @@ def note(optimizer, arguments, keywords):
         "trained": sum(value.numel() for value in model.parameters() if value.requires_grad),
         "bytes": dict(sorted(bytes_of.items())),
         "adapters": len(adapters),
+        # DDP reduces gradients as they are.
+        "reduces": sorted(
+            globals()["reduced"] or {str(value.grad.dtype) for value in model.parameters() if value.grad is not None}
+        ),
     }
     Path(os.environ["PROBE"], f"rank-{os.environ['RANK']}.json").write_text(json.dumps(content))
 

@@ -11,6 +11,7 @@ import re
 import sys
 import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,6 +31,7 @@ from tests.export.examples import P4D, TASKS
 def namespace():
     """Names of the order of a script, with stand-ins for batches."""
     names = {"to_batch": lambda rows, _: rows, "np": np, "math": math, "functools": functools}
+    names["ThreadPoolExecutor"] = ThreadPoolExecutor
     exec(render("data/batches.py.in", chats=False, full_batches=False), names)
     return SimpleNamespace(**names)
 
@@ -226,10 +228,10 @@ def rendered(messages, template, prompt=False):
     return texts[0], places[0] if marks else []
 
 
-def reader():
-    """Names of the files that read rows: those next to a script."""
+def reader(*, preferences=False):
+    """Names of the file next to a script that reads rows."""
     names = {"__name__": "rows"}
-    exec(render("rows.py.in", chats=True, pairs=False, reads_ids=False), names)
+    exec(render("rows.py.in", chats=True, pairs=False, reads_ids=False, preferences=preferences), names)
     return SimpleNamespace(**names)
 
 
@@ -293,6 +295,15 @@ def test_a_completion_and_one_end_token_are_trained_with_six_kinds_of_tokenizer(
             text = re.sub("[Ġ▁ ]", "", tokenizer.decode(trained, skip_special_tokens=True))
             assert text == row.get("completion", row.get("text")).replace(" ", ""), name
             assert encoded["targets"] >= 2, name
+        pair = {"prompt": "The sentiment is ", "chosen": "positive", "rejected": "one two"}
+        encoded = reader(preferences=True).encode_pair(pair, 0, 64, tokenizer=tokenizer, column="text", template=None)
+        for side in ("chosen", "rejected"):
+            tokens = encoded["prompt_ids"] + encoded[f"{side}_ids"]
+            assert tokens.count(tokenizer.eos_token_id) == 1, name
+            assert re.sub("[Ġ▁ ]", "", tokenizer.decode(encoded[f"{side}_ids"], skip_special_tokens=True)) in (
+                pair[side].replace(" ", ""),
+                "is" + pair[side].replace(" ", ""),
+            ), name  # a token may join the end of the prompt
     files = [companions(parts) for parts in two_trainers()]
     assert files[1]["rows.py"].startswith(files[0]["rows.py"]), "the plain script reads token ids, too"
 

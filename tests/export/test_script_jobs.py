@@ -22,6 +22,7 @@ import pytest
 from smp_advisor.cluster import Cluster
 from smp_advisor.export.script import companions, writable, written
 from smp_advisor.libraries import Plan
+from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, TASKS
 from tests.export.gloo_jobs import QUICK, losses_of, run_jobs, spec
@@ -30,7 +31,11 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 TWO_NODES = Cluster(P4D, 2)
 LENGTH, BATCH = 16, 4
-STAND_IN = str(Path(__file__).parent / "fakes_smp_v2" / "stand_in.py")
+STAND_INS = {
+    "smp-v2": Path(__file__).parent / "fakes_smp_v2" / "stand_in.py",
+    "ddp": Path(__file__).with_name("compiled.py"),
+    "fsdp": Path(__file__).with_name("reductions.py"),
+}
 STEPS = QUICK["max_steps"]
 NO_DROPOUT = {
     **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop", "dropout_rate"), 0.0),
@@ -56,12 +61,21 @@ class Resumed:
 
 
 CASES = {
-    "DDP": Resumed("gpt2 classifier", {"library": "ddp", "activation_checkpointing": "each"}),
+    "DDP": Resumed(
+        "gpt2 classifier", {"library": "ddp", "activation_checkpointing": "each"}, {"stack": "torch-compile"}
+    ),
     # Which tokens are masked depends on the batch of a process.
     "DDP, masked": Resumed("bert", {"library": "ddp"}, tolerance=0.1),
-    "FSDP2, encoder": Resumed("t5", {"library": "fsdp", "activation_checkpointing": "each"}),
+    "FSDP2, encoder": Resumed(
+        "t5",
+        {"library": "fsdp", "precision": "bf16", "activation_checkpointing": "each"},
+        {"gradient_reduction": "16-bit"},
+        tolerance=0.05,
+    ),
     # The experts of a layer are one weight, whose first dimension does not divide by two processes.
-    "FSDP2": Resumed("mixtral", {"library": "fsdp"}, sizes={"num_local_experts": 3}),
+    "FSDP2": Resumed(
+        "mixtral", {"library": "fsdp", "precision": "bf16"}, sizes={"num_local_experts": 3}, tolerance=0.05
+    ),
     "FSDP2, hybrid": Resumed(
         "gpt2",
         {"library": "fsdp", "version": "2.6.0", "sharding_strategy": "_hybrid_shard_zero2"},
@@ -156,7 +170,7 @@ def make_specs(folder):
                 place,
                 options | {"gradient_accumulation_steps": 2 // processes},
                 processes=processes,
-                stand_in=STAND_IN if plan.library == "smp-v2" else None,
+                stand_in=STAND_INS.get(plan.library),
                 channels={"train": {"vit": images, "gpt2 classifier": labelled}.get(case.task, data)},
                 environment={"SM_HP_MP_PARAMETERS": json.dumps(plan.parameters)},
             )
@@ -215,6 +229,24 @@ def test_the_model_that_a_job_leaves_is_loaded_and_continued(jobs, name):
     assert losses[2] < losses[0]
     answers = CASES[name].task not in ("bert", "vit", "gpt2 classifier")
     assert later["losses"]["generated"] == (4 if answers else None)
+
+
+def test_blocks_are_compiled(jobs):
+    blocks = json.loads(TASKS["gpt2 classifier"].config_json)["n_layer"]
+    assert jobs["DDP"]["printed"].count("compiled GPT2Block") == blocks * 2
+    assert "compiled" not in jobs["DDP, masked"]["printed"]
+
+
+def test_gradients_are_reduced_in_the_type_that_the_estimate_counts(jobs):
+    types = {name: set(re.findall(r"^reduces torch\.(\w+)$", jobs[name]["printed"], re.MULTILINE)) for name in CASES}
+    reduced = {name: {"float32"} for name, case in CASES.items() if case.plan["library"] == "fsdp"}
+    for name in ("FSDP2, encoder", "FSDP2, built once, 16-bit states"):
+        reduced[name] = {"bfloat16"}
+    assert {name: found for name, found in types.items() if found} == reduced
+    for name, (kind,) in reduced.items():
+        _, plan = files_of(CASES[name])
+        job = Job(sequence_length=LENGTH, precision=plan.precision, **CASES[name].job)
+        assert layout_of_plan(plan, job, TWO_NODES).state_bytes.reduced_bytes == {"float32": 4, "bfloat16": 2}[kind]
 
 
 def test_experts_that_are_one_weight_are_divided_evenly():

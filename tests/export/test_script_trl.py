@@ -52,7 +52,7 @@ TEMPLATE = (
     "{{ message['content'] }} </s> {% endgeneration %}{% else %}{{ message['content'] }} </s> {% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<assistant> {% endif %}"
 )
-SHARDED = Path(__file__).with_name("on_processors.py").read_text("utf-8")
+SHARDED = "".join(Path(__file__).with_name(name).read_text("utf-8") for name in ("on_processors.py", "reductions.py"))
 KILLED = """
 import os
 from transformers import TrainerState
@@ -227,6 +227,8 @@ class TestJobs:
         assert (folder / name / "merged" / "model.safetensors").exists() is (
             name in ("adapter", "sharded quantized adapter")
         )
+        assert ("reduces torch.float32\n" in jobs[name]["printed"]) is name.startswith("sharded")
+        assert "reduces torch.bfloat16\n" not in jobs[name]["printed"]
         if name == "adapter in fp16":
             # As the estimate counts them. accelerate scales gradients on GPUs only, and a stand-in here.
             assert "scale 65536.0, [(torch.float16, False), (torch.float32, True)]" in jobs[name]["printed"]
