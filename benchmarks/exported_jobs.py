@@ -68,8 +68,8 @@ are right: llama tied and gemma2 DPO with FSDP, LoRA of qwen3_moe, QLoRA of gpt_
   3 and 4 are the same after a start from step 2;
 - trained, bytes, adapters, reduces: parameters trained, with those that the model itself freezes (biases of ERNIE's
   routers); bytes of the frozen parameters under an adapter (with the scales of a quantized base), or of all; modules
-  with an adapter; type of the reduced gradients (`-`: a row of an earlier run, whose loss counted as falling where any step
-  was below the first). One value: the estimate has the same. Two: the job's, and the estimate's in parentheses;
+  with an adapter; type of the reduced gradients (`-`: a row of an earlier run, whose loss counted as falling where any
+  step was below the first). One value: the estimate has the same. Two: the job's, and the estimate's in parentheses;
 - loads: no key is missing, it generates with its cache, and the tokenizer is the same.
 
 {right} of {total} rows are as they should be; {refused} jobs are refused before they are exported, with a sentence.
