@@ -216,8 +216,8 @@ class Advisor(anywidget.AnyWidget):
             self.send({"kind": "failed", "id": "", "text": "The page sent a request without settings: reload it."})
             return False
         identity = str(request.get("id", ""))
-        view, _, number = identity.rpartition(":")
-        order = digits_as_number(number) if number.isdecimal() else 0
+        view, _, digits = identity.rpartition(":")
+        order = number if isinstance(number := digits_as_number(digits), int) else 0
         if order and order <= self._served.get(view, 0):
             # A move arrives both as a message and as a trait, and traits wait for one another. This one or a newer one,
             # which it must not undo, may already be applied.
