@@ -96,7 +96,7 @@ def signatures(wheel: Path, package: str) -> dict[str, Signature]:
     public = "\n".join(text for name, text in texts.items() if name.endswith("__init__.py"))
     for text in texts.values():
         if any(re.search(rf"(?:class|def) (?:{name}\b|_?\w*Config\b)", text) for name in wanted):
-            for node in ast.parse(text).body:
+            for node in _top_level(ast.parse(text).body):
                 if isinstance(node, ast.ClassDef | ast.FunctionDef) and not _is_overload(node):
                     classes.setdefault(node.name, node)
     found = {}
@@ -104,6 +104,14 @@ def signatures(wheel: Path, package: str) -> dict[str, Signature]:
         if re.search(rf"\b{name}\b", public):
             found[name] = _signature(classes, name)
     return found
+
+
+def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements of a module, also those under a condition: what needs a build with torch.distributed."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.If | ast.Try):
+            yield from _top_level([*node.body, *node.orelse])
 
 
 def _is_overload(node: ast.ClassDef | ast.FunctionDef) -> bool:

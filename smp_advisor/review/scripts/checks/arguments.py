@@ -321,6 +321,10 @@ def _meets(call: Call, need: dict[str, Any]) -> bool:
     values = [constant(option) for option in options(value)]
     if "is" in need:
         return values == [need["is"]]
+    if "no_multiple_of" in need:
+        other_number = constant(call.argument(need["no_multiple_of"]))
+        numbers = [*values, other_number]
+        return all(isinstance(number, int) and number > 0 for number in numbers) and values[0] % other_number != 0
     if "above" in need:
         return all(isinstance(number, (int, float)) and number > need["above"] for number in values)
     if "has" in need:

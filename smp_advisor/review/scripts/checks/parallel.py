@@ -177,6 +177,22 @@ def _one_part_per_group(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node)
 
 
+_SEEDED = ("generator", "seed", "random_state", "rng")
+
+
+@check("DDP623")
+def _divided_alike(context: Context) -> Iterator[Hit]:
+    """Rows that every rank sorts into training and validation by its own random numbers."""
+    seeds = any(call.reached and call.called in _SEEDS for call in context.trace.calls)
+    together = bool(parallel_wraps(context) or reached_accelerators(context))
+    for call in context.trace.calls if together and not seeds else ():
+        divides = call.name == "torch.utils.data.random_split" or call.called == "train_test_split"
+        unseeded = not any(call.gives(name) for name in _SEEDED) and len(call.arguments) < 3
+        if divides and call.reached and unseeded and constant(call.argument("shuffle")) is not False:
+            yield Hit(call.module, call.node, {"call": call.called})
+
+
+_SEEDS = {name.rpartition(".")[2] for name in (*known_names("seeds"), "seed_everything", "set_seed", "seed_all")}
 _SETS_DEVICE = known_names("device_setters")
 
 
