@@ -210,6 +210,6 @@ def _carrying(advice: Advice, run: Run, options: dict[str, Any]) -> dict[str, An
 
 def _script_warnings(script: str, plan: Plan, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the check of a script of the user, which jobs with a generated script do not import."""
-    from smp_advisor.review.scripts.check import warnings_of_script
+    from smp_advisor.review.scripts.changes import warnings_of_script
 
     return warnings_of_script(script, plan, hyperparameters)

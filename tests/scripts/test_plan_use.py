@@ -5,7 +5,8 @@ import ast
 import pytest
 
 from smp_advisor import Plan, advise
-from smp_advisor.review.scripts.check import check_script, warnings_of_script
+from smp_advisor.review.scripts.changes import warnings_of_script
+from smp_advisor.review.scripts.check import check_script
 
 PLAN = Plan(library="fsdp", batch_size=2, gradient_accumulation_steps=4)
 LOOP = """
@@ -39,8 +40,13 @@ def test_a_plain_script_does_not_use_the_plan(warned):
     text = warned(f"import torch\n{LOOP}")
     assert "train.py, line 1 (SMP001): The job is planned for FSDP" in text
     assert "train.py reads no arguments: --batch_size, --precision, --max_steps" in text
-    assert "The plan computes in bf16, and the script in the precision of its parameters" in text
-    assert "4 times before each optimizer step" in text
+    assert ": In its place, with the update below: the plan accumulates 4 batches." in text
+    sharded = LOOP.replace(
+        "optimizer = ", "from torch.distributed.fsdp import fully_shard\nfully_shard(model)\noptimizer = "
+    )
+    assert "Where the model is sharded: the plan computes in bf16." in warned(f"import torch\n{sharded}")
+    half = sharded.replace("fully_shard(model)", "fully_shard(model, mp_policy=MixedPrecisionPolicy())")
+    assert "the plan computes" not in warned(f"import torch\n{half}")
 
 
 def test_arguments_are_rejected_or_ignored_as_argparse_does(warned):
@@ -50,10 +56,9 @@ def test_arguments_are_rejected_or_ignored_as_argparse_does(warned):
     assert "not determined which arguments" in warned(f"{unknown}parser.parse_args()\n{LOOP}")
 
 
-def test_settings_that_a_framework_may_decide_are_listed_as_not_checked(warned):
-    text = warned(f"import torch\nfrom accelerate import Accelerator\n{LOOP}")
-    assert "The precision and the checkpointing of train.py were not checked" in text
-    assert "were not checked" not in warned(f"import torch\n{LOOP}")
+def test_settings_of_a_framework_are_its_arguments(warned):
+    text = warned(f"import torch\nfrom accelerate import Accelerator\naccelerator = Accelerator()\n{LOOP}")
+    assert "line 3: Arguments of Accelerator() that the plan has and the script does not." in text
 
 
 def test_a_script_that_was_not_read_is_not_called_checked(warned, tmp_path):

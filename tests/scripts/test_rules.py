@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 BASES = data_file("review.findings", "bases")
 DDP, TRAINER, ACCELERATE = BASES["ddp"], BASES["trainer"], BASES["accelerate"]
 WHOLE = (
-    *("", ".map(f)", ".with_format('torch')", ".shuffle(seed=1).select(range(10))", ".train_test_split(0.1, seed=0)['train']"),
+    *(
+        "",
+        ".map(f)",
+        ".with_format('torch')",
+        ".shuffle(seed=1).select(range(10))",
+        ".train_test_split(0.1, seed=0)['train']",
+    ),
     *(".map(f, batched=True).filter(g).rename_column('a', 'b')", ".remove_columns(['a'])"),
 )
 LOADER = "loader = DataLoader(dataset, batch_size=4, sampler=sampler)\n"

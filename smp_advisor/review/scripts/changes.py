@@ -6,6 +6,7 @@ Derived from the reading that the checks use. Nothing is rewritten: a person mak
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 from smp_advisor.arguments.signatures import checked
 from smp_advisor.core.files import table
+from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library
 from smp_advisor.review.reading.source import read
 from smp_advisor.review.reading.values import Instance, Result, is_none
 from smp_advisor.review.scripts.check import report_of
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
+from smp_advisor.review.scripts.checks.outputs import flags_of
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, reached_accelerators
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import FSDP
@@ -26,7 +29,7 @@ from smp_advisor.review.scripts.queries import is_optimizer, known_names, origin
 from smp_advisor.review.scripts.settings import from_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.review.reading.module import Module
@@ -111,7 +114,10 @@ def script_changes(script: str | Path, plan: Plan) -> ScriptChanges:
     >>> [change.line for change in changes][:2]
     [1, 3]
     """
-    context = follow(read(script), from_plan(plan, None))
+    return _changes_of(follow(read(script), from_plan(plan, None)), plan)
+
+
+def _changes_of(context: Context, plan: Plan) -> ScriptChanges:
     entries: list[tuple[str, int, str, str]] = []
     open_: list[str] = [f"line {note.line}: {note.what}" for note in context.unresolved]
     if context.trainer:
@@ -263,6 +269,8 @@ class _Loop:
             "loader": any(self._divides(loader) for loader in self.loaders),
             "moved": ".cuda(" in self.texts or ".to(" in self.texts,
             "autocast": "autocast" in self.texts or "MixedPrecision" in self.texts,
+            "recomputes": any(word in self.texts for word in _RECOMPUTES),
+            "accumulating": "gradient_accumulation_steps" in self.texts or re.search(rf"%\s*{steps}\b", self.texts),
             "resumes": "load_state_dict" in self.texts,
             "entry": "_mp_fn" in self.texts,
             "stepped": any(function.step is not None for function in trace.functions),
@@ -349,6 +357,10 @@ class _Loop:
 
 
 _HALF = {"bf16": "bfloat16", "fp16": "float16"}
+_RECOMPUTES = (
+    *("checkpoint_wrapper", "utils.checkpoint", "utils import checkpoint"),
+    *("gradient_checkpointing", "activation_checkpointing_enable", "apply_activation_checkpointing"),
+)
 
 
 def _line(call: Call, *, last: bool = False) -> tuple[Module, int]:
@@ -359,3 +371,60 @@ def _line(call: Call, *, last: bool = False) -> tuple[Module, int]:
 def _guarded(call: Call) -> bool:
     tests = [ast.unparse(guard.test) for guard in call.guards]
     return any("rank" in test or "main" in test for test in tests)
+
+
+_MOST_FINDINGS = 5
+"""Findings in a cell; the check shows all of them."""
+_OTHER_ARGUMENTS = re.compile(
+    r"\bsys\.argv\b|\bSM_HP|\bhyperparameters\.json\b|ArgumentParser|\bargs\b"
+    r"|\b(?:absl|click|docopt|draccus|fire|hydra|jsonargparse|simple_parsing|tyro|typer|LightningCLI)\b"
+)
+"""Text of a script that may read arguments in another way than argparse's."""
+
+
+def warnings_of_script(script: str, plan: Plan, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Differences between a script and its plan, one or two sentences each. The script is read, never run.
+
+    A file that is not on this machine is reported as not checked.
+    """
+    path = Path(script)
+    command = f"smp_advisor.check_script({str(path)!r}, advice.plan)"
+    try:
+        if not path.is_file():
+            return (f"{path.name} was not checked: it is not on this machine. {command} checks it.",)
+        context = follow(read(path), from_plan(plan, None, hyperparameters))
+        errors = report_of(context).of("error")
+    except (AdvisorError, OSError, ValueError) as error:
+        return (f"{path.name} was not checked: {str(error).rstrip('.')}. {command} checks it.",)
+    lines = [f"{path.name}, line {error.line} ({error.id}): {error.message}" for error in errors[:_MOST_FINDINGS]]
+    if errors[_MOST_FINDINGS:]:
+        lines.append(f"{path.name} has {len(errors) - _MOST_FINDINGS} more errors: {command} lists them.")
+    code = "\n".join(module.source.text for module in context.trace.modules)
+    own = [change for change in _changes_of(context, plan) if "the plan" in change.reason]
+    lines += [f"{change.file}, line {change.line}: {change.reason}" for change in own[:_MOST_FINDINGS]]
+    sentences = [*lines, *_unread_arguments(context, code, path.name, hyperparameters)]
+    if context.unresolved:
+        count = len(context.unresolved)
+        places = "1 place" if count == 1 else f"{count} places"
+        sentences.append(f"The check of {path.name} could not follow {places}: {command} lists them.")
+    return tuple(sentences)
+
+
+def _unread_arguments(context: Context, code: str, name: str, hyperparameters: Mapping[str, Any]) -> Iterator[str]:
+    """Arguments of the job that the script rejects or ignores."""
+    if not hyperparameters:
+        return
+    unknown = f"It was not determined which arguments {name} reads; the job passes {_listed(hyperparameters)}."
+    parses = context.trace.methods("parse_args", "parse_known_args")
+    if not parses:
+        if _OTHER_ARGUMENTS.search(code) is None and not context.unresolved:
+            yield f"{name} reads no arguments: {_listed(hyperparameters)} of the job have no effect."
+        else:
+            yield unknown
+        return
+    if flags_of(context, parses) is None:  # else SMP004 names the options that the script does not receive
+        yield unknown
+
+
+def _listed(names: Mapping[str, Any] | list[str]) -> str:
+    return ", ".join(f"--{name}" for name in names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.arguments.signatures import checked
 from smp_advisor.core.words import listed
-from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.library import get_library
 from smp_advisor.review.findings.catalog import catalog
 from smp_advisor.review.findings.finding import Fix, Replacement
 from smp_advisor.review.findings.report import Coverage, Part, Report
@@ -21,13 +18,12 @@ from smp_advisor.review.reading.outside import LIBRARIES
 from smp_advisor.review.reading.source import cell_changes, read
 from smp_advisor.review.scripts.checks import judge
 from smp_advisor.review.scripts.checks.arguments import released_calls
-from smp_advisor.review.scripts.checks.outputs import flags_of
 from smp_advisor.review.scripts.checks.parallel import ACCELERATORS, REPLICATING
 from smp_advisor.review.scripts.checks.sharding import FSDP
 from smp_advisor.review.scripts.conditions import BACK_ENDS
 from smp_advisor.review.scripts.following import follow
 from smp_advisor.review.scripts.queries import is_optimizer, is_plain_model, known_names, makers, origins
-from smp_advisor.review.scripts.settings import from_plan, missing_batch, missing_checkpointing, missing_precision
+from smp_advisor.review.scripts.settings import from_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -254,78 +250,3 @@ def _why_not(hit: Hit, changes: list[Edit | None]) -> str:
     if hit.module.source.cells and cell_changes(hit.module.source, edits) is None:
         return "the line is IPython syntax"
     return "the change would not result in valid Python"
-
-
-_MOST_FINDINGS = 5
-"""Findings in a cell; the check shows all of them."""
-_OTHER_ARGUMENTS = re.compile(
-    r"\bsys\.argv\b|\bSM_HP|\bhyperparameters\.json\b|ArgumentParser|\bargs\b"
-    r"|\b(?:absl|click|docopt|draccus|fire|hydra|jsonargparse|simple_parsing|tyro|typer|LightningCLI)\b"
-)
-"""Text of a script that may read arguments in another way than argparse's."""
-_FRAMEWORKS = re.compile(r"\b(?:accelerate|lightning|pytorch_lightning|deepspeed|Trainer|TrainingArguments)\b")
-"""Text of a script whose precision and checkpointing may be settings of a framework."""
-
-
-def warnings_of_script(script: str, plan: Plan, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Differences between a script and its plan, one or two sentences each. The script is read, never run.
-
-    A file that is not on this machine is reported as not checked.
-    """
-    path = Path(script)
-    command = f"smp_advisor.check_script({str(path)!r}, advice.plan)"
-    try:
-        if not path.is_file():
-            return (f"{path.name} was not checked: it is not on this machine. {command} checks it.",)
-        context = follow(read(path), from_plan(plan, None, hyperparameters))
-        errors = report_of(context).of("error")
-    except (AdvisorError, OSError, ValueError) as error:
-        return (f"{path.name} was not checked: {str(error).rstrip('.')}. {command} checks it.",)
-    lines = [f"{path.name}, line {error.line} ({error.id}): {error.message}" for error in errors[:_MOST_FINDINGS]]
-    if errors[_MOST_FINDINGS:]:
-        lines.append(f"{path.name} has {len(errors) - _MOST_FINDINGS} more errors: {command} lists them.")
-    code = "\n".join(module.source.text for module in context.trace.modules)
-    sentences = [
-        *lines,
-        *_unread_arguments(context, code, path.name, hyperparameters),
-        *_missing_settings(code, path.name, plan),
-    ]
-    if context.unresolved:
-        count = len(context.unresolved)
-        places = "1 place" if count == 1 else f"{count} places"
-        sentences.append(f"The check of {path.name} could not follow {places}: {command} lists them.")
-    return tuple(sentences)
-
-
-def _missing_settings(code: str, name: str, plan: Plan) -> Iterator[str]:
-    """Settings of the plan that scripts without a framework must have in their text."""
-    record = get_library(plan.library)
-    if record.smdistributed or record.compiles:
-        return  # SMP libraries apply the parameters of the job; a framework has settings of its own
-    yield from missing_batch(code, plan)
-    if _FRAMEWORKS.search(code) is None:
-        kind = "fsdp2" if record.divides_model and "fully_shard" in code else plan.library
-        yield from missing_precision(code, plan, kind)
-        yield from missing_checkpointing(code, plan, kind)
-    else:
-        yield f"The precision and the checkpointing of {name} were not checked: a framework may set them."
-
-
-def _unread_arguments(context: Context, code: str, name: str, hyperparameters: Mapping[str, Any]) -> Iterator[str]:
-    """Arguments of the job that the script rejects or ignores."""
-    if not hyperparameters:
-        return
-    unknown = f"It was not determined which arguments {name} reads; the job passes {_listed(hyperparameters)}."
-    parses = context.trace.methods("parse_args", "parse_known_args")
-    if not parses:
-        if _OTHER_ARGUMENTS.search(code) is None and not context.unresolved:
-            yield f"{name} reads no arguments: {_listed(hyperparameters)} of the job have no effect."
-        else:
-            yield unknown
-        return
-    if flags_of(context, parses) is None:  # else SMP004 names the options that the script does not receive
-        yield unknown
-
-
-def _listed(names: Mapping[str, Any] | list[str]) -> str:
-    return ", ".join(f"--{name}" for name in names)
