@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cells import configurations_of_cell, read_cell
-from smp_advisor.estimators.configuration import count
+from smp_advisor.estimators.configuration import (
+    configuration_of_accelerate,
+    configuration_of_deepspeed,
+    count,
+    looks_like_accelerate,
+    looks_like_deepspeed,
+)
 from smp_advisor.estimators.documents import Siblings, yaml_table
 from smp_advisor.estimators.manifests import configuration_of_manifest, looks_like_manifest
 from smp_advisor.estimators.readback import read_back
 from smp_advisor.estimators.recipes import configuration_of_recipe
-from smp_advisor.estimators.strategies import (
-    configuration_of_accelerate,
-    configuration_of_deepspeed,
-    looks_like_accelerate,
-    looks_like_deepspeed,
-)
 from smp_advisor.estimators.torch_jobs import read_job
 from smp_advisor.libraries.library import get_library
 from smp_advisor.review.reading.values import Mapping

@@ -15,7 +15,9 @@ from smp_advisor.estimators.configuration import (
     inner_table,
     plain_of,
 )
-from smp_advisor.estimators.configuration import count as count_of
+from smp_advisor.estimators.configuration import (
+    count as count_of,
+)
 from smp_advisor.estimators.documents import around_the_script, options_of
 from smp_advisor.review.reading.values import Collection, Constant, Entry, Mapping, Result
 

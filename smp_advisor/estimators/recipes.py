@@ -24,10 +24,10 @@ from smp_advisor.estimators.configuration import (
     inner_table,
     plain_of,
     section,
+    strategy_of_deepspeed,
     undescribed,
 )
 from smp_advisor.estimators.documents import resolve, unwrapped
-from smp_advisor.estimators.strategies import strategy_of_deepspeed
 from smp_advisor.libraries.library import library_with
 from smp_advisor.review.reading.values import Collection, Constant, Mapping
 from smp_advisor.workload.adapter import Adapter

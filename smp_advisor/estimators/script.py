@@ -15,11 +15,11 @@ from smp_advisor.estimators.configuration import (
     fully_sharded,
     plain_of,
     replicated,
+    strategy_of_deepspeed,
     undescribed,
     zero,
 )
 from smp_advisor.estimators.readback import BATCH, SEQUENCE
-from smp_advisor.estimators.strategies import strategy_of_deepspeed
 from smp_advisor.review.reading.outside import COMMAND_LINES
 from smp_advisor.review.reading.places import field_default
 from smp_advisor.review.reading.unused import unused_options

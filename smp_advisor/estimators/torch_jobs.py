@@ -15,12 +15,16 @@ from smp_advisor.estimators.configuration import (
     Gap,
     Setting,
     Strategy,
+    configuration_of_accelerate,
     count,
     fully_sharded,
     inner_table,
     is_on,
+    looks_like_accelerate,
     plain_of,
     replicated,
+    strategy_of_deepspeed,
+    strategy_of_environment,
     undescribed,
 )
 from smp_advisor.estimators.documents import FETCHES, around_the_script, options_of, yaml_table
@@ -34,12 +38,6 @@ from smp_advisor.estimators.script import (
     passed_names,
     read_script,
     take_from_script,
-)
-from smp_advisor.estimators.strategies import (
-    configuration_of_accelerate,
-    looks_like_accelerate,
-    strategy_of_deepspeed,
-    strategy_of_environment,
 )
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.libraries.library import get_library
