@@ -1,9 +1,9 @@
 """Measure the plans per second of the cost model on one core, in processor time relative to a loop.
 
-Run it with ``python benchmarks/cost_speed.py``. It fails if the code exceeds a limit of the project: 500,000 plans
-per second in the array form (memory and time of every plan), 0.5 ms for one `estimate`, one second for `advise` of
-175 B parameters on 64 nodes, which includes the decision under uncertainty, and for the exhaustive search of a trillion
-on 512.
+Run it with ``python benchmarks/cost_speed.py``. It fails if the code exceeds a limit of the project: a million plans
+per second in the array form (memory and time of every plan), one ms for one `estimate` of a plan that was not estimated
+before, 0.02 ms for one that was, one second for `advise` of 175 B parameters on 64 nodes, which includes the decision
+under uncertainty, and for the exhaustive search of a trillion on 512.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from yardstick import seconds
@@ -18,11 +20,10 @@ from yardstick import seconds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MIN_PLANS_PER_SECOND = 500_000
-MAX_ESTIMATE_SECONDS = 0.5e-3
+MIN_PLANS_PER_SECOND = 1_000_000
+MAX_ESTIMATE_SECONDS, MAX_KEPT_SECONDS = 1e-3, 0.02e-3
 MAX_SEARCH_SECONDS = 1.0
 REPEATS = 5
-ESTIMATES = 200
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"  # before NumPy is imported
@@ -46,7 +47,7 @@ def main() -> int:
     from smp_advisor.workload import Job, Model
 
     job = Job(sequence_length=2048)
-    model, cluster = Model.from_parameters("175B", sequence_length=2048), Cluster("ml.p4d.24xlarge", 64)
+    model, cluster = Model.from_parameters("175B", family="gpt2", sequence_length=2048), Cluster("ml.p4d.24xlarge", 64)
     space = enumerate_plans(model, cluster, job)
     layout = space.layout
 
@@ -56,13 +57,23 @@ def main() -> int:
 
     rate = len(layout) / median_seconds(score, REPEATS)
 
-    plan = Plan(
-        tensor_parallel_degree=8, pipeline_parallel_degree=8, microbatches=8, active_microbatches=8, batch_size=8,
-        fp16=True, ddp=True, shard_optimizer_state=True, prescaled_batch=True, activation_checkpointing="each",
-    )  # fmt: skip
-    single = median_seconds(lambda: [estimate(model, cluster, job, plan) for _ in range(ESTIMATES)], 1) / ESTIMATES
+    shapes = product((2, 4, 8), (2, 4, 8), (2, 4, 8, 16), range(1, 13))
+    plans = [
+        Plan(
+            tensor_parallel_degree=tensor, pipeline_parallel_degree=pipeline, microbatches=microbatches,
+            batch_size=microbatches * samples, fp16=True, ddp=True, shard_optimizer_state=True, prescaled_batch=True,
+        )
+        for tensor, pipeline, microbatches, samples in shapes
+    ]  # fmt: skip
 
-    trillion, large = Model.from_parameters("1T", sequence_length=2048), Cluster("ml.p4d.24xlarge", 512)
+    def estimates() -> None:
+        for plan in plans:
+            estimate(model, cluster, job, plan)
+
+    estimate(model, cluster, job, replace(plans[0], activation_checkpointing="each"))  # reads the tables
+    single, again = (seconds(estimates) / len(plans) for _ in range(2))
+
+    trillion, large = Model.from_parameters("1T", family="gpt2", sequence_length=2048), Cluster("ml.p4d.24xlarge", 512)
     searches = {
         "advise, 175 B on 64 nodes": median_seconds(
             lambda: smpa.advise(
@@ -80,13 +91,12 @@ def main() -> int:
     }
 
     print(f"plans scored per second          {rate:,.0f} ({len(layout):,} plans, memory and time of each)")
-    print(f"one estimate                     {1e3 * single:.2f} ms")
+    print(f"one estimate                     {1e3 * single:.2f} ms, {1e3 * again:.4f} ms of the same plan again")
     for name, duration in searches.items():
         print(f"{name:32} {duration:.2f} s")
 
-    passed = (
-        rate >= MIN_PLANS_PER_SECOND and single < MAX_ESTIMATE_SECONDS and max(searches.values()) < MAX_SEARCH_SECONDS
-    )
+    passed = rate >= MIN_PLANS_PER_SECOND and max(searches.values()) < MAX_SEARCH_SECONDS
+    passed = passed and single < MAX_ESTIMATE_SECONDS and again < MAX_KEPT_SECONDS
     print("within the limits" if passed else "OVER A LIMIT")
     return 0 if passed else 1
 
