@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.practices import Difference, Reference
 from smp_advisor.advice.variants import PlannedRun, evaluate, vary
@@ -19,6 +19,9 @@ from smp_advisor.libraries import Plan, schema
 from smp_advisor.libraries.groups import shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, supports_tensor_parallelism
 from smp_advisor.workload import Job, Model, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _FILE = "aws_reference.toml"
 
@@ -129,70 +132,58 @@ def shown(value: object) -> str:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
-def _setting(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:  # noqa: C901 - a case per setting
+_REQUESTED: dict[str, Callable[[PlannedRun | ReferenceRow], tuple[str, str]]] = {
+    "model": lambda of: (of.model.name, f"{format_count(of.model.parameter_count)} parameters"),
+    "sequence length": lambda of: (str(_length(of)), f"{_length(of):,} tokens per sample"),
+    "cluster": lambda of: (f"{of.cluster.nodes} x {of.cluster.instance.name}", f"{of.cluster.gpus:,} GPUs"),
+    "precision": lambda of: (of.job.precision, ""),
+}
+"""Settings that the request determines: the value, and its size in words."""
+
+
+def _length(of: PlannedRun | ReferenceRow) -> int:
+    return of.model.sequence_length(of.job.sequence_length)
+
+
+def _sharding(plan: Plan) -> str:
+    if plan.sharded_data_parallel_degree > 1:
+        return f"sharded data parallel degree {plan.sharded_data_parallel_degree}"
+    return "optimizer state" if plan.shard_optimizer_state else "none"
+
+
+def _setting(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
     """A setting of both plans: one of the request, or one that takes fields of the row's plan; None if it has none."""
-
-    def requested(reference: str, recommended: str, counts: tuple[str, str] | None = None) -> _Setting:
-        because = f"As requested: {counts[1]} (vs {counts[0]})." if counts else "As requested."
+    plan, own, record = run.plan, row.plan, get_library(run.plan.library)
+    if name in _REQUESTED:
+        if name == "model" and row.model.shape == run.model.shape:
+            return None
+        (reference, before), (recommended, now) = _REQUESTED[name](row), _REQUESTED[name](run)
+        because = f"As requested: {now} (vs {before})." if before != now else "As requested."
         return _Setting(name=name.capitalize(), reference=reference, recommended=recommended, because=because)
-
-    plan, record = run.plan, get_library(run.plan.library)
-    changes: dict[str, Any] = {}
-    reference: Any
-    recommended: Any
-    match name:
-        case "model":
-            before, after = format_count(row.model.parameter_count), format_count(run.model.parameter_count)
-            counts = (before, f"{after} parameters") if before != after else None
-            return None if row.model.shape == run.model.shape else requested(row.model.name, run.model.name, counts)
-        case "sequence length":
-            length, now = row.job.sequence_length, run.sequence_length
-            return requested(str(length), str(now), (f"{length:,}", f"{now:,} tokens per sample"))
-        case "cluster":
-            before, after = (f"{place.nodes} x {place.instance.name}" for place in (row.cluster, run.cluster))
-            gpus = (
-                None
-                if row.cluster.gpus == run.cluster.gpus
-                else (f"{row.cluster.gpus:,}", f"{run.cluster.gpus:,} GPUs")
-            )
-            return requested(before, after, gpus)
-        case "precision":
-            return requested(row.job.precision, run.job.precision)
-        case "state sharding":
-            reference, recommended = (
-                f"sharded data parallel degree {of.sharded_data_parallel_degree}"
-                if of.sharded_data_parallel_degree > 1
-                else "optimizer state"
-                if of.shard_optimizer_state
-                else "none"
-                for of in (row.plan, plan)
-            )
-            names = ("shard_optimizer_state", "sharded_data_parallel_degree")
-            changes = {field: getattr(row.plan, field) for field in names}
-        case "samples per replica":
-            reference, recommended = (
-                row.plan.batch_size * row.plan.batches_per_group,
-                plan.batch_size * plan.batches_per_group,
-            )
-            # A number that the plan's microbatches do not divide cannot be tried by itself.
-            if run.job.global_batch_size is not None or reference % (plan.batches_per_group * plan.microbatches):
-                return None
-            changes = {"batch_size": reference // plan.batches_per_group}
-        case "active_microbatches":
-            if plan.pipeline_parallel_degree == 1 or row.plan.pipeline_parallel_degree == 1:
-                return None
-            reference, recommended = row.plan.active_in_flight, plan.active_in_flight
-            changes = {name: min(reference, plan.microbatches)}
-        case _:
-            if name == "tensor_parallel_degree" and not supports_tensor_parallelism(run.model.family, record.name):
-                return None  # the library would not divide this model's layers
-            reference, recommended = getattr(row.plan, name), getattr(plan, name)
-            if name == record.shard_field:
-                reference, recommended = shard_degree(row.plan, row.cluster), shard_degree(plan, run.cluster)
-            changes = {name: reference}
+    values: tuple[Any, Any] = getattr(own, name, None), getattr(plan, name, None)
+    changes: dict[str, Any] = {name: values[0]}
+    if name == "state sharding":
+        values = _sharding(own), _sharding(plan)
+        changes = {key: getattr(own, key) for key in ("shard_optimizer_state", "sharded_data_parallel_degree")}
+    elif name == "samples per replica":
+        values = own.batch_size * own.batches_per_group, plan.batch_size * plan.batches_per_group
+        # A number that the plan's microbatches do not divide cannot be tried by itself.
+        if run.job.global_batch_size is not None or values[0] % (plan.batches_per_group * plan.microbatches):
+            return None
+        changes = {"batch_size": values[0] // plan.batches_per_group}
+    elif name == "active_microbatches":
+        if plan.pipeline_parallel_degree == 1 or own.pipeline_parallel_degree == 1:
+            return None
+        values = own.active_in_flight, plan.active_in_flight
+        changes = {name: min(values[0], plan.microbatches)}
+    elif name == "tensor_parallel_degree" and not supports_tensor_parallelism(run.model.family, record.name):
+        return None  # the library would not divide this model's layers
+    elif name == record.shard_field:
+        values = shard_degree(own, row.cluster), shard_degree(plan, run.cluster)
+        changes = {name: values[0]}
     parameter = schema(plan.library).described(name)
     title = parameter.title if parameter else name.capitalize()
-    return _Setting(name=title, reference=reference, recommended=recommended, changes=changes)
+    return _Setting(name=title, reference=values[0], recommended=values[1], changes=changes)
 
 
 _SAME_SIZE = 1.05
