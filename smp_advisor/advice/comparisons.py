@@ -183,7 +183,7 @@ def conclude_on_batch(run: PlannedRun, comparisons: Plans, estimates: Estimates)
     steps = plan.gradient_accumulation_steps
     times = f", {steps} times before each optimizer step" if steps > 1 else ""
     samples = plural(plan.batch_size * plan.batches_per_group, "sample")
-    sentences = [f"{owner} processes {samples}{in_parts}{times}, and all of them {total}."]
+    sentences = [f"{owner} processes {samples}{in_parts}{times}: a global batch of {total}."]
     if plan.microbatches > 1:
         sentences.append(
             f"Every batch must be a multiple of {plan.microbatches}, including the last batch of an epoch: drop it with"
