@@ -105,7 +105,8 @@ def config_for(observer: Observer, name: Any, options: dict[str, Any]) -> Any:
         extra = {"attention_types": [[["global", "local"], 1]], "num_layers": 2} if family == "GPTNeo" else {}
         config = getattr(transformers, f"{family}Config")(vocab_size=_VOCABULARY, **extra)
         config.architectures = [family + _HEADS.get(family, "ForCausalLM")]
-        for token in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        tokens = ("pad_token_id", "bos_token_id", "eos_token_id")
+        for token in (*tokens, "decoder_start_token_id") if config.is_encoder_decoder else tokens:
             setattr(config, token, 0)
     for key, value in options.items():
         if key in ("num_labels", "id2label", "label2id") or (hasattr(config, key) and key != "dtype"):
