@@ -281,7 +281,10 @@ def _generation(observer: Observer, module: Any) -> None:
         if generation_config is not None:
             generation_config.max_new_tokens, generation_config.max_length = _NEW_TOKENS, None
         options["max_new_tokens"] = min(options.get("max_new_tokens") or _NEW_TOKENS, _NEW_TOKENS)
-        return generate(self, *arguments, **options)
+        passes = observer.passes
+        tokens = generate(self, *arguments, **options)
+        observer.passes = min(observer.passes, passes + 1)  # ranks end at words of their own
+        return tokens
 
     module.GenerationMixin.generate = short
 
