@@ -56,10 +56,11 @@ def described(value: Any) -> dict[str, Any]:
         elif isinstance(entry, list | tuple) and depth < 6:
             stack.extend((f"{path}/{key}", item, depth + 1) for key, item in enumerate(entry))
         elif isinstance(entry, torch.Tensor):
-            elements += entry.numel()
+            is_list = type(entry).__name__ == "ShardedTensor"  # of FSDP 1, which does not count its elements
+            elements += sum(shard.tensor.numel() for shard in entry.local_shards()) if is_list else entry.numel()
             names.append(path)
             placements = getattr(entry, "placements", ())
-            if any(place.is_shard() for place in placements) or type(entry).__name__ == "ShardedTensor":
+            if is_list or any(place.is_shard() for place in placements):
                 part = path.rpartition("/")[2]
     return {"elements": elements, "part": part, "names": names[:3]}
 

@@ -35,6 +35,11 @@ _PASSING = frozenset({
 })  # fmt: skip
 """Functions that hand their arguments on: what fails in them fails in compiled code, or for the script's reason."""
 
+_OBSERVING = frozenset({
+    "described", "note_save", "figures_of", "digest_of", "_note", "_before", "_after", "finish", "put", "_parameters_of",
+})  # fmt: skip
+"""Functions that only look: what fails in them, at any depth, is no error of the script."""
+
 
 def run(rank: int, events: int, log: int, shared: Any, values: dict[str, Any]) -> None:
     """Run the script to its end, and record how it ended; never returns.
@@ -146,10 +151,11 @@ def _note_error(observer: Observer, error: BaseException) -> None:
     if isinstance(error, SyntaxError) and error.filename and error.filename.startswith(observer.code):
         site = f"{error.filename[len(observer.code) :]}:{error.lineno}"
     user = next((f for f in reversed(frames) if f.filename.startswith(observer.code)), None)
+    looks = any(f.filename.startswith(_OWN) and f.name in _OBSERVING for f in frames)
     imports = bool(user and last is not user and (user.line or "").lstrip().startswith(("import ", "from ")))
     observer.put(
         "error", name=type(error).__name__, text=" ".join(str(error).split())[:600], site=site,
         module=getattr(error, "name", None) if isinstance(error, ImportError) else None,
-        own=bool(last and last.filename.startswith(_OWN) and last.name not in _PASSING),
+        own=looks or bool(last and last.filename.startswith(_OWN) and last.name not in _PASSING),
         imports=imports, at=f"{last.filename}:{last.lineno}" if last else "",
     )  # fmt: skip
