@@ -36,7 +36,8 @@ _PASSING = frozenset({
 """Functions that hand their arguments on: what fails in them fails in compiled code, or for the script's reason."""
 
 _OBSERVING = frozenset({
-    "described", "note_save", "figures_of", "digest_of", "_note", "_before", "_after", "finish", "put", "_parameters_of",
+    "described", "note_save", "figures_of", "digest_of", "_note", "_before", "_after", "finish", "put",
+    "_parameters_of",
 })  # fmt: skip
 """Functions that only look: what fails in them, at any depth, is no error of the script."""
 
