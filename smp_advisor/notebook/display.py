@@ -328,16 +328,16 @@ def static_html(advice: Advice, shown: Data, now: Data) -> str:
         verdict = verdict_strip(costs["fit"], words, gib, usable, facts)
     recommended = now["configuration"] == shown["recommended"]["configuration"]
     lead, reason = shown["decisive"] if recommended else ("Your plan.", "Its settings are below.")
-    state, activations = costs["state"], costs["activations"]
+    state, activations, likely = costs["state"], costs["activations"], now["likely"]
     return sheet(
         "SMP Advisor",
         heading(shown["title"], ()),
         verdict,
         f"<p><b>{escape(lead)}</b> {escape(reason)}</p>",
-        title("Memory per GPU", now["likely"]),
+        title(f"{likely[:1].upper()}{likely[1:]}"),
         tank(gib, usable, (state, activations, gib - state - activations), costs["edge"]),
         ""
         if advice.is_recommended
         else f"<p><b>Against the recommended plan:</b> {escape(advice.compare().summary)}</p>",
-        in_words_of_the_page(html_report(advice), advice.plan.library),
+        f"<div>{in_words_of_the_page(html_report(advice), advice.plan.library)}</div>",
     )
