@@ -80,7 +80,7 @@ def _attention_bytes(attention: Attention, layout: Layout, world: World, job: Jo
         return statistics
     # One kernel for scale, mask and softmax writes 16 bits whatever it computes in.
     code = stack_of(job, layout)
-    fused = code.eager == "fused-softmax"
+    fused = code.eager == "fused-softmax" and not code.fp32_softmax
     score = attention.eager_score_bytes(element, fused=fused, autocast=layout.state_bytes.cast_bytes > 0)
     scores: Floats = score * tokens * attention.keys_per_query(world.sequence_length)
     scores = where(layout.selective_recomputation, 0.0, scores)

@@ -43,6 +43,8 @@ class Stack:
     """Attention that the code always has; empty if both kinds exist."""
     eager: Literal["separate", "fused-softmax"] = "separate"
     """Kernels of attention that stores scores."""
+    fp32_softmax: bool = False
+    """Whether a softmax in one kernel is stored in fp32 under autocast."""
     fused: Literal["flash-1", "flash-2", "flash-3", "cudnn"] = "flash-2"
     """Kernel of attention that stores no scores."""
     elementwise: Literal["separate", "fused"] = "separate"
