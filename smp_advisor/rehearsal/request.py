@@ -138,7 +138,8 @@ def request_of(
 
 def _provoked(code: Code, text: str) -> list[str]:
     """Kinds of defects that the reading of the script suspects."""
-    read_ids = {finding.id for finding in check_script(code.folder / code.script).findings}
+    # By its text: a caller may have files of its own folder only.
+    read_ids = {finding.id for finding in check_script(f"{code.text}\n").findings}
     kinds = {kind for number, kind in _PROVOKED.items() if number in read_ids}
     return sorted(kinds | ({"bad batch"} if _BAD_BATCHES.search(text) else set()))
 
