@@ -301,7 +301,9 @@ PLANTED = {
         ("for epoch in range(start", SCHEDULE + "for epoch in range(start"),
         ("        optimizer.step()\n", "        optimizer.step()\n        scheduler.step()\n"),
     ),
-    "parameters, of no module": changed(DDP, ("model = DDP", OUTSIDE + "model = DDP"), ("(model(a", "(side(model(a")),
+    "parameters, of no module": changed(
+        DDP, ("model = DDP", OUTSIDE + "model = DDP"), ("(model(a.cuda(local))", "(side(model(a.cuda(local)))")
+    ),
     "written twice, by open()": changed(DDP, ("dist.destroy", 'open("/opt/ml/output/data/m", "w")\ndist.destroy')),
     "late, by a method": changed(DDP, ("torch.manual_seed(0)\n", "torch.manual_seed(0)\n" + LATE_TEXT)),
     "failure, a write to a mount": changed(DDP, ("torch.manual_seed(0)\n", "torch.manual_seed(0)\n" + INTO_CHANNEL)),
