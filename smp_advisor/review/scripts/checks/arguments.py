@@ -52,9 +52,12 @@ def trainer_calls(context: Context) -> Iterator[tuple[Call, str]]:
 
 
 def released_calls(context: Context) -> list[tuple[Call, str]]:
-    """Calls whose arguments are compared with a release: SMP v1's and XLA's images have older ones than the table."""
+    """Calls whose arguments are compared with a release, other than those of images with a PyTorch of their own."""
     compiled = context.libraries.xla or any(function.name == "_mp_fn" for function in context.trace.functions)
-    return [] if context.libraries.smp_v1 or compiled else list(trainer_calls(context))
+    if context.libraries.smp_v1 or compiled:
+        return []
+    own = ("torch.",) if context.libraries.smp_v2 else ()  # AWS's FSDP has more arguments
+    return [(call, name) for call, name in trainer_calls(context) if not name.startswith(own)]
 
 
 @check("TRN720")
