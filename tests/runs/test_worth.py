@@ -71,7 +71,7 @@ def test_a_plan_that_fits_on_no_two_nodes_is_refused_with_a_remedy():
 
 
 def request(tokens):
-    return smpa.advise("6B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", tokens=tokens)
+    return smpa.advise("gpt-neox-20b", "ml.p4d.24xlarge", instance_count=4, library="smp-v2", tokens=tokens)
 
 
 @pytest.fixture(scope="module")
