@@ -14,10 +14,9 @@ import os
 import re
 import signal
 import sys
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -176,17 +175,6 @@ def day() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(containers, "today", containers.table_date)
         yield
-
-
-@pytest.fixture
-def fast_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clocks that run 1,000 times faster, as on a machine that is as much slower: no result depends on them."""
-    for name in ("monotonic", "perf_counter", "process_time", "thread_time"):
-        monkeypatch.setattr(time, name, partial(fast, getattr(time, name)))
-
-
-def fast(clock: Callable[[], float]) -> float:
-    return 1000 * clock()
 
 
 @pytest.fixture(scope="session")

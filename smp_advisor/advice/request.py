@@ -11,7 +11,7 @@ from smp_advisor.advice.description import is_named, is_profile, listed, read_mo
 from smp_advisor.arguments import LIMITS, check, hint, options, options_of, shown
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import completed_instance, meant_instance
-from smp_advisor.core.files import sentence
+from smp_advisor.core.files import is_path, sentence
 from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries.library import get_library, libraries, meant_library, plan_fields
 from smp_advisor.libraries.plan import Plan
@@ -427,7 +427,7 @@ def repeated(request: Request, advice: Recommendation, job: Job) -> Request:
 
 def _code_of(script: str | None) -> ScriptStack | None:
     """Kind of code of a training script on this machine; None if the file is elsewhere or cannot be read."""
-    if script is None or not Path(script).is_file():
+    if script is None or not is_path(script) or not Path(script).is_file():
         return None
     from smp_advisor.review.scripts.following import read_stack  # the checker is not needed otherwise
 

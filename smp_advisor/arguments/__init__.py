@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import os
 import re
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments.amounts import DAYS_OF, number_in
 from smp_advisor.core import MOST
-from smp_advisor.core.files import data_file
+from smp_advisor.core.files import data_file, is_path
 from smp_advisor.errors import AdvisorError
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ SMALLEST = "smallest"
 """The smallest number of nodes that fits."""
 LIMITS = ("max_days", "max_usd", "max_gpu_hours")
 """Options that limit a run: fields of `smp_advisor.search.clusters.Limits`."""
-_LONGEST_PATH, _LONGEST_NAME = 4096, 255
-"""Bytes of a path, and of each of its parts, in Linux."""
 _LINE = 120
 """Characters of the `repr` of a value."""
 
@@ -209,22 +206,6 @@ def require_whole(name: str, value: object, error: type[AdvisorError], most: int
         raise error(f"{name} must be a whole number of at least 1, not {shown(value)}.")
     if value > most:
         raise error(f"{name} must be at most {most:,}, not {shown(value)}.")
-
-
-def is_path(path: object) -> bool:
-    """Whether a value can be the path of a file: text, in parts that a system takes."""
-    try:
-        text = os.fspath(path)  # type: ignore[call-overload]
-        encoded = os.fsencode(text) if isinstance(text, str) else b""
-    except (TypeError, UnicodeEncodeError):
-        return False
-    parts = encoded.split(b"/")
-    return (
-        bool(encoded)
-        and b"\0" not in encoded
-        and len(encoded) <= _LONGEST_PATH
-        and max(map(len, parts)) <= _LONGEST_NAME
-    )
 
 
 def meant(name: str, keywords: Collection[str]) -> str:

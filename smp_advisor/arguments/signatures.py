@@ -56,7 +56,6 @@ class _Names(dict[str, Any]):
 _names = cache(_Names)
 
 
-@cache
 def _meaning(annotation: str, module: str) -> Any:
     """Return the type of an annotation; Any for an unknown one."""
     try:
@@ -65,48 +64,47 @@ def _meaning(annotation: str, module: str) -> Any:
         return Any
 
 
-def _fits(value: object, kind: Any) -> bool:  # noqa: C901 - one branch a form of types
+@cache
+def _test_of(annotation: str, module: str) -> Callable[[Any], bool]:
+    return _test(_meaning(annotation, module))
+
+
+def _test(kind: Any) -> Callable[[Any], bool]:  # noqa: C901 - one branch a form of types
+    """Return a function that returns whether a value is of a type."""
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, UnionType):
-        return any(_fits(value, part) for part in inner)
+        tests = [_test(part) for part in inner]
+        return lambda value: any(test(value) for test in tests)
     if origin is Literal:
-        return any(type(value) is type(choice) and value == choice for choice in inner)
+        return lambda value: any(type(value) is type(choice) and value == choice for choice in inner)
     if origin is Callable:
-        return callable(value)
+        return callable
+    if kind is None or kind is NoneType:
+        return lambda value: value is None
+    if kind in (Any, object) or not isclass(origin):
+        return lambda _: True
+    if origin in (int, float):
+        numbers = _PLAIN[origin]
+        return lambda value: isinstance(value, numbers) and not isinstance(value, bool) and _is_amount(value)
     if is_typeddict(origin):
-        return isinstance(value, Mapping)
-    if kind is None or kind in (Any, object) or not isclass(origin):
-        return kind is not None or value is None
-    if origin in (int, float) and (isinstance(value, bool) or not _is_amount(value)):
-        return False
+        return lambda value: isinstance(value, Mapping)
     if getattr(origin, "_is_protocol", False) and not origin.__module__.startswith(("collections", "os")):
-        return all(hasattr(value, name) for name in vars(origin) if not name.startswith("_"))
-    if not isinstance(value, _PLAIN.get(origin, (origin,))):
-        return False
-    if isinstance(value, str | bytes):  # text is no list of its letters
-        return issubclass(origin, str | bytes)
-    if isinstance(value, Mapping) and len(inner) == 2:
-        return all(_fits(name, inner[0]) and _fits(entry, inner[1]) for name, entry in value.items())
-    if isinstance(value, list | tuple) and inner and (len(inner) == 1 or inner[1] is ...):
-        return all(_fits(entry, inner[0]) for entry in value)
-    return True
+        names = [name for name in vars(origin) if not name.startswith("_")]
+        return lambda value: all(hasattr(value, name) for name in names)
+    kinds, takes_text = _PLAIN.get(origin, (origin,)), issubclass(origin, str | bytes)
+    parts = [_test(part) for part in inner if part is not ...]
+    in_row = len(parts) == 1
 
+    def test(value: Any) -> bool:
+        if not isinstance(value, kinds):
+            return False
+        if isinstance(value, str | bytes):  # text is no list of its letters
+            return takes_text
+        if isinstance(value, Mapping) and len(parts) == 2:
+            return all(parts[0](name) and parts[1](entry) for name, entry in value.items())
+        return not (in_row and isinstance(value, list | tuple)) or all(map(parts[0], value))
 
-_MOST_FITTING = 512
-
-
-def _alike(value: object) -> tuple[object, ...] | None:
-    """The part of a value that decides: its type, with a short text or a whole number itself; None for containers."""
-    kind = type(value)
-    if kind is int or (kind is str and len(value) < _LONGEST):  # type: ignore[arg-type]
-        return kind, value
-    if kind is bool or value is None or (kind is float and _is_amount(value)):
-        return (kind,)
-    own = kind.__module__.startswith("smp_advisor") and not isinstance(value, Mapping | list | tuple | str)
-    return (kind,) if own else None
-
-
-_LONGEST = 40
+    return test
 
 
 def _is_amount(value: object) -> bool:
@@ -161,21 +159,14 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
     }
     title = function.__qualname__.removesuffix(".__init__").removeprefix("__create_fn__.<locals>.").rpartition(".")[2]
 
-    fitting: set[tuple[object, ...]] = set()  # of values that passed: the checks take longer than some of the calls
-
     @wraps(function)
     def call(*values: Parameters.args, **keywords: Parameters.kwargs) -> Result:
         for name, value in (*zip(positional, values, strict=False), *keywords.items()):
             if name in annotations:
-                alike = _alike(value)
-                if alike is not None and (name, *alike) in fitting:
-                    continue
-                kind = _meaning(annotations[name], function.__module__)
-                if not _fits(value, kind):
+                if not _test_of(annotations[name], function.__module__)(value):
+                    kind = _meaning(annotations[name], function.__module__)
                     least = " of at least 0" if isinstance(value, Real) and value < 0 else ""
                     raise AdvisorError(f"{title}() requires for {name} {_title(kind)}{least}, not {shown(value)}.")
-                if alike is not None and len(fitting) < _MOST_FITTING:
-                    fitting.add((name, *alike))
             elif not takes_any and name not in keyword_names and name not in positional:
                 keyword = meant(name, keyword_names)
                 hint = f"did you mean {keyword}?" if keyword else f"it takes {', '.join(keyword_names)}."

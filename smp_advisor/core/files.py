@@ -104,14 +104,21 @@ class Text(str):
     __slots__ = ()
 
 
+def is_path(path: object) -> bool:
+    """Whether a value can be the path of a file: text of 1 to 4,096 bytes in parts of up to 255, as Linux takes it."""
+    try:
+        text = os.fspath(path)  # type: ignore[call-overload]
+        encoded = os.fsencode(text) if isinstance(text, str) else b""
+    except (TypeError, UnicodeEncodeError):
+        return False
+    return 0 < len(encoded) <= 4096 and b"\0" not in encoded and max(map(len, encoded.split(b"/"))) <= 255
+
+
 def user_path(path: str | os.PathLike[str], error: type[Exception]) -> Path:
     """Return the path that a person named, with its ``~``; an error in one sentence if there can be none."""
     try:
-        target = Path(path).expanduser()
-        if os.fspath(path) and b"\0" not in os.fsencode(target):
+        if is_path(target := Path(path).expanduser()) and os.fspath(path):
             return target
-        reason = "no file has such a name"
-    except UnicodeEncodeError:
         reason = "no file has such a name"
     except (TypeError, ValueError):
         reason = "it is no path"

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.arguments import is_path
-from smp_advisor.core.files import data_file, sentence
+from smp_advisor.core.files import data_file, is_path, sentence
 from smp_advisor.errors import ExportError
 from smp_advisor.libraries.job_rules import MAX_RUN_SECONDS, JobTerms, job_faults
 

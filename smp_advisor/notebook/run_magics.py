@@ -16,6 +16,7 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, 
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
+from smp_advisor.core.files import user_path
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.groups import reduced_data_parallel_degree
 from smp_advisor.notebook.shown import (
@@ -209,11 +210,11 @@ class ProfileMagics(Magics):
         elif own:
             job = {"hyperparameters": own}
         source = None if cell is None else _written(cell, arguments.name, arguments.source_dir)
-        script = Path(arguments.script) if source is None else source / arguments.name
+        script = user_path(arguments.script, AdvisorError) if source is None else source / arguments.name
         settings: dict[str, Any] = {
             "processes": value_of(arguments, "processes") or 2,
             "data": named_texts(arguments.channel, "--channel") or None,
-            "compare": None if arguments.compare is None else Path(arguments.compare),
+            "compare": None if arguments.compare is None else user_path(arguments.compare, AdvisorError),
             "environment": arguments.environment, "steps": value_of(arguments, "steps"),
             "on_line": progress.add_line, "on_progress": progress.update,
         }  # fmt: skip
@@ -256,7 +257,7 @@ def _written(cell: str, name: str, source_dir: str | None) -> Path:
     """Write the cell to a script in a new folder, along with the files of `source_dir`."""
     if Path(name).name != name or not name.endswith(".py"):
         raise UsageError(f"--name must be the name of a Python file such as train.py, not {name!r}.")
-    if source_dir is not None and not Path(source_dir).is_dir():
+    if source_dir is not None and not user_path(source_dir, AdvisorError).is_dir():
         raise UsageError(f"There is no folder {source_dir!r}.")
     folder = Path(tempfile.mkdtemp(prefix="smp-local-")) / "source"
     if source_dir is None:
@@ -420,7 +421,7 @@ class RunMagics(Magics):
         log: Any = None
         if arguments.log is not None:  # the notebook's variable of that name, else the path
             word = arguments.log.strip("'\"")
-            log = self.shell.user_ns[word] if word in self.shell.user_ns else Path(word)
+            log = self.shell.user_ns[word] if word in self.shell.user_ns else user_path(word, AdvisorError)
             log = _run_named(word, {}) if isinstance(log, Path) and log.is_dir() else log
         has_run = log is not None or any(value for name, value in figures.items() if name != "peak_kind")
         if has_run or not (arguments.load or arguments.job):

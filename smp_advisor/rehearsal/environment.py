@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import user_path
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal.report import Observed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 _NEEDED = ("torch", "psutil")
 _OLDEST = (3, 11)
@@ -31,7 +32,7 @@ def interpreter_of(environment: str | os.PathLike[str]) -> str:
     AdvisorError
         There is none, it is too old, or it lacks a library that a rehearsal needs.
     """
-    place = Path(os.fspath(environment)).expanduser().absolute()
+    place = user_path(environment, AdvisorError).absolute()
     python = next((path for path in (place, place / "bin/python") if path.is_file() and os.access(path, os.X_OK)), None)
     if python is None:
         raise AdvisorError(f"No Python is at {str(place)!r}: pass the folder of an environment, or its bin/python.")

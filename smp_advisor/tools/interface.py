@@ -10,8 +10,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.request import sort_settings
-from smp_advisor.arguments import Option, hint, is_path, options_of, worded
-from smp_advisor.core.files import Text, confined, data_file
+from smp_advisor.arguments import Option, hint, options_of, worded
+from smp_advisor.core.files import Text, confined, data_file, is_path
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import libraries
 from smp_advisor.runs.sources import is_job_name

@@ -72,7 +72,6 @@ def test_sarif_rules_and_results_have_no_placeholder() -> None:
 
 
 EXAMPLES = [(check, example) for check in catalog().values() for example in check.examples]
-IDS = [f"{check.id} {example.variant}".strip() for check, example in EXAMPLES]
 UNUSUAL = {
     ("EST508", "host memory"),
     ("EST513", ""),

@@ -83,7 +83,6 @@ def test_settings_of_user_and_script_are_in_the_report():
 
 
 P4D = "ml.p4d.24xlarge"
-DEEP = Plan(tensor_parallel_degree=8, pipeline_parallel_degree=16, microbatches=16, batch_size=16)
 
 
 def test_ranks_are_a_frame_and_a_table():

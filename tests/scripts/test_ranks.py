@@ -36,11 +36,6 @@ LIGHTNING = _BASES["lightning"].replace(
     "    def configure",
     "    @rank_zero_only\n    def on_train_end(self):\n        self.trainer.save_checkpoint('x')\n\n    def configure",
 )
-OPTIONED = TRAINER.replace('fsdp="full_shard auto_wrap"', "fsdp=args.fsdp").replace(
-    "arguments = ",
-    "import argparse\nparser = argparse.ArgumentParser()\n"
-    "parser.add_argument('--fsdp', default='full_shard auto_wrap')\nargs = parser.parse_args()\narguments = ",
-)
 DEEPSPEED = (
     "import deepspeed\nimport torch.distributed as dist\n\n"
     "engine, optimizer, loader, _ = deepspeed.initialize(model=net, training_data=rows, config='ds.json')\n"

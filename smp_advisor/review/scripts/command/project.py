@@ -15,8 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from smp_advisor.arguments import is_path
-from smp_advisor.core.files import SCRIPT
+from smp_advisor.core.files import SCRIPT, is_path
 from smp_advisor.core.words import listed, plain
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.findings.report import Report
