@@ -141,7 +141,13 @@ def sweep(tmp_path_factory):
                 arguments = {entry.name: getattr(instance, entry.name) for entry in fields(instance) if entry.init}
             rows += [(name, call, arguments, argument, value) for argument in _names(call) for value in WRONG]
         yield rows
-        assert {path.name for path in folder.glob("[!a-ct]*")} <= {"x", ".x.lock", ".b.json.lock", "smp_runs"}
+        assert {path.name for path in folder.glob("[!a-ct]*")} <= {
+            "x",
+            "x.fixed",
+            ".x.lock",
+            ".b.json.lock",
+            "smp_runs",
+        }
 
 
 def _accepts(name: str, call: Callable[..., object], arguments: dict[str, Any], argument: str, value: object) -> bool:
