@@ -691,6 +691,13 @@ class Advice:
     worth_measuring = jobs.worth_measuring
     compare_clusters = clusters.compare_clusters
 
+    def _mime_(self) -> tuple[str, str]:
+        """Return the plan on screen for marimo, which has no formatters of IPython."""
+        from smp_advisor.core.words import escape
+        from smp_advisor.session.written import html_report
+
+        return "text/html", f"<pre>{escape(str(self))}</pre>{html_report(self)}"
+
     def __str__(self) -> str:
         return self.report()
 

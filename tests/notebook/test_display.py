@@ -58,6 +58,14 @@ def test_an_advice_is_shown_once_as_the_widget(advice, monkeypatch):
     assert not hasattr(Advice, "_ipython_display_")
 
 
+def test_marimo_shows_an_advice_as_html(advice):
+    """It calls `_mime_` of a value, and none of IPython's formatters."""
+    kind, html = Advisor(advice).advice._mime_()
+    assert kind == "text/html"
+    assert "test model" in html
+    assert "Memory per GPU" in html
+
+
 def test_showing_an_advisor_again_takes_little_memory():
     def show() -> None:
         Advisor(smpa.advise("10B", "ml.p4d.24xlarge", instance_count=16, library="fsdp"))._repr_mimebundle_()
