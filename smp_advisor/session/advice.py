@@ -8,6 +8,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice import clusters
+from smp_advisor.advice.largest import Largest, largest
 from smp_advisor.advice.rank_map import RankTable, rank_map
 from smp_advisor.advice.recommendation import Recommendation, recommend
 from smp_advisor.advice.report import explained, ladder_of, plan_of, report
@@ -567,6 +568,10 @@ class Advice:
             The plan does not suit the model or the cluster, or there is no such row.
         """
         return ladder_of(self.explained, plan)
+
+    def largest(self) -> Largest:
+        """The largest model, sequence and batch that the cluster trains, each with the rest of the request."""
+        return largest(self.request, self.cluster, self.plan)
 
     def ranks(self, plan: Plan | int | None = None, placement_strategy: str | None = None) -> RankTable:
         """Which GPU of which node holds which stage, slice, shard and replica, as text or a table in a notebook.

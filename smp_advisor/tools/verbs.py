@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.description import read_model
+from smp_advisor.advice.largest import largest
 from smp_advisor.advice.request import JOB_FIELDS, SETTINGS, job_of, question_of, sort_settings, suited
 from smp_advisor.arguments import LIMITS, options_of
 from smp_advisor.cluster import Cluster
@@ -147,7 +148,11 @@ def advise(options: Namespace) -> Answer:
     if options.output:
         advice.save(options.output)
     answer = advised(advice)
-    details = {**answer.details, "changes": lambda: _changes(advice)}
+    details = {
+        **answer.details,
+        "changes": lambda: _changes(advice),
+        "largest": lambda: asdict(largest(advice.request, advice.cluster, advice.plan)),
+    }
     answer = query.noted(replace(answer, details=details))
     return replace(answer, text="\n".join([str(advice), *query.notes])) if options.full else answer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -70,3 +70,17 @@ def test_a_free_lever_is_pulled_where_it_brings_something_and_is_named():
         assert not any("plain loss" in text for text in advice.defaults)
         assert "chunk" in advice.script_cell()
     assert smpa.advise("llama-3.1-8b", P5, instance_count=4).job.loss == "plain"  # where it brings nothing
+
+
+def test_the_largest_of_each_fits_and_is_an_answer_on_every_surface():
+    advice = smpa.advise("llama-3-8b", P4D, instance_count=2, library="fsdp")
+    found = advice.largest()
+    request = {"model": "llama-3-8b", "instance": P4D, "count": 2, "library": "fsdp", "details": ["largest"]}
+    assert call("advise", request, Caller())[1]["largest"] == asdict(found)
+    for changes in ({"sequence_length": found.sequence_length}, {"batch_size": found.batch_size}):
+        assert smpa.advise("llama-3-8b", P4D, instance_count=2, library="fsdp", **changes).estimate.fits
+    assert smpa.advise(found.parameters, P4D, instance_count=2, library="fsdp", sequence_length=8192).estimate.fits
+    with pytest.raises(smpa.errors.NoPlanFitsError):
+        smpa.advise("llama-3-8b", P4D, instance_count=2, library="fsdp", batch_size=found.batch_size + 1)
+    with pytest.raises(smpa.errors.NoPlanFitsError):
+        smpa.advise("llama-3-8b", P4D, instance_count=2, library="fsdp", sequence_length=found.sequence_length + 1024)

@@ -1,0 +1,101 @@
+"""The inverse questions: the largest model, sequence and batch that a cluster trains with the rest of a request."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from smp_advisor.advice.request import question_of
+from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.library import plan_fields
+from smp_advisor.search.clusters import best_on
+from smp_advisor.workload import Model, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from smp_advisor.advice.request import Request
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.plan import Plan
+
+_MOST_TOKENS, _MOST_SAMPLES, _MOST_PARAMETERS = 2**21, 2**16, 10**13
+_LEAST_PARAMETERS = 10**8
+_TOKENS, _TENTHS = 1024, 20
+"""Steps of the answers: sequences of multiples of this many tokens, and models of this many sizes per factor of ten."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Largest:
+    """The largest of each that fits with the required probability while everything else stays as requested."""
+
+    parameters: int
+    """Parameters of a bare count, in any library if the request leaves it open; 0 if no size tried fits."""
+    sequence_length: int
+    """Tokens per sample, up to the positions of the model; 0 for a fixed length, or if none tried fits."""
+    batch_size: int
+    """Samples per replica and pass in the library of the plan; 0 for a library without this setting."""
+
+    def __str__(self) -> str:
+        parts = [
+            *([f"a model of {format_count(self.parameters)} parameters"] if self.parameters else []),
+            *([f"sequences of {self.sequence_length:,} tokens"] if self.sequence_length else []),
+            *([f"a batch of {self.batch_size:,} per replica and pass"] if self.batch_size else []),
+        ]
+        return f"Largest that fits, each with the rest of the request: {', '.join(parts) or 'nothing that was tried'}."
+
+
+def largest(request: Request, cluster: Cluster, plan: Plan) -> Largest:
+    """Search the largest model, sequence and batch of a request on one cluster.
+
+    Each answer is a size whose own search has a plan that fits. Above it, the next larger size that was tried has
+    none; sizes in between are tried by bisection, which supposes that what fits at a size fits below it.
+    """
+    question = question_of(request, cluster)
+    model, length = question.request.model, question.request.job.sequence_length
+
+    def fits_model(step: int) -> bool:
+        count = _count(step)
+        return best_on(question.having(model=Model.from_parameters(count, sequence_length=length)), cluster).fits
+
+    def fits_length(step: int) -> bool:
+        return best_on(question.training(sequence_length=step * _TOKENS), cluster).fits
+
+    def fits_batch(size: int) -> bool:
+        pins = {**question.request.pins, "batch_size": size}
+        return best_on(replace(question.having(pins=pins), library=plan.library), cluster).fits
+
+    positions = model.shape.max_positions or _MOST_TOKENS
+    steps = 0 if model.fixed_sequence_length else min(positions, _MOST_TOKENS) // _TOKENS
+    sizes = round(_TENTHS * math.log10(_MOST_PARAMETERS / _LEAST_PARAMETERS))
+    return Largest(
+        parameters=_count(step) if (step := _last(fits_model, sizes)) else 0,
+        sequence_length=_TOKENS * _last(fits_length, steps),
+        batch_size=_last(fits_batch, _MOST_SAMPLES) if "batch_size" in plan_fields(plan.library) else 0,
+    )
+
+
+def _count(step: int) -> int:
+    """Parameters of a size, in two digits."""
+    exact = _LEAST_PARAMETERS * 10 ** (step / _TENTHS)
+    digits = int(math.log10(exact)) - 1
+    return round(exact / 10**digits) * 10**digits
+
+
+def _last(fits: Callable[[int], bool], most: int) -> int:
+    """The last number up to `most` that fits, by doubling and bisection; 0 if one does not."""
+
+    def tried(number: int) -> bool:
+        try:
+            return fits(number)
+        except AdvisorError:  # a size that the library refuses
+            return False
+
+    low, high = 0, 1
+    while high <= most and tried(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if tried(middle) else (low, middle)
+    return low
