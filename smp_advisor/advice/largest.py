@@ -79,7 +79,7 @@ def _count(step: int) -> int:
     """Parameters of a size, in two digits."""
     exact = _LEAST_PARAMETERS * 10 ** (step / _TENTHS)
     digits = int(math.log10(exact)) - 1
-    return round(exact / 10**digits) * 10**digits
+    return int(round(exact, -digits))
 
 
 def _last(fits: Callable[[int], bool], most: int) -> int:
