@@ -148,6 +148,8 @@ _VISIBLE = 0.02
 """Least share of the memory of a GPU for which a lever is tried."""
 _WORTH = 0.05
 """Least gain in speed for which a lever is part of the advice: what the cost model resolves."""
+_WORTH_LESS_EXACT = 0.25
+"""Least gain for which gradients are summed in 16 bits, which loses small ones."""
 _REPLACED_LAYERS = ("tensor_parallel_degree", "context_parallel_degree", "expert_parallel_degree")
 """Degrees with which a library replaces layers, so that the generated script has no loss in chunks."""
 
@@ -183,26 +185,36 @@ def free_search(
     """The search of a cluster, with those free settings of the job that make a model fit or train faster."""
     result, library = search(model, cluster, job, objective=objective, **terms), terms["library"]
     for name, value in _levers(model, cluster, job, library, user_settings).items():
-        if name != "loss" and len(result.ranked):
-            continue  # a step saves no speed that the cost model resolves, and sums in 16 bits are the last resort
+        if name == "optimizer_step" and len(result.ranked):
+            continue  # it saves no speed that the cost model resolves
+        if name == "gradient_reduction" and len(result.ranked) and not _waits(model, cluster, job, result):
+            continue
+        worth = _WORTH_LESS_EXACT if name == "gradient_reduction" else _WORTH
         changed, pins = replace(job, **{name: value}), dict(terms["pins"] or {})
         own = {degree: 1 for degree in _REPLACED_LAYERS if degree in plan_fields(library)}
         for narrowed in [{**own, **pins}, pins] if name == "loss" and own and not len(result.ranked) else [own | pins]:
             with suppress(AdvisorError):
                 candidate = search(model, cluster, changed, objective=objective, **{**terms, "pins": narrowed})
-                if _gains(candidate, result):
+                if _gains(candidate, result, worth):
                     job, result = changed, candidate
                     break
     return job, result
 
 
-def _gains(candidate: SearchResult, result: SearchResult) -> bool:
-    """Whether a search with a lever fits where nothing did, comes nearer, or is faster than the cost model's error."""
+def _waits(model: Model, cluster: Cluster, job: Job, result: SearchResult) -> bool:
+    """Whether the best plan waits long enough for its network that less of it could be worth less exact sums."""
+    parts = seconds_columns(model, cluster, job, result.space.layout.take(result.ranked[:1]))
+    total = sum(float(seconds[0]) for seconds in parts.values())
+    return float(parts["data_parallel_seconds"][0]) > _WORTH_LESS_EXACT * total
+
+
+def _gains(candidate: SearchResult, result: SearchResult, worth: float) -> bool:
+    """Whether a search with a lever fits where nothing did, comes nearer, or is faster by the share `worth`."""
     if not len(candidate.ranked) or not len(result.ranked):
         nearer = candidate.plans_enumerated and candidate.needed_gib.min() < result.needed_gib.min(initial=np.inf)
         return bool(len(candidate.ranked) or (not len(result.ranked) and nearer))
     value, own = (of.scores.tokens_per_second[0] * of.scores.worth[0] for of in (candidate, result))
-    return bool(result.objective in ("throughput", "cost") and value > own * (1 + _WORTH))
+    return bool(result.objective in ("throughput", "cost") and value > own * (1 + worth))
 
 
 def candidate(library: str, request: Request, *, samples: int | None = None) -> Candidate:
