@@ -247,6 +247,7 @@ def facts_of(run: PlannedRun) -> dict[str, Any]:
         "parameter_count": model.parameter_count,
         "parameters": format_count(model.parameter_count),
         "family": model.family,
+        "family_inferred": model.origin == "inferred",
         "tensor_parallel_family": supports_tensor_parallelism(model.family, plan.library),
         "framework_version": container.framework_version,
         "superseded_by": container.superseded_by,
