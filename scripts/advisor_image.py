@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from smp_advisor.session import Advice
 
 IMAGES = ROOT / "docs" / "images"
-FRAMES = (("advisor", 32), ("advisor-step-2", 96), ("advisor-step-3", 40))
+FRAMES = (("advisor", 64), ("advisor-step-2", 256), ("advisor-step-3", 124))
 """Name of each picture, and the batch that it shows: recommended, beyond the memory, the largest that fits."""
 
 
@@ -48,7 +48,9 @@ def take(site: Site, page: Page, advice: Advice, image: Path, batch: int, *, dar
 
 def main(folder: Path) -> None:
     """Take all pictures of AWS's 10 billion parameters on 16 instances."""
-    advice = smpa.advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1").recommended
+    advice = smpa.advise(
+        "10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1", family="gpt2"
+    ).recommended
     site = Site()
     with sync_playwright() as play:
         page = launch(play).new_page()

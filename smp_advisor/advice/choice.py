@@ -17,6 +17,7 @@ from smp_advisor.costs.wording import (
     plural,
     probability,
     sample_unit,
+    seconds,
     utilization,
 )
 from smp_advisor.libraries.library import get_library
@@ -163,10 +164,12 @@ def levers_used(model: Model, cluster: Cluster, before: Job, job: Job, value: Es
     for name, setting in training_settings().items():
         chosen, usual = getattr(job, name), getattr(before, name)
         if chosen != usual:
-            without = estimate(model, cluster, replace(job, **{name: usual}), value.plan).needed_gib
-            sizes = {"needed": gib(value.needed_gib), "without": gib(without)}
+            without = estimate(model, cluster, replace(job, **{name: usual}), value.plan)
+            sizes = {"needed": gib(value.needed_gib), "without": gib(without.needed_gib)}
+            times = {"time": seconds(value.step_seconds), "slower": seconds(without.step_seconds)}
+            price = " Sums in 16 bits lose small gradients." if name == "gradient_reduction" else ""
             values = {"title": setting.title, "name": name, "value": chosen, "usual": usual}
-            sentences.append(sentence("advice", "lever", **values, **sizes))
+            sentences.append(sentence("advice", "lever", **values, **sizes, **times, price=price))
     return tuple(sentences)
 
 

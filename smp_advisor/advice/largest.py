@@ -30,7 +30,8 @@ class Largest:
     """The largest of each that fits with the required probability while everything else stays as requested."""
 
     parameters: int
-    """Parameters of a bare count, in any library if the request leaves it open; 0 if no size tried fits."""
+    """Parameters of a bare count, in any library if the request leaves it open; 0 if none tried fits, or for a model
+    that reads no tokens."""
     sequence_length: int
     """Tokens per sample, up to the positions of the model; 0 for a fixed length, or if none tried fits."""
     batch_size: int
@@ -59,19 +60,28 @@ def largest(request: Request, cluster: Cluster, plan: Plan) -> Largest:
         return best_on(question.having(model=Model.from_parameters(count, sequence_length=length)), cluster).fits
 
     def fits_length(step: int) -> bool:
-        return best_on(question.training(sequence_length=step * _TOKENS), cluster).fits
+        return best_on(question.training(sequence_length=step * unit), cluster).fits
 
     def fits_batch(size: int) -> bool:
         pins = {**question.request.pins, "batch_size": size}
         return best_on(replace(question.having(pins=pins), library=plan.library), cluster).fits
 
-    positions = model.shape.max_positions or _MOST_TOKENS
-    steps = 0 if model.fixed_sequence_length else min(positions, _MOST_TOKENS) // _TOKENS
+    positions = min(model.shape.max_positions or _MOST_TOKENS, _MOST_TOKENS)
+    unit = min(_TOKENS, positions)
+    steps = 0 if model.fixed_sequence_length else positions // unit
+    total = question.request.job.global_batch_size
+    if "batch_size" not in plan_fields(plan.library):
+        batch = 0
+    elif total is None:
+        batch = _last(fits_batch, _MOST_SAMPLES)
+    else:  # only its divisors can be tried
+        divisors = (size for size in range(min(total, _MOST_SAMPLES), 0, -1) if total % size == 0)
+        batch = next((size for size in divisors if _tried(fits_batch, size)), 0)
     sizes = round(_TENTHS * math.log10(_MOST_PARAMETERS / _LEAST_PARAMETERS))
     return Largest(
-        parameters=_count(step) if (step := _last(fits_model, sizes)) else 0,
-        sequence_length=_TOKENS * _last(fits_length, steps),
-        batch_size=_last(fits_batch, _MOST_SAMPLES) if "batch_size" in plan_fields(plan.library) else 0,
+        parameters=_count(step) if model.reads_tokens and (step := _last(fits_model, sizes)) else 0,
+        sequence_length=unit * _last(fits_length, steps),
+        batch_size=batch,
     )
 
 
@@ -82,20 +92,20 @@ def _count(step: int) -> int:
     return int(round(exact, -digits))
 
 
+def _tried(fits: Callable[[int], bool], number: int) -> bool:
+    try:
+        return fits(number)
+    except AdvisorError:  # a size that the library refuses
+        return False
+
+
 def _last(fits: Callable[[int], bool], most: int) -> int:
     """The last number up to `most` that fits, by doubling and bisection; 0 if one does not."""
-
-    def tried(number: int) -> bool:
-        try:
-            return fits(number)
-        except AdvisorError:  # a size that the library refuses
-            return False
-
     low, high = 0, 1
-    while high <= most and tried(high):
+    while high <= most and _tried(fits, high):
         low, high = high, 2 * high
     high = min(high, most + 1)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if tried(middle) else (low, middle)
+        low, high = (middle, high) if _tried(fits, middle) else (low, middle)
     return low

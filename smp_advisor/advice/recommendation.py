@@ -197,8 +197,10 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         workload, place, job, objective, search, user_settings=terms.fixed_settings
     )
     if not len(best.ranked):
-        results = [best, *(searches_of_all(terms) if request.library == "auto" else ())]
-        raise nothing_fits(replace(question, request=replace(terms, model=workload)), results)
+        # A script of TensorFlow can use no other library.
+        is_open = request.library == "auto" and library != library_policy().tensorflow
+        results = [of for of in (searches_of_all(terms) if is_open else ()) if not len(of.ranked)]
+        raise nothing_fits(replace(question, request=replace(terms, model=workload)), [best, *results])
     if request.script is None and (text := loaded_entirely(library, job, workload, best.cluster.instance)):
         raise NoPlanFitsError(text)
     plan = best.best()

@@ -215,7 +215,10 @@ def nearest_reference(run: PlannedRun) -> Reference | None:
 
 
 def _summary(row: ReferenceRow, estimate: Estimate) -> str:
-    settings = ", ".join(f"{name}={value}" for name, value in row.plan.parameters.items())
+    published = {name: value for name, value in row.plan.parameters.items() if name not in ("fp16", "bf16")}
+    if row.plan.activation_checkpointing:
+        published["activation_checkpointing"] = row.plan.activation_checkpointing
+    settings = ", ".join(f"{name}={value}" for name, value in published.items())
     values = {"row": row, "size": row.name.replace(" B", " billion"), "settings": settings}
     return sentence("advice", "aws_ran", **values, throughput=throughput(estimate))
 
@@ -226,8 +229,8 @@ def _distance(run: PlannedRun, row: ReferenceRow) -> str:
     gpus = run.cluster.gpus / row.cluster.gpus
     parts = [
         f"{_ratio(ratio)} the {what}"
-        for ratio, what in ((size, "parameters"), (length, "sequence length"), (gpus, "GPUs"))
-        if max(ratio, 1 / ratio) > _SAME_SIZE
+        for ratio, what, same in ((size, "parameters", _SAME_SIZE), (length, "sequence length", 1), (gpus, "GPUs", 1))
+        if max(ratio, 1 / ratio) > same
     ]
     if run.cluster.instance != row.cluster.instance:
         parts.append(f"another instance ({run.cluster.instance.name})")
@@ -241,4 +244,4 @@ def _distance(run: PlannedRun, row: ReferenceRow) -> str:
 def _ratio(value: float) -> str:
     if value < 1:
         return f"{percent(value)} of"
-    return f"{value:.2g} times" if value < 10 else f"{value:,.0f} times"
+    return f"{value:.3g} times" if value < 10 else f"{value:,.0f} times"

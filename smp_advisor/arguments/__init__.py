@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from functools import cache
+from numbers import Integral
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
 SMALLEST = "smallest"
+_MOST_COUNTS = 1024
+"""Clusters of one comparison: each is a search."""
 """The smallest number of nodes that fits."""
 LIMITS = ("max_days", "max_usd", "max_gpu_hours")
 """Options that limit a run: fields of `smp_advisor.search.clusters.Limits`."""
@@ -159,8 +162,9 @@ class Option:
         for part in filter(None, re.split(r"[\s,]+", re.sub(r"(?<!\s)\s*+-\s*", "-", text.strip()))):
             first, *last = (options()["instance_count"].read(end, title) for end in part.split("-", 1))
             numbers += range(first, last[0] + 1) if last else [first]
-        if not numbers:
-            raise AdvisorError(f"{title}: {text!r:.80} has no number; write for example 1,2,4 or 1-4.")
+        if not 0 < len(numbers) <= _MOST_COUNTS:
+            problem = f"has {len(numbers):,} numbers, {_MOST_COUNTS:,} are compared" if numbers else "has no number"
+            raise AdvisorError(f"{title}: {text!r:.80} {problem}; write for example 1,2,4 or 1-4.")
         return numbers
 
 
@@ -202,9 +206,9 @@ def check(arguments: Mapping[str, Any], error: type[AdvisorError] = AdvisorError
 
 def require_whole(name: str, value: object, error: type[AdvisorError], most: int = MOST) -> None:
     """Refuse a value that is no whole number of at least 1; a notebook may pass text despite annotations."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or (number := int(value)) < 1:
         raise error(f"{name} must be a whole number of at least 1, not {shown(value)}.")
-    if value > most:
+    if number > most:
         raise error(f"{name} must be at most {most:,}, not {shown(value)}.")
 
 

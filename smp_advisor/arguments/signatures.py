@@ -163,9 +163,11 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
     def call(*values: Parameters.args, **keywords: Parameters.kwargs) -> Result:
         for name, value in (*zip(positional, values, strict=False), *keywords.items()):
             if name in annotations:
-                if not _test_of(annotations[name], function.__module__)(value):
+                fits = _test_of(annotations[name], function.__module__)
+                if not fits(value):
                     kind = _meaning(annotations[name], function.__module__)
-                    least = " of at least 0" if isinstance(value, Real) and value < 0 else ""
+                    is_low = isinstance(value, Real) and value < 0 and fits(-value)
+                    least = " of at least 0" if is_low else ""
                     raise AdvisorError(f"{title}() requires for {name} {_title(kind)}{least}, not {shown(value)}.")
             elif not takes_any and name not in keyword_names and name not in positional:
                 keyword = meant(name, keyword_names)

@@ -86,8 +86,9 @@ class Chart:
         target = user_path(path, AdvisorError)
         if target.suffix.lower() != ".svg":
             raise AdvisorError(f"A chart is saved as an SVG file: write {target.with_suffix('.svg').name!r}.")
+        drawing = self.svg(width)
         try:
-            write_text(target, _document(self.svg(width)))
+            write_text(target, _document(drawing))
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             reason = getattr(error, "strerror", None) or str(error)
             raise AdvisorError(f"The chart cannot be written to {str(target)!r:.200}: {reason}.") from None

@@ -47,7 +47,9 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
     divided = element * (split + unfused) + saved.split_bytes
     if job.fp8 and stack_of(job, layout).divided.fp8_weight_bytes and not block.adapter_parameters:
         # Transformer Engine keeps inputs for the gradients of weights in fp8 (``Linear``, ``save_for_backward``).
-        replicated = replicated - (element - 1) * saved.weight_replicated_elements
+        # Normalized values of RMSNorms are for the gradient of their own weights: no product reads them.
+        inputs = maximum(saved.weight_replicated_elements - saved.half_replicated_bytes / 2, 0.0)
+        replicated = replicated - (element - 1) * inputs
         divided = divided - (element - 1) * saved.weight_split_elements
     total = (replicated / where(layout.sequence_parallel, tp, 1) + divided / tp) * world.microbatch_tokens
     eager = element * saved.eager_split_elements * world.microbatch_tokens

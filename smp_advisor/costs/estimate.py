@@ -209,9 +209,8 @@ class Estimate:
 
     @property
     def mfu_range(self) -> tuple[float, float]:
-        """95 % prediction interval of the utilization, at most 1."""
-        low, high = self._of_rate(self.mfu)
-        return low, max(min(high, 1.0), self.mfu)
+        """95 % prediction interval of the utilization; above 1 where causal kernels or fp8 leave out what it counts."""
+        return self._of_rate(self.mfu)
 
     @property
     def days_range(self) -> tuple[float, float] | None:

@@ -135,7 +135,7 @@ def read_script(configuration: Configuration, source: Source) -> Script | None:
         arriving = {name: value for name, value in received.items() if name not in lost}
         context.settings = replace(context.settings, hyperparameters=arriving)
         return _Reader(context).script(source.path, ignored)
-    except (AdvisorError, ValueError):
+    except (AdvisorError, OSError, ValueError):
         return None
 
 

@@ -28,6 +28,7 @@ from smp_advisor.export.script_parts import (
 from smp_advisor.export.template import Comment, render
 from smp_advisor.libraries.library import LOCAL_LIBRARY, get_library, supports_tensor_parallelism
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.libraries.state_bytes import reduces_in_fp32
 from smp_advisor.libraries.validation import unscripted_adapter
 from smp_advisor.libraries.version import oldest_script_release, release, transformers_families, version_on
 from smp_advisor.workload.model import Model
@@ -168,14 +169,20 @@ def script_cell(
     `objective`.
     """
     if not builds(model):
-        return f"%%writefile train.py\n{_own_loop(model, plan)}" if get_library(plan.library).script == "torch" else ""
+        return (
+            f"%%writefile train.py\n{_own_loop(model, job, plan)}"
+            if get_library(plan.library).script == "torch"
+            else ""
+        )
     training = writable(model, cluster, job, plan, trainer=trainer, objective=objective)
     return f"%%writefile {script_name(training)}\n{written(training)}"
 
 
-def _own_loop(model: Model, plan: Plan) -> str:
+def _own_loop(model: Model, job: Job, plan: Plan) -> str:
     """The training loop of a module of the user's, whose job starts ``train.py``."""
     settings, sharded = plan.hyperparameters, plan.shards_parameters
+    half = Comment("torch.float16" if plan.precision == "fp16" else "torch.bfloat16")
+    in_fp32 = reduces_in_fp32(replace(job, precision=plan.precision))
     return render(
         "train_own_module.py.in",
         model=Comment(model.name),
@@ -185,7 +192,9 @@ def _own_loop(model: Model, plan: Plan) -> str:
         recomputes=bool(plan.activation_checkpointing),
         batch_size=settings["batch_size"],
         accumulation=settings["gradient_accumulation_steps"],
-        dtype=Comment("torch.float16" if plan.precision == "fp16" else "torch.bfloat16"),
+        dtype=half,
+        gathered=Comment("torch.float32") if plan.precision == "fp32" else half,
+        reduced=Comment("torch.float32") if in_fp32 else half,
         hybrid="hybrid" in settings.get("sharding_strategy", ""),
         scales=plan.precision == "fp16",
         autocast=not sharded and plan.precision != "fp32",

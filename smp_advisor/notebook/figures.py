@@ -65,10 +65,10 @@ def likelihood(estimate: Estimate, required: float) -> str:
 
 
 def in_words_of_the_page(html: str, library: str) -> str:
-    """HTML of a report with one sign for the currency and the library by its name; code stays as it is."""
-    parts = re.split(r"(<pre class=.*?</pre>|<code.*?</code>)", html, flags=re.DOTALL)
+    """HTML of a report with one sign for the currency and the library by its name; tags and code stay as they are."""
+    parts = re.split(r"(<pre class=.*?</pre>|<code.*?</code>|<[^>]*>)", html, flags=re.DOTALL)
     for index, part in enumerate(parts[::2]):
-        text = re.sub(r"([\d,.]*\d) USD\b", r"$\1", part)
+        text = re.sub(r"(?<![\d,.])([\d,.]*\d) USD\b", r"$\1", part)
         text = re.sub(r"\bUSD\b(?= (?:per|of))", "$", text)
         required = r"[Ss]harding over ([\d,]+) GPUs, which the library requires"
         parts[2 * index] = re.sub(required, rf"{schema(library).name} over \1 GPUs", text)

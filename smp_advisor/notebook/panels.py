@@ -198,6 +198,11 @@ def why(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping
     return {"html": f"{own}{ladder}{folded}{chosen}{html_sources(shown.steps)}"}
 
 
+def _link(url: str, title: str) -> str:
+    """A source as a link; terms of this product alone have none."""
+    return f' <a href="{escape(url)}" target="_blank" rel="noopener">{escape(title)}</a>' if url else ""
+
+
 def facts(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
     """Every figure, fact and assumption of the plan on screen, and the terms of the page."""
     shown = advice.at(state)
@@ -206,8 +211,7 @@ def facts(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mappi
         shown, "Figures", "Configuration", "Calibration", "Effective time", "Assumptions", opened=("Figures",)
     )
     terms = "".join(
-        f"<li><b>{escape(term.term)}</b>: {escape(term.text)}"
-        f' <a href="{escape(term.source_url)}" target="_blank" rel="noopener">{escape(term.source_title)}</a></li>'
+        f"<li><b>{escape(term.term)}</b>: {escape(term.text)}{_link(term.source_url, term.source_title)}</li>"
         for term in terms_of(shown.plan.library)
     )
     head = "".join(f"<p>{escape(text)}</p>" for text in (shown.model.summary, shown.cluster.summary, uncited) if text)
@@ -227,9 +231,9 @@ def start(advice: Advice, state: ControlState, options: Mapping[str, object]) ->
     if token in _offers:
         _runs[token] = _offers.pop(token)()
     form = (
-        """<form data-smp-do='{"set": {"confirm": ""}}'><label class="smp-paste-label">"""
+        """<form data-smp-do='{"set": {"confirm": "", "stop": false}}'><label class="smp-paste-label">"""
         "<span>Options of your account and the job, as for %smp_start --option</span>"
-        f'<input class="smp-paste" name="options" value="{escape(text)}" placeholder="'
+        f'<input class="smp-paste" name="options" required value="{escape(text)}" placeholder="'
         'role=arn:aws:iam::111122223333:role/Training data=s3://bucket/tokens"></label><div class="smp-check-row">'
         '<button class="smp-button">Show request and price</button><span class="smp-note">Shows what would be sent to'
         " AWS and its price. Nothing is started.</span></div></form>"
@@ -249,7 +253,7 @@ def start(advice: Advice, state: ControlState, options: Mapping[str, object]) ->
     local = _action(
         "Start a small run on this machine",
         "Trains a small copy of the model in two processes here, without AWS and without cost.",
-        set={"confirm": _offered(lambda: value.start(local=True))},
+        set={"confirm": _offered(lambda: value.start(local=True)), "stop": False},
     )
     if text:
         try:
@@ -272,7 +276,7 @@ def start(advice: Advice, state: ControlState, options: Mapping[str, object]) ->
                 "Start the job for this price",
                 "Creates the SageMaker training job of the request. It is billed until it ends.",
                 style="smp-primary",
-                set={"confirm": _offered(lambda: value.start(confirm=True, **job))},
+                set={"confirm": _offered(lambda: value.start(confirm=True, **job)), "stop": False},
             )
         )
         if worth is not None and worth.measure:

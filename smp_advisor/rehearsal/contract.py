@@ -115,7 +115,8 @@ def _make_channel(target: Path, place: Path | None, mode: str) -> None:
         if number >= _MOST_FOLDERS:
             folders.clear()
         for name in folders:
-            (own / name).mkdir()
+            linked = Path(folder, name)
+            (own / name).symlink_to(linked) if linked.is_symlink() else (own / name).mkdir()
 
 
 def _resources(host: int, hosts: int) -> dict[str, Any]:

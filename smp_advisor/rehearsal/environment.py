@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import user_path
@@ -21,7 +22,7 @@ _LOOK = f"""
 import sys, importlib.util
 print(*sys.version_info[:2], *[name for name in {_NEEDED} if not importlib.util.find_spec(name)])
 """
-_PIN = re.compile(r"^\s*([A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*==\s*([0-9][^\s;#,*]*)", re.MULTILINE)
+_PIN = re.compile(r"^[ \t]*([A-Za-z0-9_.-]+)(?:\[[^]\n]*\])?[ \t]*==[ \t]*([0-9][^\s;#,*]*)", re.MULTILINE)
 
 
 def interpreter_of(environment: str | os.PathLike[str]) -> str:
@@ -36,9 +37,11 @@ def interpreter_of(environment: str | os.PathLike[str]) -> str:
     python = next((path for path in (place, place / "bin/python") if path.is_file() and os.access(path, os.X_OK)), None)
     if python is None:
         raise AdvisorError(f"No Python is at {str(place)!r}: pass the folder of an environment, or its bin/python.")
-    done = subprocess.run([python, "-I", "-c", _LOOK], capture_output=True, text=True, check=False)
-    words = done.stdout.split()
-    if done.returncode or len(words) < 2:
+    words = list[str]()
+    with suppress(OSError, subprocess.CalledProcessError):  # no program, or none that ends well
+        look = [str(python), "-I", "-c", _LOOK]
+        words = subprocess.run(look, stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout.decode().split()
+    if len(words) < 2 or not (words[0] + words[1]).isdecimal():
         raise AdvisorError(f"{str(python)!r} is no Python that starts: pass the bin/python of an environment.")
     if (int(words[0]), int(words[1])) < _OLDEST:
         raise AdvisorError(f"{str(python)!r} is Python {words[0]}.{words[1]}: a rehearsal runs with 3.11 or later.")

@@ -15,7 +15,8 @@ Stage = dict[str, Any]
 Event = dict[str, Any]
 _LOST_PEER = re.compile(r"[Cc]onnection|closed by peer|gloo|Broken pipe|timed out|[Ss]ocket|Application timeout")
 _DOWNLOAD = re.compile(
-    r"huggingface\.co|offline mode|LocalEntryNotFound|resolve host|name resolution|Name or service not known|urlopen|"
+    r"huggingface\.co(?!/docs)|offline mode|LocalEntryNotFound|resolve host|name resolution|urlopen|"
+    r"Name or service not known|"
     r"Network is unreachable|Max retries exceeded|[Cc]ould not connect to the endpoint|Unable to locate credentials"
 )
 _TOLERANCE = 2e-5

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from smp_advisor.core import files
 from smp_advisor.core.files import SCRIPT, read_text, user_path
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal.contract import Job
@@ -55,6 +56,9 @@ def _of_settings(job: Mapping[str, Any]) -> tuple[Job, dict[str, Any]]:
     unknown = [name for name in job if name not in _SETTINGS]
     if unknown:
         raise AdvisorError(f"{unknown[0]!r} is no setting of a job: {', '.join(_SETTINGS)} are.")
+    for name in ("hyperparameters", "environment", "channels"):
+        if not isinstance(job.get(name, {}), Mapping):
+            raise AdvisorError(f"{name} of a job must be a mapping of names, not {job[name]!r:.80}.")
     command = job.get("command")
     words = shlex.split(command) if isinstance(command, str) else list(command or ())
     script_words, launches = _of_command(words)
@@ -82,7 +86,7 @@ def _of_command(words: list[str]) -> tuple[list[str], bool]:
 
 def _of_text(text: str) -> tuple[Job, dict[str, Any]]:
     is_path = "\n" not in text and len(text) < 4096 and text.endswith((".py", ".ipynb"))
-    path = user_path(text, AdvisorError) if is_path else None
+    path = user_path(text, AdvisorError) if is_path and files.is_path(text) else None
     if path is not None and path.is_file():
         source, folder = read_text(path, SCRIPT, AdvisorError), path.parent
     else:

@@ -136,7 +136,10 @@ def _files(observer: Observer) -> None:
                 observer.once("reads", name="hyperparameters.json")
             if event in _LISTINGS or not writes or path.startswith(_NOT_FILES) or not (site := observer.site()):
                 return
-            if f"{os.path.realpath(path)}/".startswith(roots):
+            # An entry that is renamed or removed changes its folder, which is the job's own, not the target of a link.
+            place = Path(path)
+            place = place.resolve() if event in ("open", "os.truncate") else place.parent.resolve() / place.name
+            if f"{place}/".startswith(roots):
                 raise OSError(errno.EROFS, "Read-only file system", path)
             is_suspected = "late" in observer.options["provoked"]
             is_late = observer.rank == 0 and observer.world > 1 and (late < _LATE_WRITES or is_suspected)

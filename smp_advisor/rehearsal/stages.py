@@ -136,7 +136,7 @@ class _Rehearsed:
         while (column := _missing_column(first)) and column not in self.request["columns"]:
             self.request["columns"].append(column)
             self.stages.remove(first)
-            first = self._stage("several processes", keeps_state=not live and self.processes > 1)
+            first = self._stage("several processes", live=live, keeps_state=not live and self.processes > 1)
         recorded = {event["kind"]: event for event in first["ranks"][0]["events"]}
         if not first["failed"] and "step" in recorded and self.request["stages"] == "all":
             self._further(first)

@@ -43,7 +43,7 @@ def test_the_rank_map_has_the_contents_of_every_gpu_and_a_table_loads_an_alterna
     open_tab(page.view, "Facts")
     table = page.view.get_by_role("group", name="Contents of every GPU")
     expect(table.get_by_role("columnheader", name="GPU 7")).to_be_visible()
-    expect(table.get_by_role("rowheader")).to_have_count(1)
+    expect(table.get_by_role("rowheader")).to_have_count(2)  # nodes
     panel = open_tab(page.view, "Plans")
     panel.get_by_role("row").nth(2).get_by_role("button", name="Load").click()
     page.settle()

@@ -41,7 +41,9 @@ _FILLED = {
 def test_the_loop_of_an_unknown_module_trains_once_its_three_places_are_filled_in(plan, tmp_path):
     model = Model.from_shape(layers=1, hidden=64, heads=1, vocab=64, family="gpt2")
     unknown = replace(model, config_json="{}", name="Own")
-    name, _, text = script_cell(unknown, Cluster("ml.g5.12xlarge"), Job(), plan).partition("\n")
+    job = Job(precision="bf16", gradient_reduction="16-bit")
+    name, _, text = script_cell(unknown, Cluster("ml.g5.12xlarge"), job, plan).partition("\n")
+    assert "reduce_dtype=torch.float32" not in text, "the plan's gradients are reduced in 16 bits"
     assert name == "%%writefile train.py"
     for place, code in _FILLED.items():
         assert place in text

@@ -235,7 +235,7 @@ def reader(*, preferences=False):
     return SimpleNamespace(**names)
 
 
-ROWS = reader()
+ROWS, ROWS_OF_PAIRS = reader(), reader(preferences=True)
 
 
 def turns_of(template, first=0):
@@ -280,6 +280,30 @@ def tokenizers_of_six_kinds():
     }
 
 
+def test_a_pair_of_conversations_parts_where_its_texts_do():
+    """As TRL divides it, with any template: this one opens a thought that the answers do not have."""
+
+    class Tokenizer:
+        def apply_chat_template(self, turns, *, add_generation_prompt=False, tools, **_):
+            text = "".join(f"<{turn['role']}>{turn['content']}" for turn in turns)
+            text = f"{tools[0]['name'] if tools else ''}{text}" + "<assistant><think>" * add_generation_prompt
+            return {"input_ids": [ord(letter) for letter in text]}
+
+    pair = {
+        "prompt": [{"role": "user", "content": "2+2"}],
+        "chosen": [{"role": "assistant", "content": "4"}],
+        "rejected": [{"role": "assistant", "content": "5"}],
+        "tools": '[{"name": "add"}]',
+        "messages": [{"role": "user", "content": "of another trainer"}],
+    }
+    encoded = ROWS_OF_PAIRS.encode_pair(pair, 0, 64, tokenizer=Tokenizer(), column="text", template=None)
+    texts = ["".join(map(chr, encoded[name])) for name in ("prompt_ids", "chosen_ids", "rejected_ids")]
+    assert texts == ["add<user>2+2<assistant>", "4", "5"]
+    assert encoded["targets"] == 1
+    with pytest.raises(SystemExit, match="Row 3 of the data cannot be read"):
+        ROWS_OF_PAIRS.encode_pair({**pair, "tools": "["}, 3, 64, tokenizer=Tokenizer(), column="text", template=None)
+
+
 @pytest.mark.torch
 def test_a_completion_and_one_end_token_are_trained_with_six_kinds_of_tokenizer():
     """The reader of rows is one file, so both trainers of a plan train the same tokens."""
@@ -296,7 +320,8 @@ def test_a_completion_and_one_end_token_are_trained_with_six_kinds_of_tokenizer(
             assert text == row.get("completion", row.get("text")).replace(" ", ""), name
             assert encoded["targets"] >= 2, name
         pair = {"prompt": "The sentiment is ", "chosen": "positive", "rejected": "one two"}
-        encoded = reader(preferences=True).encode_pair(pair, 0, 64, tokenizer=tokenizer, column="text", template=None)
+        options = {"tokenizer": tokenizer, "column": "text", "template": None}
+        encoded = ROWS_OF_PAIRS.encode_pair(pair, 0, 64, **options)
         for side in ("chosen", "rejected"):
             tokens = encoded["prompt_ids"] + encoded[f"{side}_ids"]
             assert tokens.count(tokenizer.eos_token_id) == 1, name
@@ -304,6 +329,8 @@ def test_a_completion_and_one_end_token_are_trained_with_six_kinds_of_tokenizer(
                 pair[side].replace(" ", ""),
                 "is" + pair[side].replace(" ", ""),
             ), name  # a token may join the end of the prompt
+        other_columns = {**pair, "messages": [{"role": "user", "content": "of another trainer"}]}
+        assert ROWS_OF_PAIRS.encode_pair(other_columns, 0, 64, **options) == encoded, name
     files = [companions(parts) for parts in two_trainers()]
     assert files[1]["rows.py"].startswith(files[0]["rows.py"]), "the plain script reads token ids, too"
 

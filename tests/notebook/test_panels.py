@@ -55,6 +55,11 @@ def test_the_facts_mark_what_is_inferred_and_what_the_cluster_will_show():
         assert text in page, text
 
 
+def deeds_of(html, style=""):
+    """What the buttons of a page do."""
+    return [json.loads(unescape(deed)) for deed in re.findall(rf'{style}" data-smp-do="([^"]*)"', html)]
+
+
 def test_a_plan_without_a_cell_says_so_and_a_page_has_one_currency():
     whole = make_advice()
     assert panel_data("refusal", Advice(whole), Advice(whole).controls) == {"text": ""}
@@ -65,6 +70,9 @@ def test_a_plan_without_a_cell_says_so_and_a_page_has_one_currency():
     html = panel_data("facts", advice, advice.controls)["html"]
     assert "$" in html
     assert not re.search(r"\d USD", html)
+    advice.keep("under 50 USD per day")  # a name is no sentence
+    html = panel_data("compare", advice, advice.controls)["html"]
+    assert {"act": "load", "value": "under 50 USD per day"} in deeds_of(html)
 
 
 def test_a_slow_panel_is_announced_at_once(monkeypatch):
@@ -85,9 +93,10 @@ def test_a_page_starts_a_job_once_for_its_price_and_only_after_the_options_are_g
         return panel_data("start", advice, advice.controls, options)
 
     def token(page):
-        """What the button of the job confirms."""
-        deeds = [json.loads(unescape(deed)) for deed in re.findall(r'smp-primary" data-smp-do="([^"]*)"', page["html"])]
-        return deeds[0]["set"]["confirm"] if deeds else ""
+        """What the button of the job confirms; it stops nothing, although an earlier run was stopped here."""
+        primary = deeds_of(page["html"], "smp-primary")
+        assert all(deed["set"]["stop"] is False for deed in primary)
+        return primary[0]["set"]["confirm"] if primary else ""
 
     assert token(asked()) == ""
     for text, problem in (("role", "NAME=VALUE"), ("role='arn", "cannot be read: No closing quotation")):

@@ -131,9 +131,9 @@ def test_a_container_that_is_registered_twice_is_one_stack():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"batch": -5}, "batch must be a number above 0"),
+        ({"batch": -5}, "requires for batch a whole number or None of at least 0"),
         ({"batch": True}, "requires for batch a whole number"),
-        ({"seconds": float("nan")}, "seconds must be a number above 0"),
+        ({"seconds": float("nan")}, "requires for seconds a number or None, not nan"),
         ({"memory_bytes": "16 GiB"}, "requires for memory_bytes a whole number"),
         ({"plan": "ddp"}, "requires for plan a Plan"),
         ({"stages": 3}, "requires for stages"),

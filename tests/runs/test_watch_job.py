@@ -159,7 +159,7 @@ def test_a_new_process_finds_the_prediction_of_any_model_in_its_job(
 
 def test_inserted_probes_change_the_choice(account, tmp_path, monkeypatch, capsys, shell):
     monkeypatch.chdir(tmp_path)
-    advice = smpa.advise("30B", "ml.p4d.24xlarge", instance_count=4, library="smp-v2", tokens="100B")
+    advice = smpa.advise("gpt-neox-20b", "ml.p4d.24xlarge", instance_count=4, library="smp-v2", tokens="100B")
     set_displayed_last(shell, Advisor(advice))
     _, *probes, learn = cells(advice, advice.plan, "worth", "v2")
     for number, probe in enumerate(advice.worth_measuring().probes):

@@ -179,6 +179,40 @@ def test_correct_scripts_have_no_findings(name, known):
     assert not check_script(getattr(samples, name), PLANS[name] if known else None)
 
 
+TRAINER = "import os\nfrom transformers import Trainer, TrainingArguments\nplace = os.environ['SM_CHANNEL_TRAIN']\n"
+RESUMES = "trainer = Trainer(model=model, args=args, train_dataset=rows)\ntrainer.train(resume_from_checkpoint=True)\n"
+BEST = "args = TrainingArguments('/opt/ml/checkpoints', load_best_model_at_end=True, "
+DIVIDED = "from transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained('m', "
+LIGHTNING = """
+import torch
+import lightning
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+class Model(lightning.LightningModule):
+    def validation_step(self, batch, number):
+        self.log("val_loss", self(batch).mean(){sync})
+
+trainer = lightning.Trainer({devices}, callbacks=[ModelCheckpoint(monitor="val_loss")])
+trainer.fit(Model(), loader, valid)
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TRAINER + BEST + "eval_strategy='epoch', save_strategy='epoch', save_steps=500, eval_steps=300)\n" + RESUMES,
+        TRAINER + BEST + "eval_strategy='steps', save_strategy='best', save_steps=500, eval_steps=300)\n" + RESUMES,
+        TRAINER + "args = TrainingArguments('/lustre/run', save_steps=200)\n" + RESUMES,
+        DIVIDED + "tp_plan='auto', device_map=None)\n",
+        DIVIDED + "tp_plan='auto', device_mesh=mesh['tp'])\nfully_shard(model, mesh=mesh['dp'])\n",
+        LIGHTNING.format(sync=", sync_dist=self.trainer.world_size > 1", devices="devices=8, strategy='ddp'"),
+        LIGHTNING.format(sync="", devices="devices=[0], strategy='auto'"),
+    ],
+)
+def test_settings_that_look_like_a_defect_are_none(text):
+    assert not {finding.id for finding in check_script(text)} & {"TRN736", "TRN738", "TRN739", "SMP005"}
+
+
 def plans(path: Path) -> list[dict[str, object] | None]:
     """No plan, and that of the first line."""
     first = path.read_text("utf-8").partition("\n")[0]

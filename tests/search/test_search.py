@@ -376,3 +376,21 @@ def test_a_limit_below_one_sample_per_replica_is_named_with_what_the_user_can_ch
 def test_the_largest_global_batch_is_compared_with_no_larger_one():
     advice = smp_advisor.advise("125m", "ml.p5.48xlarge", global_batch_size=10**9, library="ddp")
     assert advice.estimate.global_batch_size == 10**9
+
+
+def test_the_largest_batch_divides_the_global_one_and_a_short_model_has_its_own_length():
+    batches = {
+        total: smp_advisor.advise("125M", "ml.p5.48xlarge", library="fsdp", global_batch_size=total)
+        .largest()
+        .batch_size
+        for total in (40, 96)
+    }
+    assert batches == {40: 5, 96: 12}
+    bert = smp_advisor.advise("bert-base-uncased", "ml.p4d.24xlarge", library="ddp").largest()
+    assert bert.sequence_length == 512
+
+
+def test_a_script_of_tensorflow_is_offered_no_plan_of_another_library():
+    with pytest.raises(NoPlanFitsError) as refused:
+        smp_advisor.advise("13B", "ml.p4d.24xlarge", instance_count=1, framework="tensorflow")
+    assert "SMP v2" not in str(refused.value)

@@ -85,6 +85,7 @@ export class KernelPage implements Panel {
     this.body.addEventListener('submit', event => {
       event.preventDefault();
       const [{ act, set }, fields] = [deedOf(event.target as Element), Object.fromEntries(new FormData(event.target as HTMLFormElement)) as Settings];
+      (event.target as HTMLFormElement).reset();
       this.perform(act ? { act, value: String(fields['value']) } : { set: { ...set, ...fields } });
     });
     this.body.addEventListener('change', event => {
@@ -141,7 +142,13 @@ export class KernelPage implements Panel {
     const titleOf = (details: Element): string => details.querySelector('summary')?.textContent ?? '';
     const open = new Set([...body.querySelectorAll('details[open]')].map(titleOf));
     const focused = body.contains(document.activeElement) && document.activeElement !== body ? nameOf(document.activeElement!) : undefined;
+    // The kernel knows the fields of a submitted form alone: other text stays here.
+    const typed = [...body.querySelectorAll<HTMLInputElement>('input[name]')].filter(each => each.value !== each.defaultValue);
     body.innerHTML = html;
+    for (const { name, value } of typed) {
+      const field = body.querySelector<HTMLInputElement>(`input[name="${name}"]`);
+      if (field) field.value = value;
+    }
     body.querySelectorAll('details').forEach(details => (details.open ||= open.has(titleOf(details))));
     body.querySelectorAll<HTMLElement>('summary, button, input, select, [tabindex]').forEach(keepKeys);
     if (this.label) {

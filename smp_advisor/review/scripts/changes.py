@@ -266,6 +266,7 @@ class _Loop:
             "half": settings.get("precision") in _HALF,
             "accumulates": isinstance(steps, int) and steps > 1,
             "wrapped": any(call.reached for call in trace.named(*REPLICATING, *FSDP)),
+            "units": "fully_shard" in self.texts,
             "loader": any(self._divides(loader) for loader in self.loaders),
             "moved": ".cuda(" in self.texts or ".to(" in self.texts,
             "autocast": "autocast" in self.texts or "MixedPrecision" in self.texts,
@@ -400,7 +401,9 @@ def warnings_of_script(script: str, plan: Plan, hyperparameters: Mapping[str, An
     if errors[_MOST_FINDINGS:]:
         lines.append(f"{path.name} has {len(errors) - _MOST_FINDINGS} more errors: {command} lists them.")
     code = "\n".join(module.source.text for module in context.trace.modules)
-    own = [change for change in _changes_of(context, plan) if "the plan" in change.reason]
+    changes = _changes_of(context, plan)
+    own = [change for change in changes if "the plan" in change.reason]
+    lines += [f"{path.name}: {note}" for note in changes.open if not note.startswith("line ")]
     lines += [f"{change.file}, line {change.line}: {change.reason}" for change in own[:_MOST_FINDINGS]]
     sentences = [*lines, *_unread_arguments(context, code, path.name, hyperparameters)]
     if context.unresolved:

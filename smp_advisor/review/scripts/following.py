@@ -302,7 +302,8 @@ def _value(argument: Value | None) -> tuple[Any, bool]:
 
 
 _PART_OF_A_STEP = re.compile(
-    r"step|zero_grad|gelu|rope|(?:apply_)?rotary\w*|embed\w*|clip\w*|(?:ref|reference|teacher)(?:_model)?|\w*(?:loss|norm)"
+    r"step|zero_grad|gelu|rope|(?:apply_)?rotary\w*|embed|embeddings?|clip_grad\w*|(?:ref|reference|teacher)(?:_model)?"
+    r"|\w*(?:loss|norm)"
     r"|(?:\w*_)?(?:head|loss|criterion|entropy|attention|attn|mask|optimizer|optim|update|norm)"
     r"(?:_fn|_func|_function)?",
     re.IGNORECASE,

@@ -142,7 +142,7 @@ def _renamed() -> dict[str, str]:
 
 def callable_of(name: str) -> str:
     """The name in the table of a dotted name: ``trl.trainer.sft_config.SFTConfig`` is ``trl.SFTConfig``."""
-    if ".experimental." in name:
+    if ".experimental." in name or name.startswith("torch.distributed._composable.fully_shard"):  # of FSDP 1
         return ""
     package, last = name.partition(".")[0], name.rpartition(".")[2]
     package = "lightning" if package in ("pytorch_lightning", "lightning_fabric") else package.replace("_", "-")

@@ -101,14 +101,21 @@ def in_model_folder(value: Value | None) -> bool:
     return False
 
 
-_KEPT = ("/opt/ml/checkpoints", "/opt/ml/input", "/fsx", "/efs", "/mnt", "s3:")
-"""Folders that outlive an interruption: the copied one, and file systems."""
+_LOST = ("/opt/ml/", "/tmp/", "/root/", "/home/")  # noqa: S108 - named, not used
+"""Folders on the instance's own disk, as relative ones are; others can be file systems that are mounted."""
+_KEPT = ("/opt/ml/checkpoints", "/opt/ml/input")
+
+
+def _is_lost(folder: str) -> bool:
+    relative = not folder.startswith("/") and ":" not in folder
+    return relative or (folder.startswith(_LOST) and not folder.startswith(_KEPT))
 
 
 @check("SMP005")
 def _checkpoints_where_they_are_kept(context: Context) -> Iterator[Hit]:
     texts = (module.source.text for module in context.trace.modules)
     on_sagemaker = any(mark in text for text in texts for mark in ("/opt/ml/", "SM_MODEL_DIR", "SM_CHANNEL_"))
+    set_later = any(store.node.attr == "output_dir" for store in context.trace.stores)
     for call in trainer_arguments(context):
         node = argument_node(call, "output_dir", 0)
         strategy = constant(call.argument("save_strategy"))
@@ -116,7 +123,7 @@ def _checkpoints_where_they_are_kept(context: Context) -> Iterator[Hit]:
             continue
         if not in_model_folder(call.argument("output_dir", 0)):
             folder = constant(call.argument("output_dir", 0))
-            if isinstance(folder, str) and not folder.startswith(_KEPT) and on_sagemaker and _resumes(context):
+            if isinstance(folder, str) and _is_lost(folder) and not set_later and on_sagemaker and _resumes(context):
                 yield Hit(call.module, node or call.node, {"folder": folder}, variant="elsewhere")
         elif call.gives("save_steps") or strategy in ("steps", "epoch"):
             yield Hit(call.module, node or call.node)

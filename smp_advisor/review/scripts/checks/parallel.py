@@ -188,7 +188,8 @@ def _divided_alike(context: Context) -> Iterator[Hit]:
     for call in context.trace.calls if together and not seeds else ():
         divides = call.name == "torch.utils.data.random_split" or call.called == "train_test_split"
         unseeded = not any(call.gives(name) for name in _SEEDED) and len(call.arguments) < 3
-        if divides and call.reached and unseeded and constant(call.argument("shuffle")) is not False:
+        alone = any("rank" in (test := ast.unparse(guard.test)) or "main" in test for guard in call.guards)
+        if divides and call.reached and not alone and unseeded and constant(call.argument("shuffle")) is not False:
             yield Hit(call.module, call.node, {"call": call.called})
 
 

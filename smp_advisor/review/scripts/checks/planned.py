@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from smp_advisor.core.files import CONFIGURATION, folders_from, read_bytes, table
+from smp_advisor.core.files import CONFIGURATION, folders_from, is_path, read_bytes, table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.reading.module import replace
-from smp_advisor.review.reading.values import Collection, Constant, Mapping, Member, options
+from smp_advisor.review.reading.values import Argument, Collection, Constant, Mapping, Member, is_none, options
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, reached_accelerators
 from smp_advisor.review.scripts.checks.sharding import FSDP, shards
 from smp_advisor.review.scripts.conditions import Conditions
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.reading.values import Value
 
 
 _PARSERS = ("HfArgumentParser", "TrlParser")
@@ -103,6 +104,8 @@ def _files_of_settings(context: Context) -> Iterator[Hit]:
     files += [(call, name, str(job_options.get(name))) for call in parsers for name in (*_NAMED, "config")]
     for call, name, text in files:
         if script is None or not text.endswith((".json", ".yaml", ".yml")) or text.startswith("/opt/ml/"):
+            continue
+        if not is_path(text):
             continue
         path = next((folder / text for folder in folders_from(script) if (folder / text).is_file()), None)
         if path is None:
@@ -237,18 +240,27 @@ def _divided_at_load(context: Context) -> Iterator[Hit]:
     """Tensor parallelism of transformers, next to another division of the model."""
     replicates = [call for call in context.trace.named(*REPLICATING, *FSDP) if call.reached]
     for call in context.trace.methods("from_pretrained"):
-        plan = call.argument("tp_plan") or call.argument("tp_size") or call.argument("distributed_config")
-        if not call.reached or plan is None or (isinstance(plan, Constant) and plan.value in (None, 1)):
+        settings = {name for name in _OF_TENSORS if (value := call.argument(name)) is not None and not is_none(value)}
+        standalone = any(_is_certain(call.argument(name)) for name in ("tp_plan", "tp_size"))
+        if not call.reached or not settings or (settings == {"tp_size"} and constant(call.argument("tp_size")) == 1):
             continue
-        standalone = call.argument("distributed_config") is None or plan is not call.argument("distributed_config")
-        if standalone and call.argument("distributed_config") is not None:
+        wraps = [wrap for wrap in replicates if call in makers(wrap.argument("module", 0))]
+        if standalone and _is_certain(call.argument("distributed_config")):
             yield Hit(call.module, call.node, variant="twice")
-        elif standalone and call.argument("device_map") is not None:
+        elif standalone and _is_certain(call.argument("device_map")):
             yield Hit(call.module, argument_node(call, "device_map") or call.node, variant="device_map")
-        elif standalone and replicates:
-            yield Hit(call.module, replicates[0].node, variant="wrapped")
+        elif standalone and wraps and not call.gives("device_mesh"):
+            yield Hit(call.module, wraps[0].node, variant="wrapped")
         else:
             context.leave_open(call.module, call.node, "how transformers divides the model (tensor parallelism)")
+
+
+_OF_TENSORS = ("tp_plan", "tp_size", "distributed_config")
+
+
+def _is_certain(value: Value | None) -> bool:
+    """Whether an argument is given, and is not None in any case."""
+    return value is not None and not any(isinstance(o, Argument) or is_none(o) for o in options(value))
 
 
 @check("TRN713")

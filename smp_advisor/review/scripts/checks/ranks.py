@@ -253,12 +253,7 @@ def _of_batches(context: Context, value: Value | None) -> bool:
 def _monitored_by_every_rank(context: Context) -> Iterator[Hit]:
     """A checkpoint or an early end that depends on the loss of one rank's part of the data."""
     calls = [call for call in context.trace.calls if call.reached and call.name.startswith(_LIGHTNING)]
-    several = any(
-        call.called == "Trainer"
-        and (call.gives("strategy") or call.gives("num_nodes"))
-        and constant(call.argument("devices")) not in (1, "1")
-        for call in calls
-    )
+    several = any(call.called == "Trainer" and (call.gives("num_nodes") or _several_devices(call)) for call in calls)
     monitored = {
         constant(call.argument("monitor", 0 if call.called == "EarlyStopping" else 1)): call
         for call in calls
@@ -270,7 +265,7 @@ def _monitored_by_every_rank(context: Context) -> Iterator[Hit]:
         decides = monitored.get(name) if isinstance(name, str) else None
         if (
             decides is None
-            or together is True
+            or (together is not False and log.argument("sync_dist") is not None)
             or log.unpacks
             or log.node in visited
             or owner_kind(log.receiver) != "module"
@@ -281,6 +276,13 @@ def _monitored_by_every_rank(context: Context) -> Iterator[Hit]:
         of_loss = any(part.name.startswith(("torch.nn.", "torch.mean")) for part in parts)
         if of_loss and not any(part.name.startswith("torchmetrics.") or part.called in _REDUCED for part in parts):
             yield Hit(log.module, log.node, {"metric": name, "call": decides.called})
+
+
+def _several_devices(call: Call) -> bool:
+    devices = constant(call.argument("devices"))
+    if constant(call.argument("strategy")) in (None, "auto", "single_device"):  # auto: one process on one device
+        return isinstance(devices, int) and devices > 1
+    return devices not in (1, "1")
 
 
 _LIGHTNING = ("lightning.", "pytorch_lightning.")
