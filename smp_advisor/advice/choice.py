@@ -17,7 +17,7 @@ from smp_advisor.costs.wording import (
     plural,
     probability,
     sample_unit,
-    seconds,
+    step_time,
     utilization,
 )
 from smp_advisor.libraries.library import get_library
@@ -166,7 +166,7 @@ def levers_used(model: Model, cluster: Cluster, before: Job, job: Job, value: Es
         if chosen != usual:
             without = estimate(model, cluster, replace(job, **{name: usual}), value.plan)
             sizes = {"needed": gib(value.needed_gib), "without": gib(without.needed_gib)}
-            times = {"time": seconds(value.step_seconds), "slower": seconds(without.step_seconds)}
+            times = {"time": step_time(value), "slower": step_time(without)}
             price = " Sums in 16 bits lose small gradients." if name == "gradient_reduction" else ""
             values = {"title": setting.title, "name": name, "value": chosen, "usual": usual}
             sentences.append(sentence("advice", "lever", **values, **sizes, **times, price=price))
