@@ -167,8 +167,8 @@ def levers_used(model: Model, cluster: Cluster, before: Job, job: Job, value: Es
             without = estimate(model, cluster, replace(job, **{name: usual}), value.plan)
             sizes = {"needed": gib(value.needed_gib), "without": gib(without.needed_gib)}
             times = {"time": step_time(value), "slower": step_time(without)}
-            price = " Sums in 16 bits lose small gradients." if name == "gradient_reduction" else ""
             values = {"title": setting.title, "name": name, "value": chosen, "usual": usual}
+            price = setting.price and f" {setting.price}"
             sentences.append(sentence("advice", "lever", **values, **sizes, **times, price=price))
     return tuple(sentences)
 

@@ -229,6 +229,8 @@ class LocalParameters:
     """Parameters of a mixture of experts, divided by expert and tensor parallelism. Not part of the other fields."""
     root: Floats
     """Parameters outside the blocks: embedding, final norm and head. Included in `split` and `replicated`."""
+    embedding: Floats
+    """Parameters of the token embedding, part of `root`."""
     adapters: Floats
     """Parameters of an adapter, divided like the product they adapt. Not part of the other fields."""
     unpacked: Floats = 0.0
@@ -252,6 +254,7 @@ def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParamet
         replicated=counts.replicated + where(shards > 1, 0.0, divided),
         experts=counts.experts / (tp * layout.expert_parallel_degree),
         root=counts.outside + divided,
+        embedding=counts.embedding / shards,
         adapters=counts.adapters / tp,
         unpacked=counts.unpacked / tp,
         fp32=counts.fp32,
@@ -267,6 +270,8 @@ class _StageParameters(NamedTuple):
     fp32: float
     vocabulary: int
     """Embedding and head, which tensor parallelism may divide."""
+    embedding: int
+    """The token embedding, part of `vocabulary`."""
     outside: int
     """Other parameters outside the blocks, part of `replicated`."""
 
@@ -294,6 +299,7 @@ def _stage_parameters(model: Model, stage: Stage) -> _StageParameters:
         unpacked=float(sum(block.unpacked_parameters * count for block, count in blocks)),
         fp32=float(sum(fp32_parameters(block, model.family) * count for block, count in blocks)),
         vocabulary=vocabulary,
+        embedding=model.token_embedding_parameters if stage.first or (stage.last and model.head.tied) else 0,
         outside=outside,
     )
 
@@ -303,12 +309,18 @@ def trained_parameters(local: LocalParameters, layout: Layout) -> LocalParameter
     if layout.state_bytes.frozen_bytes is None:
         return local
     nothing = 0.0
-    return LocalParameters(split=local.adapters, replicated=nothing, experts=nothing, root=nothing, adapters=nothing)
+    return LocalParameters(
+        split=local.adapters, replicated=nothing, experts=nothing, root=nothing, embedding=nothing, adapters=nothing
+    )
 
 
-def _trained_root(local: LocalParameters, layout: Layout, world: World) -> Floats:
-    """Trained parameters outside the blocks with optimizer state on one GPU."""
-    return local.root / world.shards if layout.state_bytes.frozen_bytes is None else 0.0
+def _outside_state_bytes(local: LocalParameters, layout: Layout, world: World) -> Floats:
+    """Optimizer state on one GPU that parameters outside the blocks have beyond that of a parameter in them, bytes."""
+    state_bytes = layout.state_bytes
+    if state_bytes.frozen_bytes is not None:
+        return 0.0
+    total = state_bytes.outside_moment_bytes * local.root + state_bytes.embedding_moment_bytes * local.embedding
+    return where(layout.offload_state, 0.0, total / world.shards)
 
 
 def _frozen_bytes(local: LocalParameters, layout: Layout, world: World) -> Floats:
@@ -347,8 +359,7 @@ def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[st
         + state_bytes.parameter_bytes * where(level >= 3, on_gpu, trained)
         + state_bytes.cast_bytes * where((level >= 3) & (layout.checkpoint_layers != 0), 0.0, trained),
         "gradients": state_bytes.gradient_bytes * where(level >= 2, on_gpu, trained) + undivided,
-        "optimizer_state": state_bytes.moment_bytes * on_gpu
-        + state_bytes.outside_moment_bytes * where(layout.offload_state, 0.0, _trained_root(local, layout, world)),
+        "optimizer_state": state_bytes.moment_bytes * on_gpu + _outside_state_bytes(local, layout, world),
         "fp32_copies": (state_bytes.copy_bytes - where(level >= 3, state_bytes.late_copy_bytes, 0.0)) * on_gpu,
     }
 

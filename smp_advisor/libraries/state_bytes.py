@@ -33,6 +33,8 @@ class StateBytes:
     """fp32 copies of parameters (and gradients) along with the 16-bit ones."""
     outside_moment_bytes: float = 0.0
     """Further optimizer state of a parameter outside the blocks (Muon, which leaves embedding and head to Adam)."""
+    embedding_moment_bytes: float = 0.0
+    """Further optimizer state of a parameter of the token embedding (8-bit states, which leave it in fp32)."""
     late_copy_bytes: float = 0.0
     """The part of `copy_bytes` that exists only in the optimizer step if parameters are sharded: ZeRO-3 casts
     16-bit gradients to fp32 then."""
@@ -154,7 +156,9 @@ def _of_autocast(state: StateBytes, job: Job) -> StateBytes:
 
 def _of_optimizer(state: StateBytes, job: Job) -> StateBytes:
     """State bytes with the job's own optimizer and form of its step."""
-    state = replace(state, outside_moment_bytes=job.outside_moment_bytes)
+    state = replace(
+        state, outside_moment_bytes=job.outside_moment_bytes, embedding_moment_bytes=job.embedding_moment_bytes
+    )
     if job.optimizer_step != "auto":
         foreach = job.optimizer_step == "foreach" and job.optimizer == "adam"
         state = replace(state, step_bytes=job.moment_bytes / 2 if foreach else 0.0)

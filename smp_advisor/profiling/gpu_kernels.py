@@ -22,7 +22,6 @@ from torch.utils._pytree import tree_map
 from smp_advisor.libraries.version import transformers_families
 from smp_advisor.profiling.patching import patched
 from smp_advisor.profiling.recurrent_kernels import recurrent_kernels
-from smp_advisor.profiling.scans import scan_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,7 +74,6 @@ def gpu_kernels(
         ):
             stack.enter_context(patched(owner, name, value))
         stack.enter_context(recurrent_kernels(on_launches))
-        stack.enter_context(scan_kernels())
         yield
 
 

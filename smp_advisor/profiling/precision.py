@@ -62,7 +62,7 @@ class TrainingPrecision:
 
 
 _MOMENTS = {"adam": 2, "sgd": 1, "lion": 1, "muon": 1, "plain-sgd": 0, "adafactor": 0}
-_QUANTIZED_MOMENTS = {"adam-8bit": 2, "adam-4bit": 1, "galore": 2}
+_QUANTIZED_MOMENTS = {"adam-8bit": 2, "trainer-adam-8bit": 2, "adam-4bit": 1, "galore": 2}
 """Bytes of both moments."""
 
 

@@ -23,8 +23,10 @@ _SIZED = ("enumerate", "tqdm", "trange", "zip", "iter", "track")
 
 
 class _Marked(ast.NodeTransformer):
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, tree: ast.Module) -> None:
         self._file = file
+        functions = [part for part in tree.body if isinstance(part, ast.FunctionDef)]
+        self._has_next = any(function.name == "next" for function in functions)
 
     def _loop(self, node: Any) -> Any:
         leaves = any(isinstance(part, ast.Break | ast.Return) for part in ast.walk(node))
@@ -53,7 +55,7 @@ class _Marked(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
         self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id == "next":
+        if isinstance(node.func, ast.Name) and node.func.id == "next" and not self._has_next:
             node.func.id = "__smp_next__"
         return node
 
@@ -133,7 +135,7 @@ def install(observer: Observer) -> Callable[[str, str], CodeType]:
 
     def compiled(source: str, path: str) -> CodeType:
         tree = ast.parse(source, path)
-        marked = _Marked(path.removeprefix(observer.code)).visit(tree)
+        marked = _Marked(path.removeprefix(observer.code), tree).visit(tree)
         return compile(marked, path, "exec", dont_inherit=True)
 
     class Loader(importlib.machinery.SourceFileLoader):

@@ -7,6 +7,7 @@ import errno
 import functools
 import itertools
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,9 +138,14 @@ def _files(observer: Observer) -> None:
             if event in _LISTINGS or not writes or path.startswith(_NOT_FILES) or not (site := observer.site()):
                 return
             # An entry that is renamed or removed changes its folder, which is the job's own, not the target of a link.
-            place = Path(path)
-            place = place.resolve() if event in ("open", "os.truncate") else place.parent.resolve() / place.name
-            if f"{place}/".startswith(roots):
+            entry = Path(path)
+            changes_content = event in ("open", "os.truncate")
+            place = entry.resolve() if changes_content else entry.parent.resolve() / entry.name
+            if changes_content and entry.is_symlink() and place.is_file() and f"{place}".startswith(roots):
+                copy = entry.with_name(f".{entry.name}.{observer.rank}")  # a channel in File mode is the job's own copy
+                shutil.copyfile(place, copy)
+                copy.replace(entry)
+            elif f"{place}/".startswith(roots):
                 raise OSError(errno.EROFS, "Read-only file system", path)
             is_suspected = "late" in observer.options["provoked"]
             is_late = observer.rank == 0 and observer.world > 1 and (late < _LATE_WRITES or is_suspected)

@@ -16,14 +16,12 @@ from smp_advisor.core.files import read_bytes
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.reading.source import read
 from smp_advisor.review.scripts import check_script
-from smp_advisor.sandbox.limits import available_memory_bytes
+from smp_advisor.sandbox.limits import GUARD_SECONDS, available_memory_bytes
 
 if TYPE_CHECKING:
     from smp_advisor.rehearsal.contract import Job
 
 STEPS, BATCHES, MOST = 6, 4, 40
-_GUARD_SECONDS = 3600.0
-"""Last guard of a rehearsal. Counts of updates, batches and FLOPs end it before."""
 _MOST_FILES, _MOST_FILE_BYTES = 2000, 5 * 2**20
 _LEFT_OUT = ("__pycache__", ".git", ".ipynb_checkpoints", "node_modules", "wandb", "mlruns")
 _SIZE_BYTES = 4 * 2**30
@@ -126,7 +124,7 @@ def request_of(
     return {
         "source": str(code.folder), "script": code.script, "job": asdict(job), "channels": places | channels,
         "processes": processes, "steps": STEPS, "batches": BATCHES, "most": MOST, "stages": "all",
-        "seconds": _GUARD_SECONDS,
+        "seconds": GUARD_SECONDS,
         "size_bytes": min(_SIZE_BYTES, max(2**28, available_memory_bytes() // 3)), "allow_unconfined": allow_unconfined,
         "imports": sorted(roots), "words": sorted({"Trainer"} if re.search(r"Trainer\b", code_text) else set()),
         "names": names, "one_label": "SequenceClassification" in code.text,

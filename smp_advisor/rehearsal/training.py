@@ -19,6 +19,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from smp_advisor.rehearsal.observer import Ended, bytes_of, digest_of, figures_of, local, tensors_in
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from smp_advisor.rehearsal.observer import Observer
 
 MARK = 1e-3
@@ -52,16 +54,20 @@ class Training:
         from torch.distributed.checkpoint import state_dict
 
         prepare = getattr(state_dict, "_init_optim_state", None)
-        if prepare is not None:  # it takes a step with gradients of zero
+        if prepare is not None:  # which steps with gradients of zero
+            state_dict._init_optim_state = self._marking("quiet", prepare)
 
-            def quiet(*arguments: Any, **options: Any) -> Any:
-                self.quiet += 1
-                try:
-                    return prepare(*arguments, **options)
-                finally:
-                    self.quiet -= 1
+    def _marking(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, during which a counter of this object is one higher."""
 
-            state_dict._init_optim_state = quiet
+        def run(*arguments: Any, **options: Any) -> Any:
+            setattr(self, name, getattr(self, name) + 1)
+            try:
+                return function(*arguments, **options)
+            finally:
+                setattr(self, name, getattr(self, name) - 1)
+
+        return run
 
     def _passes(self) -> None:
         observer = self.observer
@@ -81,16 +87,7 @@ class Training:
             return backward(tensor, gradient, retain_graph, create_graph, inputs)
 
         torch.Tensor.backward = marked  # type: ignore[method-assign]
-        differentiate: Any = torch.autograd.backward
-
-        def recomputing(*arguments: Any, **options: Any) -> Any:
-            self.is_in_backward += 1
-            try:
-                return differentiate(*arguments, **options)
-            finally:
-                self.is_in_backward -= 1
-
-        torch.autograd.backward = recomputing
+        torch.autograd.backward = self._marking("is_in_backward", torch.autograd.backward)  # type: ignore[assignment]
         call: Any = torch.nn.Module.__call__
 
         def called(module: Any, *arguments: Any, **options: Any) -> Any:

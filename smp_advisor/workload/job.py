@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 OptimizerName = Literal[
-    "adam", "adam-8bit", "adam-4bit", "lion", "muon", "galore", "sgd", "plain-sgd", "adafactor"
+    "adam", "adam-8bit", "trainer-adam-8bit", "adam-4bit", "lion", "muon", "galore", "sgd", "plain-sgd", "adafactor"
 ]  # fmt: skip
 
 
@@ -33,6 +33,8 @@ class Optimizer:
     """Bytes of each value, in any training precision; 0 for those of the precision of the states."""
     outside_moments: int = 0
     """Further values per parameter outside the blocks (embedding and head), which another optimizer updates."""
+    embedding_bytes: float = 0.0
+    """Further bytes of state per parameter of the token embedding."""
     steps: tuple[Literal["foreach", "fused"], ...] = ()
     """Forms of ``torch.optim`` that update many parameters together (PyTorch 2.5)."""
     paged: bool = False
@@ -49,6 +51,14 @@ OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
         # bitsandbytes 0.50.2 and torchao: one fp32 scale per 256 values. Tensors under 4,096 values stay in fp32
         # (`min_8bit_size`): 0.1 % of GPT-2's parameters, fewer of larger models. They are not counted apart.
         "adam-8bit": Optimizer(label="Adam with 8-bit state", moments=2, quantized_bytes=1 + 4 / 256, paged=True),
+        # transformers 5.23, Trainer.create_optimizer: embeddings keep fp32 states.
+        "trainer-adam-8bit": Optimizer(
+            label="Trainer's Adam with 8-bit state",
+            moments=2,
+            quantized_bytes=1 + 4 / 256,
+            embedding_bytes=6 - 8 / 256,
+            paged=True,
+        ),
         # torchao 0.17, AdamW4bit: two values in 4 bits each, and a scale per 128.
         "adam-4bit": Optimizer(label="Adam with 4-bit state", moments=2, quantized_bytes=0.535),
         # Chen et al. 2023, arXiv 2302.06675: momentum only.
@@ -176,7 +186,8 @@ class Job:
     """Whether weights of `fp8` products are stored in fp8 alone, without a copy in bf16 (NeMo's ``fp8_params``): 1 byte
     per frozen weight, 2 with the transposed copy of a trained one."""
     optimizer: OptimizerName = "adam"
-    """With its bytes of state per parameter: ``adam`` (8), ``adam-8bit`` (2), ``adam-4bit`` (1), ``lion`` (4), ``muon``
+    """With its bytes of state per parameter: ``adam`` (8), ``adam-8bit`` (2), ``trainer-adam-8bit`` (2, and 8 of
+    the token embedding: ``optim="adamw_bnb_8bit"`` of transformers' Trainer), ``adam-4bit`` (1), ``lion`` (4), ``muon``
     (4), ``galore`` (1.65 at rank 8), ``sgd`` with momentum (4), ``plain-sgd`` without (0), ``adafactor`` (rows and
     columns only). Schedule-free Adam is ``adam``."""
     optimizer_step: OptimizerStep = "auto"
@@ -306,6 +317,11 @@ class Job:
     def outside_moment_bytes(self) -> float:
         """Further bytes of optimizer state per parameter outside the blocks."""
         return OPTIMIZERS[self.optimizer].outside_moments * (2.0 if self.state_precision == "16-bit" else 4.0)
+
+    @property
+    def embedding_moment_bytes(self) -> float:
+        """Further bytes of optimizer state on the GPU per parameter of the token embedding."""
+        return 0.0 if self.paged_optimizer else OPTIMIZERS[self.optimizer].embedding_bytes
 
     @property
     def stack_record(self) -> Stack:

@@ -131,6 +131,8 @@ class TrainingSetting:
     date: str
     phrase: str = ""
     """The default, as a phrase; empty for a flag."""
+    price: str = ""
+    """Cost of another value than the default, besides time and memory."""
 
     @property
     def default(self) -> str | bool:

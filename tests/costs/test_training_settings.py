@@ -46,8 +46,12 @@ def test_states_in_16_bits_take_half_of_each_part() -> None:
     assert per_parameter(mixed.parameters_gib) == pytest.approx(4)
     assert per_parameter(pure.parameters_gib) == pytest.approx(2)
     assert per_parameter(pure.optimizer_state_gib) == pytest.approx(4)
-    small = memory(state_precision="16-bit", optimizer="adam-8bit")
-    assert per_parameter(small.optimizer_state_gib) == pytest.approx(2 + 2 * 4 / 256)  # with scales
+    small, quantized = memory(state_precision="16-bit", optimizer="adam-8bit"), 2 + 2 * 4 / 256  # with scales
+    assert per_parameter(small.optimizer_state_gib) == pytest.approx(quantized)
+    # Trainer keeps those of the embedding in fp32 (findings/trainer_keeps_embedding_states_in_fp32.sh).
+    of_trainer, share = memory(optimizer="trainer-adam-8bit"), 32_000 * 2048 / MODEL.parameter_count
+    assert per_parameter(of_trainer.optimizer_state_gib) == pytest.approx(quantized + (8 - quantized) * share)
+    assert memory(optimizer="trainer-adam-8bit", paged_optimizer=True).optimizer_state_gib == 0
 
 
 def test_a_paged_optimizer_moves_its_state_to_the_host() -> None:

@@ -34,6 +34,16 @@ def test_a_defect_is_seen_as_its_kind(kind, tmp_path):
     assert all(finding.text and finding.kind in KINDS for finding in done.findings)
 
 
+def test_a_channel_in_file_mode_is_a_copy_of_the_job_s_own(tmp_path):
+    rows = tmp_path / "rows.txt"
+    rows.write_text("one\n")
+    append = 'rank == 0 and open(os.environ["SM_CHANNEL_TRAIN"] + "/rows.txt", "a").write("two")\n'
+    done = rehearse(CORRECT["ddp"].replace(START, START + append, 1), {"hyperparameters": {}}, data=tmp_path)
+    assert done.findings == (), done
+    assert done.updates >= 2, done
+    assert rows.read_text() == "one\n"
+
+
 def test_every_kind_is_planted():
     assert set(KINDS) == {kind.partition(",")[0] for kind in PLANTED}
 

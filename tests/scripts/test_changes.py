@@ -61,6 +61,12 @@ def test_a_plain_loop_gets_start_wrapping_data_precision_saving_and_end(tmp_path
         ("model.module.state_dict()", 12), ("destroy_process_group", 12),
     ):  # fmt: skip
         assert [at for code, at in changes.items() if words in code] == [line], words
+    wrapper = "model = torch.distributed.fsdp.FullyShardedDataParallel(model)"
+    wrapped = PLAIN.replace("loader =", f"{wrapper}\nloader =").replace("torch\n", "torch.distributed.fsdp\n", 1)
+    line = wrapped.split("\n").index(wrapper) + 1
+    of_wrapper = listed(tmp_path, wrapped, FSDP)
+    assert {at for code, at in of_wrapper.items() if code.startswith(("mixed_precision=", "apply_act"))} == {line}
+    assert not any("mp_policy" in code for code in of_wrapper)  # of FSDP 2 alone
     sharded = listed(tmp_path, PLAIN, FSDP)
     for words in ("fully_shard(block, mp_policy=policy)", "apply_activation_checkpointing", "get_model_state_dict"):
         assert any(words in code for code in sharded), words

@@ -31,12 +31,10 @@ ARGUMENTS = "from transformers import TrainingArguments\narguments = TrainingArg
         ),
         (LOAD.format("") + "model.compile()\n", "torch-compile"),
         *(
-            ("import torch\n" + LOAD.format("") + f"f = torch.compile({what})\n", "hf-sdpa")
-            for what in ("optimizer.step", "lambda: optimizer.step()", "torch.nn.functional.cross_entropy", "loss_fn")
-        ),
-        *(
             ("import torch\n" + LOAD.format("") + text, "hf-sdpa")
             for text in (
+                *(f"f = torch.compile({what})\n" for what in ("optimizer.step", "lambda: optimizer.step()", "loss_fn")),
+                "f = torch.compile(torch.nn.functional.cross_entropy)\n",
                 "ce = torch.nn.CrossEntropyLoss()\nce = torch.compile(ce)\n",
                 "criterion.compile()\n",
                 "model.lm_head = torch.compile(model.lm_head)\n",
@@ -80,7 +78,8 @@ def test_optimizers_become_settings_of_the_job() -> None:
         ("torchao.optim.AdamW4bit([])", "adam-4bit"), ("torchao.optim.AdamWFp8([])", "adam-8bit"),
     ):  # fmt: skip
         assert read_stack(f"import torch, torchao\noptimizer = {text}\n").settings["optimizer"] == optimizer
-    assert read_stack(ARGUMENTS.format("optim='galore_adamw'")).settings["optimizer"] == "galore"
+    for name, optimizer in (("galore_adamw", "galore"), ("adamw_bnb_8bit", "trainer-adam-8bit")):
+        assert read_stack(ARGUMENTS.format(f"optim='{name}'")).settings["optimizer"] == optimizer
     paged = read_stack(ARGUMENTS.format("optim='paged_adamw_8bit'")).settings
     assert paged == {"optimizer": "adam-8bit", "paged_optimizer": True, "stack": "hf-sdpa"}
 

@@ -220,6 +220,7 @@ class _Loop:
         trace = context.trace
         self.texts = "".join(module.source.text for module in trace.modules)
         self.backwards = [call for call in trace.methods("backward") if call.reached]
+        self.wrappers = [call for call in trace.named(*REPLICATING, *FSDP) if call.reached]
         self.optimizer, self.model, self.value = self._optimized()
         trained = {loop for call in self.backwards for loop in call.loops}
         self.loaders = [
@@ -265,7 +266,7 @@ class _Loop:
             "checkpoints": settings.get("activation_checkpointing") not in (None, False, "none"),
             "half": settings.get("precision") in _HALF,
             "accumulates": isinstance(steps, int) and steps > 1,
-            "wrapped": any(call.reached for call in trace.named(*REPLICATING, *FSDP)),
+            "wrapped": bool(self.wrappers),
             "units": "fully_shard" in self.texts,
             "loader": any(self._divides(loader) for loader in self.loaders),
             "moved": ".cuda(" in self.texts or ".to(" in self.texts,
@@ -300,8 +301,8 @@ class _Loop:
             nodes = [(module, max((node.end_lineno or node.lineno for node in imports), default=1))]
         elif at in ("optimizer", "after optimizer") and self.optimizer is not None:
             nodes = [_line(self.optimizer, last=at.startswith("after"))]
-        elif at == "backward":
-            nodes = [_line(self.backwards[0])]
+        elif at == "backward" or (at == "wrapper" and self.wrappers):
+            nodes = [_line(self.wrappers[0] if at == "wrapper" else self.backwards[0])]
         elif at in ("save", "unguarded save"):
             saves = [call for call in self.context.trace.named(*known_names("saves")) if call.reached]
             nodes = [_line(call) for call in saves if at == "save" or not _guarded(call)]
