@@ -36,6 +36,9 @@ class Stop:
             self.left.remove(name)
             os.kill(os.getpid(), signal.SIGINT)
 
+# The tests' process may pass on another state.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 sys.meta_path.insert(0, Stop())
 stopped = 0
 while True:

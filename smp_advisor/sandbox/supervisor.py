@@ -74,7 +74,11 @@ def run_monitored(
     shared_bytes = status_bytes(Path("/proc/self/status"), "RssAnon:") if forked else 0
     # Blocked before the fork: a signal of the first moments waits, also where it is ignored, as SIGHUP is under nohup.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_SIGNALS)
-    supervisor = _fork()
+    try:
+        supervisor = _fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
     if supervisor == 0:
         try:
             os.close(log_out)
