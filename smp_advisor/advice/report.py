@@ -20,6 +20,8 @@ from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.costs.figures import figures_of
 from smp_advisor.costs.guesses import assumed
 from smp_advisor.costs.wording import (
+    fit,
+    fits,
     gives_back,
     global_batch,
     overhead_notes,
@@ -113,7 +115,9 @@ def report(advice: Recommendation, *, details: bool = False) -> str:
 def sections(advice: Recommendation, *, details: bool = False) -> list[tuple[str, list[str]]]:
     """Title and lines of each section of `report`. Lines that start with two spaces are rows of a table."""
     ladder, place = ladder_of(advice), f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
-    verdict = f"{advice.model.name} on {place}: fits ({probability(advice.estimate.fit_probability)} likely)"
+    value, least = advice.estimate, advice.min_fit_probability
+    is_fit = f"fits ({probability(value.fit_probability)} likely)" if fits(value, least) else fit(value, least)
+    verdict = f"{advice.model.name} on {place}: {is_fit}"
     rungs = ladder_text(ladder, figures=False).splitlines()
     result = [
         (verdict, list(_summary(advice))),

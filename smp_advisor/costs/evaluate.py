@@ -35,6 +35,7 @@ from smp_advisor.costs.memory import (
 )
 from smp_advisor.costs.phases import (
     HOST_SHARE,
+    copied_bytes,
     load_host_bytes,
     phase_words,
     phases,
@@ -162,11 +163,11 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
         margin[rows] = few.all_rows(smallest([(usable - needed) / error for *_, needed, error in kinds]))
         # A node may have several stages. Each of its GPUs is counted with the largest.
         host[rows] = few.all_rows(largest([h for _, _, h, *_ in kinds]) * cluster.instance.gpus)
-    started, loaded_host = start_gpu_bytes(model, layout), load_host_bytes(model, cluster, layout)
+    started, loaded_host = start_gpu_bytes(model, layout), load_host_bytes(model, cluster, job, layout)
     if anywhere(started > 0):
         required = np.maximum(required, started)
         margin = np.minimum(margin, (usable - started) / _start_error(started))
-    host = np.maximum(host, loaded_host)
+    host = np.maximum(host + (copied_bytes(model, cluster, job, "save") or 0.0), loaded_host)
     return MemoryColumns(needed_bytes=required, margin=margin, host_bytes_per_node=host)
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 HOST_SHARE = 0.8
 """Maximum share of host memory for a job. Data loading and the operating system use the remainder."""
+_BYTES_FP32 = 4
 
 
 def start_gpu_bytes(model: Model, layout: Layout) -> Floats:
@@ -50,8 +51,16 @@ def quantized_bytes(model: Model, layout: Layout) -> float:
     return float(state.frozen_bytes * packed + wide + constant("memory.context_gib") * GIB)
 
 
-def load_host_bytes(model: Model, cluster: Cluster, layout: Layout) -> float:
-    """Bytes of a node's host memory while the exported script loads pretrained weights."""
+def copied_bytes(model: Model, cluster: Cluster, job: Job, phase: PhaseName) -> float | None:
+    """Bytes of a node's host memory by the copies of the model that a rehearsal counted in a phase; None without."""
+    copies = {name: first + (cluster.instance.gpus - 1) * further for name, first, further in job.overheads.host_copies}
+    return copies[phase] * _BYTES_FP32 * model.parameter_count if phase in copies else None
+
+
+def load_host_bytes(model: Model, cluster: Cluster, job: Job, layout: Layout) -> float:
+    """Bytes of a node's host memory while weights are loaded: as a rehearsal counted, or by the exported script."""
+    if (size := copied_bytes(model, cluster, job, "load")) is not None:
+        return size
     state = layout.state_bytes
     copies = {"": 0, "first": 1, "each": cluster.instance.gpus}[state.loaded_copies]
     if state.frozen_bytes is None:
@@ -76,9 +85,10 @@ def phases(
     saved = checkpoint_bytes(model, layout) / writing_nodes(cluster, layout) / GIB
     loaded, on_host = (
         max(float(start_gpu_bytes(model, layout)) / GIB, state_gib),
-        load_host_bytes(model, cluster, layout),
+        load_host_bytes(model, cluster, job, layout),
     )
     start: PhaseName = "trace" if layout.traced_on_gpu else "load"
+    copies_gib = (copied_bytes(model, cluster, job, "save") or 0.0) / GIB
     return (
         Phase(name=start, gpu_gib=loaded, host_gib_per_node=on_host / GIB),
         Phase(name="first update", gpu_gib=min(update_gib, steps.gpu_gib), host_gib_per_node=steps.host_gib_per_node),
@@ -86,7 +96,7 @@ def phases(
         Phase(
             name="save",
             gpu_gib=min(update_gib, steps.gpu_gib),
-            host_gib_per_node=steps.host_gib_per_node + (saved if job.overheads.asynchronous else 0.0),
+            host_gib_per_node=steps.host_gib_per_node + max(copies_gib, saved if job.overheads.asynchronous else 0.0),
             disk_gib_per_node=saved,
         ),
     )

@@ -136,6 +136,12 @@ def spare(estimate: Estimate) -> str:
 _START = {"load": "loading the quantized model on every GPU is ", "trace": "tracing the model on one GPU is "}
 
 
+_HOST = {
+    "load": "loading the model", "trace": "tracing the model", "first update": "the first update", "steps": "a step",
+    "save": "saving a checkpoint",
+}  # fmt: skip
+
+
 def fit(estimate: Estimate, min_fit_probability: float) -> str:
     """Predicate on how a plan fits: "fits with 9.1 GiB to spare"."""
     missing = gib(-estimate.headroom_gib)
@@ -145,8 +151,9 @@ def fit(estimate: Estimate, min_fit_probability: float) -> str:
         before = estimate.needed_gib > estimate.memory.peak.total_gib + VISIBLE_GIB
         return f"does not fit: {_START[first.name] if before else ''}{over}"
     if not estimate.host_memory_fits:
-        required = gib(estimate.host_memory_gib_per_node)
-        return f"does not fit: a node has less than the required {required} of host memory"
+        worst = max(estimate.phases, key=lambda phase: (phase.host_gib_per_node, phase.name == "steps"))
+        required = gib(worst.host_gib_per_node)
+        return f"does not fit: a node has less than the {required} of host memory that {_HOST[worst.name]} requires"
     if estimate.headroom_gib >= 0 and estimate.fit_probability >= min_fit_probability:
         return f"fits with {gib(estimate.headroom_gib)} to spare"
     required = probability(min_fit_probability)

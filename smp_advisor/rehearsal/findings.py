@@ -472,17 +472,17 @@ def loaded(stage: Stage) -> Iterator[Observed]:
             yield Observed(kind="saved in part", text=text)
 
 
-def peaks(stage: Stage) -> list[tuple[str, float]]:
-    """Peaks of loading and saving as multiples of the model, of the rank that has the larger one."""
-    size = max((event["bytes"] for event in events(stage, 0, "model")), default=0)
-    if size < 50 * 2**20:  # less than what the interpreter moves
-        return []
-    shares: dict[str, float] = {}
-    for rank in ranks_of(stage):
-        base: float | None = None
-        for event in events(stage, rank, "phase"):
-            base = event["peak_bytes"] if base is None else base
-            if event["name"] in ("load", "save"):
-                start = events(stage, rank, "start")[0]["bytes"] if events(stage, rank, "start") else base
-                shares[event["name"]] = max(shares.get(event["name"], 0.0), (event["peak_bytes"] - start) / size)
-    return list(shares.items())
+def copies(stage: Stage) -> tuple[tuple[str, float, float], ...]:
+    """Copies of the fp32 model in host memory, of the first rank and of each other one, as they load and save it."""
+    models = [events(stage, rank, "model") for rank in ranks_of(stage)]
+    size = sum(event["elements"] for event in models[0])
+    if not size or not all(models):
+        return ()
+    loaded = [max(event["host_elements"] for event in entries) / size for entries in models]
+    saved = [
+        max((e["host_elements"] for e in events(stage, rank, "save")), default=0.0) / size for rank in ranks_of(stage)
+    ]
+    if any(events(stage, rank, "gathered by all") for rank in ranks_of(stage)):
+        saved = [max(saved)] * len(saved)
+    phases = (("load", loaded), ("save", saved))
+    return tuple((name, round(first, 2), round(max(further or [first]), 2)) for name, (first, *further) in phases)

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core import files
-from smp_advisor.core.files import SCRIPT, read_text, user_path
+from smp_advisor.core.files import user_path
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal.contract import Job
+from smp_advisor.review.reading.data import plain
+from smp_advisor.review.reading.following import follow
+from smp_advisor.review.reading.run import TooLongError
+from smp_advisor.review.reading.source import read
+from smp_advisor.review.reading.values import Mapping as Table
+from smp_advisor.review.reading.values import Result
+
+if TYPE_CHECKING:
+    from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.reading.values import Value
 
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "hyperpodrun")
 _CELLS = ("ModelTrainer", "PyTorch", "HuggingFace", "Estimator", "TensorFlow", "Framework")
@@ -87,105 +97,72 @@ def _of_command(words: list[str]) -> tuple[list[str], bool]:
 def _of_text(text: str) -> tuple[Job, dict[str, Any]]:
     is_path = "\n" not in text and len(text) < 4096 and text.endswith((".py", ".ipynb"))
     path = user_path(text, AdvisorError) if is_path and files.is_path(text) else None
-    if path is not None and path.is_file():
-        source, folder = read_text(path, SCRIPT, AdvisorError), path.parent
-    else:
-        source, folder = text, Path()
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        tree = None
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None else []
-    cells = [call for call in calls if _name(call.func) in _CELLS]
-    if not cells:
-        words = shlex.split(source)
-        if not any(word.endswith(".py") for word in words):
-            raise AdvisorError(
-                "The job is neither a cell with an estimator or ModelTrainer, nor a command with a script."
-            )
-        arguments, launches = _of_command(words)
-        job = Job(command=tuple(arguments), has_command=True, launches=launches, is_given=True)
-        return job, {"script": next(word for word in words if word.endswith(".py"))}
-    return _of_cell(tree, cells[-1], folder)
+    file = path if path is not None and path.is_file() else None
+    calls: list[Call] = []
+    if file is not None or "(" in text:
+        with suppress(AdvisorError, TooLongError):  # it is no Python, and may be a command
+            calls = follow(read(file or f"{text}\n"), computes=True, assumes=True).trace.calls
+    jobs = [call for call in calls if call.called in _CELLS]
+    if jobs:
+        return _of_cell(calls, jobs[-1], Path() if file is None else file.parent)
+    words = [] if file is not None else shlex.split(text)
+    if not any(word.endswith(".py") for word in words):
+        raise AdvisorError("The job is neither a cell with an estimator or ModelTrainer, nor a command with a script.")
+    arguments, launches = _of_command(words)
+    job = Job(command=tuple(arguments), has_command=True, launches=launches, is_given=True)
+    return job, {"script": next(word for word in words if word.endswith(".py"))}
 
 
-def _of_cell(tree: Any, call: ast.Call, folder: Path) -> tuple[Job, dict[str, Any]]:
-    names = {
-        target.id: node.value
-        for node in ast.walk(tree) if isinstance(node, ast.Assign)
-        for target in node.targets if isinstance(target, ast.Name)
-    }  # fmt: skip
-
-    def value(node: ast.AST | None) -> Any:
-        if isinstance(node, ast.Name) and node.id in names:
-            return value(names[node.id])
-        if isinstance(node, ast.Dict):
-            pairs = [
-                (value(key), value(item)) for key, item in zip(node.keys, node.values, strict=True) if key is not None
-            ]
-            return {key: item for key, item in pairs if key is not _UNKNOWN}
-        try:
-            return ast.literal_eval(node) if node is not None else None
-        except (ValueError, TypeError, SyntaxError):
-            return _UNKNOWN
-
-    def options_of(node: ast.AST | None) -> dict[str, ast.AST]:
-        if isinstance(node, ast.Name) and node.id in names:
-            node = names[node.id]
-        return {word.arg: word.value for word in node.keywords if word.arg} if isinstance(node, ast.Call) else {}
-
-    def known(node: ast.AST | None, default: Any = None) -> Any:
-        constant = value(node)
-        return default if constant is _UNKNOWN or constant is None else constant
-
-    options = options_of(call)
-    entries = known(options.get("hyperparameters"), {})
-    hyperparameters = {k: v for k, v in entries.items() if v is not _UNKNOWN} if isinstance(entries, dict) else {}
-    environment = known(options.get("environment"), {})
+def _of_cell(calls: list[Call], call: Call, folder: Path) -> tuple[Job, dict[str, Any]]:
+    options = call.passed
+    environment = _known(options.get("environment"), {})
     settings: dict[str, Any] = {
-        "hyperparameters": hyperparameters, "is_given": True,
-        "environment": {k: str(v) for k, v in dict(environment or {}).items() if v is not _UNKNOWN},
+        "hyperparameters": _known(options.get("hyperparameters"), {}), "is_given": True,
+        "environment": {key: str(value) for key, value in environment.items()},
     }  # fmt: skip
-    default = known(options.get("input_mode"), "File")
+    default = _known(options.get("input_mode"), "File")
     channels: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        options_given = {word.arg: word.value for word in node.keywords if word.arg}
-        if _name(node.func) == "fit":
-            inputs = options_given.get("inputs", node.args[0] if node.args else None)
-            inputs = names.get(inputs.id) if isinstance(inputs, ast.Name) else inputs
-            pairs = zip(inputs.keys, inputs.values, strict=True) if isinstance(inputs, ast.Dict) else ()
-            channels |= {
-                str(value(key)): known(options_of(item).get("input_mode"), default)
-                for key, item in pairs if key is not None
-            }  # fmt: skip
-            if inputs is not None and not isinstance(inputs, ast.Dict):  # an address alone
-                channels["training"] = known(options_of(inputs).get("input_mode"), default)
-        elif _name(node.func) in ("InputData", "Channel") and "channel_name" in options_given:
-            channels[str(value(options_given["channel_name"]))] = known(options_given.get("input_mode"), "File")
+    for entry in calls:
+        keywords = entry.keywords
+        if entry.method == "fit":
+            inputs = entry.argument("inputs", 0)
+            places = inputs.values() if isinstance(inputs, Table) else {"training": inputs} if inputs else {}
+            channels |= {str(name): _known(_passed(value).get("input_mode"), default) for name, value in places.items()}
+        elif entry.called in ("InputData", "Channel") and "channel_name" in keywords:
+            channels[str(_known(keywords["channel_name"]))] = _known(keywords.get("input_mode"), "File")
     settings |= {"input_mode": default, "channels": channels}
-    extra: dict[str, Any] = {"folder": folder}
-    versions = {library: version for word, library in _VERSIONS if (version := known(options.get(word)))}
-    image = str(known(options.get("image_uri"), known(options.get("training_image"), "")))
+    image = str(_known(options.get("image_uri"), _known(options.get("training_image"), "")))
+    versions = {library: version for word, library in _VERSIONS if (version := _known(options.get(word)))}
     versions |= {library: version for pattern, library in _IMAGES for version in re.findall(pattern, image)}
-    extra["versions"] = versions
-    if _name(call.func) == "ModelTrainer":
-        source = options_of(options.get("source_code"))
-        command = known(source.get("command"))
-        extra |= {"script": known(source.get("entry_script")), "source_dir": known(source.get("source_dir"))}
-        launches = "distributed" in options
-        if command:
-            words = shlex.split(command)
-            arguments, launches = _of_command(words)
-            settings |= {"command": tuple(arguments), "has_command": True}
-            extra["script"] = next((word for word in words if word.endswith(".py")), None)
-        settings |= {"sdk": 3, "launches": launches, "keeps_checkpoints": "checkpoint_config" in options}
-    else:
-        extra |= {"script": known(options.get("entry_point")), "source_dir": known(options.get("source_dir"))}
-        settings |= {"launches": "distribution" in options, "keeps_checkpoints": "checkpoint_s3_uri" in options}
-    return Job(**settings), extra
+    extra: dict[str, Any] = {"folder": folder, "versions": versions}
+    source = _passed(options.get("source_code")) if call.called == "ModelTrainer" else options
+    script = _known(source.get("entry_script"), _known(source.get("entry_point")))
+    extra |= {"script": script, "source_dir": _known(source.get("source_dir"))}
+    if call.called != "ModelTrainer":
+        is_kept = "checkpoint_s3_uri" in options.entries
+        return Job(**settings, launches="distribution" in options.entries, keeps_checkpoints=is_kept), extra
+    launches = "distributed" in options.entries
+    if command := _known(source.get("command")):
+        words = shlex.split(command)
+        arguments, launches = _of_command(words)
+        settings |= {"command": tuple(arguments), "has_command": True}
+        extra["script"] = next((word for word in words if word.endswith(".py")), None)
+    is_kept = "checkpoint_config" in options.entries
+    return Job(**settings, sdk=3, launches=launches, keeps_checkpoints=is_kept), extra
 
 
-def _name(node: ast.AST) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+def _passed(value: Value | None) -> Table:
+    """Arguments of the call that makes an object; none of other values."""
+    return value.call.passed if isinstance(value, Result) else Table()
+
+
+def _known(value: Value | None, default: Any = None) -> Any:
+    """A value as plain data without the entries that are not known; the default if nothing is."""
+    if isinstance(value, Table):
+        pairs = {str(name): _known(item.value, _UNKNOWN) for name, item in value.entries.items()}
+        return {name: item for name, item in pairs.items() if item is not _UNKNOWN}
+    try:
+        constant = default if value is None else plain(value)
+    except LookupError:
+        return default
+    return default if constant is None and default is not _UNKNOWN else constant

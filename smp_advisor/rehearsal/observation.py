@@ -68,17 +68,21 @@ def described(value: Any) -> dict[str, Any]:
 
 def note_save(observer: Observer, path: Any, value: Any, **values: Any) -> None:
     """Record that this rank writes a file or a folder, late if it is the first rank."""
-    observer.enter("save")
     if observer.rank == 0 and observer.world > 1 and observer.saved < _LATE_WRITES:
         observer.await_others()
     observer.saved += 1
-    observer.put("save", path=os.path.abspath(str(path)), site=observer.site(), **described(value), **values)
+    content = described(value)
+    on_host = min(content["elements"], observer.offloaded_elements)
+    path = os.path.abspath(str(path))
+    observer.put("save", path=path, site=observer.site(), host_elements=on_host, **content, **values)
 
 
 def note_together(observer: Observer, path: Any) -> None:
     """Record that all ranks write a folder together."""
     observer.saved += 1
-    observer.put("save", path=os.path.abspath(str(path)), site=observer.site(), together=True, **described(None))
+    observer.put(
+        "save", path=os.path.abspath(str(path)), site=observer.site(), together=True, host_elements=0, **described(None)
+    )
 
 
 def _saves(observer: Observer) -> None:
@@ -91,6 +95,15 @@ def _saves(observer: Observer) -> None:
         return save(value, file, *arguments, **options)
 
     torch.save = saved
+    load: Any = torch.load
+
+    def loaded(file: Any, map_location: Any = None, *arguments: Any, **options: Any) -> Any:
+        value = load(file, map_location, *arguments, **options)
+        if "cuda" not in str(map_location) and not options.get("mmap"):
+            observer.holds(described(value)["elements"])
+        return value
+
+    torch.load = loaded
     import torch.distributed.checkpoint as sharded
 
     for name in ("save", "save_state_dict", "async_save"):
@@ -188,8 +201,8 @@ def _loaders(observer: Observer) -> None:
         except (TypeError, NotImplementedError, ValueError):
             length = None
         observer.put(
-            "loader", number=self.rehearsed, length=length, batch=batch_size, site=observer.site(),
-            sampler=type(getattr(self, "sampler", None)).__name__, iterable=isinstance(dataset, data.IterableDataset),
+            "loader", number=self.rehearsed, length=length, site=observer.site(),
+            sampler=type(getattr(self, "sampler", None)).__name__,
         )  # fmt: skip
 
     loader.__init__ = created
@@ -245,7 +258,7 @@ def _arguments(observer: Observer) -> None:
         )  # fmt: skip
         for name, value in vars(values).items():
             if any(part in name for part in _ACCUMULATION) and isinstance(value, int) and value > 1:
-                observer.accumulates(value, "argument")
+                observer.accumulates(value)
                 if observer.options.get("fold"):
                     setattr(values, name, 1)
                     observer.options["batch_times"] = value

@@ -7,13 +7,13 @@ import hashlib
 import json
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 _HASHED = 64
 """Most tensors of one batch that are compared."""
@@ -49,7 +49,9 @@ class Observer:
         """Whether enough updates were seen: every loop that contains some is left."""
         self.flops = 0.0
         """FLOPs of the forward passes of layers."""
-        self._phase = ""
+        self.host_elements = self.offloaded_elements = 0.0
+        """Elements in fp32 that were loaded into host memory, and that were copied there since the last update."""
+        self.is_placed = False
         self._noted: set[Any] = set()
 
     @property
@@ -80,11 +82,11 @@ class Observer:
         """Record that something is not what the job will have."""
         self.once("stand-in", what=what)
 
-    def accumulates(self, times: int, by: str) -> None:
+    def accumulates(self, times: int) -> None:
         """Record that an update has several microbatches: loaders then give as many more, unless they are folded."""
         if ("accumulates",) not in self._noted:
             self._noted.add(("accumulates",))
-            self.put("accumulation", times=times, by=by)
+            self.put("accumulation", times=times)
             if not self.options.get("fold"):
                 self.options["batches"] *= times
 
@@ -101,18 +103,9 @@ class Observer:
         """Whether the frame that called the caller is the user's."""
         return sys._getframe(depth).f_code.co_filename.startswith(self.code)
 
-    def enter(self, phase: str) -> None:
-        """Note the peak of the memory of the phase that ends, and begin to measure the next one."""
-        if phase == self._phase:
-            return
-        before, self._phase = self._phase, phase
-        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        try:
-            Path("/proc/self/clear_refs").write_text("5")
-        except OSError:
-            return
-        if before:
-            self.put("phase", name=before, peak_bytes=1024 * int(status["VmHWM"].split()[0]))
+    def holds(self, elements: float) -> None:
+        """Count what this process loads into host memory, until its first module is on the GPU."""
+        self.host_elements += 0 if self.is_placed else elements
 
     def await_others(self) -> None:
         """Be late: wait until every other rank waits for this one, has ended, or computes nothing any more."""
@@ -155,7 +148,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
     """Content of a tensor."""
-    flat = local(tensor).detach().cpu().contiguous().reshape(-1)
+    flat = local(tensor).detach().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 

@@ -7,7 +7,6 @@ import faulthandler
 import logging
 import os
 import random
-import resource
 import signal
 import sys
 import time
@@ -69,10 +68,9 @@ def run(rank: int, events: int, log: int, shared: Any, values: dict[str, Any]) -
         traceback.print_exc()
     finally:
         shared[rank] = 2
-        usage = resource.getrusage(resource.RUSAGE_SELF)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        observer.put("end", status=status, seconds=time.process_time(), peak_bytes=usage.ru_maxrss * 1024)
+        observer.put("end", status=status)
         while rank == 0 and not status and any(shared[peer] != 2 for peer in range(1, int(values["world"]))):
             time.sleep(_PAUSE_SECONDS)  # with a launcher, the store of the group outlives its first rank
         os._exit(status)
@@ -106,9 +104,6 @@ def _script(observer: Observer, code: Path, script: str, values: dict[str, Any])
     module = types.ModuleType("__main__")
     module.__file__ = path
     sys.modules["__main__"] = module
-    observer.enter("load")
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    observer.put("start", bytes=pages * os.sysconf("SC_PAGE_SIZE"))
     is_limited = False
     try:
         exec(compiled(Path(path).read_text("utf-8"), path), vars(module))  # noqa: S102 - what a rehearsal is for
@@ -118,7 +113,6 @@ def _script(observer: Observer, code: Path, script: str, values: dict[str, Any])
         if stop.code not in (None, 0):
             raise
     observer.options["training"].finish()
-    observer.enter("end")
     observer.put("finished", limited=is_limited or observer.done)
     return 0
 
@@ -158,5 +152,5 @@ def _note_error(observer: Observer, error: BaseException) -> None:
         "error", name=type(error).__name__, text=" ".join(str(error).split())[:600], site=site,
         module=getattr(error, "name", None) if isinstance(error, ImportError) else None,
         own=looks or bool(last and last.filename.startswith(_OWN) and last.name not in _PASSING),
-        imports=imports, at=f"{last.filename}:{last.lineno}" if last else "",
+        imports=imports,
     )  # fmt: skip

@@ -162,10 +162,10 @@ def install(observer: Observer) -> None:
         backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: int = -1, rank: int = -1,
         store: Any = None, **_: Any,
     ) -> None:  # fmt: skip
+        del timeout
         observer.put(
-            "group", backend=str(backend), world_size=world_size, rank=rank, address=os.environ.get("MASTER_ADDR"),
-            site=observer.site(), timeout=None if timeout is None else timeout.total_seconds(),
-        )  # fmt: skip
+            "group", world_size=world_size, rank=rank, address=os.environ.get("MASTER_ADDR"), site=observer.site()
+        )
         observer.options["backend"] = str(backend or "nccl").rpartition(":")[2]
         if store is not None:
             start(NAME, world_size=world_size, rank=rank, store=store)

@@ -6,6 +6,7 @@ unless the rehearsal keeps them. What runs only on a GPU is named as a stand-in.
 
 from __future__ import annotations
 
+import math
 import os
 import types
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ _FACTORIES = (
     "randint_like", "empty_strided", "asarray", "normal", "tril_indices", "triu_indices", "set_default_device",
     "hann_window", "range",
 )  # fmt: skip
+_OF_LAYERS = ("empty", "set_default_device")
+"""Those by which a module is made on its device."""
 _OF_TENSORS = ("to", "new_tensor", "new_zeros", "new_ones", "new_full", "new_empty")
 _HALF = (torch.float16, torch.bfloat16)
 _SAME_INPUTS = ("tp", "tensor", "model")
@@ -71,20 +74,22 @@ def install(observer: Observer) -> None:
     def device(value: Any) -> Any:
         return "cpu" if type(value) is int else plain(value)
 
-    _factories(plain, device)
+    _factories(observer, plain, device)
     _tensors_and_modules(observer, plain, device, keeps_half=keeps_half)
     _cuda(observer)
     _precision(observer, keeps_half=keeps_half)
     _parallel(observer)
 
 
-def _factories(plain: Any, device: Any) -> None:
+def _factories(observer: Observer, plain: Any, device: Any) -> None:
     for name in _FACTORIES:
         make = getattr(torch, name, None)
         if make is None:
             continue
 
-        def made(*arguments: Any, _make: Any = make, **options: Any) -> Any:
+        def made(*arguments: Any, _make: Any = make, _places: bool = name in _OF_LAYERS, **options: Any) -> Any:
+            if _places and any(on_cpu(item) is not item for item in (*arguments, *options.values())):
+                observer.is_placed = True
             changed = {key: device(item) if key == "device" else plain(item) for key, item in options.items()}
             return _make(*(on_cpu(item) for item in arguments), **changed)
 
@@ -107,6 +112,7 @@ def _factories(plain: Any, device: Any) -> None:
         enter = DeviceContext.__init__
 
         def context(self: Any, device: Any) -> None:
+            observer.is_placed = observer.is_placed or on_cpu(device) is not device
             enter(self, on_cpu(device))
 
         DeviceContext.__init__ = context  # type: ignore[method-assign]
@@ -115,6 +121,16 @@ def _factories(plain: Any, device: Any) -> None:
 
 
 def _tensors_and_modules(observer: Observer, plain: Any, device: Any, *, keeps_half: bool) -> None:
+    def place(value: Any) -> Any:
+        if isinstance(value, torch.nn.Module) and next(value.parameters(), None) is not None:
+            observer.is_placed = True
+        return value
+
+    def offload(value: Any) -> Any:
+        tensors = value.parameters() if isinstance(value, torch.nn.Module) else [value]
+        observer.offloaded_elements += sum(tensor.numel() for tensor in tensors)
+        return value
+
     for owner, names in ((torch.Tensor, _OF_TENSORS), (torch.nn.Module, ("to", "to_empty"))):
         for name in names:
             original: Any = getattr(owner, name)
@@ -122,15 +138,21 @@ def _tensors_and_modules(observer: Observer, plain: Any, device: Any, *, keeps_h
             def moved(
                 value: Any, *arguments: Any, _original: Any = original, _moves: bool = name == "to", **options: Any
             ) -> Any:
+                targets = [i for i in (*arguments, *options.values()) if isinstance(i, str | torch.device | int)]
+                if _moves and any(on_cpu(item) is not item or type(item) is int for item in targets):
+                    place(value)
+                elif _moves and any(str(item) == "cpu" for item in targets):
+                    offload(value)
                 arguments = tuple(device(item) if _moves else plain(item) for item in arguments)
                 changed = {key: device(item) if key == "device" else plain(item) for key, item in options.items()}
                 return _original(value, *arguments, **changed)
 
             setattr(owner, name, moved)
-        setattr(owner, "cuda", lambda value, *_, **__: value)  # noqa: B010 - a method of two classes
+        setattr(owner, "cuda", lambda value, *_, **__: place(value))  # noqa: B010 - a method of two classes
         if not keeps_half:
             for name in ("half", "bfloat16"):
                 setattr(owner, name, lambda value: value.float())
+        setattr(owner, "cpu", offload)  # noqa: B010
     torch.Tensor.pin_memory = lambda value, *_, **__: value  # type: ignore[method-assign, assignment, misc]
     torch.Tensor.record_stream = lambda *_: None  # type: ignore[method-assign, assignment, misc]
     load = torch.load
@@ -287,6 +309,7 @@ def _parallel(observer: Observer) -> None:
 
     def wrapped(self: Any, module: Any, device_ids: Any = None, output_device: Any = None, **options: Any) -> None:
         del device_ids, output_device
+        observer.is_placed = True
         wrap(self, module, **options)
 
     DistributedDataParallel.__init__ = wrapped  # type: ignore[method-assign]
@@ -316,6 +339,7 @@ def _parallel(observer: Observer) -> None:
     def sharded(self: Any, module: Any, *arguments: Any, **options: Any) -> None:
         options.pop("mixed_precision", None)
         options["device_id"] = torch.device("cpu")
+        observer.is_placed = True
         observer.fsdp_units.append(self)
         shard(self, module, *arguments, **options)
 
@@ -364,6 +388,10 @@ def _parallel(observer: Observer) -> None:
         kind = getattr(owner, name)
 
         def configured(*arguments: Any, _kind: Any = kind, _option: str = option, **options: Any) -> Any:
+            if options.get(_option):
+                observer.offloaded_elements = math.inf
+                if options.get("rank0_only") is False or (_option == "offload_to_cpu" and "rank0_only" not in options):
+                    observer.once("gathered by all")
             return _kind(*arguments, **{**options, _option: False})
 
         setattr(owner, name, configured)

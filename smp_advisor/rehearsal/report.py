@@ -11,8 +11,6 @@ from smp_advisor.core.words import escape
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LEVELS = ("error", "warning", "note")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observed:
@@ -97,8 +95,9 @@ class Rehearsal:
     """Kinds that this run could have seen, keys of `KINDS`."""
     not_observed: tuple[tuple[str, str], ...] = ()
     """Kinds that it could not see, each with the reason."""
-    peaks: tuple[tuple[str, float], ...] = ()
-    """Peak memory of phases above that before the model, as multiples of the model's bytes."""
+    copies: tuple[tuple[str, float, float], ...] = ()
+    """``load`` or ``save``, and the copies of the fp32 model that the first process of a node and each other one have
+    in host memory then. An advice that is rehearsed counts them."""
     versions: tuple[tuple[str, str], ...] = ()
     """Python and the libraries of the script, in the versions that ran."""
     reachable: tuple[str, ...] = ()
@@ -156,7 +155,13 @@ class Rehearsal:
             ("compared", list(self.compared)),
             ("stand-ins", list(self.stand_ins)),
             ("versions", [f"{name} {version}" for name, version in self.versions]),
-            ("peaks", [f"{phase} {times:.2f} x the model" for phase, times in self.peaks]),
+            (
+                "host memory",
+                [
+                    f"{phase} {a:g} x the model in the first process of a node, {b:g} x in each other"
+                    for phase, a, b in self.copies
+                ],
+            ),
             ("looked at", [KINDS[kind] for kind in self.observed]),
             ("not looked at", [f"{KINDS[kind]} ({why})" for kind, why in self.not_observed]),
         ]

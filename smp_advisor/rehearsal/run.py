@@ -173,7 +173,7 @@ def _judged(
         updates=max((event["update"] for event in first["ranks"][0]["events"]), default=0),
         findings=problems, notes=_once(entry for entry in findings if entry.level == "note"),
         stages=tuple((stage["name"], _how(stage)) for stage in recorded["stages"]),
-        stand_ins=tuple(stand_ins), observed=observed, not_observed=missed, peaks=tuple(judge.peaks(first)),
+        stand_ins=tuple(stand_ins), observed=observed, not_observed=missed, copies=judge.copies(first),
         reachable=tuple(recorded["reachable"]), versions=tuple(recorded["versions"].items()),
         processor_seconds=recorded["import_seconds"] + sum(stage["seconds"] for stage in recorded["stages"]),
         log=tuple(first["ranks"][failed]["log"]),

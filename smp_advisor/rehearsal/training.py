@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 from smp_advisor.rehearsal.observer import Ended, bytes_of, digest_of, figures_of, local, tensors_in
 
@@ -88,6 +89,16 @@ class Training:
 
         torch.Tensor.backward = marked  # type: ignore[method-assign]
         torch.autograd.backward = self._marking("is_in_backward", torch.autograd.backward)  # type: ignore[assignment]
+        register: Any = torch.nn.Module.register_parameter
+        counted = WeakIdKeyDictionary()
+
+        def registered(module: Any, name: str, parameter: Any) -> None:
+            register(module, name, parameter)
+            if parameter is not None and parameter.device.type == "cpu" and parameter not in counted:
+                counted[parameter] = True
+                observer.holds(parameter.numel())
+
+        torch.nn.Module.register_parameter = registered  # type: ignore[method-assign]
         call: Any = torch.nn.Module.__call__
 
         def called(module: Any, *arguments: Any, **options: Any) -> Any:
@@ -117,12 +128,10 @@ class Training:
         if id(module) not in self.models:
             self.models[id(module)] = module
             if observer.updates == 0:
-                observer.enter("forward and backward")
                 self._same_start(module)
-            observer.put(
-                "model", name=type(module).__name__, elements=sum(p.numel() for p in module.parameters()),
-                bytes=sum(p.numel() * p.element_size() for p in module.parameters()),
-            )  # fmt: skip
+            shards = max((getattr(unit._handle, "world_size", 1) for unit in observer.fsdp_units), default=1)
+            elements = shards * sum(p.numel() for p in module.parameters())
+            observer.put("model", name=type(module).__name__, elements=elements, host_elements=observer.host_elements)
         if observer.updates == 0:
             observer.once(
                 "random", state=hashlib.sha1(bytes_of(torch.get_rng_state()), usedforsecurity=False).hexdigest()
@@ -206,8 +215,6 @@ class Training:
                 self.with_gradient.add(id(parameter))
         number = self.optimizers.setdefault(id(optimizer), len(self.optimizers))
         states = [v for p in every for v in optimizer.state.get(p, {}).values() if isinstance(v, torch.Tensor)]
-        if observer.updates == 0:
-            observer.enter("first update")
         observer.put(
             "step", optimizer=number, name=type(optimizer).__name__, site=observer.site(),
             rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group][:4],
@@ -225,7 +232,7 @@ class Training:
         if self.quiet or self.stepping or self.optimizers.get(id(optimizer)) != 0:
             return
         observer.updates += 1
-        observer.enter("steps")
+        observer.offloaded_elements = 0
         if observer.looks:
             _, replicated, parts = self._parts(optimizer)
             observer.put("updated", parameters=figures_of(replicated), parts=figures_of(parts))

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from contextlib import suppress
 from importlib import import_module
@@ -66,42 +65,24 @@ def run_spawned(
     report = supervisor.ChildReport()
     report.log.append(NOTE)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        request, messages = Path(folder, "request"), Path(folder, "messages")
-        messages.touch()
+        request, messages, log = (Path(folder, name) for name in ("request", "messages", "log"))
         request.write_bytes(_packed(target, arguments))
+        messages.touch()
         variables = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, str(request), str(messages)],
-            env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        log = _Log(process, report, on_line)
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _PROGRAM, str(request), str(messages)],
+                env=variables, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        log_file, message_file = (os.open(path, os.O_RDONLY) for path in (log, messages))
+        reader = supervisor.Reader(log_file, message_file, report, limits.output_bytes, on_line, on_progress)
         try:
-            report.end = _watched(process, limits, log, lambda place: _received(messages, place, report, on_progress))
+            end = _watched(process, limits, reader)
         finally:
             _end_tree(process)
-        log.join()
-        _received(messages, 0, report, None)
+            reader.drain()
+        report.end = end
     return report
-
-
-class _Log(threading.Thread):
-    """Reads the output of a process, line by line."""
-
-    def __init__(
-        self, process: subprocess.Popen[bytes], report: supervisor.ChildReport, on_line: Callable[[str], None] | None
-    ) -> None:
-        super().__init__(daemon=True)
-        self.process, self.report, self.on_line, self.size_bytes = process, report, on_line, 0
-        self.start()
-
-    def run(self) -> None:
-        stream = self.process.stdout
-        for raw in stream or ():
-            self.size_bytes += len(raw)
-            line = raw.decode("utf-8", "replace").rstrip("\r\n")
-            self.report.log.append(line)
-            if self.on_line is not None:
-                self.on_line(line)
 
 
 def _packed(target: Callable[..., Any] | str, arguments: tuple[Any, ...]) -> bytes:
@@ -143,13 +124,12 @@ def run_request() -> None:
     supervisor.send(message)
 
 
-def _watched(
-    process: subprocess.Popen[bytes], limits: Limits, log: _Log, received: Callable[[int], int]
-) -> dict[str, Any]:
+def _watched(process: subprocess.Popen[bytes], limits: Limits, reader: supervisor.Reader) -> dict[str, Any]:
     """Wait for the process, or for the first limit that it exceeds."""
-    begun, peak, place, breach = time.monotonic(), 0, 0, None
+    begun, peak, breach = time.monotonic(), 0, None
     while process.poll() is None and breach is None:
-        place = received(place)
+        reader.read_messages()
+        reader.read_log()
         sizes = []
         for member in _tree(process.pid):
             with suppress(psutil.Error):
@@ -159,7 +139,7 @@ def _watched(
             breach = "memory"
         elif len(sizes) > limits.processes:
             breach = "processes"
-        elif log.size_bytes > limits.output_bytes:
+        elif reader.flooded:
             breach = "output"
         elif time.monotonic() - begun > limits.seconds:
             breach = "time"
@@ -168,26 +148,6 @@ def _watched(
     number = -status if status is not None and status < 0 else None
     seconds = time.monotonic() - begun
     return {"status": status, "signal": number, "breach": breach, "seconds": seconds, "peak_bytes": peak}
-
-
-def _received(
-    messages: Path,
-    place: int,
-    report: supervisor.ChildReport,
-    on_progress: Callable[[float, float, str], None] | None,
-) -> int:
-    """Take the complete messages after a place, and return the next place."""
-    raw = messages.read_bytes()[place:]
-    end = raw.rfind(b"\n") + 1
-    for line in raw[:end].splitlines():
-        with suppress(ValueError):
-            message = json.loads(line)
-            if "progress" in message and on_progress is not None:
-                on_progress(*message["progress"])
-            if "result" in message:
-                report.result, report.has_result = message["result"], True
-            report.failure = message.get("failure", report.failure)
-    return place + end
 
 
 def _tree(number: int) -> list[psutil.Process]:

@@ -89,10 +89,12 @@ def run_monitored(
             )
         finally:
             os._exit(1)
-    os.close(log_in)
-    os.close(channel_in)
+    for descriptor in (log_in, channel_in):
+        os.close(descriptor)
+    for descriptor in (log_out, channel_out):
+        os.set_blocking(descriptor, False)
     report = ChildReport()
-    reader = _Reader(log_out, channel_out, report, limits.output_bytes, on_line, on_progress)
+    reader = Reader(log_out, channel_out, report, limits.output_bytes, on_line, on_progress)
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         reader.read(supervisor)
@@ -102,7 +104,7 @@ def run_monitored(
     return report
 
 
-class _Reader:
+class Reader:
     """Splits the log into lines and the channel into messages."""
 
     def __init__(
@@ -121,8 +123,6 @@ class _Reader:
         self.line = ""
         self.partial_message = b""
         self.flooded = False
-        os.set_blocking(log, False)
-        os.set_blocking(messages, False)
 
     def read(self, supervisor: int) -> None:
         with selectors.DefaultSelector() as ready:
@@ -210,7 +210,7 @@ class _Reader:
         os.close(self.messages)
 
 
-def _finish(supervisor: int, reader: _Reader) -> None:
+def _finish(supervisor: int, reader: Reader) -> None:
     """Wait until all processes of the child have ended, and end them if necessary."""
     until = time.monotonic() + 3 * ANSWER_SECONDS
     with suppress(ProcessLookupError):

@@ -16,6 +16,8 @@ from smp_advisor.advice.request import repeated
 from smp_advisor.arguments import brief, require_whole
 from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.core.words import Sentence
+from smp_advisor.costs import estimate as estimate_plan
+from smp_advisor.costs.wording import fit
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.session import cells, control_state, jobs
 from smp_advisor.session.comparison import Comparison, compare
@@ -537,10 +539,20 @@ class Advice:
         return self._rehearsed.get(self.plan, "")
 
     def mark(self, done: Rehearsal) -> None:
-        """Mark the plan on screen with a rehearsal of its script."""
-        host = jobs.host_memory(self, done)
+        """Mark the plan on screen with a rehearsal of its script; loading and saving then count, `undo` leads back.
+
+        The request has the copies of the model as part of `overheads`, and so have all later searches.
+        """
         with self.turn:
-            self._rehearsed[self.plan] = f"{done.mark}; {host}" if host else done.mark
+            overheads = replace(self.job.overheads, host_copies=done.copies)
+            if overheads != self.job.overheads:
+                job = replace(self.job, overheads=overheads)
+                value = estimate_plan(self.model, self.cluster, job, self.plan)
+                recommended = explained(self.recommended, job, self.plan, value, self.because)
+                request = self.request.changed(overheads=overheads)
+                text = f"The rehearsed script {fit(value, self.min_fit_probability)}."
+                self.renew(replace(recommended, request=request), text)
+            self._rehearsed[self.plan] = done.mark
             self._show(self._controls)
 
     def report(self, *, details: bool = False) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload import Job
 
 
-_REHEARSED_STEPS, _BYTES_FP32 = 6, 4
+_REHEARSED_STEPS = 6
 _LESS = 0.95
 """Share of the memory of a plan that ran out of it that the next plan needs at most, both as first predicted."""
 _SURER = (0.99, 0.999)
@@ -128,20 +128,9 @@ def rehearse(
             (script := Path(folder, "train.py")).write_text(small.script, encoding="utf-8")
             job = {"hyperparameters": {"max_steps": _REHEARSED_STEPS, "checkpoint_every": 2}, "checkpoints": True}
             done = rehearse(script, job, **settings)
-    advice.mark(done)
+    # The small model of the generated script is not loaded from a file.
+    advice.mark(done if advice.script else replace(done, copies=()))
     return done
-
-
-def host_memory(advice: Advice, done: Rehearsal) -> str:
-    """Host memory of a node while the model is loaded or saved, by the measured multiples; empty without any."""
-    instance = advice.cluster.instance
-    size_gib = advice.model.parameter_count * _BYTES_FP32 / 2**30
-    texts = []
-    for phase, times in done.peaks:
-        needed = times * size_gib * instance.gpus
-        over = f", of {instance.host_memory_gib:,.0f}: it does not fit" if needed > instance.host_memory_gib else ""
-        texts.append(f"{phase} takes {times:.1f} x the model per process, {needed:,.0f} GiB of a host{over}")
-    return "; ".join(texts)
 
 
 def after(advice: Advice, failure: Failure | str, *, plan: Plan | None = None) -> Advice:

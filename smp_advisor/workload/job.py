@@ -81,6 +81,7 @@ OVERHEADS = ("checkpoints", "restarts", "startup", "data_loading", "evaluation")
 CheckpointStorage = Literal["local", "fsx", "s3"]
 _STORAGES = ("local", "fsx", "s3")
 _LEAST_MINUTES = 0.001
+_MOST_COPIES = 100
 _MOST_MINUTES = 28 * 24 * 60
 """The longest training job of SageMaker."""
 
@@ -107,6 +108,9 @@ class Overheads:
     """Whether training continues while a checkpoint is written."""
     checkpoint_minutes: float | None = None
     """Minutes between checkpoints. None: the interval that loses the least time (Daly 2006)."""
+    host_copies: tuple[tuple[str, float, float], ...] = ()
+    """``load`` or ``save``, and the copies of the fp32 model that the first process of a node and each other one have
+    in host memory then, as `Rehearsal.copies` has them. Empty: as the exported script loads and saves."""
 
     def __post_init__(self) -> None:
         parts: object = self.parts  # a notebook may pass other types despite the annotations
@@ -117,6 +121,9 @@ class Overheads:
             raise JobError(f"The storage of checkpoints must be one of {', '.join(_STORAGES)}, not {self.storage!r}.")
         if not isinstance(self.asynchronous, bool):
             raise JobError(f"asynchronous must be True or False, not {self.asynchronous!r}.")
+        for phase, *copies in self.host_copies:
+            if phase not in ("load", "save") or len(copies) != 2 or not 0 <= min(copies) <= max(copies) <= _MOST_COPIES:
+                raise JobError(f"host_copies must be (load or save, 0 to 100, 0 to 100), not {(phase, *copies)!r:.80}.")
         minutes: object = self.checkpoint_minutes
         if minutes is None:
             return

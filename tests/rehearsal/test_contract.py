@@ -79,6 +79,17 @@ trainer = ModelTrainer(training_image=f"{account}.dkr.ecr/x", source_code=Source
 trainer.train(input_data_config=[InputData(channel_name="train", data_source="s3://bucket/a")])
 """)
     assert (job.channels, extra["versions"]) == ({"train": "File"}, {})
+    job, extra = job_of("""
+def settings(epochs):
+    values = {"epochs": epochs, "bucket": f"{bucket}/rows"}
+    values.update(lr=2 * 0.1)
+    return values
+trainer = ModelTrainer(source_code=SourceCode(source_dir="src", command="torchrun src/a.py --lr 1"),
+                       hyperparameters=settings(3), checkpoint_config=CheckpointConfig(s3_uri="s3://bucket"))
+""")
+    assert dict(job.hyperparameters) == {"epochs": 3, "lr": 0.2}
+    assert (job.command, job.launches, job.keeps_checkpoints, job.sdk) == (("--lr", "1"), True, True, 3)
+    assert (extra["script"], extra["source_dir"]) == ("src/a.py", "src")
     image = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.7.1-gpu-py312"
     assert job_of(f'PyTorch(entry_point="a.py", image_uri="{image}")')[1]["versions"] == {"torch": "2.7.1"}
 

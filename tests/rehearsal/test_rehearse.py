@@ -9,7 +9,7 @@ import pytest
 import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal import KINDS, rehearse
-from tests.rehearsal.scripts import CORRECT, DATA, DDP, LOOP, PLANTED, SAVE, START, WRAP
+from tests.rehearsal.scripts import CORRECT, DATA, DDP, LOOP, PLANTED, SAVE, START, TRAINER, WRAP, changed
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
@@ -75,6 +75,39 @@ def test_the_exported_script_of_every_library_is_rehearsed_and_marks_its_plan(li
     assert f"The plan on screen is {advice.rehearsed}" in str(advice)
     advice.move(batch_size=advice.plan.batch_size * 2)
     assert advice.rehearsed == ""
+
+
+READ = """path = f"/opt/ml/output/data/first-{rank}.pt"
+torch.save(net.state_dict(), path)
+net.load_state_dict(torch.load(path, map_location="cpu"))
+"""
+OF_ALL, OF_FIRST = "rank0_only=False, offload_to_cpu=True", "rank0_only=True, offload_to_cpu=True"
+
+
+@pytest.mark.parametrize(
+    ("script", "copies"),
+    [
+        (CORRECT["ddp"], (("load", 1, 1), ("save", 0, 0))),
+        (changed(DDP, (WRAP, READ + WRAP), (").cuda(local)\n", ")\n")), (("load", 2, 2), ("save", 0, 0))),
+        (changed(DDP, ("torch.manual_seed(0)", "torch.set_default_device('cuda')")), (("load", 0, 0), ("save", 0, 0))),
+        (changed(CORRECT["fsdp1"], ("rank0_only=True", OF_ALL)), (("load", 1, 1), ("save", 1, 1))),
+        (changed(CORRECT["fsdp1"], ("rank0_only=True", OF_FIRST)), (("load", 1, 1), ("save", 1, 0))),
+        (TRAINER, (("load", 0.5, 0.5), ("save", 2, 0))),  # the moments of Adam
+    ],
+)  # fmt: skip
+def test_copies_of_the_model_in_host_memory_are_counted(script, copies):
+    assert rehearse(script).copies == copies
+
+
+def test_copies_of_the_model_decide_whether_the_plan_of_an_advice_fits():
+    advice = smpa.advise("70B", "ml.p4d.24xlarge", instance_count=16, library="fsdp")
+    assert advice.estimate.host_memory_fits
+    rehearse(changed(CORRECT["fsdp1"], ("rank0_only=True", OF_ALL)), advice)
+    text = "does not fit: a node has less than the 2,102.7 GiB of host memory that"
+    assert text in str(advice)
+    assert text in advice.history[-1].summary
+    advice.undo()
+    assert advice.estimate.host_memory_fits
 
 
 def test_two_versions_are_compared():

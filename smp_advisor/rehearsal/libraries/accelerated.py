@@ -54,7 +54,7 @@ def _accelerator(observer: Observer, module: Any) -> None:
         plugin = options.get("gradient_accumulation_plugin")
         times = options.get("gradient_accumulation_steps", 1) or 1
         if plugin is None and times > 1:
-            observer.accumulates(times, "library")
+            observer.accumulates(times)
             if observer.options.get("fold"):
                 options["gradient_accumulation_steps"] = 1
                 observer.options["batch_times"] = times

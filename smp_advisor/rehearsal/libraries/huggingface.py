@@ -121,6 +121,16 @@ _NOT_OF_CONFIGURATIONS = (
 )  # fmt: skip
 
 
+def _host_share(options: dict[str, Any]) -> float:
+    """Share of a pretrained model in fp32 that a process loads into host memory."""
+    from transformers.modeling_utils import is_fsdp_enabled, is_local_dist_rank_0
+
+    is_elsewhere = options.get("device_map") not in (None, "cpu") or options.get("quantization_config") is not None
+    if is_elsewhere or (is_fsdp_enabled() and not is_local_dist_rank_0()):
+        return 0.0
+    return 1.0 if str(options.get("dtype", options.get("torch_dtype"))).endswith("float32") else 0.5
+
+
 def _small_model(observer: Observer, original: Any) -> Any:
     def from_pretrained(cls: Any, name: Any = None, *arguments: Any, **options: Any) -> Any:
         if _is_small(name):
@@ -138,7 +148,9 @@ def _small_model(observer: Observer, original: Any) -> Any:
         observer.stand_in(f"{name}: random weights")
         state = torch.get_rng_state()
         torch.manual_seed(7)
+        before = observer.host_elements
         model = cls.from_config(config) if hasattr(cls, "from_config") else cls(config)
+        observer.host_elements = before + _host_share(options) * (observer.host_elements - before)
         torch.set_rng_state(state)
         model.eval()
         model.name_or_path = str(name)
@@ -309,7 +321,7 @@ def _arguments(observer: Observer, module: Any) -> None:
         self.tf32, self.torch_compile = None, False
         times = self.gradient_accumulation_steps
         if times > 1:
-            observer.accumulates(times, "library")
+            observer.accumulates(times)
         if observer.options.get("fold") and times > 1:
             self.gradient_accumulation_steps = 1
             self.per_device_train_batch_size *= times
@@ -350,8 +362,10 @@ def _safetensors(observer: Observer, module: Any) -> None:
     load, save = module.load_file, module.save_file
 
     def load_file(filename: Any, device: Any = "cpu", **options: Any) -> Any:
-        del device
-        return load(filename, "cpu", **options)
+        tensors = load(filename, "cpu", **options)
+        if "cuda" not in str(device):
+            observer.holds(sum(tensor.numel() for tensor in tensors.values()))
+        return tensors
 
     def save_file(tensors: Any, filename: Any, *arguments: Any, **options: Any) -> Any:
         if observer.is_asked_by_user():

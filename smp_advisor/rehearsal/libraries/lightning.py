@@ -33,7 +33,7 @@ def _trainer(observer: Observer, kind: Any) -> None:
     def created(self: Any, *arguments: Any, **options: Any) -> None:
         times = options.get("accumulate_grad_batches", 1)
         if isinstance(times, int) and times > 1:
-            observer.accumulates(times, "library")
+            observer.accumulates(times)
             if observer.options.get("fold"):
                 options["accumulate_grad_batches"] = 1
                 observer.options["batch_times"] = times
