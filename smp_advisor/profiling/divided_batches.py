@@ -1,39 +1,53 @@
-"""Whether a batch may be divided: repeatable steps of one process over a batch, and over its parts."""
+"""A batch against its microbatches: whether they agree, the cause if they do not, and the user's line."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F  # noqa: N812 (PyTorch's own name for it)
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from smp_advisor.profiling.inputs import mapped, microbatches_of, samples_of
-from smp_advisor.profiling.loss_lines import line_of_loss, line_of_parameter, nonfinite_line
 from smp_advisor.profiling.patching import patched
 from smp_advisor.profiling.result import Problem
 from smp_advisor.profiling.step import call_model, loss_of
+from smp_advisor.sandbox.failure import user_source_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
-_MAX_PERIOD = 64
+Batch = Mapping[str, Any]
+Gradients = Mapping[str, Tensor]
+
+_TOLERANCE = 1e-3
+"""Relative difference between a batch and its parts; sums over more elements are rounded differently."""
+_NEGLIGIBLE = 0.01
+"""Elements that are smaller on average, relative to those of all gradients, are compared with this share instead."""
+_DIVISIONS = 3
+_OF_WEIGHTS = 0.005
+"""The same of the weights with which gradients of the parts add up to that of the batch."""
 
 
 @contextlib.contextmanager
-def repeatable(attention_dropouts: list[float] | None = None) -> Iterator[None]:
-    """Replace dropout by one with the same mask for every sample, so that runs in training mode are comparable.
-
-    Every 2nd, 4th, ... element of the last dimension is dropped, by the power of two closest to the dropout rate. A
-    divided dimension has the same mask as the entire one if its part is a multiple of that power. The dropout of
-    PyTorch's attention kernel is skipped; its rates are appended to `attention_dropouts`.
-    """
+def without_dropout(rates: list[float]) -> Iterator[None]:
+    """Skip dropout, whose masks differ where a batch is divided; its rates are appended to `rates`."""
     attend = F.scaled_dot_product_attention
+
+    def passed(input: Tensor, p: float = 0.5, training: bool = True, *_: Any, **__: Any) -> Tensor:  # noqa: A002, FBT001, FBT002 (PyTorch's signature)
+        rates.append(p * training)
+        return input
 
     def attention(
         query: Tensor,
@@ -41,72 +55,25 @@ def repeatable(attention_dropouts: list[float] | None = None) -> Iterator[None]:
         value: Tensor,
         attn_mask: Tensor | None = None,
         dropout_p: float = 0.0,
-        is_causal: bool = False,  # noqa: FBT001, FBT002 (PyTorch's signature)
+        *arguments: Any,
         **keywords: Any,
     ) -> Tensor:
-        if dropout_p and attention_dropouts is not None:
-            attention_dropouts.append(dropout_p)
-        attended: Tensor = attend(query, key, value, attn_mask, 0.0, is_causal, **keywords)
+        rates.append(dropout_p)
+        attended: Tensor = attend(query, key, value, attn_mask, 0.0, *arguments, **keywords)
         return attended
 
-    def direct(tensor: Tensor, p: float, train: bool) -> Tensor:  # noqa: FBT001 (PyTorch's signature)
-        return _dropout(tensor, p, train)
-
     with (
-        patched(F, "dropout", _dropout),
-        patched(torch, "dropout", direct),
+        patched(F, "dropout", passed),
+        patched(torch, "dropout", passed),
         patched(F, "scaled_dot_product_attention", attention),
     ):
         yield
 
 
-def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002, ARG001, FBT001, FBT002 (PyTorch's signature)
-    if not training or not 0 < p < 1 or not input.ndim:
-        return input * 0 if training and p == 1 else input
-    period = min(2 ** max(1, round(-math.log2(p))), _MAX_PERIOD)
-    mask = (torch.arange(input.shape[-1], device=input.device) % period != period - 1).to(input.dtype)
-    scaled: Tensor = mask * (period / (period - 1))
-    return input * scaled
-
-
-def seeded(model: nn.Module, paths: Sequence[str], *, offset: int = 0) -> Callable[[], None]:
-    """Seed each forward pass, and each block's, with the same numbers in every run; the result removes the seeds."""
-    handles = [
-        module.register_forward_pre_hook(_seed(offset + number))
-        for number, module in enumerate([model, *(model.get_submodule(path) for path in paths)])
-    ]
-
-    def remove() -> None:
-        for handle in handles:
-            handle.remove()
-
-    return remove
-
-
-def _seed(number: int) -> Callable[..., None]:
-    def hook(*_: Any) -> None:
-        torch.manual_seed(number)
-
-    return hook
-
-
-def batch_norms(model: nn.Module) -> list[str]:
-    """Paths of the layers that normalize with statistics of the batch."""
+def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
+    """Layers that normalize with statistics of the batch, by path."""
     kinds = nn.modules.batchnorm._BatchNorm
-    return [name for name, module in model.named_modules() if isinstance(module, kinds) and module.training]
-
-
-@contextlib.contextmanager
-def evaluated(model: nn.Module, paths: Sequence[str]) -> Iterator[None]:
-    """Set some modules to evaluation mode inside the block."""
-    modules = [model.get_submodule(path) for path in paths]
-    for module in modules:
-        module.eval()
-    try:
-        yield
-    finally:
-        for module in modules:
-            module.train()
+    return {name: module for name, module in model.named_modules() if isinstance(module, kinds) and module.training}
 
 
 @contextlib.contextmanager
@@ -121,22 +88,9 @@ def restored_buffers(model: nn.Module) -> Iterator[None]:
                 buffer.copy_(value)
 
 
-Batch = Mapping[str, Any]
-
-_DIVIDED_TOLERANCE = 1e-3
-"""Relative difference between a batch and its parts; sums over more elements are rounded differently."""
-_NEGLIGIBLE = 0.01
-"""Elements that are smaller on average, relative to those of all gradients, are compared with this share instead."""
-_DIVISIONS = 3
-_WEIGHTED_TOLERANCE = 0.02
-"""The same with weights that were derived from differences of losses."""
-
-
 def named_batch(inputs: Any) -> dict[str, Any]:
     """Inputs by name; positional inputs are numbered."""
-    if isinstance(inputs, Mapping):
-        return dict(inputs)
-    return {f"_{i}": value for i, value in enumerate(inputs)}
+    return dict(inputs) if isinstance(inputs, Mapping) else {f"_{i}": value for i, value in enumerate(inputs)}
 
 
 def unnamed(batch: Batch) -> Batch | list[Any]:
@@ -145,85 +99,74 @@ def unnamed(batch: Batch) -> Batch | list[Any]:
     return [batch[f"_{i}"] for i in range(len(batch))] if is_positional else batch
 
 
-def by_name(model: nn.Module, batch: Batch) -> Any:
-    """Call the model with a batch from `named_batch`."""
-    return call_model(model, unnamed(batch))
-
-
-def joined(parts: Sequence[Batch]) -> dict[str, Any]:
-    """Inverse of `microbatches_of`."""
-    batch: dict[str, Any] = mapped(lambda *rows: torch.cat(rows), *map(dict, parts))
-    return batch
-
-
 def used_by(model: nn.Module, batch: Batch) -> frozenset[str]:
     """Names of the parameters that get a gradient from a batch."""
-    return frozenset(_restored(model, batch)[1])
+    return frozenset(_gradients(model, batch)[1])
 
 
-def _gradients(model: nn.Module, batch: Batch) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients of one forward and backward pass."""
-    model.zero_grad(set_to_none=True)
-    loss = loss_of(by_name(model, batch))
-    loss.backward()  # type: ignore[no-untyped-call]
-    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad(set_to_none=True)
+def _loss(model: nn.Module, batch: Batch, seed: int = 0) -> Tensor:
+    torch.manual_seed(seed)
+    return loss_of(call_model(model, unnamed(batch)))
+
+
+def _gradients(model: nn.Module, batch: Batch, seed: int = 0) -> tuple[float, dict[str, Tensor]]:
+    """Loss and gradients of one forward and backward pass, which leaves the buffers as they are."""
+    with restored_buffers(model):
+        model.zero_grad(set_to_none=True)
+        loss = _loss(model, batch, seed)
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        model.zero_grad(set_to_none=True)
     return float(loss.detach()), gradients
 
 
-def check_division(
-    model: nn.Module, parts: Sequence[Batch], paths: Sequence[str]
-) -> tuple[list[Problem], list[str], float | None]:
+def check_division(model: nn.Module, parts: Sequence[Batch]) -> tuple[list[Problem], list[str], float | None]:
     """Problems of the entire batch against the mean of its parts, what cannot be compared, and its loss or None."""
-    loss, gradients = _restored(model, parts[0])
+    loss, gradients = _gradients(model, parts[0])
     unsound = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
     if not math.isfinite(loss) or unsound:
         return [_nonfinite(model, parts[0], loss, unsound)], [], None
-    again, again_gradients = _restored(model, parts[0])
+    again, again_gradients = _gradients(model, parts[0])
     different, name = largest_difference(again_gradients, gradients)
-    if _differs(again, loss) or different > _DIVIDED_TOLERANCE:
+    if _differs(again, loss) or different > _TOLERANCE:
         text = (
             f"The same microbatch gives loss {loss:.7g} at its first pass and {again:.7g} at its second: the model "
             "keeps state outside its buffers, which differs between ranks and in recomputed blocks."
         )
-        line = line_of_parameter(model, parts[0], by_name, name)
+        line = _line_of(model, parts[0])
         return [Problem(kind="state between calls", text=text, parameter=name, line=line)], [], None
-    remove = seeded(model, paths, offset=1000)  # instead of the seeds of the callers
-    try:
-        reseeded, _ = _restored(model, parts[0])
-    finally:
-        remove()
-    if reseeded != loss and abs(reseeded - loss) > 1e-6 * max(abs(loss), 1e-3):
+    reseeded, _ = _gradients(model, parts[0], seed=1)
+    if abs(reseeded - loss) > 1e-6 * max(abs(loss), 1e-3):
         sentence = (
             "The entire batch against its microbatches: the model draws random numbers of its own, which differ when a "
             "batch is divided."
         )
         return [], [sentence], None
-    norms = batch_norms(model)
-    sentences = []
+    norms, sentences = batch_norms(model), list[str]()
     if norms:
         count = f"{len(norms)} layers normalize" if len(norms) > 1 else "1 layer normalizes"
         sentences.append(
-            f"Statistics of the entire batch: {count} each microbatch by its own statistics ({norms[0]}), so the step "
-            "depends on the microbatch size by design."
+            f"Statistics of the entire batch: {count} each microbatch by its own statistics ({next(iter(norms))}), so "
+            "the step depends on the microbatch size by design."
         )
-    batch = joined(parts)
-    with evaluated(model, norms):
-        entire, entire_gradients = _restored(model, batch)
-        # Other divisions of the same samples: one may agree by chance.
-        for division in (parts, *(_shuffled(batch, len(parts), seed) for seed in range(_DIVISIONS - 1))):
-            results = [_restored(model, part) for part in division]
-            losses = [result for result, _ in results]
-            invalid = next((i for i, result in enumerate(losses) if not math.isfinite(result)), None)
-            if invalid is not None:
-                problem = _nonfinite(model, division[invalid], losses[invalid], [])
-                text = f"{problem.text} The first microbatch is finite, and microbatch {invalid} is not."
-                return [replace(problem, text=text)], sentences, None
-            means = _weighted([own for _, own in results], [1.0] * len(parts))
-            difference, worst = largest_difference(entire_gradients, means)
-            if _differs(entire, sum(losses) / len(losses)) or difference > _DIVIDED_TOLERANCE:
-                return [_classified(model, division, results, (entire, entire_gradients), worst)], sentences, entire
-    return [], sentences, entire
+    for module in norms.values():
+        module.eval()
+    batch: dict[str, Any] = mapped(lambda *rows: torch.cat(rows), *map(dict, parts))
+    entire = _gradients(model, batch)
+    # Other divisions of the same samples: one may agree by chance.
+    for division in (parts, *(_shuffled(batch, len(parts), seed) for seed in range(_DIVISIONS - 1))):
+        results = [_gradients(model, part) for part in division]
+        losses = [result for result, _ in results]
+        invalid = next((i for i, result in enumerate(losses) if not math.isfinite(result)), None)
+        if invalid is not None:
+            problem = _nonfinite(model, division[invalid], losses[invalid], [])
+            text = f"{problem.text} The first microbatch is finite, and microbatch {invalid} is not."
+            return [replace(problem, text=text)], sentences, None
+        difference, worst = largest_difference(entire[1], _mean([own for _, own in results]))
+        if _differs(entire[0], sum(losses) / len(losses)) or difference > _TOLERANCE:
+            line = _line_of(model, division[0])
+            return [replace(_classified(results, entire, worst), line=line)], sentences, entire[0]
+    return [], sentences, entire[0]
 
 
 def _shuffled(batch: Batch, count: int, seed: int) -> list[dict[str, Any]]:
@@ -232,97 +175,134 @@ def _shuffled(batch: Batch, count: int, seed: int) -> list[dict[str, Any]]:
     return microbatches_of(mapped(lambda rows: rows[order], dict(batch)), count)
 
 
-def _weighted(gradients: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> dict[str, Tensor]:
-    """Weighted mean of gradients; a missing one is zero."""
-    total = sum(weights)
+def _mean(gradients: Sequence[Gradients]) -> dict[str, Tensor]:
+    """Mean of gradients; a missing one is zero."""
     mean: dict[str, Tensor] = {}
-    for own, weight in zip(gradients, weights, strict=True):
+    for own in gradients:
         for name, gradient in own.items():
-            term = gradient * (weight / total)
-            mean[name] = mean[name] + term if name in mean else term
+            mean[name] = mean[name] + gradient / len(gradients) if name in mean else gradient / len(gradients)
     return mean
 
 
-def _restored(model: nn.Module, batch: Batch) -> tuple[float, dict[str, Tensor]]:
-    with restored_buffers(model):
-        return _gradients(model, batch)
+def _differs(value: float, expected: float, tolerance: float = _TOLERANCE) -> bool:
+    return not abs(value - expected) <= tolerance * max(abs(expected), 1e-3)
 
 
-def _differs(value: float, expected: float) -> bool:
-    return not abs(value - expected) <= _DIVIDED_TOLERANCE * max(abs(expected), 1e-3)
+def _classified(results: Sequence[tuple[float, Gradients]], entire: tuple[float, Gradients], worst: str) -> Problem:
+    """The reason why a batch differs from the mean of its parts, by the weights with which its gradient is their sum.
 
-
-def _classified(
-    model: nn.Module,
-    parts: Sequence[Batch],
-    results: Sequence[tuple[float, Mapping[str, Tensor]]],
-    entire_result: tuple[float, Mapping[str, Tensor]],
-    worst: str,
-) -> Problem:
-    """The reason why a batch differs from the mean of its parts, from losses of pairs of parts."""
+    Every gradient is a sum of the parts' for some weights only if no sample's loss depends on samples of other parts:
+    there are far more parameters than parts.
+    """
     losses = [loss for loss, _ in results]
-    entire, entire_gradients = entire_result
-    line = line_of_loss(model, parts[0], by_name)
-    mean = sum(losses) / len(losses)
-    figures = f"the entire batch has loss {entire:.6g}, its {len(parts)} microbatches {mean:.6g} on average"
-    twice, _ = _restored(model, joined([parts[0], parts[0]]))
-    if not _differs(entire, sum(losses)) and not _differs(twice, 2 * losses[0]):
+    figures = (
+        f"the entire batch has loss {entire[0]:.6g}, its {len(losses)} microbatches {sum(losses) / len(losses):.6g} on "
+        "average"
+    )
+    every = [*(gradients for _, gradients in results), entire[1]]
+    products = torch.tensor(
+        [[sum(float((a[name] * b[name]).sum()) for name in a if name in b) for b in every] for a in every],
+        dtype=torch.float64,
+    )
+    weights = torch.linalg.pinv(products[:-1, :-1]) @ products[:-1, -1]
+    unexplained = float((products[-1, -1] - weights @ products[:-1, -1]) / products[-1, -1].clamp(min=1e-30))
+    total = sum(weight * loss for weight, loss in zip(weights.tolist(), losses, strict=True))
+    is_weighted = unexplained < _OF_WEIGHTS**2 and not _differs(total, entire[0], _OF_WEIGHTS)
+    if is_weighted and float((weights - 1).abs().max()) < _OF_WEIGHTS:
         return Problem(
             kind="sum loss",
             text=f"The loss is a sum over samples, not a mean: {figures}. Gradients grow with the batch, and "
             "microbatches and data-parallel ranks average them: divide the loss by the number of samples.",
-            line=line,
         )
-    if not _differs(twice, losses[0]):
-        weights = _weights(model, parts, losses)
-        if weights is not None:
-            # Losses of two parts have a weighted mean by chance; gradients have none.
-            difference, _ = largest_difference(entire_gradients, _weighted([own for _, own in results], weights))
-            if difference <= _WEIGHTED_TOLERANCE:
-                shares = ", ".join(f"{weight / sum(weights):.0%}" for weight in weights[:4])
-                return Problem(
-                    kind="unequal mean",
-                    text="The loss is a mean over unequal numbers of tokens or samples per microbatch "
-                    f"({shares} of the batch): {figures}. Divide each sum by the count of the entire batch.",
-                    line=line,
-                )
+    if is_weighted and abs(float(weights.sum()) - 1) < _OF_WEIGHTS and float(weights.min()) > -_OF_WEIGHTS:
+        shares = ", ".join(f"{weight:.0%}" for weight in weights[:4].tolist())
+        return Problem(
+            kind="unequal mean",
+            text="The loss is a mean over unequal numbers of tokens or samples per microbatch "
+            f"({shares} of the batch): {figures}. Divide each sum by the count of the entire batch.",
+        )
     return Problem(
         kind="batch dependence",
-        text=f"A sample's loss depends on the other samples of its microbatch (a contrastive loss, statistics of the "
+        text="A sample's loss depends on the other samples of its microbatch (a contrastive loss, statistics of the "
         f"batch): {figures}. Dividing the batch changes the training; gather the samples of all ranks first.",
         parameter=worst,
-        line=line,
     )
 
 
-def _weights(model: nn.Module, parts: Sequence[Batch], losses: Sequence[float]) -> list[float] | None:
-    """Weights of the parts in a weighted mean, relative to the first one; None if a pair is no weighted mean."""
-    anchor = max(range(len(losses)), key=lambda i: abs(losses[i] - losses[0]))
-    weights: dict[int, float] = {0: 1.0}
-    for origin in (0, anchor):
-        for i in range(len(parts)):
-            if i in weights or origin not in weights or not _differs(losses[i], losses[origin]):
-                continue
-            pair, _ = _restored(model, joined([parts[origin], parts[i]]))
-            if pair == losses[i] or not (pair - losses[origin]) / (losses[i] - pair) > 0:
-                return None
-            weights[i] = weights[origin] * (pair - losses[origin]) / (losses[i] - pair)
-    return [weights.get(i, 1.0) for i in range(len(parts))]
-
-
 def _nonfinite(model: nn.Module, part: Batch, loss: float, unsound: Sequence[str]) -> Problem:
-    with restored_buffers(model):
-        line, phase = nonfinite_line(model, part, by_name)
-    name = "NaN" if math.isnan(loss) or math.isfinite(loss) else "infinite"
-    if math.isfinite(loss):
-        kind = "NaN" if phase == "NaN" else "NaN or infinite"
-        text = f"The loss is {loss:.6g}, but {len(unsound)} gradients are {kind} in one process already."
-    else:
+    if not math.isfinite(loss):
+        with restored_buffers(model), _NonFinite() as finder:
+            _loss(model, part)
+        name = "NaN" if math.isnan(loss) else "infinite"
         text = f"The loss is {name} in one process already, so no parallelism is the cause."
-    return Problem(kind="NaN", text=text, parameter=unsound[0] if unsound else "", line=line)
+        return Problem(kind="NaN", text=text, line=finder.lines.get("NaN") or finder.lines.get("infinite", ""))
+    kind = ""
+    with restored_buffers(model), warnings.catch_warnings(), torch.autograd.set_detect_anomaly(True):
+        warnings.simplefilter("ignore")
+        try:
+            _loss(model, part).backward()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:  # Function 'SqrtBackward0' returned nan values in its 0th output
+            kind = str(error).partition("'")[2].partition("'")[0]
+    model.zero_grad(set_to_none=True)
+    text = f"The loss is {loss:.6g}, but {len(unsound)} gradients are {'NaN' if kind else 'NaN or infinite'}"
+    line = _line_of(model, part, kind) if kind else ""
+    return Problem(kind="NaN", text=f"{text} in one process already.", parameter=unsound[0], line=line)
 
 
-def largest_difference(values: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tuple[float, str]:
+class _NonFinite(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the lines of the first operations with a NaN, or an infinite result, from operands without one."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lines: dict[str, str] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        for name, test in (("NaN", torch.isnan), ("infinite", torch.isinf)):
+            is_mask = name == "infinite" and (
+                "fill" in str(func) or "full" in str(func)
+            )  # masks are filled with -inf on purpose
+            if name not in self.lines and not is_mask and _any(test, output) and not _any(test, (args, kwargs)):
+                self.lines[name] = _user_line(traceback.format_stack())
+        return output
+
+
+def _any(test: Callable[[Tensor], Tensor], values: Any) -> bool:
+    leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return any(bool(test(leaf.detach()).any()) for leaf in leaves)
+
+
+def _line_of(model: nn.Module, batch: Batch, kind: str = "") -> str:
+    """The user's line of the last operation of the loss, or of that with a kind of backward pass; empty if unknown."""
+    with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(True, check_nan=False):
+        warnings.simplefilter("ignore")
+        queue: deque[Any] = deque([_loss(model, batch).grad_fn])
+    visited: set[Any] = set()
+    while queue:
+        node = queue.popleft()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        line = _user_line(node.metadata.get("traceback_", ())) if node.name().startswith(kind) else ""
+        if line:
+            return line
+        queue.extend(inner for inner, _ in node.next_functions)
+    return ""
+
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_ENTRY = "profiling/step.py"
+"""Frames before this module's call of the model belong to the kernel and to the check."""
+
+
+def _user_line(texts: Iterable[str]) -> str:
+    frames = [(match["file"], int(match["line"])) for text in texts for match in _FRAME.finditer(text)]
+    entries = [i for i, (file, _) in enumerate(frames) if file.endswith(_ENTRY)]
+    line = user_source_line(frames[entries[-1] + 1 :] if entries else frames)
+    return "" if line is None else str(line)
+
+
+def largest_difference(values: Gradients, expected: Gradients) -> tuple[float, str]:
     """Largest relative difference and its name; infinite for a nonzero value without an expected one, or for NaN."""
     largest, worst = 0.0, next(iter(values), "")
     elements = sum(target.numel() for target in expected.values())

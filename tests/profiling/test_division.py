@@ -85,5 +85,5 @@ def test_a_weighted_mean_is_distinguished_from_a_contrastive_loss(is_contrastive
             return (hidden.square().mean(-1) * weights).sum() / weights.sum()
 
     parts = microbatches_of({"x": torch.randn(8, 12, generator=torch.Generator().manual_seed(0))}, 4)
-    problems, _, _ = check_division(Loss().train(), parts, ())
+    problems, _, _ = check_division(Loss().train(), parts)
     assert [problem.kind for problem in problems] == [kind]
