@@ -16,7 +16,6 @@ import numpy as np
 from smp_advisor.core.elementwise import anywhere, ceil, common_divisor, inverted, maximum, minimum, where
 from smp_advisor.core.files import rows
 from smp_advisor.costs.constants import constant, gpu_constant, has_gpu_constant, memory_bandwidth, peak_flops
-from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from smp_advisor.costs.world import World
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.block import Attention, Block, Matmul
+    from smp_advisor.workload.job import Job
     from smp_advisor.workload.stack import Stack
 
     Kernel = Literal["flash-1", "flash-2", "flash-3", "cudnn"]
@@ -265,33 +265,3 @@ def _stored(
         moved = moved + 8 * heads * attention.head_dim * queries * world.bytes_per_element
     seconds = moved / memory_bandwidth(instance) + products
     return AttentionSeconds(seconds, 2 * seconds, _LAUNCHES[kernels])
-
-
-def operator_seconds(
-    kind: Literal["product", "attention", "memory"],
-    flops: float,
-    moved_bytes: float,
-    instance: Instance,
-    *,
-    fp32: bool = False,
-    head_dim: int = 128,
-    keys: int = 2048,
-    causal: bool = False,
-    backward: bool = False,
-) -> float:
-    """Roofline of operators on one GPU, at the rates of the step-time model: the slower of arithmetic and memory.
-
-    The rate of products is that of very large ones, and launches cost nothing, so that this is a lower estimate for
-    small operators.
-    """
-    moving = float(moved_bytes / memory_bandwidth(instance))
-    if kind == "memory":
-        return moving
-    peak = peak_flops(instance, Job(precision="fp32" if fp32 else "bf16"))
-    if kind == "product":
-        share = gpu_constant("fp32_matmul_efficiency" if fp32 else "matmul_efficiency", instance.gpu)
-    else:
-        of: Literal["forward", "backward"] = "backward" if backward else "forward"
-        share = share_of_peak("flash-2", instance.gpu, head_dim, keys, causal=causal, of=of)
-        flops = flops / 2 if causal else flops
-    return max(moving, float(flops / (peak * share)))

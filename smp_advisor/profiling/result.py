@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments import require_whole
 from smp_advisor.arguments.signatures import checked_class
+from smp_advisor.core.tables import frame_of
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.parts import PeakMemory
 from smp_advisor.profiling.polynomial import Polynomial
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.parts import Agreement, BlockProfile, ModuleProfile, OperatorProfile, Provenance, Segment
     from smp_advisor.profiling.scaled.result import ScaledRun
-    from smp_advisor.profiling.tables import Grouping
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,50 +229,32 @@ class Profile(NotebookResult):
         ProfileError
             The model was not traced, or there is no such column.
         """
-        from smp_advisor.profiling.tables import module_table
+        names = ("parameters", "forward_flops", "backward_flops", "saved_bytes")
+        if sort is not None and sort not in names:
+            raise ProfileError(
+                f"sort must be one of {', '.join(names)}, or None for the order of execution, not {sort!r}."
+            )
+        if not self.is_traced:
+            raise ProfileError(f"{self.name} was not traced: run the trace stage of its profile.")
 
-        return module_table(self, sort)
+        def figures(part: Profile | BlockProfile, parameters: int) -> list[int]:
+            costs = (part.forward_flops, part.backward_flops, part.saved_bytes)
+            return [parameters, *(cost(self.batch, self.sequence) for cost in costs)]
 
-    def operators(
-        self,
-        by: Grouping = "operator",
-        *,
-        sort: str | None = "bytes",
-        batch: int | None = None,
-        sequence: int | None = None,
-        instance_type: str | None = None,
-    ) -> pd.DataFrame:
-        """Table of the operators that run a kernel, with count, FLOPs and memory traffic of both passes.
-
-        Bytes are operands read and results written, each once. FLOPs are those of products and attention. Views and
-        allocations run no kernel and are not counted. The rows add up to one step of a microbatch.
-
-        Parameters
-        ----------
-        by
-            ``operator``: the operators of all modules together; ``module``: those of each module.
-        sort
-            ``count``, ``flops``, ``bytes`` or ``seconds``, highest first; None for the order of execution.
-        batch, sequence
-            Size of a microbatch; the profile's if None.
-        instance_type
-            Instance for whose GPU the time of the operators is estimated: the slower of FLOPs and bytes at the rates of
-            the step-time model, for large products, without launches and communication.
-
-        Raises
-        ------
-        ProfileError
-            The model was not traced, or an argument is invalid.
-        InstanceError
-            There is no such instance.
-
-        Examples
-        --------
-        >>> profile.operators(sort="seconds", instance_type="ml.p4d.24xlarge")  # doctest: +SKIP
-        """
-        from smp_advisor.profiling.tables import operator_table
-
-        return operator_table(self, by, sort, batch, sequence, instance_type)
+        paths: dict[BlockProfile, list[str]] = {}
+        for block, path in zip(self.blocks, self.block_paths, strict=True):
+            paths.setdefault(block, []).append(path)
+        model = figures(self, self.parameter_count)
+        rows, outside = list[dict[str, object]](), model
+        for block, of in paths.items():
+            own = [len(of) * value for value in figures(block, block.parameters)]
+            outside = [value - part for value, part in zip(outside, own, strict=True)]
+            rows.append({"module": of[0], "kind": block.kind, "count": len(of), **dict(zip(names, own, strict=True))})
+        last = {"module": "outside the blocks", "kind": "", "count": 1, **dict(zip(names, outside, strict=True))}
+        table = frame_of([*rows, last]).set_index("module")
+        table = table.astype({"forward_flops": float, "backward_flops": float})
+        table["saved_share"] = table["saved_bytes"] / max(1, model[-1])
+        return table if sort is None else table.sort_values(sort, ascending=False, kind="stable")
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to plain data, ready for JSON."""

@@ -1,7 +1,6 @@
 """Operators of a profile: counted by module and pass, and the input of the step time."""
 
 import dataclasses
-import json
 
 import pytest
 
@@ -18,7 +17,6 @@ pytestmark = pytest.mark.torch
 torch = Deferred("torch")
 transformers = Deferred("transformers")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
-Profile = Deferred("smp_advisor.profiling.result", "Profile")
 Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 _Tracer = Deferred("smp_advisor.profiling.trace", "_Tracer")
 PlainGPT = Deferred("tests.profiling.plain_models", "PlainGPT")
@@ -70,54 +68,15 @@ def test_operators_add_up_to_the_step_of_the_full_model(make, values):
         figures = expected.setdefault((key.phase, key.operator), [0, 0, 0])
         for place, figure in enumerate((measure.count, measure.flops, measure.bytes)):
             figures[place] += figure
-    table = profile.operators(batch=batch, sequence=tokens, sort=None)
-    rows = table.reset_index()[["phase", "operator", "count", "flops", "bytes"]].values.tolist()
-    assert {(phase, operator): figures for phase, operator, *figures in rows} == expected
+    every = [*profile.outside_operators, *(row for block in profile.blocks for row in block.operators)]
+    found: dict = {}
+    for row in every:
+        figures = found.setdefault((row.phase, row.operator), [0, 0, 0])
+        for place, figure in enumerate((row.count, row.flops, row.bytes)):
+            figures[place] += figure(batch, tokens)
+    assert found == expected
     for phase, total in (("forward", profile.forward_flops), ("backward", profile.backward_flops)):
-        assert table[table["phase"] == phase]["flops"].sum() == total(batch, tokens)
-
-
-def test_the_table_is_by_operator_or_by_module_and_the_profile_keeps_it(plain):
-    table = plain.operators()
-    assert table["bytes"].is_monotonic_decreasing
-    assert table["share"].sum() == pytest.approx(1)
-    modules = plain.operators("module", sort="flops").reset_index()
-    head = modules[(modules["module"] == "head") & (modules["phase"] == "forward")].iloc[0]
-    assert (head["count"], head["flops"]) == (1, 2 * plain.sequence * 64 * 128)
-    assert modules[modules["module"].str.endswith(".fc") & (modules["operator"] == "aten.addmm")]["count"].sum() == 6
-    assert modules["bytes"].sum() == table["bytes"].sum()
-    again = Profile.from_dict(json.loads(json.dumps(plain.as_dict())))
-    assert again.operators().equals(table)
-
-
-def test_the_estimated_time_is_that_of_flops_and_bytes_at_the_rates_of_the_gpu(plain):
-    table = plain.operators(sort="seconds", instance_type="p4d.24xlarge")
-    bounds = (table["bytes"] / 1555e9).combine(table["flops"] / 312e12, max)  # the rated memory and arithmetic
-    assert (table["seconds"] > bounds).all()
-    assert (table["seconds"] < 4 * bounds).all()
-    assert table["seconds"].is_monotonic_decreasing
-    total = table["seconds"].sum()
-    assert plain.operators("module", instance_type="p4d.24xlarge")["seconds"].sum() == pytest.approx(total)
-    assert plain.operators(instance_type="p5.48xlarge")["seconds"].sum() < total
-    assert "seconds" not in plain.operators()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"sort": "time"}, "sort must"),
-        ({"sort": "seconds"}, "Seconds depend on the GPU"),
-    ],
-)
-def test_wrong_arguments_are_refused(plain, arguments, message):
-    with pytest.raises(ProfileError, match=message):
-        plain.operators(**arguments)
-
-
-def test_a_profile_without_operators_is_refused(plain):
-    blocks = tuple(dataclasses.replace(block, operators=()) for block in plain.blocks)
-    with pytest.raises(ProfileError, match="were not traced"):
-        dataclasses.replace(plain, blocks=blocks, outside_operators=()).operators()
+        assert sum(row.flops(batch, tokens) for row in every if row.phase == phase) == total(batch, tokens)
 
 
 FAMILIES = {
