@@ -69,7 +69,7 @@ def profile(
         a function of (batch, sequence) that returns them. If the first dimension of all tensors has one size, it is
         taken as the batch, unless the module takes no other size, loops over it, or has layers with time first. Other
         tensors are used as they are, and the figures are those of one such call: costs per sample then require the
-        function, or a list of two batches of different sizes.
+        function.
     precision
         ``fp32``, ``amp`` (autocast), ``bf16`` (pure), ``fp16`` (SMP v1's wrapper, 20 bytes per parameter) or ``mixed``
         (FSDP, 16 bytes per parameter). None uses the job's precision in the form of the library.

@@ -80,6 +80,8 @@ def _required(model: nn.Module) -> list[str]:
     return [name for name, p in parameters if p.default is p.empty and p.kind not in VARIADIC]
 
 
+_EDGES = 128
+"""Edges of a graph in the line to write."""
 _BATCH, _LENGTH = 7919, 7907
 """Samples and tokens of tensors whose sizes are written as text: numbers that no other size has."""
 
@@ -275,8 +277,6 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
     """Inputs by the usual names of arguments, and by the first layer that reads each of them."""
     parameters = arguments_of(forward_method(model))
     required = _required(model)
-    if "edge_index" in required:
-        return _graphs(model, required)
     forms: dict[str, tuple[str, Callable[[int, int], Tensor], bool]] = {}
     optional = [name for name in parameters if name in _LABELS and name not in required]
     # A module whose arguments are all optional, such as CLIP, reads those that enter a layer.
@@ -298,7 +298,8 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
             forms[name] = form
     missing = [name for name in required if name not in forms]
     if missing or not forms:
-        tensors = {name: make(_BATCH, _LENGTH) for name, (_, make, _) in forms.items()}
+        tensors = {"edge_index": _empty(2, _EDGES)}
+        tensors |= {name: make(_BATCH, _LENGTH) for name, (_, make, _) in forms.items()}
         which = f"The input {missing[0]!r}" if missing else "The inputs"
         raise ProfileError(f"{which} can't be inferred from a layer: {line_to_write(model, tensors)}.")
     text = ", ".join(f"{name}: {text}" for name, (text, _, _) in forms.items())
@@ -329,23 +330,6 @@ _NAMED: dict[str, tuple[str, Callable[[int, int], Tensor], bool]] = {
     ),
 }
 """Inputs after the first one whose usual names determine them."""
-_NODES, _EDGES = 32, 128
-
-
-def _graphs(model: nn.Module, required: Sequence[str]) -> ExampleInputs:
-    """Graphs of the size of a molecule, joined into one as PyTorch Geometric does."""
-    layer = _first_layer(model)
-    width = 0 if layer is None else _width(layer)
-    if len(required) != 2 or not width:
-        tensors = {"edge_index": _empty(2, _EDGES)}
-        raise ProfileError(f"The graph can't be inferred: {line_to_write(model, tensors)}.")
-
-    def make(batch: int, _: int) -> dict[str, Tensor]:
-        ends = torch.arange(batch * _EDGES) % (batch * _NODES)
-        return {required[0]: _numbers(batch * _NODES, width), "edge_index": torch.stack([ends, ends.roll(1)])}
-
-    text = f"graphs of {_NODES} nodes, {_EDGES} edges and {width} numbers per node (guessed from the first layers)"
-    return ExampleInputs(make=make, has_sequence=False, description=text)
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:

@@ -53,9 +53,9 @@ def _supplied(model: nn.Module, inputs: Any, *, resized: bool) -> ExampleInputs:
         inputs = (inputs,)
     if not isinstance(inputs, Mapping | tuple | list) and isinstance(inputs, Iterable):
         inputs = _first_batch(model, inputs)
-    batches = _two_batches(inputs) or (_of_one_batch(model, inputs) if resized else None)
-    if batches is not None:
-        return batches
+    batch = _of_one_batch(model, inputs) if resized else None
+    if batch is not None:
+        return batch
     leaves = [leaf for leaf in tree_leaves(_plain(inputs)) if isinstance(leaf, Tensor)]
     if not leaves:
         raise ProfileError(
@@ -126,35 +126,6 @@ def _first_batch(model: nn.Module, loader: Iterable[Any]) -> Any:
         raise ProfileError(f"The first batch of inputs is {type(batch).__name__}, which has no tensors: pass tensors.")
     takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
     return tuple(batch) if takes_any else tuple(batch)[: len(arguments)]
-
-
-def _two_batches(inputs: Any) -> ExampleInputs | None:
-    """Inputs of any batch, by the sizes that differ between two given batches; None for other inputs."""
-    if not (isinstance(inputs, tuple | list) and len(inputs) == 2):
-        return None
-    if not all(isinstance(batch, Mapping | tuple | list) for batch in inputs):
-        return None
-    (first, form), (second, second_form) = (tree_flatten(_plain(batch)) for batch in inputs)
-    pairs = list(zip(first, second, strict=False))
-    tensors = [pair for pair in pairs if all(isinstance(leaf, Tensor) for leaf in pair)]
-    if form != second_form or not tensors or any(a.ndim != b.ndim for a, b in tensors):
-        return None
-    changed = [(a, b) for low, high in tensors for a, b in zip(low.shape, high.shape, strict=True) if a != b]
-    if not changed:
-        return None
-    low, high = changed[0]
-
-    def make(batch: int, _: int) -> Any:
-        def resized(smaller: Any, larger: Any) -> Any:
-            if not isinstance(smaller, Tensor):
-                return smaller
-            rise = (batch - low) / (high - low)
-            shape = [round(a + (b - a) * rise) for a, b in zip(smaller.shape, larger.shape, strict=True)]
-            return _repeated(smaller, shape)
-
-        return tree_unflatten([resized(*pair) for pair in pairs], form)
-
-    return ExampleInputs(make=make, has_sequence=False, description=f"two batches of {low} and {high} (supplied)")
 
 
 def _of_one_batch(model: nn.Module, inputs: Any) -> ExampleInputs | None:

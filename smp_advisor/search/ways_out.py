@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.core import GIB
 from smp_advisor.core.files import sentence
-from smp_advisor.core.tables import Table, frame_of
+from smp_advisor.core.tables import Table
 from smp_advisor.costs.evaluate import fit_probability
 from smp_advisor.costs.wording import (
     batch_limit,
@@ -27,8 +27,6 @@ from smp_advisor.workload.adapter import Adapter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    import pandas as pd
 
     from smp_advisor.search.candidates import Request
     from smp_advisor.search.clusters import Limits, Question
@@ -72,29 +70,6 @@ class WaysOut:
     nearest_gib: float | None
     """GiB per GPU of the plan that is nearest to fitting; None if the library has no plan at all."""
     ways: tuple[WayOut, ...] = field(repr=False)
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per change: memory, speed, days and cost of the best plan after it."""
-        rows = []
-        for way in self.ways:
-            now, nearest = way.size.estimate, self.nearest_gib
-            rows.append(
-                {
-                    "change": way.change,
-                    "what": way.words,
-                    "instance": way.size.cluster.instance.name,
-                    "nodes": way.size.cluster.nodes,
-                    "library": way.size.library,
-                    "needed_gib": None if now is None else now.needed_gib,
-                    "saved_gib": None if now is None or nearest is None else nearest - now.needed_gib,
-                    "fit_probability": None if now is None else now.fit_probability,
-                    "tokens_per_second": way.size.tokens_per_second,
-                    "days": way.size.days,
-                    "usd": way.size.usd,
-                    "global_batch": None if now is None else now.global_batch_size,
-                }
-            )
-        return frame_of(rows)
 
     def of(self, change: Change) -> WayOut | None:
         """The first change of a kind; None if none of them makes the model fit."""

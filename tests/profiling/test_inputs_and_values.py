@@ -124,11 +124,8 @@ def test_a_name_that_says_sequence_has_three_dimensions():
     assert example.has_sequence
 
 
-def test_two_batches_and_functions_show_the_batch():
+def test_functions_show_the_batch():
     model = nn.Linear(8, 4)
-    two = example_inputs(model, [(torch.zeros(4, 8), 3), (torch.zeros(6, 8), 3)])
-    assert two.make(10, 1)[0].shape == (10, 8)
-    assert two.make(10, 1)[1] == 3
     tokens = example_inputs(model, lambda batch, sequence: torch.zeros(batch, sequence, 8))
     assert (tokens.scales, tokens.has_sequence) == (True, True)
     assert example_inputs(minimal_gpt(), lambda b, s: torch.zeros(b, s, dtype=torch.long)).longest == 256
@@ -178,10 +175,6 @@ def flattened(self, pixels):
                 optional, context_length=77, image_size=64, visual=nn.Conv2d(3, 4, 3), words=nn.Embedding(100, 4)
             ),
             {"image": (2, 3, 64, 64), "text": (2, 77)},
-        ),
-        (
-            lambda: net(lambda self, x, edge_index: self.layer(x)[edge_index[0]], layer=nn.Linear(8, 8)),
-            {"x": (64, 8), "edge_index": (2, 256)},
         ),
         (lambda: net(flattened, conv=nn.Conv2d(1, 4, 3), full=nn.Linear(676, 10)), {"pixels": (2, 1, 28, 28)}),
     ],
