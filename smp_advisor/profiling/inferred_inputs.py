@@ -24,7 +24,7 @@ from smp_advisor.profiling.profiled_model import task_of
 from smp_advisor.profiling.structure import IMAGE_SIZE, image_size, longest_sequence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 
 Make = Callable[[int, int], Any]
@@ -281,6 +281,8 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
     optional = [name for name in parameters if name in _LABELS and name not in required]
     # A module whose arguments are all optional, such as CLIP, reads those that enter a layer.
     for place, name in enumerate([*required, *optional] if required else parameters):
+        if name == "edge_index":
+            continue
         if name in _LABELS and place:
             has_tokens = next(iter(forms.values()), ("",))[0] == _TOKENS
             if has_tokens or name in required:
