@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.constants import constants
-from smp_advisor.costs.learned import learned_seconds
+from smp_advisor.costs.learned import learned_time
 from smp_advisor.costs.observation import observed, predicted_step
 from smp_advisor.costs.uncertainty import narrowed, step_time_factors
 from smp_advisor.workload import Calibration
@@ -84,19 +84,18 @@ class _Rows:
         # Names of sites stand for instances: published clusters have no names.
         instance = replace(run.cluster.instance, name=measured.conditions.instance)
         cluster = replace(run.cluster, instance=instance)
-        corrected, width = learned_seconds(
+        factor, width = learned_time(
             Calibration(runs=tuple(self.measured[index] for index in calibration)),
             run.model,
             cluster,
             run.job,
             self.layouts[target],
-            self.steps[target],
         )
         total = float(sum(self.steps[target].seconds.values()))
         seconds = measured.step_seconds or math.nan
         doubt = step_time_doubt(run.model, cluster, run.job, self.layouts[target])
         factors = step_time_factors(doubt)
-        after = float(sum(corrected.values()))
+        after = total * float(factor)
         conditions = measured.conditions
         ends = narrowed(conditions.kind, conditions.stack, float(width), doubt)
         return Pair(

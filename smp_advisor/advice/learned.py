@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.core.tables import Shown, Table
 from smp_advisor.core.words import escape, listed
 from smp_advisor.costs.evaluate import estimate, trained
-from smp_advisor.costs.learned import paces
-from smp_advisor.costs.observation import predicted_step
-from smp_advisor.costs.transfer import differences, targets
+from smp_advisor.costs.learned import Targets, targets
 from smp_advisor.costs.uncertainty import TWO_SIDED
 from smp_advisor.costs.wording import plural, probability, step_time
 from smp_advisor.libraries.layout import layout_of_plan
@@ -27,14 +25,6 @@ def needed(of: Estimate) -> str:
     return f"{of.needed_gib:.1f} ± {TWO_SIDED * of.memory_error_gib:.1f} GiB"
 
 
-_QUANTITIES = {
-    "compute": "Compute",
-    "in_node": "Communication inside a node",
-    "across_nodes": "Communication across nodes",
-    "host": "Host, optimizer and copies",
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Summary(Shown):
     """Effect of the runs of a calibration on one plan."""
@@ -42,7 +32,7 @@ class Summary(Shown):
     runs: tuple[tuple[str, tuple[str, ...]], ...]
     """(source, what was read and how far it is from the plan) of each run."""
     changes: tuple[tuple[str, str, str], ...]
-    """(label, before, after) of figures of the plan, and of paces relative to published runs."""
+    """(label, before, after) of figures of the plan."""
 
     @property
     def headline(self) -> str:
@@ -72,28 +62,17 @@ def summary(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Summary | N
         return None
     plain = replace(job, calibration=None)
     before, after = estimate(model, cluster, plain, plan), estimate(model, cluster, job, plan)
-    model, layout = trained(model, job), layout_of_plan(plan, job, cluster)
-    here = targets(model, cluster, job, layout).first
+    here = targets(trained(model, job), cluster, job, layout_of_plan(plan, job, cluster))
     runs = []
     for run in job.calibration.runs:
-        apart = differences(run.conditions, here)
+        apart = here.differing(Targets.of_runs([run]))
         distance = f"The plan below differs from it in: {listed(apart)}." if apart else "It is the plan below."
         runs.append((run.source, (*run.notes, distance)))
-    step = predicted_step(model, cluster, job, layout)
-    factors = (
-        (
-            f"{_QUANTITIES[pace.name]}, time relative to prediction",
-            f"1, {pace.before[0]:.2f} to {pace.before[1]:.2f}",
-            f"{pace.factor:.2f}, {pace.after[0]:.2f} to {pace.after[1]:.2f}",
-        )
-        for pace in paces(job.calibration, model, cluster, job, layout, step)
-    )
     return Summary(
         runs=tuple(runs),
         changes=(
             ("Step time", step_time(before), step_time(after)),
             ("Memory needed per GPU", needed(before), needed(after)),
             ("Probability to fit", probability(before.fit_probability), probability(after.fit_probability)),
-            *factors,
         ),
     )

@@ -24,7 +24,7 @@ from smp_advisor.costs.distinct import Distinct, distinct_memory, held, one
 from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, Phase, StageMemory, StepTime
 from smp_advisor.costs.kernels import MOST_OF_PEAK
-from smp_advisor.costs.learned import LearnedMemory, learned_seconds, unmeasured_share
+from smp_advisor.costs.learned import LearnedMemory, is_measured, learned_time, targets
 from smp_advisor.costs.memory import (
     host_bytes,
     memory_error_squares,
@@ -44,7 +44,6 @@ from smp_advisor.costs.phases import (
     worst_phase,
 )
 from smp_advisor.costs.step_time import Step, step_of
-from smp_advisor.costs.transfer import targets
 from smp_advisor.costs.uncertainty import Doubt, has_runs, narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.world import World, in_flight, stack_of, stage_kinds, stages, vocabulary_shards
 from smp_advisor.libraries.groups import global_batch_size
@@ -137,12 +136,13 @@ def _judged(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wor
     """(stage, bytes by category, host bytes, needed bytes, one standard deviation of their error) of each kind."""
     shards, band = vocabulary_shards(model, layout), model.activation_band
     kinds = kinds_bytes(model, job, layout, world, degree)
-    of = None if job.calibration is None else targets(model, cluster, job, layout)
-    learned = None if job.calibration is None or of is None else LearnedMemory.of(job.calibration, of)
+    own = job.calibration
+    learned = None if own is None else LearnedMemory.of(own, targets(model, cluster, job, layout))
     if learned is None:
         errors = [root(sum(memory_error_squares(by, shards, band).values(), 0.0)) for _, by, _ in kinds]
         return [(stage, by, h, needed_bytes(by), of) for (stage, by, h), of in zip(kinds, errors, strict=True)]
-    return [(stage, *learned.of_stage(by, shards, band, h)) for stage, by, h in kinds]
+    found = [learned.of_stage(by, shards, band) for _, by, _ in kinds]
+    return [(stage, by, h, needed, of) for (stage, _, h), (by, needed, of) in zip(kinds, found, strict=True)]
 
 
 def trained(model: Model, job: Job) -> Model:
@@ -179,7 +179,7 @@ def pressure_columns(model: Model, cluster: Cluster, job: Job, layout: Layout, n
     factor = pressure_factor(needed, cluster.instance.usable_gpu_memory_gib * GIB)
     if job.calibration is None or not np.size(needed):
         return factor
-    return 1 + (factor - 1) * unmeasured_share(job.calibration, model, cluster, job, layout)
+    return 1 + (factor - 1) * (1 - is_measured(job.calibration, model, cluster, job, layout))
 
 
 _START_ERROR = 0.03
@@ -204,32 +204,21 @@ def seconds_columns(
     inside `overriding` with d draws of constants, the arrays have shape (d, n).
     """
     result = {name: np.zeros((*draws, len(layout))) for name in TIME_PARTS}
-    for rows, seconds, _ in _learned(model, cluster, job, layout):
-        for name, values in seconds.items():
+    model = trained(model, job)
+    for degree, rows, part in _parts(layout):
+        factor = 1.0 if job.calibration is None else learned_time(job.calibration, model, cluster, job, part)[0]
+        for name, values in step_of(model, cluster, job, part, None, degree).seconds.items():
             if type(values) is np.ndarray or values:
-                result[name][..., rows] = values
+                result[name][..., rows] = values * factor
     return result
 
 
 def learned_width(model: Model, cluster: Cluster, job: Job, layout: Layout) -> NDArray[np.float64]:
     """Widths of the intervals of the logarithm of n step times, relative to those without measured runs, shape (n,)."""
-    result = np.ones(len(layout))
-    for rows, _, width in _learned(model, cluster, job, layout) if job.calibration is not None else ():
-        result[rows] = width
-    return result
-
-
-def _learned(
-    model: Model, cluster: Cluster, job: Job, layout: Layout
-) -> Iterator[tuple[slice | NDArray[np.intp], dict[str, Floats], Floats]]:
-    """(rows, seconds by part, relative width of their interval) of rows that are computed together."""
-    model = trained(model, job)
-    for degree, rows, part in _parts(layout):
-        step = step_of(model, cluster, job, part, None, degree, shares=job.calibration is not None)
-        if job.calibration is None:
-            yield rows, step.seconds, 1.0
-        else:
-            yield rows, *learned_seconds(job.calibration, model, cluster, job, part, step)
+    if job.calibration is None:
+        return np.ones(len(layout))
+    width = learned_time(job.calibration, trained(model, job), cluster, job, layout)[1]
+    return np.broadcast_to(width, len(layout))
 
 
 def doubt_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, step: Step) -> Doubt:
@@ -314,7 +303,8 @@ def _estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     seconds, doubt = parts.seconds, doubt_of(model, cluster, job, layout, world, parts)
     factors = step_time_factors(doubt)
     if job.calibration is not None:
-        seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, parts)
+        factor, width = learned_time(job.calibration, model, cluster, job, layout)
+        seconds = {name: part * factor for name, part in seconds.items()}
         factors = narrowed(str(plan_kinds(layout, cluster)), stack_of(job, layout).name, float(width), doubt)
     single = None if job.calibration is not None else one(layout, world, held(model, layout, degree))
     if single is not None:

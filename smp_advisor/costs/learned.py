@@ -1,30 +1,28 @@
-"""Correction of predicted step times and memory by the user's measured runs: a conjugate Gaussian update.
+"""Correction of predicted step times and memory by the user's measured runs: one factor, and one shift of memory.
 
-A run's error of time is the logarithm of its measured over its predicted step time. It is the sum of four learned
-quantities (`TIME_QUANTITIES`: pace of compute, of communication inside a node and across nodes, and of the host), each
-with its share of the step, and of an error of its configuration. The error of memory has four parts
-(`MEMORY_QUANTITIES`) with the spreads of the cost model; an out-of-memory error is a lower limit of the required
-memory. All are normal with mean zero before the first run. Runs of similar conditions have correlated errors
-(`transfer`), so a measured run corrects similar plans most.
+The error of a step time is the logarithm of its measured over its predicted seconds; that of memory is their difference
+in GiB, in which an out-of-memory error is a lower limit. Both are normal with mean zero before the first run. Errors of
+two runs are the less correlated, the more their conditions differ (``data/transfer.toml``). A measured run thus
+corrects its own plan entirely, and all others by a factor that is shrunk towards 1.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from smp_advisor.core import GIB
-from smp_advisor.costs.communication import bus_bytes_per_second
+from smp_advisor.core.elementwise import where
+from smp_advisor.core.files import data_file
 from smp_advisor.costs.memory import memory_error_squares, needed_bytes
-from smp_advisor.costs.step_time import PASSES
-from smp_advisor.costs.transfer import Targets, rule, targets
-from smp_advisor.costs.uncertainty import TWO_SIDED, spreads
-from smp_advisor.costs.world import World
-from smp_advisor.workload.calibration import MEMORY_QUANTITIES, TIME_QUANTITIES
+from smp_advisor.costs.uncertainty import plan_kinds, spreads
+from smp_advisor.costs.world import World, stack_of
+from smp_advisor.workload.calibration import FEATURES, MEMORY_QUANTITIES, Conditions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.core.elementwise import Floats as Numbers
-    from smp_advisor.costs.step_time import Step
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.calibration import Calibration, MeasuredRun
     from smp_advisor.workload.job import Job
@@ -41,11 +38,103 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+_TEXTS = ("gpu", "instance", "stack", "family", "kind", "training")
+_NAMES = {"gpu": "GPU", "stack": "kind of code", "family": "model family", "kind": "kind of plan"}
+_MEMORY = re.compile(r"(?<!\s)\s*+(?<!\d)\d++\s*+GB$")
+"""End of a GPU's name: variants with more memory compute alike."""
+_SETTINGS = ("optimizer_step", "paged_optimizer", "state_precision", "loss", "unsharded_accumulation")
+_SAME = 1e-3
+"""Differences below which conditions are equal, but for the rounding of their figures."""
+
+
+def rule(of: str) -> dict[str, float]:
+    """How fast correlations fall with the differences of two runs, which ``data/transfer.toml`` explains."""
+    result: dict[str, float] = data_file("costs", "transfer")[of]
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """Conditions of n runs or plans."""
+
+    texts: dict[str, NDArray[np.str_]]
+    """GPU, instance, kind of code and the like, shape (n,), or (1,) if all are equal."""
+    figures: Floats
+    """Logarithms, base 2, of the parameters, the nodes and the `FEATURES`, shape (n, 12)."""
+
+    @classmethod
+    def of_runs(cls, runs: Sequence[MeasuredRun]) -> Targets:
+        conditions = [run.conditions for run in runs]
+        return cls(
+            texts={name: np.array([getattr(c, name) for c in conditions]) for name in _TEXTS},
+            figures=np.log2([(c.parameters, c.nodes, *c.configuration) for c in conditions]),
+        )
+
+    @property
+    def first(self) -> Conditions:
+        parameters, nodes, *configuration = (float(f"{2**value:.9g}") for value in self.figures[0])
+        return Conditions(
+            **{name: str(values[0]) for name, values in self.texts.items()},
+            parameters=round(parameters),
+            nodes=round(nodes),
+            configuration=tuple(configuration),
+        )
+
+    def differences(self, runs: Targets) -> Floats:
+        """Numbers of differences from measured runs, with every factor of two as one, shape (n, runs)."""
+        result: Floats = np.abs(self.figures[:, np.newaxis, :] - runs.figures).sum(axis=2)
+        for name in _TEXTS:
+            result = result + (self.texts[name][:, np.newaxis] != runs.texts[name])
+        return result
+
+    def differing(self, run: Targets) -> tuple[str, ...]:
+        """Names of the conditions of the first plan that a measured run did not have."""
+        texts = (_NAMES.get(name, name) for name in _TEXTS if self.texts[name][0] != run.texts[name][0])
+        apart = np.abs(self.figures[0] - run.figures[0]) > _SAME
+        figures = ("parameters", "nodes", *FEATURES)
+        return (*texts, *(name.replace("_", " ") for name, differs in zip(figures, apart, strict=True) if differs))
+
+
+def targets(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Targets:
+    """Conditions of the n plans of a layout."""
+    world, defaults = World.of(model, cluster, job, layout), job.defaulted()
+    figures = {
+        "tensor_parallel_degree": layout.tensor_parallel_degree,
+        "pipeline_parallel_degree": layout.pipeline_parallel_degree,
+        "context_parallel_degree": layout.context_parallel_degree,
+        "sharding_level": 1 + layout.shard_level,
+        "sharding_groups": where(layout.shard_level > 0, world.reduction_degree / world.shards, 1),
+        "microbatch_samples": world.microbatch_samples,
+        # Without a pipeline, accumulated microbatches repeat the same work.
+        "microbatches": where(layout.pipeline_parallel_degree > 1, layout.microbatches, 1),
+        "sequence_length": world.sequence_length,
+        "checkpointed": 1 + (layout.checkpoint_layers != 0),
+        "offloaded": 1 + (layout.offload_activations | layout.offload_state),
+    }
+    columns = [model.parameter_count, cluster.nodes, *(figures[name] for name in FEATURES)]
+    training = [job.precision, *(["fp8"] if job.fp8 else []), job.optimizer, f"{job.attention} attention"]
+    training += [f"{name}={getattr(job, name)}" for name in _SETTINGS if name not in defaults]
+    if job.adapter is not None:
+        training.append(f"adapter of rank {job.adapter.rank} over {job.adapter.base_bits} bits")
+    same = {
+        "gpu": _MEMORY.sub("", cluster.instance.gpu),
+        "instance": cluster.instance.name,
+        "stack": stack_of(job, layout).name,
+        "family": model.family,
+        "training": ", ".join(training),
+    }
+    texts = {name: np.array([text]) for name, text in same.items()}
+    return Targets(
+        texts=texts | {"kind": np.atleast_1d(plan_kinds(layout, cluster))},
+        figures=np.log2(np.stack(np.broadcast_arrays(*map(np.atleast_1d, columns)), axis=1)),
+    )
+
+
 _DENSITY = math.sqrt(2 / math.pi)
 _FAR = 30.0
 """Standard deviations beyond which density and cumulative distribution of a normal error underflow."""
 _LARGEST = 3.0
-"""Largest learned logarithm of a pace: a factor of 20."""
+"""Largest learned logarithm of a step time: a factor of 20."""
 
 
 @dataclass(frozen=True)
@@ -90,227 +179,114 @@ def update(prior: Floats, measured: Floats, variance: Floats, censored: NDArray[
     return Posterior(weights, information)
 
 
-_COMPUTE, _IN_NODE, _ACROSS, _HOST = range(len(TIME_QUANTITIES))
-_OF_PART = {"optimizer_seconds": _HOST, "offload_seconds": _HOST}
-_REPEAT = 0.02
-"""Spread of two runs of the same job."""
+REPEAT = 0.02
+"""Spread of the step time of two runs of the same job."""
 
 
-@dataclass(frozen=True)
-class _Errors:
-    """Errors of the time of n runs or plans."""
-
-    of: Targets
-    scales: Floats
-    """Prior spread of each quantity, shape (n, quantities)."""
-    loads: Floats
-    """The same, times the quantity's share of the step."""
-    spreads: Floats
-    """Prior spread of the error of the configuration, shape (n,)."""
-
-    @classmethod
-    def of_seconds(cls, of: Targets, seconds: Floats) -> _Errors:
-        """Errors of steps with these seconds by quantity, shape (n, quantities)."""
-        entry = rule("time").spread
-        stacks, kinds = np.broadcast_arrays(of.texts["stack"], of.texts["kind"])
-        pairs = [(str(stack), str(kind)) for stack, kind in zip(stacks, kinds, strict=True)]
-        by_pair = {pair: spreads(*pair) for pair in set(pairs)}
-        both = np.array([by_pair[pair] for pair in pairs])
-        scales = both[:, :1] * np.array([entry[name] for name in TIME_QUANTITIES])
-        shares = seconds / seconds.sum(axis=1, keepdims=True)
-        return cls(of, scales, scales * shares, entry["configuration"] * both[:, 1])
-
-    @classmethod
-    def of_runs(cls, runs: Sequence[MeasuredRun]) -> _Errors:
-        of = Targets.of_runs([run.conditions for run in runs])
-        return cls.of_seconds(of, np.array([run.predicted_seconds for run in runs]))
-
-    def covariances(self, runs: _Errors) -> tuple[Floats, Floats]:
-        """Covariances with the errors of measured runs, shape (n, runs): for the variances, and for the means."""
-        shared, close = self.of.correlations(runs.of, rule("time"))
-        quantities, own = self.loads @ _mix() @ runs.loads.T, np.outer(self.spreads, runs.spreads)
-        return shared * quantities + close * own, shared * (quantities + own)
+def _spreads(of: Targets) -> Floats:
+    """Standard deviations of the errors of source and configuration of n plans, shape (n, 2)."""
+    stacks, kinds = np.broadcast_arrays(of.texts["stack"], of.texts["kind"])
+    pairs = list(zip(stacks.tolist(), kinds.tolist(), strict=True))
+    by_pair = {pair: spreads(*pair) for pair in set(pairs)}
+    return np.array([by_pair[pair] for pair in pairs]).reshape(-1, 2) * [1.0, rule("time")["configuration"]]
 
 
-@cache
-def _mix() -> Floats:
-    """Correlations between the quantities of one run."""
-    common, size = rule("time").common, len(TIME_QUANTITIES)
-    result: Floats = common * np.ones((size, size)) + (1 - common) * np.eye(size)
-    return result
+def _covariances(of: Targets, runs: Targets) -> tuple[Floats, Floats]:
+    """Covariances with the errors of time of measured runs, shape (n, runs): for the intervals, and for the means.
+
+    The error of the source is alike for all its plans, that of a configuration its own. Means follow a run as if both
+    were alike: a plan that nobody has measured is not preferred for that reason.
+    """
+    by, differences = rule("time"), of.differences(runs)
+    alike = by["per_difference"] ** differences
+    alike *= np.where(of.texts["gpu"][:, np.newaxis] != runs.texts["gpu"], by["gpu"], 1.0)
+    sources, configurations = (np.outer(*both) for both in zip(_spreads(of).T, _spreads(runs).T, strict=True))
+    return alike * sources + (differences < _SAME) * configurations, alike * (sources + configurations)
 
 
 @lru_cache(maxsize=32)
-def _solved_time(calibration: Calibration) -> tuple[_Errors, Posterior, Posterior] | None:
-    """Measured runs, and what they teach about the variances and about the means."""
+def _solved_time(calibration: Calibration) -> tuple[Targets, Posterior, Posterior] | None:
+    """Measured runs, and what they teach about intervals and about means."""
     measured = [run for run in calibration.runs if run.step_seconds is not None]
     if not measured:
         return None
-    sums = np.array([sum(run.predicted_seconds) for run in measured])
-    logs = np.log(np.array([run.step_seconds for run in measured], dtype=np.float64) / sums)
+    logs = np.log([(run.step_seconds or 0.0) / sum(run.predicted_seconds) for run in measured])
     noise, exact = np.array([run.step_noise for run in measured]) ** 2, np.zeros(len(measured), dtype=bool)
-    runs = _Errors.of_runs(measured)
-    variances, means = (update(prior, logs, noise, exact) for prior in runs.covariances(runs))
-    return runs, variances, means
+    runs = Targets.of_runs(measured)
+    intervals, means = (update(prior, logs, noise, exact) for prior in _covariances(runs, runs))
+    return runs, intervals, means
 
 
-def _log_paces(mine: _Errors, runs: _Errors, means: Posterior) -> Floats:
-    """Learned logarithms of the paces, shape (n, quantities)."""
-    shared = mine.of.correlations(runs.of, rule("time")).shared
-    logs: Floats = mine.scales * ((shared * means.weights) @ (runs.loads @ _mix()))
-    return np.clip(logs, -_LARGEST, _LARGEST)
-
-
-def learned_seconds(
-    calibration: Calibration, model: Model, cluster: Cluster, job: Job, layout: Layout, step: Step
-) -> tuple[dict[str, Numbers], Numbers]:
-    """Seconds by part with their learned paces and sum, and the relative width of their interval."""
+def learned_time(
+    calibration: Calibration, model: Model, cluster: Cluster, job: Job, layout: Layout
+) -> tuple[Numbers, Numbers]:
+    """Factor of the predicted seconds of n plans, and the relative width of their interval."""
     solved = _solved_time(calibration)
     if solved is None:
-        return step.seconds, 1.0
-    runs, variances, means = solved
-    parts = _by_part_and_quantity(cluster, World.of(model, cluster, job, layout), step)
-    by_quantity = np.sum([*parts.values()], axis=0)
-    mine = _Errors.of_seconds(targets(model, cluster, job, layout), by_quantity)
-    cross, expected = mine.covariances(runs)
-    before = np.einsum("ij,jk,ik->i", mine.loads, _mix(), mine.loads) + mine.spreads**2
-    after = np.maximum(before - variances.reduction(cross), 0.0)
-    width = np.sqrt((after + _REPEAT**2) / (before + _REPEAT**2))
-    paces = np.exp(_log_paces(mine, runs, means))
-    total = by_quantity.sum(axis=1) * np.exp(np.clip(expected @ means.weights, -_LARGEST, _LARGEST))
-    paces = paces * (total / (by_quantity * paces).sum(axis=1))[:, np.newaxis]
-    corrected = {name: (seconds * paces).sum(axis=1) for name, seconds in parts.items()}
-    if len(paces) > 1:
-        return dict(corrected), width
-    return {name: values.item() for name, values in corrected.items()}, width.item()
+        return 1.0, 1.0
+    runs, intervals, means = solved
+    mine = targets(model, cluster, job, layout)
+    cross, expected = _covariances(mine, runs)
+    before = (_spreads(mine) ** 2).sum(axis=1)
+    after = np.maximum(before - intervals.reduction(cross), 0.0)
+    width = np.sqrt((after + REPEAT**2) / (before + REPEAT**2))
+    factor: Floats = np.exp(np.clip(expected @ means.weights, -_LARGEST, _LARGEST))
+    return (factor, width) if len(factor) != 1 else (factor.item(), width.item())
 
 
-def unmeasured_share(calibration: Calibration, model: Model, cluster: Cluster, job: Job, layout: Layout) -> Floats:
-    """Share of what decides the time of n plans that no run has measured, shape (n,), or (1,) without runs.
-
-    It is 0 for a plan that ran itself.
-    """
+def is_measured(calibration: Calibration, model: Model, cluster: Cluster, job: Job, layout: Layout) -> Floats:
+    """Whether the step time of n plans was measured, 1 or 0, shape (n,), or (1,) without such runs."""
     solved = _solved_time(calibration)
     if solved is None:
-        return np.ones(1)
-    close = targets(model, cluster, job, layout).correlations(solved[0].of, rule("time")).close
-    share: Floats = 1 - close.max(axis=1)
-    return share
+        return np.zeros(1)
+    least = targets(model, cluster, job, layout).differences(solved[0]).min(axis=1)
+    return np.where(least < _SAME, 1.0, 0.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pace:
-    """One quantity: factor of its predicted seconds, with 95 % intervals before and after."""
-
-    name: str
-    factor: float
-    before: tuple[float, float]
-    after: tuple[float, float]
-
-
-def paces(
-    calibration: Calibration, model: Model, cluster: Cluster, job: Job, layout: Layout, step: Step
-) -> tuple[Pace, ...]:
-    """Learned quantities of one plan, of those on which it spends time."""
-    solved = _solved_time(calibration)
-    if solved is None:
-        return ()
-    runs, variances, means = solved
-    used = seconds_by_quantity(model, cluster, job, layout, step)
-    mine = _Errors.of_seconds(targets(model, cluster, job, layout), used)
-    scales, logs = mine.scales[0], _log_paces(mine, runs, means)[0]
-    shared = mine.of.correlations(runs.of, rule("time")).shared[0]
-    cross = shared * (scales[:, np.newaxis] * (_mix() @ runs.loads.T))
-    after = np.sqrt(np.maximum(scales**2 - variances.reduction(cross), 0.0))
-    return tuple(
-        Pace(
-            name=name,
-            factor=math.exp(logs[row]),
-            before=_interval(0.0, scales[row]),
-            after=_interval(logs[row], after[row]),
-        )
-        for row, name in enumerate(TIME_QUANTITIES)
-        if used[0, row] > 0
-    )
-
-
-def _interval(log: float, spread: float) -> tuple[float, float]:
-    return math.exp(log - TWO_SIDED * spread), math.exp(log + TWO_SIDED * spread)
-
-
-def seconds_by_quantity(model: Model, cluster: Cluster, job: Job, layout: Layout, step: Step) -> Floats:
-    parts = _by_part_and_quantity(cluster, World.of(model, cluster, job, layout), step)
-    result: Floats = np.sum([*parts.values()], axis=0)
-    return result
-
-
-def _by_part_and_quantity(cluster: Cluster, world: World, step: Step) -> dict[str, Floats]:
-    """Seconds of each part by `TIME_QUANTITIES`, shape (n, quantities): of the slowest link, and waits of the host."""
-    tensor = world.data_parallel_degree // world.reduction_degree
-    groups = {
-        "tensor_parallel_seconds": (tensor, world.tensor_stride),
-        "data_parallel_seconds": (world.reduction_degree, world.data_stride),
-    }
-    inside = {name: np.atleast_1d(bus_bytes_per_second(cluster, *group)[1]) for name, group in groups.items()}
-    passes = sum((step.seconds[name] for name in PASSES), 0.0)
-    rows = np.arange(np.size(sum(step.seconds.values(), 0.0)))
-    by_part = {}
-    for name, seconds in step.seconds.items():
-        waiting = step.of_host["passes"] * seconds / passes if name in PASSES else step.of_host.get(name, 0.0)
-        waiting = np.minimum(waiting, seconds)
-        own = np.where(inside[name], _IN_NODE, _ACROSS) if name in inside else _OF_PART.get(name, _COMPUTE)
-        by = np.zeros((len(rows), len(TIME_QUANTITIES)))
-        by[:, _HOST] = waiting
-        by[rows, own] += seconds - waiting
-        by_part[name] = by
-    return by_part
-
-
-_CATEGORIES = {
-    "state": ("parameters", "gradients", "optimizer_state", "fp32_copies"),
-    "activations": ("activations", "recomputation", "logits", "optimizer_step", "communication"),
-    "allocator": ("allocator_reserve",),
-    "context": ("context",),
-}
+_CATEGORIES = (
+    ("parameters", "gradients", "optimizer_state", "fp32_copies"),
+    ("activations", "recomputation", "logits", "optimizer_step", "communication"),
+    ("allocator_reserve",),
+    ("context",),
+)
+"""Categories of each of the `MEMORY_QUANTITIES`."""
 
 
 @dataclass(frozen=True)
 class LearnedMemory:
     """Effect of measured runs on the memory of n plans."""
 
-    shared: Floats
-    """Correlation of the parts of the error with those of the runs, shape (n, runs)."""
-    runs: Floats
-    """Spread of each part of each run's error in GiB, shape (runs, quantities)."""
+    correlations: Floats
+    """Of the error with those of the runs, shape (n, runs), times the spreads of those in GiB."""
     posterior: Posterior
 
     @classmethod
     def of(cls, calibration: Calibration, plans: Targets) -> LearnedMemory | None:
         """The effect of a calibration; None without measured memory."""
         solved = _solved_memory(calibration)
-        return None if solved is None else cls(_correlations(plans, solved[0]), *solved[1:])
+        return None if solved is None else cls(_memory_correlations(plans, solved[0]) * solved[1], solved[2])
 
     def of_stage(
-        self, by_category: dict[str, Numbers], shards: Numbers, activation_band: float, host: Numbers
-    ) -> tuple[dict[str, Numbers], Numbers, Numbers, Numbers]:
-        """Corrected (bytes by category, host bytes, needed bytes, one standard deviation of their error)."""
+        self, by_category: dict[str, Numbers], shards: Numbers, activation_band: float
+    ) -> tuple[dict[str, Numbers], Numbers, Numbers]:
+        """Corrected (bytes by category, needed bytes, one standard deviation of their error)."""
         squares = memory_error_squares(by_category, shards, activation_band)
-        columns = np.broadcast_arrays(*(np.atleast_1d(squares[name]) for name in MEMORY_QUANTITIES))
-        errors = np.sqrt(np.stack(columns, axis=1))
-        # Shifts by the runs, in parts of one standard deviation of each part's error, and the remaining error.
-        shifts = errors * ((self.shared * self.posterior.weights) @ self.runs)
-        cross, before = self.shared * (errors / GIB @ self.runs.T), ((errors / GIB) ** 2).sum(axis=1)
-        after = np.maximum(before - self.posterior.reduction(cross), 0.0)
-        spread: Floats = np.sqrt(np.minimum(after + repeat_gib(0.0) ** 2, before)) * GIB
-        needed = np.maximum(needed_bytes(by_category) + shifts.sum(axis=1), 0.0)
+        parts = np.stack(np.broadcast_arrays(*(np.atleast_1d(squares[name]) for name in MEMORY_QUANTITIES))) / GIB**2
+        square = parts.sum(axis=0)
+        cross = np.sqrt(square)[:, np.newaxis] * self.correlations
+        shift = cross @ self.posterior.weights
+        left = np.maximum(square - self.posterior.reduction(cross), 0.0) + repeat_gib(0.0) ** 2
+        spread: Floats = np.sqrt(np.minimum(left, square)) * GIB
+        needed = np.maximum(needed_bytes(by_category) + shift * GIB, 0.0)
+        # What is more uncertain takes more of the difference: the state hardly any.
         by: dict[str, Floats] = {}
-        for column, names in enumerate(_CATEGORIES.values()):
-            size = np.maximum(sum((by_category[name] for name in names), np.zeros(len(shifts))), 1.0)
-            factor = np.maximum(1 + shifts[:, column] / size, 0.0)
+        for part, names in zip(parts, _CATEGORIES, strict=True):
+            size = np.maximum(sum((by_category[name] for name in names), np.zeros(len(shift))), 1.0)
+            factor = np.maximum(1 + shift * GIB * part / square / size, 0.0)
             by |= {name: np.asarray(by_category[name], dtype=np.float64) * factor for name in names}
         if len(needed) > 1:
-            return dict(by), host, needed, spread
-        return {name: values.item() for name, values in by.items()}, host, needed.item(), spread.item()
+            return dict(by), needed, spread
+        return {name: values.item() for name, values in by.items()}, needed.item(), spread.item()
 
 
 def repeat_gib(gib: float) -> float:
@@ -318,22 +294,22 @@ def repeat_gib(gib: float) -> float:
     return math.hypot(0.1, 0.02 * gib)
 
 
-def _correlations(of: Targets, runs: Targets) -> Floats:
-    by = rule("memory")
-    with_runs = of.correlations(runs, by)
-    result: Floats = by.common * with_runs.shared + (1 - by.common) * with_runs.close
-    return result
+def _memory_correlations(of: Targets, runs: Targets) -> Floats:
+    by, differences = rule("memory"), of.differences(runs)
+    result: Floats = by["common"] * by["per_difference"] ** differences
+    return result + (1 - by["common"]) * by["own_per_difference"] ** differences
 
 
 @lru_cache(maxsize=32)
 def _solved_memory(calibration: Calibration) -> tuple[Targets, Floats, Posterior] | None:
+    """Runs with measured memory, the spreads of their predictions in GiB, and what they teach."""
     measured = [run for run in calibration.runs if run.memory_gib is not None]
     if not measured:
         return None
-    runs = Targets.of_runs([run.conditions for run in measured])
-    errors = np.array([run.memory_errors_gib for run in measured])
+    runs = Targets.of_runs(measured)
+    errors = np.array([math.hypot(*run.memory_errors_gib) for run in measured])
     differences = np.array([(run.memory_gib or 0.0) - run.predicted_gib for run in measured])
     variance = np.array([run.memory_noise_gib for run in measured]) ** 2
     censored = np.array([run.memory_kind == "out of memory" for run in measured])
-    prior = _correlations(runs, runs) * (errors @ errors.T)
+    prior = _memory_correlations(runs, runs) * np.outer(errors, errors)
     return runs, errors, update(prior, differences, variance, censored)

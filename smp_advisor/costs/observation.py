@@ -9,10 +9,9 @@ import numpy as np
 
 from smp_advisor.core import GIB
 from smp_advisor.costs.evaluate import kinds_bytes, trained
-from smp_advisor.costs.learned import repeat_gib, seconds_by_quantity
+from smp_advisor.costs.learned import REPEAT, repeat_gib, targets
 from smp_advisor.costs.memory import memory_error_squares, needed_bytes
 from smp_advisor.costs.step_time import Step, step_of
-from smp_advisor.costs.transfer import targets
 from smp_advisor.costs.world import World, vocabulary_shards
 from smp_advisor.workload.calibration import MEMORY_QUANTITIES, MeasuredRun
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-_REPEAT = 0.02
-"""Spread of the step time of two runs of the same job."""
 _CLASSES: dict[str, Literal["allocated", "reserved", "total"]] = {"allocated": "allocated", "reserved": "reserved"}
 
 
@@ -44,7 +41,7 @@ def observed(
 ) -> MeasuredRun:
     """A run of one plan; `memory_gib` is the highest peak of a GPU, or what a run that ran out of memory needed."""
     job, model = replace(job, calibration=None), trained(model, job)
-    by_quantity = seconds_by_quantity(model, cluster, job, layout, predicted_step(model, cluster, job, layout))[0]
+    predicted = sum(_number(part) for part in predicted_step(model, cluster, job, layout).seconds.values())
     run: dict[str, object] = {}
     if memory_gib is not None or memory_kind == "out of memory":
         run = _memory(model, cluster, job, layout, memory_gib, memory_kind)
@@ -53,8 +50,8 @@ def observed(
         source=source,
         notes=notes,
         step_seconds=step_seconds,
-        step_noise=float(np.hypot(_REPEAT, step_error)),
-        predicted_seconds=tuple(float(f"{value:.9g}") for value in by_quantity) if step_seconds is not None else (),
+        step_noise=float(np.hypot(REPEAT, step_error)),
+        predicted_seconds=() if step_seconds is None else (float(f"{predicted:.9g}"),),
         **run,  # type: ignore[arg-type]
     )
 

@@ -10,7 +10,7 @@ import numpy.random  # numpy itself imports it at its first use, where an interr
 
 from smp_advisor.costs.constants import overriding
 from smp_advisor.costs.evaluate import learned_width, seconds_columns
-from smp_advisor.costs.transfer import rule, targets
+from smp_advisor.costs.learned import rule, targets
 from smp_advisor.costs.uncertainty import (
     DRAWS,
     constant_draws,
@@ -54,7 +54,7 @@ def layout_draws(model: Model, cluster: Cluster, job: Job, layouts: Sequence[Lay
         logarithms = _logarithm(model, cluster, before_runs, layouts, (DRAWS,))
     kinds = [str(kind) for layout in layouts for kind in plan_kinds(layout, cluster)]
     stacks = [name for layout in layouts for name in [stack_of(job, layout).name] * len(layout)]
-    figures = np.concatenate([targets(model, cluster, job, layout).configuration for layout in layouts])
+    figures = np.concatenate([targets(model, cluster, job, layout).figures[:, 2:] for layout in layouts])
     errors = logarithms + _effects(logarithms, kinds, stacks, figures)
     if job.calibration is None:
         return np.exp(errors)
@@ -92,11 +92,11 @@ def _fields(
     random: np.random.Generator, figures: NDArray[np.float64], of_kind: NDArray[np.intp]
 ) -> NDArray[np.float64]:
     """Draws of standard normal errors, correlated as the remaining errors in ``transfer.toml``, shape (64, n)."""
-    by, distance = rule("time"), np.zeros((len(figures), len(figures)))
+    by, distance = rule("draws"), np.zeros((len(figures), len(figures)))
     for figure in figures.T:
         distance += np.abs(figure[:, np.newaxis] - figure)
-    correlation = np.where(of_kind[:, np.newaxis] == of_kind, 1.0, by.kind)
-    correlation *= (by.shared_per_doubling * by.configuration_per_doubling) ** distance
+    correlation = np.where(of_kind[:, np.newaxis] == of_kind, 1.0, by["kind"])
+    correlation *= by["per_doubling"] ** distance
     # Plans may have the same figures.
     lower = np.linalg.cholesky(correlation + 1e-9 * np.eye(len(figures)))
     result: NDArray[np.float64] = random.standard_normal((DRAWS, len(figures))) @ lower.T

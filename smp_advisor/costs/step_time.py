@@ -216,10 +216,8 @@ def _work_of_one(model: Model, cluster: Cluster, job: Job, one: One, degree: int
     return _work(model, cluster, job, one.layout, one.world, degree)
 
 
-def step_of(
-    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World | None, degree: int, *, shares: bool = True
-) -> Step:
-    """Time of n steps; without `shares`, those of the host and of kernels are left out. Many plans need no `world`.
+def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World | None, degree: int) -> Step:
+    """Time of n steps; many plans need no `world`, and then the seconds of the host and of kernels are left out.
 
     Rows that differ in their copies to the host alone share the rest, and those that differ in the order of their
     microbatches alone share the work.
@@ -231,7 +229,7 @@ def step_of(
     else:
         few = distinct(layout, (), but=OFFLOADING)
         of_few = World.of(model, cluster, job, few.layout)
-        work = _work_of_alike(model, cluster, job, few.layout, of_few, degree, shares=shares)
+        work = _work_of_alike(model, cluster, job, few.layout, of_few, degree, shares=world is not None)
     bubble = _bubble(model, cluster, few.layout, of_few, degree, work.halves)
     compute = few.all_rows(work.compute) if anywhere(layout.offload_activations) else 0.0
     offload = activation_copy_seconds(model, cluster, job, layout, degree, compute)
@@ -245,7 +243,7 @@ def step_of(
     of_host, of_kernels = (
         {name: few.all_rows(seconds) for name, seconds in of.items()} for of in (work.of_host, work.of_kernels)
     )
-    every = (result, of_host | {part: waiting} if shares else {}, of_kernels)
+    every = (result, of_host | {part: waiting} if world is not None else {}, of_kernels)
     return Step(*({name: seconds * slowest_node for name, seconds in of.items()} for of in every))
 
 

@@ -161,7 +161,7 @@ def narrowed(kind: str, stack: str, width: float, doubt: Doubt) -> tuple[float, 
     configuration, as far as the plans are alike.
     """
     source, run = spreads(stack, kind)
-    own = run * data_file("costs", "transfer")["time"]["spread"]["configuration"]
+    own = run * data_file("costs", "transfer")["time"]["configuration"]
     left = width**2 * (source**2 + own**2)
     unseen = min(max(left / own**2 - 1, 0.0) * (own / source) ** 2, 1.0)
     alike = min(max(left / own**2, _LEAST_ALIKE), 1.0)

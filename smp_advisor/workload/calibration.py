@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 MemoryKind = Literal["", "allocated", "reserved", "total", "out of memory"]
 
-TIME_QUANTITIES = ("compute", "in_node", "across_nodes", "host")
-"""Learned factors of the step time: compute; communication inside a node; communication across nodes; host, which is
-the optimizer's update, copies to host memory, the fixed time per step, and waiting for launches."""
 MEMORY_QUANTITIES = ("state", "activations", "allocator", "context")
 """Learned parts of the memory: parameters, gradients and optimizer state; activations, logits and buffers; the
 allocator's reserve; CUDA context and libraries."""
@@ -84,6 +81,7 @@ class MeasuredRun:
     step_noise: float = 0.02
     """One standard deviation of the logarithm of `step_seconds` as a measurement."""
     predicted_seconds: tuple[float, ...] = ()
+    """Predicted seconds per step without calibration; earlier files have them in four parts."""
     memory_kind: MemoryKind = ""
     """Kind of measured memory. ``out of memory``: the run needed more than `memory_gib`."""
     memory_gib: float | None = None
@@ -112,7 +110,6 @@ class MeasuredRun:
             raise CalibrationError("A measured run needs a step time or a peak of memory.")
         if self.step_seconds is not None:
             _require_number("step_seconds", self.step_seconds, least=1e-9)
-            _require_numbers("predicted_seconds", self.predicted_seconds, len(TIME_QUANTITIES))
             _require_number("the sum of predicted_seconds", math.fsum(self.predicted_seconds), least=1e-9)
         if self.memory_gib is not None:
             if not self.memory_kind:
