@@ -98,18 +98,19 @@ class Targets:
 def targets(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Targets:
     """Conditions of the n plans of a layout."""
     world, defaults = World.of(model, cluster, job, layout), job.defaulted()
+    each = (layout.checkpoint_layers == 1) & (layout.checkpoint_period == 1) & (layout.keeps_products == 0)
     figures = {
         "tensor_parallel_degree": layout.tensor_parallel_degree,
         "pipeline_parallel_degree": layout.pipeline_parallel_degree,
         "context_parallel_degree": layout.context_parallel_degree,
-        "sharding_level": 1 + layout.shard_level,
+        "sharding_level": (1 + layout.shard_level) * where((layout.shard_level == 3) & layout.keeps_gathered, 2, 1),
         "sharding_groups": where(layout.shard_level > 0, world.reduction_degree / world.shards, 1),
         "microbatch_samples": world.microbatch_samples,
         # Without a pipeline, accumulated microbatches repeat the same work.
         "microbatches": where(layout.pipeline_parallel_degree > 1, layout.microbatches, 1),
         "sequence_length": world.sequence_length,
-        "checkpointed": 1 + (layout.checkpoint_layers != 0),
-        "offloaded": 1 + (layout.offload_activations | layout.offload_state),
+        "checkpointed": where(each, 2, where(layout.checkpoint_layers != 0, 4, 1)),
+        "offloaded": (1 + layout.offload_activations) * (1 + layout.offload_state),
     }
     columns = [model.parameter_count, cluster.nodes, *(figures[name] for name in FEATURES)]
     training = [job.precision, *(["fp8"] if job.fp8 else []), job.optimizer, f"{job.attention} attention"]
@@ -257,32 +258,34 @@ class LearnedMemory:
     """Effect of measured runs on the memory of n plans."""
 
     correlations: Floats
-    """Of the error with those of the runs, shape (n, runs), times the spreads of those in GiB."""
+    """Of the errors with those of the runs, shape (n, runs)."""
+    errors: Floats
+    """Spread of each part of each run's error in GiB, shape (runs, parts)."""
     posterior: Posterior
 
     @classmethod
     def of(cls, calibration: Calibration, plans: Targets) -> LearnedMemory | None:
         """The effect of a calibration; None without measured memory."""
         solved = _solved_memory(calibration)
-        return None if solved is None else cls(_memory_correlations(plans, solved[0]) * solved[1], solved[2])
+        return None if solved is None else cls(_memory_correlations(plans, solved[0]), *solved[1:])
 
     def of_stage(
         self, by_category: dict[str, Numbers], shards: Numbers, activation_band: float
     ) -> tuple[dict[str, Numbers], Numbers, Numbers]:
         """Corrected (bytes by category, needed bytes, one standard deviation of their error)."""
         squares = memory_error_squares(by_category, shards, activation_band)
-        parts = np.stack(np.broadcast_arrays(*(np.atleast_1d(squares[name]) for name in MEMORY_QUANTITIES))) / GIB**2
-        square = parts.sum(axis=0)
-        cross = np.sqrt(square)[:, np.newaxis] * self.correlations
-        shift = cross @ self.posterior.weights
+        parts = np.broadcast_arrays(*(np.atleast_1d(squares[name]) for name in MEMORY_QUANTITIES))
+        errors = np.sqrt(np.stack(parts, axis=1)) / GIB
+        # A part moves by what the runs measured of it: the context not at all, if they measured tensors only.
+        shifts = GIB * errors * ((self.correlations * self.posterior.weights) @ self.errors)
+        cross, square = self.correlations * (errors @ self.errors.T), (errors**2).sum(axis=1)
         left = np.maximum(square - self.posterior.reduction(cross), 0.0) + repeat_gib(0.0) ** 2
         spread: Floats = np.sqrt(np.minimum(left, square)) * GIB
-        needed = np.maximum(needed_bytes(by_category) + shift * GIB, 0.0)
-        # What is more uncertain takes more of the difference: the state hardly any.
+        needed = np.maximum(needed_bytes(by_category) + shifts.sum(axis=1), 0.0)
         by: dict[str, Floats] = {}
-        for part, names in zip(parts, _CATEGORIES, strict=True):
+        for shift, names in zip(shifts.T, _CATEGORIES, strict=True):
             size = np.maximum(sum((by_category[name] for name in names), np.zeros(len(shift))), 1.0)
-            factor = np.maximum(1 + shift * GIB * part / square / size, 0.0)
+            factor = np.maximum(1 + shift / size, 0.0)
             by |= {name: np.asarray(by_category[name], dtype=np.float64) * factor for name in names}
         if len(needed) > 1:
             return dict(by), needed, spread
@@ -302,14 +305,14 @@ def _memory_correlations(of: Targets, runs: Targets) -> Floats:
 
 @lru_cache(maxsize=32)
 def _solved_memory(calibration: Calibration) -> tuple[Targets, Floats, Posterior] | None:
-    """Runs with measured memory, the spreads of their predictions in GiB, and what they teach."""
+    """Runs with measured memory, the spreads of their errors by part in GiB, and what they teach."""
     measured = [run for run in calibration.runs if run.memory_gib is not None]
     if not measured:
         return None
     runs = Targets.of_runs(measured)
-    errors = np.array([math.hypot(*run.memory_errors_gib) for run in measured])
+    errors = np.array([run.memory_errors_gib for run in measured])
     differences = np.array([(run.memory_gib or 0.0) - run.predicted_gib for run in measured])
     variance = np.array([run.memory_noise_gib for run in measured]) ** 2
     censored = np.array([run.memory_kind == "out of memory" for run in measured])
-    prior = _memory_correlations(runs, runs) * np.outer(errors, errors)
+    prior = _memory_correlations(runs, runs) * (errors @ errors.T)
     return runs, errors, update(prior, differences, variance, censored)
