@@ -141,8 +141,8 @@ def _judged(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wor
     if learned is None:
         errors = [root(sum(memory_error_squares(by, shards, band).values(), 0.0)) for _, by, _ in kinds]
         return [(stage, by, h, needed_bytes(by), of) for (stage, by, h), of in zip(kinds, errors, strict=True)]
-    found = [learned.of_stage(by, shards, band) for _, by, _ in kinds]
-    return [(stage, by, h, needed, of) for (stage, _, h), (by, needed, of) in zip(kinds, found, strict=True)]
+    corrected = [learned.of_stage(by, shards, band) for _, by, _ in kinds]
+    return [(stage, by, h, needed, of) for (stage, _, h), (by, needed, of) in zip(kinds, corrected, strict=True)]
 
 
 def trained(model: Model, job: Job) -> Model:

@@ -3,7 +3,7 @@
 The error of a step time is the logarithm of its measured over its predicted seconds; that of memory is their difference
 in GiB, in which an out-of-memory error is a lower limit. Both are normal with mean zero before the first run. Errors of
 two runs are the less correlated, the more their conditions differ (``data/transfer.toml``). A measured run thus
-corrects its own plan entirely, and all others by a factor that is shrunk towards 1.
+corrects its own plan entirely, and all others by a factor that is shrunk toward 1.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Targets:
 def targets(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Targets:
     """Conditions of the n plans of a layout."""
     world, defaults = World.of(model, cluster, job, layout), job.defaulted()
-    each = (layout.checkpoint_layers == 1) & (layout.checkpoint_period == 1) & (layout.keeps_products == 0)
+    usual = (layout.checkpoint_layers == 1) & (layout.checkpoint_period == 1) & (layout.keeps_products == 0)
     figures = {
         "tensor_parallel_degree": layout.tensor_parallel_degree,
         "pipeline_parallel_degree": layout.pipeline_parallel_degree,
@@ -109,7 +109,7 @@ def targets(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Targets
         # Without a pipeline, accumulated microbatches repeat the same work.
         "microbatches": where(layout.pipeline_parallel_degree > 1, layout.microbatches, 1),
         "sequence_length": world.sequence_length,
-        "checkpointed": where(each, 2, where(layout.checkpoint_layers != 0, 4, 1)),
+        "checkpointed": where(usual, 2, where(layout.checkpoint_layers != 0, 4, 1)),
         "offloaded": (1 + layout.offload_activations) * (1 + layout.offload_state),
     }
     columns = [model.parameter_count, cluster.nodes, *(figures[name] for name in FEATURES)]
@@ -198,9 +198,9 @@ def _covariances(of: Targets, runs: Targets) -> tuple[Floats, Floats]:
     The error of the source is alike for all its plans, that of a configuration its own. Means follow a run as if both
     were alike: a plan that nobody has measured is not preferred for that reason.
     """
-    by, differences = rule("time"), of.differences(runs)
-    alike = by["per_difference"] ** differences
-    alike *= np.where(of.texts["gpu"][:, np.newaxis] != runs.texts["gpu"], by["gpu"], 1.0)
+    of_time, differences = rule("time"), of.differences(runs)
+    alike = of_time["per_difference"] ** differences
+    alike *= np.where(of.texts["gpu"][:, np.newaxis] != runs.texts["gpu"], of_time["gpu"], 1.0)
     sources, configurations = (np.outer(*both) for both in zip(_spreads(of).T, _spreads(runs).T, strict=True))
     return alike * sources + (differences < _SAME) * configurations, alike * (sources + configurations)
 
@@ -282,14 +282,14 @@ class LearnedMemory:
         left = np.maximum(square - self.posterior.reduction(cross), 0.0) + repeat_gib(0.0) ** 2
         spread: Floats = np.sqrt(np.minimum(left, square)) * GIB
         needed = np.maximum(needed_bytes(by_category) + shifts.sum(axis=1), 0.0)
-        by: dict[str, Floats] = {}
+        corrected: dict[str, Floats] = {}
         for shift, names in zip(shifts.T, _CATEGORIES, strict=True):
             size = np.maximum(sum((by_category[name] for name in names), np.zeros(len(shift))), 1.0)
             factor = np.maximum(1 + shift / size, 0.0)
-            by |= {name: np.asarray(by_category[name], dtype=np.float64) * factor for name in names}
+            corrected |= {name: np.asarray(by_category[name], dtype=np.float64) * factor for name in names}
         if len(needed) > 1:
-            return dict(by), needed, spread
-        return {name: values.item() for name, values in by.items()}, needed.item(), spread.item()
+            return dict(corrected), needed, spread
+        return {name: values.item() for name, values in corrected.items()}, needed.item(), spread.item()
 
 
 def repeat_gib(gib: float) -> float:
@@ -298,9 +298,10 @@ def repeat_gib(gib: float) -> float:
 
 
 def _memory_correlations(of: Targets, runs: Targets) -> Floats:
-    by, differences = rule("memory"), of.differences(runs)
-    result: Floats = by["common"] * by["per_difference"] ** differences
-    return result + (1 - by["common"]) * by["own_per_difference"] ** differences
+    of_memory, differences = rule("memory"), of.differences(runs)
+    common = of_memory["common"]
+    result: Floats = common * of_memory["per_difference"] ** differences
+    return result + (1 - common) * of_memory["own_per_difference"] ** differences
 
 
 @lru_cache(maxsize=32)
