@@ -96,7 +96,8 @@ class Launch:
     base_job_name: str
     warnings: tuple[str, ...]
     """Findings of the model's profile and of the check of the user's script, one or two sentences each."""
-    volume_gb: int
+    volume_gb: int | None
+    """Disk of a node; None for instances with local disks, which SageMaker mounts in place of a volume."""
 
     @property
     def library(self) -> Library:
@@ -121,6 +122,13 @@ class Launch:
     def torchrun(self) -> bool:
         """Whether torchrun starts the processes."""
         return self.library.launcher == "torchrun"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the container: EFA, where the start script of torchrun does not choose it, and the user's."""
+        instance, by_torchrun = self.cluster.instance, data_file("export", "launch")["mpi"]["efa_by_torchrun"]
+        chooses = self.torchrun and self.cluster.nodes > 1 and instance.efa and instance.name not in by_torchrun
+        return ({"FI_PROVIDER": "efa"} if chooses else {}) | dict(self.options.environment or {})
 
     @property
     def metrics(self) -> dict[str, str]:
@@ -214,7 +222,7 @@ def launch(
         tensorboard_s3_uri=_own_location(options, f"{name}/tensorboard") if board else None,
         base_job_name=name,
         warnings=model.verdicts + _script_warnings(options, plan, passed, script_check),
-        volume_gb=options.volume_gb or 100 + math.ceil(checkpoints_gb),
+        volume_gb=options.volume_gb or (100 + math.ceil(checkpoints_gb) if has_volumes(cluster) else None),
     )
 
 

@@ -181,7 +181,8 @@ class JobOptions:
     security_group_ids: tuple[str, ...] = ()
     """Network of the job; required for file systems."""
     volume_gb: int | None = None
-    """Disk size per node in GB, for instances without local disks; None for the size that the job requires."""
+    """Disk size per node in GB, for instances without local disks; None for the size that the job requires. SageMaker
+    refuses one larger than the local disks."""
     region: str | None = None
     """AWS region; None for that of the environment."""
     role: str | None = None

@@ -143,7 +143,7 @@ def _estimator(job: Launch) -> Call:
         "code_location": options.output_path,
         "output_kms_key": options.output_kms_key,
         "volume_kms_key": options.volume_kms_key,
-        "environment": options.environment,
+        "environment": job.environment or None,
         "tags": [{"Key": key, "Value": value} for key, value in (options.tags or {}).items()] or None,
         "tensorboard_output_config": Call("TensorBoardOutputConfig", board) if board["s3_output_path"] else None,
         "disable_profiler": True,
@@ -281,7 +281,7 @@ def _trainer(job: Launch) -> Call:
         "checkpoint_config": Call("CheckpointConfig", checkpoints) if job.checkpoint_s3_uri is not None else None,
         "networking": Call("Networking", network) if options.subnets else None,
         "output_data_config": Call("OutputDataConfig", output) if any(output.values()) else None,
-        "environment": options.environment or None,
+        "environment": job.environment or None,
         "tags": [Call("Tag", {"key": key, "value": value}) for key, value in (options.tags or {}).items()] or None,
         "base_job_name": job.base_job_name,
     }

@@ -172,7 +172,7 @@ def expected(drawn: RandomJob, *, generated: bool) -> dict[str, Any]:
         "output": options.get("output_path"),
         "output key": options.get("output_kms_key"),
         "channels": _channels(options),
-        "environment": options.get("environment", {}),
+        "environment": _efa(cluster, plan) | options.get("environment", {}),
         "tags": options.get("tags", {}),
         "network": (options.get("subnets"), options.get("security_group_ids")),
         "retries": options.get("retry_attempts"),
@@ -188,6 +188,13 @@ def expected(drawn: RandomJob, *, generated: bool) -> dict[str, Any]:
     facts["hyperparameters"] = script | options.get("extra_hyperparameters", {}) | _launched(drawn)
     facts["program"] = script_cell(*drawn.parts).split(None, 2)[1] if generated else "mine.py"
     return facts
+
+
+def _efa(cluster, plan):
+    """Variables of jobs on several nodes that torchrun starts, on instances that neither SDK knows to have EFA."""
+    known = "g4dn.8x", "g4dn.12x", "g5.48x", "p3dn", "p4d", "p5.48x"
+    starts = plan.library in ("fsdp", "ddp", "smp-v2") and cluster.nodes > 1 and cluster.instance.efa
+    return {"FI_PROVIDER": "efa"} if starts and not any(name in cluster.instance.name for name in known) else {}
 
 
 def _channels(options):
@@ -243,7 +250,7 @@ def _run(drawn):
     if int(layout.shard_level):
         parts *= int(layout.shard_degree) or cluster.gpus
     nodes = max(1, min(parts, cluster.gpus) // cluster.gpus_per_node)
-    disk = 100 + (math.ceil(3 * 20 * model.parameter_count / nodes / 1e9) if in_s3 else 0)
+    disk = 30 if not cluster.instance.name.startswith(("ml.p2.", "ml.p3.")) else 100 + (math.ceil(3 * 20 * model.parameter_count / nodes / 1e9) if in_s3 else 0)
     return {
         "steps": steps,
         "max_run": max_run,

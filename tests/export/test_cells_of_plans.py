@@ -199,6 +199,8 @@ ANSWERS = '{"prompt": "a", "chosen": "b", "rejected": "c"}\n'
         ('{"messages": [{"role": "user", "content": "a"}]}', "has no message of an assistant"),
         ('[\n{"text": "a"}]', "Line 1 of train/0.jsonl is no JSON object on one line"),
         (None, "s3://bucket/train has no files"),
+        ("folder", "s3://bucket/train has no files"),
+        ('[{"text": "a"}]', ""),
         ('{"messages": [{"role": "assistant"}]}', "the tokenizer of the job has no chat template"),
     ],
 )
@@ -209,7 +211,10 @@ def test_the_first_rows_are_checked_before_the_job_starts(rows, words, capsys):
     cell = estimator_cell(*DATA_CASE[:2], tuned, DATA_CASE[3], sdk="v2", data=places, objective=objective)
     part = cell[cell.index("def fault_of") : cell.index("import sagemaker")]
     body = SimpleNamespace(read=(rows or "").encode)
-    keys = ["train/0.jsonl", *(["model/chat_template.jinja"] if "no chat template" not in words else [])]
+    # The console has an object for a folder, and save_to_disk a description; a list is a file of rows, too.
+    name = "" if rows == "folder" else "0.json" if rows == '[{"text": "a"}]' else "0.jsonl"
+    keys = [f"train/{name}", *["train/dataset_info.json"] * bool(name), "model/chat_template.jinja"]
+    keys = keys[: -1 if "no chat template" in words else None] if name else keys[:1]
     contents = {} if rows is None else {"Contents": [{"Key": key} for key in keys]}
     s3 = SimpleNamespace(list_objects_v2=lambda **_: contents, get_object=lambda **_: {"Body": body})
     names = {"json": json, "aws": SimpleNamespace(client=lambda _: s3), "script": "train_smp.py"}

@@ -50,20 +50,30 @@ def test_the_loop_of_an_unknown_module_trains_once_its_three_places_are_filled_i
         text = text.replace(place, code)
     script = tmp_path / "train.py"
     script.write_text(text.replace("num_workers=2", "num_workers=0"))
-    port = str(free_port())
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), "--max_steps", "3"],
-            env={
-                **os.environ, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "SM_MODEL_DIR": str(tmp_path / "model"),
-            },
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in ("0", "1")
-    ]  # fmt: skip
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    assert outputs[0][0].count("step") == 3
+
+    def train(steps):
+        port = str(free_port())
+        options = ["--max_steps", str(steps), "--checkpoint_every", "2", "--checkpoint_directory", str(tmp_path / "runs")]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(script), *options],
+                env={
+                    **os.environ, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "SM_MODEL_DIR": str(tmp_path / "model"),
+                },
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for rank in ("0", "1")
+        ]  # fmt: skip
+        outputs = [process.communicate(timeout=120) for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], outputs
+        return {line.split()[1]: line.split()[3] for line in outputs[0][0].splitlines() if line.startswith("step")}
+
+    whole = train(5)
+    assert list(whole) == ["1", "2", "3", "4", "5"]
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["step-4", "step-5"]
     saved = torch.load(tmp_path / "model/model.pt", weights_only=True)
     assert [tuple(values.shape) for values in saved.values()] == [(4, 4), (4,), (1, 4), (1,)]
+    if not plan.activation_checkpointing:
+        (tmp_path / "runs/step-5/.metadata").unlink()  # the job ended while it saved
+        assert train(5) == {"5": whole["5"]}, "the same batch and state"

@@ -241,7 +241,7 @@ ROWS, ROWS_OF_PAIRS = reader(), reader(preferences=True)
 def turns_of(template, first=0):
     """Parts of a conversation that have a loss, of the turns from this one on."""
     tokenizer = Characters(template)
-    _, labels = ROWS.encode_turns(tokenizer, CHAT, None, first, None)
+    _, labels = ROWS.encode_turns(tokenizer, CHAT, ROWS.options_of({}, None), first)
     parts = tokenizer.apply_chat_template(CHAT)["parts"]
     marked = (part if label != -100 else "\0" for label, part in zip(labels, parts, strict=True))
     return [part for part in "".join(marked).split("\0") if part]
@@ -341,6 +341,23 @@ def two_trainers():
     return [writable(*parts, trainer=trainer) for trainer in ("trl", "plain")]
 
 
+def test_empty_fields_of_parquet_are_no_part_of_a_conversation():
+    """A column has the fields of all its rows: calls of other tools, and other arguments."""
+    call = {"function": {"name": "weather", "arguments": {"city": "Rome", "zone": None}}}
+    turns = [
+        {"role": "user", "content": "Rome?", "tool_calls": None},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    row = {"tools": [{"name": "weather", "unit": None}], "chat_template_kwargs": {"thinking": False, "date": None}}
+    assert ROWS.present(turns)[0] == {"role": "user", "content": "Rome?"}
+    (call,) = ROWS.present(turns)[1]["tool_calls"]
+    assert call["function"]["arguments"] == {"city": "Rome"}
+    options = ROWS.options_of(row, "template")
+    assert options["tools"] == [{"name": "weather"}]
+    assert options["thinking"] is False
+    assert "date" not in options
+
+
 @pytest.mark.torch
 def test_rows_without_a_target_are_left_out_and_counted(capsys):
     from datasets import Dataset
@@ -378,6 +395,10 @@ def test_files_that_cannot_be_read_are_named_with_the_line_and_the_remedy(tmp_pa
         read(tmp_path)
     good.write_text('{"text": "one"}\n')
     (tmp_path / "empty.jsonl").touch()
+    # What save_to_disk writes next to rows, and a copy of JupyterLab's, are no rows.
+    for name in ("dataset_info.json", "parquet/state.json", ".ipynb_checkpoints/train-checkpoint.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{\n"text": "no row"}')
     for name in ("validation.jsonl", "my-test-set.JSONL"):
         (tmp_path / name).write_text('{"text": "held out"}\n' * 2)
     assert read(tmp_path)["text"][:] == ["one"]
