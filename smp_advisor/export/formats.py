@@ -19,7 +19,14 @@ from smp_advisor.core.files import data_file
 from smp_advisor.errors import ExportError
 from smp_advisor.export.job_cell import summary
 from smp_advisor.export.launch import Launch, ScriptCheck, launch
-from smp_advisor.export.options import JobOptions, option_names, require_integer, require_text
+from smp_advisor.export.options import (
+    VARIABLE,
+    JobOptions,
+    option_names,
+    require_integer,
+    require_patterns,
+    require_text,
+)
 from smp_advisor.export.script import written
 from smp_advisor.export.template import Comment, comments, render
 
@@ -30,23 +37,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
-
-_NAME_CHARACTERS: int = data_file("export", "clusters")["limits"]["name_characters"]
-_NAME = (
-    rf"[a-z0-9]([a-z0-9-]{{0,{_NAME_CHARACTERS - 2}}}[a-z0-9])?",
-    f"have up to {_NAME_CHARACTERS} lowercase letters, digits and inner dashes",
-)
-_PATTERNS = {
-    # Option: pattern, and what the option must be or have.
-    **dict.fromkeys(("job_name", "namespace", "volume_claim"), _NAME),
-    "partition": (r"[A-Za-z0-9_.,-]{1,100}", "be the name of a partition of Slurm"),
-    "node_type": (
-        r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,60}[A-Za-z0-9])?",
-        "be the label of a node, for example 'p4d.24xlarge'",
-    ),
-    "image_uri": (r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,400}", "be the address of an image"),
-}
-_ENVIRONMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +83,11 @@ class ClusterOptions:
             if path is not None and not PurePosixPath(path).is_absolute():
                 raise ExportError(f"{name} must be an absolute path on the cluster, for example '/fsx', not {path!r}.")
         require_text("script", self.script)
-        for name, (pattern, meaning) in _PATTERNS.items():
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, str) and re.fullmatch(pattern, value)):
-                raise ExportError(f"{name} must {meaning}, not {value!r}.")
-        if self.job_name is not None and not self.job_name[0].isalpha():
-            # Kubernetes derives the names of services from it.
-            raise ExportError(f"job_name must start with a letter, unlike {self.job_name!r}.")
+        require_patterns(self, data_file("export", "clusters")["patterns"])
         require_integer("time_limit_hours", self.time_limit_hours, 8760)
         environment: dict[Any, Any] = dict(self.environment or {})
         for name, value in environment.items():
-            if not (isinstance(name, str) and _ENVIRONMENT.fullmatch(name) and isinstance(value, str)):
+            if not (isinstance(name, str) and VARIABLE.fullmatch(name) and isinstance(value, str)):
                 raise ExportError(f"environment must map names of variables to strings, not {name!r} to {value!r}.")
 
 
@@ -122,7 +106,7 @@ class ClusterJob:
         if self.options.job_name is not None:
             return self.options.job_name
         name = re.sub(r"[^a-z0-9]+", "-", self.launch.base_job_name.lower())
-        return name.strip("-")[:_NAME_CHARACTERS].strip("-")
+        return name.strip("-")[: data_file("export", "clusters")["limits"]["name_characters"]].strip("-")
 
     @property
     def directory(self) -> str:

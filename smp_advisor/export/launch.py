@@ -97,7 +97,7 @@ class Launch:
     warnings: tuple[str, ...]
     """Findings of the model's profile and of the check of the user's script, one or two sentences each."""
     volume_gb: int | None
-    """Disk of a node; None for instances with local disks, which SageMaker mounts in place of a volume."""
+    """Disk of a node; None for instances with local disks, which SageMaker mounts instead of a volume."""
 
     @property
     def library(self) -> Library:

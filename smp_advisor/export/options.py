@@ -51,7 +51,7 @@ def bucket_and_prefix(uri: str) -> tuple[str, str]:
 
 
 _TAG = re.compile(r"[\w .:/=+@-]*")
-_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 def option_names(what: str, options_class: type, options: Mapping[str, Any]) -> None:
@@ -74,6 +74,14 @@ def require_integer(name: str, value: object, longest: int, *, seconds: str = ""
         return
     kind, limit = (" of seconds", f"{longest} ({seconds})") if seconds else ("", longest)
     raise ExportError(f"{name} must be a whole number{kind} from 1 to {limit}, not {value!r}.")
+
+
+def require_patterns(options: object, patterns: Mapping[str, tuple[str, str]]) -> None:
+    """Raise `ExportError` unless each named option is None or matches its pattern; the second text is an example."""
+    for name, (pattern, example) in patterns.items():
+        value = getattr(options, name)
+        if value is not None and not (isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII)):
+            raise ExportError(f"{name} must be text such as {example}, not {value!r}.")
 
 
 def require_sagemaker(cluster: Cluster) -> None:
@@ -103,10 +111,7 @@ def base_job_name(name: object, model_name: str) -> str:
 
 def _check_account(options: JobOptions) -> None:
     """Raise `ExportError` for an option of the account that SageMaker would reject."""
-    for name, (pattern, example) in data_file("export", "launch")["patterns"].items():
-        value = getattr(options, name)
-        if value is not None and not (isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII)):
-            raise ExportError(f"{name} must be text such as {example}, not {value!r}.")
+    require_patterns(options, data_file("export", "launch")["patterns"])
     if options.output_path is not None and not isinstance(location("output_path", options.output_path), str):
         raise ExportError(f"output_path must be an S3 URI such as 's3://bucket/prefix', not {options.output_path!r}.")
     require_integer("retry_attempts", options.retry_attempts, data_file("export", "launch")["limits"]["retry_attempts"])
@@ -138,7 +143,7 @@ def _check_texts(options: JobOptions) -> None:
         if key.lower().startswith("aws:") or not (_TAG.fullmatch(key) and _TAG.fullmatch(value)):
             raise ExportError(sentence("export", "tag", key=key))
     for key in options.environment or {}:
-        if not _VARIABLE.fullmatch(key):
+        if not VARIABLE.fullmatch(key):
             raise ExportError(sentence("export", "variable", key=key))
     for key, pattern in (options.metrics or {}).items():
         try:

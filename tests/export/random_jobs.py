@@ -250,7 +250,11 @@ def _run(drawn):
     if int(layout.shard_level):
         parts *= int(layout.shard_degree) or cluster.gpus
     nodes = max(1, min(parts, cluster.gpus) // cluster.gpus_per_node)
-    disk = 30 if not cluster.instance.name.startswith(("ml.p2.", "ml.p3.")) else 100 + (math.ceil(3 * 20 * model.parameter_count / nodes / 1e9) if in_s3 else 0)
+    disk = (
+        30
+        if not cluster.instance.name.startswith(("ml.p2.", "ml.p3."))
+        else 100 + (math.ceil(3 * 20 * model.parameter_count / nodes / 1e9) if in_s3 else 0)
+    )
     return {
         "steps": steps,
         "max_run": max_run,

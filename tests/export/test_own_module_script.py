@@ -53,7 +53,7 @@ def test_the_loop_of_an_unknown_module_trains_once_its_three_places_are_filled_i
 
     def train(steps):
         port = str(free_port())
-        options = ["--max_steps", str(steps), "--checkpoint_every", "2", "--checkpoint_directory", str(tmp_path / "runs")]
+        options = f"--max_steps {steps} --checkpoint_every 2 --checkpoint_directory {tmp_path}/runs".split()
         processes = [
             subprocess.Popen(
                 [sys.executable, str(script), *options],
