@@ -133,8 +133,8 @@ def _loaded_bytes(training: Training) -> float:
     """
     adapter, gpus = training.job.adapter, training.cluster.gpus_per_node
     if adapter is not None and adapter.quantized:
-        # Weights are quantized one by one: those of 0.4 B parameters took 0.05 GiB besides the result (transformers 5.23,
-        # 2026-11-30). Their file is mapped once per node.
+        # Weights are quantized one by one: those of 0.4 B parameters took 0.05 GiB besides the result (transformers
+        # 5.23, 2026-11-30). Their file is mapped once per node.
         return adapter.base_bits / 8 + _base_bytes(training) / gpus
     if not training.plan.shards_parameters:
         return _base_bytes(training)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -402,6 +403,9 @@ def test_a_quantized_base_is_stored_in_values_that_fsdp_shards_and_refused_if_it
     with pytest.raises(ExportError, match=r"on each GPU before it shards it, 40 of 39\.4 GiB"):
         training_script(Model.from_name("llama-3-70b"), Cluster(P4D, 1), job, plan)
     training_script(Model.from_name("llama-3-70b"), Cluster("ml.p5.48xlarge", 1), job, plan)
+    # Eight copies of 140 GB would not be in host memory; those of 4 bits are.
+    copies = replace(parts_of(QLORA)[-1], precision="bf16")
+    training_script(Model.from_name("llama-2-70b"), Cluster("ml.p4de.24xlarge", 1), job, copies)
 
 
 def test_the_estimate_counts_the_loss_of_fine_tuning_in_parts():
@@ -454,7 +458,7 @@ def test_the_cell_brings_the_packages_and_says_what_follows():
     assert "1 epoch of the channel `train`" in preferences
     alone = estimator_cell(*parts_of(LORA, **FSDP, batch_size=1), sdk="v2", objective="dpo", data=places)
     assert '"batch_size": 2,' in alone
-    assert "A pair has two sequences: 1 pairs per GPU and microbatch." in " ".join(alone.split("\n# "))
+    assert "A pair has two sequences: 1 pair per GPU and microbatch." in " ".join(alone.split("\n# "))
     assert '"learning_rate": 5e-06,' in preferences
     with pytest.raises(ExportError, match="Preferences are read from a channel"):
         estimator_cell(*parts, sdk="v2", objective="dpo")
