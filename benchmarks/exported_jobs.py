@@ -34,6 +34,7 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, UnknownFamilyError
 from smp_advisor.export.script import companions, writable, written
 from smp_advisor.libraries import Plan
+from smp_advisor.libraries.version import transformers_families
 from smp_advisor.profiling import profile
 from smp_advisor.workload import Adapter, Job, Model
 
@@ -126,7 +127,8 @@ def _save_weights(settings: dict[str, Any], folder: Path) -> None:
     import transformers
 
     torch.manual_seed(0)
-    config, of_pairs = transformers.AutoConfig.for_model(**settings), settings["model_type"] == "t5"
+    config = transformers.AutoConfig.for_model(**settings)
+    of_pairs = transformers_families()[settings["model_type"]].task == "sequence_to_sequence"
     kind = transformers.AutoModelForSeq2SeqLM if of_pairs else transformers.AutoModelForCausalLM
     kind.from_config(config).save_pretrained(folder)
 
@@ -153,10 +155,8 @@ def _loaded(folder: Path, base: Path, source: Path) -> str:
     from peft import PeftModel
 
     adapter = (folder / "adapter_config.json").exists()
-    kind = transformers.AutoModelForCausalLM
     config = transformers.AutoConfig.from_pretrained(base if adapter else folder)
-    if config.model_type not in transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        kind = getattr(transformers, config.architectures[0])
+    kind = getattr(transformers, config.architectures[0])
     model, report = kind.from_pretrained(base if adapter else folder, output_loading_info=True)
     if adapter:
         model = PeftModel.from_pretrained(model, folder)

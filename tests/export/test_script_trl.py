@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -404,7 +403,7 @@ def test_a_quantized_base_is_stored_in_values_that_fsdp_shards_and_refused_if_it
         training_script(Model.from_name("llama-3-70b"), Cluster(P4D, 1), job, plan)
     training_script(Model.from_name("llama-3-70b"), Cluster("ml.p5.48xlarge", 1), job, plan)
     # Eight copies of 140 GB would not be in host memory; those of 4 bits are.
-    copies = replace(parts_of(QLORA)[-1], precision="bf16")
+    copies = parts_of(QLORA, precision="bf16")[-1]
     training_script(Model.from_name("llama-2-70b"), Cluster("ml.p4de.24xlarge", 1), job, copies)
 
 
