@@ -1,5 +1,5 @@
 import type { AnyModel } from '@anywidget/types';
-import type { AheadMessage, Control, Field, Packed, Snapshot, Recommendation, Settings, State, Traits } from '../src/widget/wire';
+import type { AheadMessage, Cell, Positions, Field, Packed, Snapshot, Recommendation, Settings, State, Traits } from '../src/widget/wire';
 
 /** A world with two sliders, in which memory is the batch and the degree decides nothing but itself. */
 export function snapshot(batch: number, degree: number): Snapshot {
@@ -29,9 +29,9 @@ export const BATCHES = [8, 16, 24, 32];
 export const DEGREES = [1, 2, 4];
 export const REFUSED = 'A degree of 4 cannot be.';
 
-export const CONTROLS: Control[] = [
-  { name: 'batch_size', label: 'Batch size', kind: 'slider', values: BATCHES, texts: BATCHES.map(String), group: 0, fixed_because: '' },
-  { name: 'tensor_parallel_degree', label: 'Degree', kind: 'slider', values: DEGREES, texts: DEGREES.map(String), group: 1, fixed_because: '' }
+export const CONTROLS: Positions[] = [
+  { name: 'batch_size', values: BATCHES },
+  { name: 'tensor_parallel_degree', values: DEGREES }
 ];
 
 const WORKLOAD: Field[] = [
@@ -49,14 +49,18 @@ export function state(batch: number, degree: number, answers = ''): State {
 
 /** All moves, in a message that needs none before. */
 export function ahead(batch: number, degree: number): AheadMessage {
-  const packed = (of: Snapshot): Packed => {
+  const cellsOf = (of: Snapshot): Cell[] => {
     const { rungs, ...costs } = of.costs;
-    return [...Object.values(costs), rungs.flatMap(([, gib], index) => [index, gib])];
+    return [...Object.values(costs), rungs.length, ...rungs.flatMap(([, gib], index) => [index, gib])];
   };
-  const degreeEntry = (value: number): Packed | number => (value === 4 ? 2 : packed(snapshot(batch, value)));
+  const own = cellsOf(snapshot(batch, degree));
+  const packed = (of: Snapshot): Packed => {
+    const differ = [...cellsOf(of).entries()].filter(([place, cell]) => cell !== own[place]);
+    return [differ.reduce((bits, [place]) => bits + 2 ** place, 0), ...differ.map(([, cell]) => cell)];
+  };
   return {
-    kind: 'ahead', id: '', number: 1, after: 0, base: settings(batch, degree), names: CONTROLS.map(({ name }) => name),
-    by: { batch_size: BATCHES.map(value => [{}, packed(snapshot(value, degree))]), tensor_parallel_degree: DEGREES.map(value => [{}, degreeEntry(value)]) },
+    kind: 'ahead', id: '', number: 1, after: 0, base: settings(batch, degree), names: CONTROLS.map(({ name }) => name), own,
+    by: { batch_size: BATCHES.map(value => packed(snapshot(value, degree))), tensor_parallel_degree: DEGREES.map(value => (value === 4 ? [-1, 2] : packed(snapshot(batch, value)))) },
     texts: ['Whole model', 'Sharding', REFUSED]
   };
 }
@@ -67,7 +71,7 @@ export function recommendation(): Recommendation {
     workload: WORKLOAD,
     has_modules: false,
     decisive: ['Sharding.', 'It is the fastest.'],
-    help: { batch_size: 'Samples.' },
+    controls: { batch_size: { label: 'Batch size', kind: 'slider', group: 0, help: 'Samples.' }, tensor_parallel_degree: { label: 'Degree', kind: 'slider', group: 1, help: '' } },
     measured: '',
     call: '',
     required: '95 %',

@@ -4,7 +4,7 @@ import type { RenderProps } from '@anywidget/types';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { INSERT_EVENT } from '../src/events';
 import widget from '../src/widget/index';
-import type { Control, FromKernel, Traits } from '../src/widget/wire';
+import type { FromKernel, Positions, Traits } from '../src/widget/wire';
 import { ahead, CONTROLS, FakeModel, HOSTILE, REFUSED, settings, state } from './fixtures';
 
 let model: FakeModel;
@@ -477,10 +477,11 @@ test('shortcuts of JupyterLab pass, keys of a control do not', async () => {
 test('another recommendation is drawn in place, with the same tab and focus', () => {
   [...el.querySelectorAll<HTMLButtonElement>('[role=tab]')].at(-1)!.click();
   el.querySelector<HTMLElement>('[name=workload-library]')!.focus();
-  model.set('_recommendation', { ...model.get('_recommendation'), title: '30B on 8 × p4d' });
+  const { controls, ...rest } = model.get('_recommendation');
+  model.set('_recommendation', { ...rest, title: '30B on 8 × p4d', controls: { ...controls, of_another_library: controls['tensor_parallel_degree']! } });
   // They come together, with events in any order, and these controls have a position without a move.
-  const [batch, degree] = CONTROLS as [Control, Control];
-  model.set('_controls', [{ ...batch, values: [...batch.values, 48], texts: [...batch.texts, '48'] }, degree]);
+  const [batch, degree] = CONTROLS as [Positions, Positions];
+  model.set('_controls', [{ ...batch, values: [...batch.values, 48] }, { ...degree, name: 'of_another_library' }]);
   model.set('_state', state(16, 1));
   model.emit('change:_state');
   model.emit('change:_recommendation');

@@ -82,7 +82,7 @@ class Advisor(anywidget.AnyWidget):
             super().__init__(
                 _recommendation=recommendation(self._drawn),
                 _state=self._as_state(),
-                _controls=self._as_controls(),
+                _controls=control_dicts(self._now.advice, self._now.valid_settings),
             )
             self._advice.observe(self._on_change)
         self._searching = Searching(self._advice, self.send)
@@ -171,7 +171,7 @@ class Advisor(anywidget.AnyWidget):
             self._send_ahead()
 
     def _set_state(self) -> None:
-        self._controls = self._as_controls()
+        self._controls = control_dicts(self._now.advice, self._now.valid_settings)
         self._state = self._as_state(self._answering)
 
     @property
@@ -182,12 +182,8 @@ class Advisor(anywidget.AnyWidget):
         """Send the plans of all moves from the settings on screen; none before the first view is there."""
         self._ahead_of = self._ahead_key
         moves = look_ahead(self._now.advice, self._now.valid_settings)
-        self.send(self._ahead.message(moves, self._now.valid_settings, whole=whole))
-
-    def _as_controls(self) -> list[dict[str, Any]]:
-        controls = control_dicts(self._now.advice, self._now.valid_settings)
-        # Their help is a part of the recommendation: it is long, and no move changes it.
-        return [{name: of for name, of in control.items() if name != "help"} for control in controls]
+        own = self._state["snapshot"]["costs"]
+        self.send(self._ahead.message(moves, self._now.valid_settings, own, whole=whole))
 
     def _as_state(self, answers: str = "") -> dict[str, Any]:
         state = self._now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from statistics import NormalDist
@@ -94,7 +94,7 @@ def glances(advice: Recommendation, plans: Sequence[tuple[Job, Plan, Estimate]])
                 "activations": round(sum(of[name] for name in _ACTIVATIONS), 2),
                 "rate": float(f"{estimate.samples_per_second:.5g}"),
                 "speed": speed.value,
-                "time": f"{time.value} {time.unit}",
+                "time": f"{time.value} {time.unit}" if estimate.days is not None else "",
                 "money": money.value,
                 "memory": memory(estimate) if estimate.headroom_gib >= 0 and state == "over" else "",
                 "rungs": [[rung_text(title, library), None if gib is None else round(gib, 1)] for title, gib in steps],
@@ -133,17 +133,18 @@ def snapshot_of(state: ControlState) -> Data:
 
 
 def control_dicts(advice: Recommendation, settings: Settings) -> list[Data]:
-    """The controls as plain data, by the group in which they are shown, in the order of AWS's best practices."""
-    places = {name: (group, place) for group, names in enumerate(_IN_ORDER) for place, name in enumerate(names)}
-    shown = sorted(controls(advice, settings), key=lambda control: places.get(control.name, (2, 0)))
+    """Values of the controls as plain data, in the order of AWS's best practices; `recommendation` has the rest."""
+    shown = sorted(controls(advice, settings), key=lambda control: _place(control.name))
+    optional = {c.name: {"texts": () if _is_plain(c) else c.texts, "fixed_because": c.fixed_because} for c in shown}
     return [
-        {
-            **{name: value for name, value in asdict(c).items() if name != "texts" or not _is_plain(c)},
-            "values": list(c.values),
-            "group": places.get(c.name, (2, 0))[0],
-        }
+        {"name": c.name, "values": list(c.values)} | {name: of for name, of in optional[c.name].items() if of}
         for c in shown
     ]
+
+
+def _place(control: str) -> tuple[int, int]:
+    """Group of a control, and its place in the group."""
+    return next(((group, of.index(control)) for group, of in enumerate(_IN_ORDER) if control in of), (2, 0))
 
 
 def _is_plain(control: Control) -> bool:
@@ -187,13 +188,16 @@ def recommendation(advice: Recommendation) -> Data:
     """Data of the advice that no control changes."""
     instance, library = advice.cluster.instance, advice.plan.library
     rows = rows_of(library)
+    own_controls = controls(advice, settings_of(advice.plan, advice.job))
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} for "
     return {
         "title": f"{trained}{advice.model.name} on {advice.cluster.nodes} × {instance.name}",
         "workload": workload_fields(advice),
         "has_modules": profile_of(advice) is not None,
         "decisive": decisive(advice),
-        "help": {c["name"]: c["help"] for c in control_dicts(advice, settings_of(advice.plan, advice.job))},
+        "controls": {
+            c.name: {"label": c.label, "kind": c.kind, "group": _place(c.name)[0], "help": c.help} for c in own_controls
+        },
         "measured": "" if advice.learned is None else measured(advice.learned),
         "call": call_of_inputs(advice),
         "required": percent(advice.min_fit_probability),
@@ -270,29 +274,39 @@ class Ahead:
         self._texts: dict[str, int] = {}
         """Names of techniques and reasons that were sent, with their positions."""
 
-    def message(self, moves: Moves, base: Settings, *, whole: bool = False) -> Data:
-        """All moves, or those of the controls whose moves are other ones than in the message before."""
+    def message(self, moves: Moves, base: Settings, own: Data, *, whole: bool = False) -> Data:
+        """All moves, or those of the controls whose moves are other ones than in the message before.
+
+        `own` is the plan of `base` at a glance: of the others, only what differs is sent.
+        """
         after = 0 if whole else self._number
         changed = {name: of for name, of in moves.items() if whole or self._sent.get(name) != of}
         self._number, self._sent = self._number + 1, moves
         if whole:
             self._texts = {}
         texts, known = self._texts, len(self._texts)
-        number, names = self._number, list(moves)
-        by = {name: [[change, _packed(entry, texts)] for change, entry in of] for name, of in changed.items()}
+        first = _cells(own, texts)
+        by = {name: [_packed(first, change, entry, texts) for change, entry in of] for name, of in changed.items()}
         return {
-            "kind": "ahead", "id": "", "number": number, "after": after,
-            "base": base, "names": names, "by": by, "texts": list(texts)[known:],
+            "kind": "ahead", "id": "", "number": self._number, "after": after, "base": base, "names": list(moves),
+            "own": first, "by": by, "texts": list(texts)[known:],
         }  # fmt: skip
 
 
-def _packed(entry: Data | str, texts: dict[str, int]) -> list[Any] | int:
-    """The values of an entry in their order; names of techniques, and a reason, as positions in `texts`."""
-    if isinstance(entry, str):
-        return texts.setdefault(entry, len(texts))
-    cells: list[Any] = ["" if cell == _CERTAIN else cell for cell in entry.values()]
+def _cells(entry: Data, texts: dict[str, int]) -> list[Any]:
+    """The values of an entry in their order, then number, names (as positions in `texts`) and GiB of its techniques."""
+    cells: list[Any] = ["" if value == _CERTAIN else value for value in entry.values()]
     *values, rungs = cells
-    return [*values, [part for title, gib in rungs for part in (texts.setdefault(title, len(texts)), gib)]]
+    return [*values, len(rungs), *(part for title, gib in rungs for part in (texts.setdefault(title, len(texts)), gib))]
+
+
+def _packed(own: list[Any], change: Settings, entry: Data | str, texts: dict[str, int]) -> list[Any]:
+    """What follows, if anything, after the bits of the cells that differ from `own` and these cells, or a reason."""
+    if isinstance(entry, str):
+        return [-1, texts.setdefault(entry, len(texts)), *([change] if change else [])]
+    cells = _cells(entry, texts)
+    differ = [place for place, cell in enumerate(cells) if place >= len(own) or cell != own[place]]
+    return [sum(1 << place for place in differ), *(cells[place] for place in differ), *([change] if change else [])]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

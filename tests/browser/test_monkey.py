@@ -201,7 +201,8 @@ class Monkey:
             shown = view.evaluate(SHOWN)
             for control in advisor._controls:
                 value, values = state["settings"][control["name"]], list(control["values"])
-                expected = value if control["kind"] == "checkbox" else values.index(value) if value in values else None
+                is_checkbox = advisor.recommendation["controls"][control["name"]]["kind"] == "checkbox"
+                expected = value if is_checkbox else values.index(value) if value in values else None
                 on_page = shown["settings"].get(control["name"])
                 assert expected is None or on_page == expected, (control["name"], on_page, expected)
             needed = "–" if problem else f"{advice.estimate.needed_gib:,.1f}"

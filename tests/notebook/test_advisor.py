@@ -9,6 +9,7 @@ from html import escape
 
 import pytest
 
+from smp_advisor import advise
 from smp_advisor.errors import ExportError, PlanError
 from smp_advisor.notebook import Advisor
 from smp_advisor.session import Advice
@@ -57,10 +58,19 @@ def test_moves_are_sent_whole_to_a_new_view_and_then_as_differences(advisor, sen
     assert (part["base"], part["number"], part["after"]) == (settings, whole["number"] + 1, whole["number"])
     assert "batch_size" not in part["by"]  # the same plans as before
     json.dumps([whole, part], allow_nan=False)
-    sizes = [len(json.dumps(message)) for message in (advisor.state, advisor._controls, part)]
-    assert sum(sizes) < 17_000
     advisor._on_message(advisor, {"kind": "ahead", "id": "view:9"}, [])
     assert sent.pop()["after"] == 0
+
+
+def test_a_move_costs_at_most_eleven_kilobytes_whatever_it_changes(sent):
+    """Two degrees that change most of the other moves, from the widest table."""
+    advisor = Advisor(advise("llama-3-70b", "ml.p5.48xlarge", instance_count=16, library="smp-v2"))
+    start = advisor.state["settings"]
+    advisor._on_message(advisor, {"kind": "ready"}, [])
+    for number, degree in enumerate((16, 1), start=1):
+        ask(advisor, number, settings=start, moved="context_parallel_degree", value=degree)
+        parts = (advisor.state, advisor._controls, sent.pop())
+        assert 5_000 < sum(len(json.dumps(part, separators=(",", ":"))) for part in parts) < 11_000
 
 
 def test_an_answer_that_was_lost_is_sent_again_and_nothing_is_done_twice(advisor):

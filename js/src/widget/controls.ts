@@ -84,7 +84,7 @@ class Row {
 
   draw(control: Control, screen: Screen, shown: Recommendation, recommendedText: string): void {
     const { recommended } = shown;
-    this.node.title = shown.help[control.name] ?? '';
+    this.node.title = control.help;
     if (control.values.join() !== this.control.values.join()) this.fill(control);
     this.control = control;
     const current = screen.settings[control.name];

@@ -1,4 +1,4 @@
-import type { Ahead, AheadMessage, Control, Costs, Entry, Packed, Setting, Settings } from './wire';
+import type { Ahead, AheadMessage, Cell, Costs, Entry, Packed, Positions, Setting, Settings } from './wire';
 
 /** Whether two sets of settings are equal. */
 export function same(a: Settings, b: Settings): boolean {
@@ -14,13 +14,13 @@ export class LookAhead {
   private readonly held = new Map<string, [follows: Settings, entry: Costs | string][]>();
 
   /** Take a message; false if one before it was lost, and all moves have to be requested. */
-  take({ number, after, base, names, by, texts }: AheadMessage, controls: Control[]): boolean {
+  take({ number, after, base, names, own, by, texts }: AheadMessage, controls: Positions[]): boolean {
     if (after !== 0 && after !== this.number) return false;
     this.number = number;
     this.texts = after === 0 ? texts : [...this.texts, ...texts];
     for (const name of this.held.keys()) if (!names.includes(name)) this.held.delete(name);
     for (const [name, entries] of Object.entries(by)) {
-      this.held.set(name, entries.map(([follows, entry]) => [follows, typeof entry === 'number' ? this.texts[entry]! : unpacked(entry, this.texts)]));
+      this.held.set(name, entries.map(entry => unpacked(entry, own, this.texts)));
     }
     const made = [...this.held].map(([name, entries]): [string, Entry[]] => {
       const values = controls.find(control => control.name === name)?.values ?? [];
@@ -45,8 +45,12 @@ export class LookAhead {
   }
 }
 
-function unpacked(entry: Packed, texts: string[]): Costs {
-  const [fit, gib, edge, odds, state, activations, rate, speed, time, money, memory, pairs] = entry as [Costs['fit'], number, number, string, number, number, number, string, string, string, string, (number | null)[]];
-  const rungs = pairs.flatMap((value, index): Costs['rungs'] => (index % 2 ? [] : [[texts[value!]!, pairs[index + 1]!]]));
-  return { fit, gib, edge, odds: odds || '> 99.9 %', state, activations, rate, speed, time, money, memory, rungs };
+function unpacked([bits, ...rest]: Packed, own: Cell[], texts: string[]): [follows: Settings, entry: Costs | string] {
+  const follows = typeof rest.at(-1) === 'object' && rest.at(-1) !== null ? (rest.pop() as Settings) : {};
+  if (bits < 0) return [follows, texts[rest[0] as number]!];
+  const cells = rest as Cell[];
+  const at = (place: number): Cell => (Math.floor(bits / 2 ** place) % 2 ? cells.shift()! : own[place]!);
+  const [fit, gib, edge, odds, state, activations, rate, speed, time, money, memory, count] = Array.from({ length: 12 }, (_, place) => at(place)) as [Costs['fit'], number, number, string, number, number, number, string, string, string, string, number];
+  const rungs = Array.from({ length: count }, (_, rung): Costs['rungs'][number] => [texts[at(12 + 2 * rung) as number]!, at(13 + 2 * rung) as number | null]);
+  return [follows, { fit, gib, edge, odds: odds || '> 99.9 %', state, activations, rate, speed, time, money, memory, rungs }];
 }

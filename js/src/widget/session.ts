@@ -2,7 +2,7 @@ import type { AnyModel } from '@anywidget/types';
 import type { Connection } from './connection';
 import { LookAhead, same } from './look_ahead';
 import { preferredRegion } from './insert';
-import type { AheadMessage, Control, Entry, History, Moment, Snapshot, Recommendation, Repair, Request, Setting, Settings, State, Traits } from './wire';
+import type { AheadMessage, Control, Entry, History, Moment, Positions, Snapshot, Recommendation, Repair, Request, Setting, Settings, State, Traits } from './wire';
 
 /** State of one view. */
 export interface Screen {
@@ -66,7 +66,7 @@ export class Session {
     private readonly onChange: (screen: Screen) => void
   ) {
     this.shown = model.get('_recommendation');
-    this.now = screenOf(model.get('_state'), model.get('_controls'));
+    this.now = screenOf(model.get('_state'), model.get('_controls'), this.shown.controls);
     this.anchor = this.now.snapshot;
     this.request = this.exactly();
   }
@@ -227,7 +227,7 @@ export class Session {
       this.anchor = this.now.snapshot;
       this.lastMove = -Infinity;
     }
-    this.now = { ...screenOf(state, this.model.get('_controls')), before: this.anchor };
+    this.now = { ...screenOf(state, this.model.get('_controls'), this.model.get('_recommendation').controls), before: this.anchor };
     this.request = this.exactly();
     this.onChange(this.now);
   }
@@ -253,12 +253,8 @@ export class Session {
 const STARTS_ANEW = new Set<Action>(['undo', 'redo', 'load', 'adopt']);
 const OF_THE_PLAN = new Set<Action>(['keep', 'load', 'adopt']);
 
-/** Controls whose texts are their numbers are sent without. */
-function withTexts(controls: Control[]): Control[] {
-  return controls.map(control => ({ ...control, texts: control.texts ?? control.values.map(value => value.toLocaleString('en-US')) }));
-}
-
-function screenOf(state: State, controls: Control[]): Screen {
+function screenOf(state: State, positions: Positions[], about: Recommendation['controls']): Screen {
   const { settings, snapshot, moved, problem, repairs, pins, rehearsed, history } = state;
-  return { settings, controls: withTexts(controls), snapshot, detail: snapshot, moved, problem, repairs, pins, rehearsed, history, isWaiting: false };
+  const controls = positions.map((of): Control => ({ ...about[of.name]!, texts: of.values.map(value => value.toLocaleString('en-US')), fixed_because: '', ...of }));
+  return { settings, controls, snapshot, detail: snapshot, moved, problem, repairs, pins, rehearsed, history, isWaiting: false };
 }

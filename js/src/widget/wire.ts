@@ -18,7 +18,7 @@ export interface Costs {
   activations: number;
   /** Samples per second. */
   rate: number;
-  /** Values of speed, time and money in the units of the headline. */
+  /** Values of speed, of time if the job has a number of tokens, and of money, in the units of the headline. */
   speed: string;
   time: string;
   money: string;
@@ -44,14 +44,27 @@ export interface Snapshot extends Moment {
   headline: [about: string, value: string, unit: string, note: string, range: string][];
 }
 
-export interface Control {
-  name: string;
+/** What no move changes of a control. */
+export interface About {
   label: string;
   kind: 'slider' | 'select' | 'checkbox';
-  values: Setting[];
-  texts: string[];
   /** Position in `Recommendation.groups`. */
   group: number;
+  help: string;
+}
+
+/** A control as the kernel sends it: without texts that are the numbers, and without a reason if it has several values. */
+export interface Positions {
+  name: string;
+  values: Setting[];
+  texts?: string[];
+  fixed_because?: string;
+}
+
+export interface Control extends About {
+  name: string;
+  values: Setting[];
+  texts: string[];
   /** Reason for a single value; empty if there are several. */
   fixed_because: string;
 }
@@ -94,8 +107,7 @@ export interface Recommendation {
   has_modules: boolean;
   /** Techniques of the recommended plan, and how certain the choice is. */
   decisive: [lead: string, reason: string];
-  /** Meaning of each control, by its name. */
-  help: Readonly<Record<string, string>>;
+  controls: Readonly<Record<string, About>>;
   /** By which run the figures are measured, and from what to what; empty without one. */
   measured: string;
   /** What a sample is, if it is one call of a profile's inputs: the batch was not searched. Else empty. */
@@ -144,8 +156,11 @@ export interface Ahead {
   by: Record<string, Entry[]>;
 }
 
-/** Values of `Costs` in their order; names of techniques are positions in `texts`. */
-export type Packed = [...(string | number)[], (number | null)[]];
+/** Values of `Costs` in their order, then the number of techniques, and for each the position of its name and GiB. */
+export type Cell = string | number | null;
+
+/** Bits of the cells that differ from those of the plan on the screen, then these; or -1 and the position of a reason. What follows is last. */
+export type Packed = [bits: number, ...(Cell | Settings)[]];
 
 /** Moves that differ from those of the message before, one per position of each control. */
 export interface AheadMessage {
@@ -157,8 +172,9 @@ export interface AheadMessage {
   base: Settings;
   /** Names of all controls with moves. */
   names: string[];
-  /** An entry, or the position of the reason against it in the texts. */
-  by: Record<string, [follows: Settings, entry: Packed | number][]>;
+  /** The plan on the screen. */
+  own: Cell[];
+  by: Record<string, Packed[]>;
   /** Texts that follow those of the messages before. */
   texts: string[];
 }
@@ -176,7 +192,7 @@ export interface Request {
 export interface Traits {
   _recommendation: Recommendation;
   _state: State;
-  _controls: Control[];
+  _controls: Positions[];
   /** Why another view is the newer one; empty if none is. */
   _older?: string;
   _request: Request;
