@@ -78,7 +78,6 @@ OTHERS = """
 - `train_<model>_<digest>.py`, written by the exported script cell: the training script of the plan.
 - `train.fixed.py`, written by `apply_fixes`: the script with safe fixes. With `in_place=True` and
   `smp-advisor check --fix`, the script itself changes, and `train.py.bak` is the script before.
-- `*.svg`, written by `advice.chart(...).save(...)`: a chart.
 
 Nothing is sent over the network, except by calls of AWS that you run: `calibrate(job_name=...)` and exported
 cells."""

@@ -12,20 +12,8 @@ from smp_advisor.charts.chart import Chart
 from smp_advisor.charts.step import plan_text
 from smp_advisor.core.tables import number
 from smp_advisor.errors import AdvisorError
-from smp_advisor.marks import (
-    dot,
-    frame,
-    label,
-    line,
-    linear,
-    log_ticks,
-    logarithmic,
-    path,
-    rect,
-    short,
-    text_width,
-    ticks,
-)
+from smp_advisor.marks import dot, frame, label, line, log_ticks, logarithmic, path, rect, short, text_width
+from smp_advisor.marks import number as pixels
 from smp_advisor.search.clusters import ClusterSize, Limits, suitable
 from smp_advisor.search.search import SearchResult, listed_plans, representatives
 from smp_advisor.search.sizes import ClusterSizes
@@ -39,13 +27,12 @@ if TYPE_CHECKING:
 
 
 class Axis(NamedTuple):
-    """An axis of points."""
+    """An axis with equal distances for equal ratios."""
 
     title: str
     """With its unit."""
     low: float
     high: float
-    is_log: bool = False
     limit: tuple[str, float] | None = None
     """Name and value of a limit."""
 
@@ -67,6 +54,11 @@ class Point(NamedTuple):
 
 
 _LEFT, _TOP, _HEIGHT = 46, 24, 250
+_MARKS = (
+    (dot("smp-here", 8, 5, 4), "this cluster"),
+    ("".join(line("smp-whisker", *ends) for ends in ((1, 5, 15, 5), (1, 1, 1, 9), (15, 1, 15, 9))), "95 % interval"),
+)
+"""Of the legend, in 16 by 10 pixels, with their meaning."""
 
 
 def plane(
@@ -77,11 +69,10 @@ def plane(
     description: str,
     width: float,
 ) -> str:
-    """Points, and curves through points, over two axes as SVG, `width` pixels wide."""
+    """Points, and curves with names through points, over two axes as SVG, `width` pixels wide."""
     right = width - 12
     x, y = (
-        (logarithmic if axis.is_log else linear)(axis.low, axis.high, *ends)
-        for axis, ends in ((across, (_LEFT + 8, right)), (up, (_HEIGHT, _TOP)))
+        logarithmic(axis.low, axis.high, *ends) for axis, ends in ((across, (_LEFT + 8, right)), (up, (_HEIGHT, _TOP)))
     )
     parts = [label("smp-tick", 0, 11, up.title)]
     if across.limit:
@@ -89,10 +80,10 @@ def plane(
         parts.append(rect("smp-within", _LEFT, _TOP, x(value) - _LEFT, _HEIGHT - _TOP))
         parts.append(line("smp-limit-mark", x(value), _TOP, x(value), _HEIGHT))
         parts.append(label("smp-text", x(value) - 4, _TOP + 12, name, "end"))
-    for value in (log_ticks if up.is_log else ticks)(up.low, up.high, 6):
+    for value in log_ticks(up.low, up.high, 6):
         parts.append(line("smp-grid", _LEFT, y(value), right, y(value)))
         parts.append(label("smp-tick", _LEFT - 6, y(value) + 4, short(value), "end"))
-    for value in (log_ticks if across.is_log else ticks)(across.low, across.high, (width - _LEFT) / 60):
+    for value in log_ticks(across.low, across.high, (width - _LEFT) / 60):
         parts.append(line("smp-grid", x(value), _TOP, x(value), _HEIGHT))
         parts.append(label("smp-tick", x(value), _HEIGHT + 15, short(value), "middle"))
     if up.limit:
@@ -100,7 +91,8 @@ def plane(
         parts.append(line("smp-limit-mark", _LEFT, y(value), right, y(value)))
         parts.append(label("smp-text", right, y(value) - 4, name, "end"))
     parts.append(label("smp-text", _LEFT + (width - _LEFT) / 2, _HEIGHT + 32, across.title, "middle"))
-    parts += [path(style, [(x(point.x), y(point.y)) for point in line_]) for style, line_ in curves]
+    for group, (_, of) in enumerate(curves):
+        parts.append(path(f"smp-curve smp-g{group}", [(x(point.x), y(point.y)) for point in of]))
     taken: list[tuple[float, float]] = []
     for point in sorted(points, key=lambda point: point.radius):
         parts.append(dot(point.style, x(point.x), y(point.y), point.radius, point.title, point.row))
@@ -114,7 +106,22 @@ def plane(
         if point.text and all(abs(place[0] - px) > half + 10 or abs(place[1] - py) > 12 for px, py in taken):
             taken.append(place)
             parts.append(label("smp-tick smp-strong" if point.radius > 5 else "smp-tick", *place, point.text, "middle"))
-    return frame(width, _HEIGHT + 38, description, parts)
+    legend, end = _legend([name for name, _ in curves], width)
+    return frame(width, end, description, [*parts, *legend])
+
+
+def _legend(names: Sequence[str], width: float) -> tuple[list[str], float]:
+    """Colors and marks with their meaning below the axes, and where they end."""
+    left, top, parts = 0.0, _HEIGHT + 46.0, []
+    swatches = [(rect(f"smp-part smp-g{group}", 0, 0, 10, 10), name) for group, name in enumerate(names)]
+    for swatch, name in [*swatches, *_MARKS]:
+        wide = 36 + text_width(name)
+        if left + wide > width:
+            left, top = 0.0, top + 18
+        text = label("smp-text", 20, 9, name)
+        parts.append(f'<g transform="translate({pixels(left)} {pixels(top)})">{swatch}{text}</g>')
+        left += wide
+    return parts, top + 14
 
 
 def plotted_plans(advice: Recommendation) -> list[Plan]:
@@ -213,7 +220,6 @@ def clusters_chart(advice: Recommendation, estimate: Estimate, instances: Sequen
 
 def sizes_chart(sizes: ClusterSizes, advice: Recommendation) -> Chart:
     """A line per instance type, with the knees and the advice's cluster."""
-    run = advice.job.tokens is not None
     knees = {id(size) for size in sizes.knees}
     priced = [
         (row, size, size.estimate)
@@ -224,29 +230,6 @@ def sizes_chart(sizes: ClusterSizes, advice: Recommendation) -> Chart:
         (name, [_point(group, *triple, sizes, advice, knees) for triple in members])
         for group, (name, members) in enumerate(groupby(priced, key=lambda triple: triple[1].cluster.instance.name))
     ]
-    points = [point for _, line in lines for point in line]
-    deadline, budget = (sizes.limits.max_days, sizes.limits.max_usd) if run else (None, None)
-    # The axes reach to the limits and to both ends of the intervals, which only the present cluster has.
-    times = [point.x for point in points] + ([deadline] if deadline else [])
-    costs = [point.y for point in points] + ([budget] if budget else [])
-    for of_time, of_cost in (point.ranges for point in points if point.ranges):
-        times += of_time
-        costs += of_cost
-    across = Axis(
-        "days of the run" if run else "hours per billion tokens",
-        0.9 * min(times),
-        1.1 * max(times),
-        is_log=True,
-        limit=("deadline", deadline) if deadline else None,
-    )
-    up = Axis(
-        "USD of the run" if run else "USD per million tokens",
-        0.92 * min(costs),
-        1.08 * max(costs),
-        is_log=True,
-        limit=("budget", budget) if budget else None,
-    )
-    curves = [(f"smp-curve smp-g{group}", line) for group, (_, line) in enumerate(lines)]
     missing = [size for size in sizes.sizes if size.estimate is None]
     library = advice.request.library
     shown = {size.cluster.instance.name for size in sizes.sizes}
@@ -257,14 +240,36 @@ def sizes_chart(sizes: ClusterSizes, advice: Recommendation) -> Chart:
         )
     return Chart(
         title="Cluster size",
-        draw=partial(plane, across, up, points, curves, f"{len(points)} clusters by time and cost"),
+        draw=_drawn(lines, sizes.limits, is_run=advice.job.tokens is not None) if lines else None,
         columns=("Cluster", "Library", "Time (95 %)", "Cost (95 %)", "Memory per GPU", ""),
         rows=tuple(sizes.cells(size) for size in sizes.sizes),
         notes=tuple(notes),
-        key=tuple(name for name, _ in lines),
-        marks=("this cluster", "95 % interval"),
         choices=tuple(machine.name for machine in suitable(library) if machine.name not in shown),
     )
+
+
+def _drawn(lines: list[tuple[str, list[Point]]], limits: Limits, *, is_run: bool) -> Callable[[float], str]:
+    points = [point for _, line in lines for point in line]
+    deadline, budget = (limits.max_days, limits.max_usd) if is_run else (None, None)
+    # The axes reach to the limits and to both ends of the intervals, which only the present cluster has.
+    times = [point.x for point in points] + ([deadline] if deadline else [])
+    costs = [point.y for point in points] + ([budget] if budget else [])
+    for of_time, of_cost in (point.ranges for point in points if point.ranges):
+        times += of_time
+        costs += of_cost
+    across = Axis(
+        "days of the run" if is_run else "hours per billion tokens",
+        0.9 * min(times),
+        1.1 * max(times),
+        limit=("deadline", deadline) if deadline else None,
+    )
+    up = Axis(
+        "USD of the run" if is_run else "USD per million tokens",
+        0.92 * min(costs),
+        1.08 * max(costs),
+        limit=("budget", budget) if budget else None,
+    )
+    return partial(plane, across, up, points, lines, f"{len(points)} clusters by time and cost")
 
 
 def _point(

@@ -609,7 +609,7 @@ class Advice:
         return self.ranks(plan, placement_strategy).frame()
 
     def chart(self, name: str, plan: Plan | int | None = None) -> Chart:
-        """Return a chart as a table; ``clusters`` is also a picture, and an SVG file with `Chart.save`.
+        """Return a chart as a table; in notebooks, ``clusters`` is also a picture.
 
         Parameters
         ----------
