@@ -6,7 +6,7 @@ import math
 import re
 import time
 from contextlib import suppress
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import LIMITS, amount_of, options
@@ -17,7 +17,7 @@ from smp_advisor.libraries.library import Settings, get_library, libraries
 from smp_advisor.notebook.figures import headlines, memory
 from smp_advisor.search.clusters import ANY, AUTO
 from smp_advisor.session import control_state
-from smp_advisor.session.control_state import ControlState, changed
+from smp_advisor.session.control_state import changed
 from smp_advisor.session.settings import dollars, require_name, require_settings, with_labels
 from smp_advisor.workload import format_count
 from smp_advisor.workload.from_config import model_names
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from smp_advisor.advice.recommendation import Recommendation
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.ways_out import WayOut, WaysOut
     from smp_advisor.session import Advice
+    from smp_advisor.session.control_state import ControlState, SearchAgain
 
 
 OBJECTIVES = {
@@ -254,69 +256,19 @@ def _read(name: str, text: str) -> Any:
 
 _REPORTS_PER_SECOND = 5.0
 
-Progress = dict[str, Any]
-"""``done`` and ``total`` parts, ``text`` of the next part, and ``seconds_left``, None while unknown."""
-
 
 class _CanceledError(Exception):
     """Ends a search from its progress."""
 
 
-class SearchTask:
-    """One search in a thread; a canceled one has no result. `on_progress` is called at most five times per second."""
-
-    def __init__(
-        self,
-        search: Callable[[Callable[[float, float, str], None]], Recommendation],
-        on_progress: Callable[[Progress], None],
-        on_done: Callable[[Recommendation | AdvisorError], None],
-    ) -> None:
-        self._search, self._on_progress, self._on_done = search, on_progress, on_done
-        self._stop = Event()
-        self._started = time.monotonic()
-        self._reported = 0.0
-        self._thread = Thread(target=self._run, name="smp-advisor-search", daemon=True)
-        self._thread.start()
-
-    def cancel(self) -> None:
-        """End the search at its next step, and drop its result."""
-        self._stop.set()
-
-    def join(self, seconds: float | None = None) -> None:
-        """Wait for the end of the search."""
-        self._thread.join(seconds)
-
-    def _run(self) -> None:
-        result: Recommendation | AdvisorError
-        try:
-            result = self._search(self._report)
-        except _CanceledError:
-            return
-        except AdvisorError as error:
-            result = error
-        except Exception as error:  # noqa: BLE001 - the page must not wait for ever
-            result = AdvisorError(f"The search failed: {type(error).__name__}: {error}")
-        if not self._stop.is_set():
-            self._on_done(result)
-
-    def _report(self, done: float, total: float, text: str) -> None:
-        if self._stop.is_set():
-            raise _CanceledError
-        now = time.monotonic()
-        if now - self._reported < 1 / _REPORTS_PER_SECOND and done < total:
-            return
-        self._reported = now
-        left = (now - self._started) * (total - done) / done if done else None
-        self._on_progress({"done": done, "total": total, "text": text, "seconds_left": left})
-
-
 class Searching:
-    """The search of an advice, of which there is at most one: a newer one replaces it."""
+    """The search of an advice in a thread, of which there is at most one: a newer one replaces it."""
 
     def __init__(self, advice: Advice, send: Callable[[dict[str, Any]], object]) -> None:
         self._advice, self._send = advice, send
-        self._task: SearchTask | None = None
+        self._thread: Thread | None = None
         self._number = 0
+        """Of the newest search: an older one has no result."""
         self._ways: list[dict[str, Any]] = []
         self._lock = Lock()
 
@@ -325,26 +277,8 @@ class Searching:
         identity = str(content.get("id", ""))
         with self._lock:
             self._number += 1
-            number = self._number
-            if self._task is not None:
-                self._task.cancel()
-            workload = content.get("workload")
             try:
-                pins = self._pinned(content.get("pin"))
-                changes = changes_of(self._advice.recommended, workload if isinstance(workload, dict) else {})
-                # A way out that no field shows: the kernel has its values.
-                way = content.get("way")
-                changes |= self._ways[way] if isinstance(way, int) and 0 <= way < len(self._ways) else {}
-                plan = None
-                if isinstance(fit := content.get("fit"), int):
-                    controls = self._advice.controls
-                    settings = require_settings(content.get("settings"), controls.advice.plan.library)
-                    state = control_state.require(control_state.apply(controls, settings))
-                    offers = ways_to_fit(self._advice, state)
-                    if not 0 <= fit < len(offers):
-                        raise AdvisorError("The settings have changed: choose again.")  # noqa: TRY301 (answered below)
-                    changes |= offers[fit]["changes"]
-                    plan = offers[fit]["plan"]
+                pins, (changes, plan) = self._pinned(content.get("pin")), self._changes(content)
             except AdvisorError as error:
                 self._answer(identity, error)
                 return
@@ -352,41 +286,74 @@ class Searching:
                 self._answer(identity, None)
                 return
             search = self._advice.search(changes, pins)
+            self._send(_progress(identity, 0, 0, "", None))
+            task = (self._number, identity, search, plan)
+            self._thread = Thread(target=self._run, args=task, name="smp-advisor-search", daemon=True)
+            self._thread.start()
 
-            def done(result: Recommendation | AdvisorError) -> None:
-                with self._advice.turn:
-                    if number != self._number:
-                        return
-                    if isinstance(result, AdvisorError):
-                        self._answer(identity, result)
-                    else:
-                        state = None
-                        if plan is not None and plan.library == result.plan.library:
-                            with suppress(AdvisorError):  # the new recommendation has no such plan
-                                state = control_state.adopt(control_state.recommended(result), plan)
-                        summary = search.summary(result if state is None else state.advice)
-                        self._advice.renew(result, summary, state=state, pins=search.pins)
-                        self._answer(identity, None)
+    def _changes(self, content: Mapping[str, Any]) -> tuple[dict[str, Any], Plan | None]:
+        """The changes of the request that a message means, and the plan that an offer keeps."""
+        workload = content.get("workload")
+        changes = changes_of(self._advice.recommended, workload if isinstance(workload, dict) else {})
+        # A way out that no field shows: the kernel has its values.
+        way, fit = content.get("way"), content.get("fit")
+        changes |= self._ways[way] if isinstance(way, int) and 0 <= way < len(self._ways) else {}
+        if not isinstance(fit, int):
+            return changes, None
+        controls = self._advice.controls
+        settings = require_settings(content.get("settings"), controls.advice.plan.library)
+        offers = ways_to_fit(self._advice, control_state.require(control_state.apply(controls, settings)))
+        if not 0 <= fit < len(offers):
+            raise AdvisorError("The settings have changed: choose again.")
+        return changes | offers[fit]["changes"], offers[fit]["plan"]
 
-            self._report(identity, {"done": 0, "total": 0, "text": "", "seconds_left": None})
-            self._task = SearchTask(
-                lambda report: search.run(on_progress=report), lambda progress: self._report(identity, progress), done
-            )
+    def _run(self, number: int, identity: str, search: SearchAgain, plan: Plan | None) -> None:
+        started, reported = time.monotonic(), 0.0
+
+        def report(done: float, total: float, text: str) -> None:
+            nonlocal reported
+            if number != self._number:
+                raise _CanceledError
+            now = time.monotonic()
+            if now - reported >= 1 / _REPORTS_PER_SECOND or done >= total:
+                reported = now
+                left = (now - started) * (total - done) / done if done else None
+                self._send(_progress(identity, done, total, text, left))
+
+        result: Recommendation | AdvisorError
+        try:
+            result = search.run(on_progress=report)
+        except _CanceledError:
+            return
+        except AdvisorError as error:
+            result = error
+        except Exception as error:  # noqa: BLE001 - the page must not wait for ever
+            result = AdvisorError(f"The search failed: {type(error).__name__}: {error}")
+        with self._advice.turn:
+            if number != self._number:
+                return
+            if isinstance(result, AdvisorError):
+                self._answer(identity, result)
+                return
+            state = None
+            if plan is not None and plan.library == result.plan.library:
+                with suppress(AdvisorError):  # the new recommendation has no such plan
+                    state = control_state.adopt(control_state.recommended(result), plan)
+            summary = search.summary(result if state is None else state.advice)
+            self._advice.renew(result, summary, state=state, pins=search.pins)
+            self._answer(identity, None)
 
     def cancel(self, content: Mapping[str, Any] | None = None) -> None:
         """End the search. The advice stays as it is."""
         del content
         with self._lock:
             self._number += 1
-            if self._task is not None:
-                self._task.cancel()
             self._send({"kind": "searched", "id": "", "problem": "", "ways": []})
 
     def join(self, seconds: float | None = None) -> None:
         """Wait for the end of the present search."""
-        task = self._task
-        if task is not None:
-            task.join(seconds)
+        if self._thread is not None:
+            self._thread.join(seconds)
 
     def _pinned(self, pin: object) -> Settings:
         """The setting that a message pins at a value: ``{"name": ..., "value": ...}``; none without one."""
@@ -397,9 +364,6 @@ class Searching:
         require_settings({**self._advice.controls.settings, name: pin.get("value")}, library)
         return {name: pin["value"]}
 
-    def _report(self, identity: str, progress: Progress) -> None:
-        self._send({"kind": "searching", "id": identity, **progress})
-
     def _answer(self, identity: str, error: AdvisorError | None) -> None:
         problem = "" if error is None else with_labels(self._advice.plan.library, str(error))
         ways = error.ways_out if isinstance(error, NoPlanFitsError) else None
@@ -407,6 +371,10 @@ class Searching:
         self._ways = [offer["changes"] for offer in offers]
         shown = [{name: offer[name] for name in ("text", "note", "workload")} for offer in offers]
         self._send({"kind": "searched", "id": identity, "problem": problem, "ways": shown})
+
+
+def _progress(identity: str, done: float, total: float, text: str, left: float | None) -> dict[str, Any]:
+    return {"kind": "searching", "id": identity, "done": done, "total": total, "text": text, "seconds_left": left}
 
 
 def ways_to_fit(advice: Advice, state: ControlState) -> list[dict[str, Any]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import pytest
 from playwright.sync_api import expect
 
 from smp_advisor import advise
-from smp_advisor.notebook.workload_fields import SearchTask
 
 from .host import GUARD_SECONDS
 
@@ -53,12 +53,16 @@ def test_where_nothing_fits_the_page_offers_ways_out(host):
 
 
 def test_a_long_search_shows_its_progress_and_is_canceled(page, monkeypatch):
-    def report_and_wait(task: SearchTask, *progress) -> None:
-        report(task, *progress)
-        assert task._stop.wait(GUARD_SECONDS)
+    canceled, send = threading.Event(), page.advisor._searching._send
 
-    report = SearchTask._report
-    monkeypatch.setattr(SearchTask, "_report", report_and_wait)
+    def send_and_wait(message) -> None:
+        send(message)
+        if message["kind"] == "searched":
+            canceled.set()
+        elif message["total"]:
+            assert canceled.wait(GUARD_SECONDS)
+
+    monkeypatch.setattr(page.advisor._searching, "_send", send_and_wait)
     before = page.advisor.plan
     page.view.get_by_label("Instance", exact=True).fill("any")
     page.view.get_by_label("Instance", exact=True).press("Enter")

@@ -16,7 +16,7 @@ from smp_advisor.errors import AdvisorError, NoPlanFitsError, PlanError
 from smp_advisor.notebook.advisor import Advisor, advisor_of
 from smp_advisor.notebook.display import NothingFits, changed_line
 from smp_advisor.notebook.shown import ProgressDisplay
-from smp_advisor.notebook.workload_fields import SearchTask, by_cost, changes_of, workload_fields
+from smp_advisor.notebook.workload_fields import by_cost, changes_of, workload_fields
 from smp_advisor.session import Advice
 from smp_advisor.session.control_state import changed, pins_of
 from smp_advisor.session.settings import settings_of
@@ -158,33 +158,28 @@ def test_a_text_that_cannot_be_read_is_refused_in_a_sentence(advisor):
     assert changes_of(advisor.advice.recommended, {"precision": "auto", "tokens": ""}) == {}
 
 
-def test_a_canceled_search_changes_nothing_and_ends_at_its_next_step():
+def test_a_search_reports_the_time_left_and_ends_without_a_result_once_canceled(advisor, monkeypatch):
     reached, go = Event(), Event()
-    steps, results = [], []
 
-    def run(report):
-        for step in range(100):
-            reached.set()
-            go.wait()
-            report(step, 100, "p4d")
-            steps.append(step)
+    def run(_, *, on_progress):
+        on_progress(0, 4, "0 nodes")
+        on_progress(4, 4, "4 nodes")
+        reached.set()
+        go.wait()
+        on_progress(4, 4, "never")
 
-    task = SearchTask(run, steps.append, results.append)
+    before = advisor.plan
+    monkeypatch.setattr(type(advisor.advice.search({}, {})), "run", run)
+    content = {"kind": "search", "id": "v-search-1", "workload": {}, "again": True}
+    advisor._on_message(advisor, content, [])
     reached.wait()
-    task.cancel()
+    advisor._on_message(advisor, {"kind": "cancel"}, [])
     go.set()
-    task.join()
-    assert (steps, results) == ([], [])
-
-
-def test_progress_has_the_time_left():
-    reports, done = [], Event()
-    SearchTask(
-        lambda report: [report(part, 4, f"{part} nodes") for part in (0, 2, 4)], reports.append, lambda _: done.set()
-    )
-    done.wait()
-    assert reports[0] == {"done": 0, "total": 4, "text": "0 nodes", "seconds_left": None}
-    assert reports[-1]["seconds_left"] == 0
+    advisor._searching.join()
+    *reports, end = advisor.messages
+    assert [report["text"] for report in reports] == ["", "0 nodes", "4 nodes"]
+    assert [report["seconds_left"] for report in reports] == [None, None, 0]
+    assert (end["kind"], end["problem"], advisor.plan) == ("searched", "", before)
 
 
 def test_every_field_of_the_bar_comes_back_as_no_change(source):
