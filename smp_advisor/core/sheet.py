@@ -43,7 +43,8 @@ def sheet(label: str, *parts: str, name: str = "", script: str = "") -> str:
         Identity of the page, and the script that uses it.
     """
     identity = f' id="{name}"' if name else ""
-    body = re.sub(r">[^<]*", lambda text: text[0].replace("$", "<span>$</span>"), "".join(parts))  # no formulas
+    # A sign of its own: two in a line would be a formula.
+    body = re.sub(r">[^<]*", lambda text: with_signs(text[0]).replace("$", "<span>$</span>"), "".join(parts))
     more = f'<script type="text/javascript">{script}</script>' if script else ""
     return (
         f'<section class="smp-sheet"{identity} aria-label="{escape(label)}"><style>{_style()}</style>'
@@ -51,11 +52,17 @@ def sheet(label: str, *parts: str, name: str = "", script: str = "") -> str:
     )
 
 
+def with_signs(text: str) -> str:
+    """Return a text with the sign of the currency of the page: ``$12,000`` for ``12,000 USD``."""
+    signed = re.sub(r"(?<![\d,.])([\d,.]*\d) USD\b", r"$\1", text)
+    return re.sub(r"\bUSD\b(?= (?:per|of))", "$", signed)
+
+
 def heading(title: str, notes: Iterable[str], light: str = "") -> str:
     """Return the line above the strip: what is shown, what it is for, and how fresh it is."""
     words = "".join(f"<span>{escape(note)}</span>" for note in notes if note)
     state = f'<span class="smp-light">{escape(light)}</span>' if light else ""
-    return f'<div class="smp-top"><b>{escape(title)}</b>{words}{state}</div>'
+    return f'<div class="smp-head"><b>{escape(title)}</b>{words}{state}</div>'
 
 
 def strip(
@@ -86,7 +93,7 @@ def strip(
         HTML of a button.
     """
     texts = (
-        f'<span class="smp-fact">{escape(before)}{" " * bool(before)}<b>{escape(figure)}</b>'
+        f'<span class="smp-amount">{escape(before)}{" " * bool(before)}<b>{escape(figure)}</b>'
         f"{' ' * bool(after)}{escape(after)}</span>"
         for before, figure, after in facts
     )
@@ -94,9 +101,9 @@ def strip(
     gauge = f'<i style="width:{100 * filled:.2f}%"></i>' if filled else ""
     excess = f'<i class="smp-over" style="left:66.67%;width:{100 * over:.2f}%"></i>' if over else ""
     return (
-        f'<div class="smp-strip" data-state="{state}"><span class="smp-sign" aria-hidden="true">'
-        f'{SIGNS[state]}</span> <strong class="smp-words">{escape(words)}</strong> {" ".join(texts)}{action}'
-        f'<span class="smp-gauge" aria-hidden="true">{gauge}{excess}{wall}</span></div>'
+        f'<div class="smp-strip" data-state="{state}"><span class="smp-mark" aria-hidden="true">'
+        f'{SIGNS[state]}</span> <strong class="smp-answer">{escape(words)}</strong> {" ".join(texts)}{action}'
+        f'<span class="smp-meter" aria-hidden="true">{gauge}{excess}{wall}</span></div>'
     )
 
 
@@ -151,7 +158,7 @@ def tank(need: float, usable: float, parts: Sequence[float] = (), edge: float | 
     place = "far" if ratio > _SCALE else "in" if ratio > 0.3 else "small"
     size = f"{need:,.0f}" if need >= 1000 else f"{need:.1f}"
     return (
-        f'<div class="smp-tank" data-size="{place}" data-over="{int(ratio > 1)}">'
+        f'<div class="smp-pool" data-size="{place}" data-over="{int(ratio > 1)}">'
         f'<span aria-hidden="true">{"".join(bars)}<u></u></span>'
         f"<b>{size} GiB</b> <span>{left}</span> <em>{usable:.1f} GiB usable</em></div>"
     )

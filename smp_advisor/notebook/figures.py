@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.advice.choice import certainty_in_short
 from smp_advisor.advice.report import ladder_of
+from smp_advisor.core.sheet import with_signs
 from smp_advisor.core.tables import number
 from smp_advisor.costs.figures import figures_of
 from smp_advisor.costs.wording import adapter_text, percent, probability, seconds
@@ -68,10 +69,8 @@ def in_words_of_the_page(html: str, library: str) -> str:
     """HTML of a report with one sign for the currency and the library by its name; tags and code stay as they are."""
     parts = re.split(r"(<pre class=.*?</pre>|<code.*?</code>|<[^>]*>)", html, flags=re.DOTALL)
     for index, part in enumerate(parts[::2]):
-        text = re.sub(r"(?<![\d,.])([\d,.]*\d) USD\b", r"$\1", part)
-        text = re.sub(r"\bUSD\b(?= (?:per|of))", "$", text)
         required = r"[Ss]harding over ([\d,]+) GPUs, which the library requires"
-        parts[2 * index] = re.sub(required, rf"{schema(library).name} over \1 GPUs", text)
+        parts[2 * index] = re.sub(required, rf"{schema(library).name} over \1 GPUs", with_signs(part))
     return "".join(parts)
 
 

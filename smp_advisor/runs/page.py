@@ -192,7 +192,7 @@ def page_of(run: Run) -> tuple[str, str]:
         _sentence(run),
         alarms,
         _step_times(run),
-        f'<div class="smp-two">{table}{_losses(run)}</div>' if table else _losses(run),
+        f'<div class="smp-columns">{table}{_losses(run)}</div>' if table else _losses(run),
         "".join(f"<p>{escape(line)}</p>" for line in reasons),
         "".join(f'<p class="smp-note">{escape(note)}</p>' for note in notes),
     )
@@ -280,7 +280,7 @@ def _step_times(run: Run) -> str:
         parts.append(rect("smp-band", _LEFT, y(band[1]), end - _LEFT, y(band[0]) - y(band[1])))
         parts.append(line("smp-expected", _LEFT, y(expected.step_seconds), end, y(expected.step_seconds)))
         labels.append((y(expected.step_seconds), "smp-quiet", f"predicted {number(expected.step_seconds)} s"))
-    parts.append(path("smp-values", [(x(place), y(min(s.value, most))) for place, s in shown]))
+    parts.append(path("smp-series", [(x(place), y(min(s.value, most))) for place, s in shown]))
     left_out = [place for place, s in shown if s not in used]
     if len(shown) <= 120:
         parts += [
@@ -331,7 +331,7 @@ def _losses(run: Run) -> str:
     low, high = min(loss for _, loss in shown), max(loss for _, loss in shown)
     left, width, height = 56.0, 480.0, 130.0
     x, y = linear(shown[0][0], last, left, width - 8), linear(low, high, height - _MARGIN, 8)
-    parts = [path("smp-values", [(x(step), y(loss)) for step, loss in shown])]
+    parts = [path("smp-series", [(x(step), y(loss)) for step, loss in shown])]
     for tick in ticks(low, high, 3):
         parts.append(line("smp-grid", left, y(tick), width - 8, y(tick)))
         parts.append(label("smp-quiet", left - 6, y(tick) + 4, f"{tick:g}", "end"))

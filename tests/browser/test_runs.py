@@ -33,7 +33,7 @@ def test_a_local_run_is_watched_across_kernels_and_teaches(open_notebook, refuse
     notebook.run(1)
     again = notebook.output(1)
     expect(again.last.locator(".smp-strip[data-state=fits]")).to_contain_text(re.compile(r"Completed step \d+ of 60"))
-    expect(again.get_by_role("img", name="Seconds per step").locator(".smp-values")).to_have_count(1)
+    expect(again.get_by_role("img", name="Seconds per step").locator(".smp-series")).to_have_count(1)
     notebook.run(2)
     expect(notebook.output(2).last).to_contain_text("1 measured run; step time")
     assert refused == []

@@ -122,3 +122,13 @@ def test_offloading_and_checkpointing_follow_each_other():
     off = control_state.move(on, "activation_checkpointing", "none")
     assert off.settings["offload_activations"] is False
     assert off.plan.sm_activation_offloading is False
+
+
+def test_a_page_in_the_same_notebook_changes_nothing_of_the_widget(root):
+    """Both have their style in the notebook's document: a rule for a class of both would hold for the other, too."""
+    names = [
+        set(re.findall(r"\.(smp-[\w-]+)", (root / path).read_text("utf-8")))
+        for path in ("js/src/widget/widget.css", "smp_advisor/core/data/sheet.css")
+    ]
+    # These have the same meaning in both, or are named below a class of their own.
+    assert names[0] & names[1] <= {"smp-hidden", "smp-note", "smp-over", "smp-primary", "smp-sheet", "smp-title"}

@@ -110,12 +110,15 @@ function drawing({ texts, costs, fits, current, recommended }: Sweep, wide: numb
   const dot = here ? `<circle class="smp-now" cx="${number(x(current))}" cy="${number(speed(here.rate))}" r="5"/>` : '';
   const marks = [line('smp-cursor', x(current), TOP, x(current), BASE), recommended >= 0 && recommended !== current ? line('smp-best-line', x(recommended), TOP, x(recommended), BASE) : ''];
   const words = (at: number, anchor: string, text: string): string => `<text x="${number(at)}" y="93" text-anchor="${anchor}">${text}</text>`;
-  const key = wide > 360 ? 'line: speed · dots: memory · hatched: too big' : wide > 190 ? 'dots: memory' : '';
-  const size = (index: number): string => texts[index]!.replace(/&/g, '&amp;').replace(/</g, '&lt;');
+  const ends = [texts[0]!, texts[texts.length - 1]!].map((text, index) => (wide >= 260 ? text : index ? text.slice(-9) : text.slice(0, 9)));
+  // The middle stays clear of the ends, at about 6.5 pixels a letter.
+  const room = wide - 40 - 13 * Math.max(...ends.map(text => text.length));
+  const key = ['line: speed · dots: memory · hatched: too big', 'line: speed · dots: memory', 'dots: memory', ''].find(text => 6.5 * text.length <= room) ?? '';
+  const [first, last] = ends.map(text => text.replace(/&/g, '&amp;').replace(/</g, '&lt;')) as [string, string];
   return (
     `<svg class="smp-curve" width="${fixed(wide, 0)}" height="${HEIGHT}" role="img" aria-label="Curve of speed and memory over ${texts.length} positions">` +
     '<defs><pattern id="smp-hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path d="M0 0v6"/></pattern></defs>' +
     zones.join('') + line('smp-base', 8, BASE, wide - 8, BASE) + curve('smp-need', costs.map(of => of && of.gib), memory) + curve('smp-rate', rates, speed) + marks.join('') + dot +
-    words(8, 'start', wide < 260 ? size(0).slice(0, 9) : size(0)) + words(wide / 2, 'middle', key) + words(wide - 8, 'end', wide < 260 ? size(texts.length - 1).slice(-9) : size(texts.length - 1)) + '</svg>'
+    words(8, 'start', first) + words(wide / 2, 'middle', key) + words(wide - 8, 'end', last) + '</svg>'
   );
 }

@@ -150,6 +150,7 @@ export class KernelPage implements Panel {
       if (field) field.value = value;
     }
     body.querySelectorAll('details').forEach(details => (details.open ||= open.has(titleOf(details))));
+    body.querySelectorAll('pre').forEach(text => (text.tabIndex = 0)); // it scrolls, also by keyboard
     body.querySelectorAll<HTMLElement>('summary, button, input, select, [tabindex]').forEach(keepKeys);
     if (this.label) {
       keepKeys(body).classList.add('smp-scroll');

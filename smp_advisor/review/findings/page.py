@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.resources import files
 from secrets import token_hex
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 from smp_advisor.core.sheet import State, changed_values, heading, sheet, strip, tank, title, verdict_strip
@@ -56,11 +57,12 @@ def as_html(report: Report) -> str:
     memory = f"{title('Memory per GPU')}{tank(*verdict.memory)}" if verdict.memory else ""
     findings = "".join(_group(report, *group) for group in _GROUPS)
     columns = [part for part in (f"<div>{findings}</div>" if findings else "", _changes(report)) if part]
-    two = f'<div class="smp-two">{"".join(columns)}</div>' if columns else ""
+    two = f'<div class="smp-columns">{"".join(columns)}</div>' if columns else ""
     script = files("smp_advisor.review.findings").joinpath("data/copy.js").read_text("utf-8")
+    name = report.path.strip("<>").capitalize() if report.path.startswith("<") else report.path
     return sheet(
         f"Check of {report.path}",
-        heading(report.path.strip("<>").capitalize(), verdict.about, "Checked"),
+        heading(name, verdict.about, "Checked"),
         line,
         sentence,
         call,
@@ -99,7 +101,7 @@ def _group(report: Report, severity: Severity, name: str, sign: str) -> str:
 
 def _row(finding: Finding, sign: str, *, opened: bool) -> str:
     place = escape(f"{finding.path}:{finding.line}:{finding.column}")
-    code = escape(f"{finding.text.replace(chr(9), ' ')}\n{' ' * (finding.column - 1)}^")
+    code = escape(dedent(f"{finding.text.replace(chr(9), ' ')}\n{' ' * (finding.column - 1)}^"))
     return (
         f'<details{" open" if opened else ""}><summary><i aria-hidden="true">{sign}</i> {escape(finding.message)} '
         f'<small>line {finding.line}, {finding.id}</small></summary><pre tabindex="0">{code}</pre>'
