@@ -301,7 +301,7 @@ def _cells(entry: Data, texts: dict[str, int]) -> list[Any]:
 
 
 def _packed(own: list[Any], change: Settings, entry: Data | str, texts: dict[str, int]) -> list[Any]:
-    """What follows, if anything, after the bits of the cells that differ from `own` and these cells, or a reason."""
+    """Bits of the cells that differ from `own` and these cells, or a reason, then the settings that follow, if any."""
     if isinstance(entry, str):
         return [-1, texts.setdefault(entry, len(texts)), *([change] if change else [])]
     cells = _cells(entry, texts)
