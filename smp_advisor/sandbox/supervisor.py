@@ -76,7 +76,7 @@ def run_monitored(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_SIGNALS)
     try:
         supervisor = _fork()
-    except OSError:
+    except BaseException:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         raise
     if supervisor == 0:

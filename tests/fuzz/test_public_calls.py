@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
@@ -175,6 +176,7 @@ def test_a_sample_of_wrong_arguments(sweep, monkeypatch, request):
     monkeypatch.setattr(subprocess, "Popen", _no_child)
     for row in Random(request.config.getoption("fuzz_seed")).sample(sweep, 400):
         _accepts(*row)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def _no_child(*arguments: object, **options: object) -> None:
