@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,13 +15,6 @@ import pytest
 from smp_advisor.core.uninterrupted import uninterrupted
 
 PACKAGE = Path(__file__).parents[1] / "smp_advisor"
-FRAGILE = {"numpy", "pandas", "torch"}
-LOCAL_IMPORT = re.compile(rf"^\s+(import|from) ({'|'.join(FRAGILE)})\b", re.MULTILINE)
-OWN_PROCESS = {
-    *("rehearsal", "scaled"),
-    *("profiled_model.py", "step.py", "fake.py", "division.py", "divided_batches.py", "loss_lines.py"),
-}
-"""Code that runs in child processes, which end with the interrupt."""
 
 FIRST_CALL = """
 import os, signal, sys
@@ -92,30 +83,3 @@ def test_interrupts_wait_for_the_block_in_the_main_thread_alone():
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, handler)
-
-
-def unguarded(node: ast.AST, *, inside: bool = False) -> list[int]:
-    """Lines of functions that import a fragile package in the kernel without protection."""
-    lines = []
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-            continue
-        if isinstance(child, ast.With) and "uninterrupted" in ast.dump(child.items[0]):
-            continue
-        names = [alias.name for alias in child.names] if isinstance(child, ast.Import) else []
-        names += [child.module or ""] if isinstance(child, ast.ImportFrom) else []
-        if inside and FRAGILE & {name.partition(".")[0] for name in names}:
-            lines.append(child.lineno)
-        lines += unguarded(child, inside=inside or isinstance(child, ast.FunctionDef))
-    return lines
-
-
-def test_functions_import_fragile_packages_without_interrupts():
-    texts = {path: path.read_text("utf-8") for path in PACKAGE.rglob("*.py") if not OWN_PROCESS & set(path.parts)}
-    places = [
-        f"{path.relative_to(PACKAGE)}:{line}"
-        for path, text in texts.items()
-        if "templates" not in path.parts and LOCAL_IMPORT.search(text)
-        for line in unguarded(ast.parse(text))
-    ]
-    assert not places

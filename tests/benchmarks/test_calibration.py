@@ -50,16 +50,6 @@ def test_a_fit_moves_towards_what_the_rows_of_many_sources_show():
     assert np.abs(found.errors).max() < 0.3 * np.abs(before.errors).max()
 
 
-def test_rows_of_a_source_count_less_than_rows_of_other_sources():
-    alone = Linear(timed(rows_of("slow", 0.8, 2), rows_of("fast", 1.25, 2)), START)
-    many = Linear(timed(rows_of("slow", 0.8, 12), rows_of("fast", 1.25, 2)), START)
-    moved = [point.solve(point.fitted).moves[0] for point in (alone, many)]
-    # With six times the rows of the slow source, the fast one still holds the pace back.
-    assert moved[0] < 0.02
-    by_rows = (12 * np.log(0.8) + 2 * np.log(1.25)) / 14
-    assert by_rows < moved[1] < moved[0]
-
-
 def test_a_source_s_rows_do_not_judge_themselves(two_sources):
     point = Linear(two_sources, START)
     within = point.errors + point.jacobian @ point.solve(point.fitted).moves
@@ -69,21 +59,6 @@ def test_a_source_s_rows_do_not_judge_themselves(two_sources):
     slow = two_sources.publications == "slow"
     assert (left[slow] < 0).all()
     assert (left[~slow] > 0).all()
-
-
-@pytest.mark.parametrize("shared", [{"stack": "smp-v2"}, {"saves_frozen": True}])
-def test_one_job_on_one_cluster_under_two_libraries_is_in_one_table(shared):
-    (one,) = judge([Table(None, "throughput", (row(TIMED, source="one"),))]).scored["step_time_a100_h100"]
-    other = replace(one, run=replace(one.run, layout=replace(one.run.layout, **shared)))
-    assert timed([one], [other]).errors(START) == pytest.approx(
-        [timed([each]).errors(START)[0] for each in (one, other)]
-    )
-
-
-def test_runs_of_users_code_do_not_move_the_constants():
-    rows = Timed(rows_of("tuned", 1.0, 4), rows_of("users", 0.5, 4))
-    point = Linear(rows, START)
-    assert abs(point.solve(point.fitted).moves[0]) < 0.02
 
 
 def runs_of(errors, kinds, sources):
