@@ -101,7 +101,7 @@ class Case:
 def cases() -> Iterator[Case]:
     """The jobs of all families."""
     content = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-    for name, family in content["family"].items():
+    for name, family in (content["family"] | content["further"]).items():
         settings = content["sizes"] | family.get("settings", {})
         settings = {key: value for key, value in settings.items() if key not in family.get("without", ())}
         for kind, library in product(family.get("kinds", _KINDS), ("ddp", "fsdp")):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from smp_advisor.core.files import data_file
 from smp_advisor.costs.wording import plural
 from smp_advisor.errors import ExportError
 from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of, rows_file
@@ -94,29 +95,28 @@ def _shards_quantized(training: Training) -> bool:
 
 def _objection(training: Training) -> str:
     """Why TRL's trainers cannot train exactly the plan, as a clause; empty if they can."""
-    job, plan = training.job, training.plan
-    setting = training.unimplemented(_IMPLEMENTED)
-    if training.library.script != "torch" or training.library.smdistributed:
-        return f"it uses FSDP or DDP, not {training.library.title}"
-    if training.architecture.task != "causal":
-        return f"it trains language models, not {training.architecture.title}"
-    if not packages_of("trl", training.container.framework_version):
-        return f"its transformers require PyTorch 2.11 or later, not {training.container.framework_version}"
-    if job.stack == COMPILED:
-        return "it compiles no single blocks"
-    if job.optimizer != "adam" or setting:
-        return f"it trains with Adam, without {setting or job.optimizer}"
-    # accelerate 1.15 resumes no scaled gradients of FSDP 2. TRL 1.16 trains adapters of a quantized base in bf16.
+    job, plan, family = training.job, training.plan, training.model.family
+    setting, pytorch = training.unimplemented(_IMPLEMENTED), training.container.framework_version
     quantized = job.adapter is not None and job.adapter.quantized
-    if plan.precision == "fp16" and (plan.shards_parameters or quantized or job.state_precision != "mixed"):
-        return "it trains in fp16 with DDP only, with 32-bit states and no quantized base"
-    if job.adapter is not None and job.state_precision != "mixed":
-        return "it trains adapters with 32-bit states"
-    if plan.activation_checkpointing not in (False, "each"):
-        return f"it checkpoints all layers or none, not {plan.activation_checkpointing!r}"
-    if not training.copies_fit(_loaded_bytes(training)):
-        return "the host memory is too small to load the model"
-    return ""
+    no_parts = data_file("workload", "adapters")["without_loss_in_parts"]
+    # accelerate 1.15 resumes no scaled gradients of FSDP 2. TRL 1.16 trains adapters of a quantized base in bf16.
+    in_fp16 = plan.shards_parameters or quantized or job.state_precision != "mixed"
+    reasons = {
+        f"it uses FSDP or DDP, not {training.library.title}": training.library.script != "torch"
+        or training.library.smdistributed,
+        f"it trains language models, not {training.architecture.title}": training.architecture.task != "causal",
+        f"its loss in parts does not find the base model of {family!r}": family in no_parts,
+        f"its transformers require PyTorch 2.11 or later, not {pytorch}": not packages_of("trl", pytorch),
+        "it compiles no single blocks": job.stack == COMPILED,
+        f"it trains with Adam, without {setting or job.optimizer}": job.optimizer != "adam" or setting,
+        "it trains in fp16 with DDP only, with 32-bit states and no quantized base": plan.precision == "fp16"
+        and in_fp16,
+        "it trains adapters with 32-bit states": job.adapter is not None and job.state_precision != "mixed",
+        f"it checkpoints all layers or none, not {plan.activation_checkpointing!r}": plan.activation_checkpointing
+        not in (False, "each"),
+        "the host memory is too small to load the model": not training.copies_fit(_loaded_bytes(training)),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _base_bytes(training: Training) -> int:

@@ -329,8 +329,8 @@ def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance,
     precise = instance.bf16 or not (own.divides_model or adapter.quantized)
     if own.adapter_bases and not (precise and _has_trl(library, instance)):
         return sentence("libraries", "adapters_by_trl")
-    if own.adapter_bases and adapter.is_refused(model):
-        return sentence("libraries", "unadapted_family", model=model)
+    if own.adapter_bases and (remedy := adapter.instead(model)):
+        return sentence("libraries", "unadapted_family", model=model, remedy=remedy)
     if adapter.base_bits in own.adapter_bases:
         return loaded_entirely(library, job, model, instance)
     able = [] if only else [record for record in libraries() if adapter.base_bits in record.adapter_bases]

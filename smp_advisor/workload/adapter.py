@@ -112,9 +112,13 @@ class Adapter:
         """Whether the stacked experts of a mixture carry adapters. PEFT has no dropout there."""
         return self.targets == "all-linear" and model.family in _rules()["adapted_experts"]
 
-    def is_refused(self, model: Model) -> bool:
-        """Whether PEFT refuses the adapted modules of the family."""
-        return self.targets == "all-linear" and model.family in _rules()["refused"]
+    def instead(self, model: Model) -> str:
+        """The remedy where TRL and PEFT do not train the adapted modules of a family; empty where they do."""
+        rules, everything = _rules(), self.targets == "all-linear"
+        if everything and model.family in rules["attention_only"]:
+            return "set targets='attention' in the adapter"
+        names = rules["without_loss_in_parts"] + rules["refused"] * everything
+        return "train all weights" if model.family in names else ""
 
     def base_bytes(self, model: Model) -> float:
         """Bytes of the frozen parameters as they are loaded: what is not quantized has 16 bits."""
@@ -167,7 +171,7 @@ def _pairs(adapter: Adapter, block: Block, family: str) -> tuple[_Pair, ...]:
             joint = not any(pair.experts > 1 for pair in pairs)
             pairs.append(_Pair(product.inputs, product.outputs, product.name, product.experts, 1 + joint))
         elif product.name in routers and adapter.targets == "all-linear":
-            if experts or family in rules["linear_router"]:
+            if experts:
                 pairs.append(_Pair(product.inputs, product.outputs, product.name, int(experts)))
             if family in rules["shared_gate"]:
                 pairs.append(_Pair(product.inputs, 1, "mlp norm"))
@@ -247,9 +251,8 @@ def _unpacked_parameters(adapter: Adapter, block: Block, family: str) -> int:
     stacked = adapter.quantized and not adapter.before_transformers_5
     products = [m for m in block.matmuls if m.name not in left_out and not (stacked and m.experts > 1)]
     linear = sum(m.inputs * m.outputs * m.experts for m in products)
-    routers = sum(m.inputs * m.outputs for m in block.matmuls if m.name in _routers(block))
-    gates = block.hidden * bool(routers and family in rules["shared_gate"])
-    return max(0, block.parameters - linear - gates - routers * (family in rules["linear_router"]))
+    gates = block.hidden * bool(_routers(block) and family in rules["shared_gate"])
+    return max(0, block.parameters - linear - gates)
 
 
 def fp32_parameters(block: Block, family: str) -> int:

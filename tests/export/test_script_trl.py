@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,10 @@ TrainerState.save_to_json = killed
 def parts_of(job, model=TASKS["llama"], **fields):
     plan = Plan(**{"library": "ddp", "batch_size": BATCH, "precision": "fp32"} | fields)
     return model, TWO_NODES, Job(sequence_length=LENGTH, precision=plan.precision, **job), plan
+
+
+def of_family(family):
+    return replace(TASKS["llama"], family=family)
 
 
 def script_of(job, model=TASKS["llama"], objective=None, trainer=None, **fields):
@@ -386,6 +391,14 @@ def test_the_plain_script_trains_what_trl_does_not(job, plan, options):
         (LORA | {"state_precision": "16-bit"}, {}, {}, "trains adapters with 32-bit states"),
         (QLORA, {"library": "fsdp", "version": "2.8.0"}, {}, "require PyTorch 2.11 or later"),
         (FULL, {"library": "smp-v2", "hybrid_shard_degree": 8}, {"trainer": "trl"}, "it uses FSDP or DDP, not SMP v2"),
+        (LORA, {"model": of_family("phimoe")}, {}, "set targets='attention' in the adapter, or pass script="),
+        (LORA, {"model": of_family("llama4_text")}, {}, "of the family 'llama4_text': train all weights"),
+        (
+            FULL,
+            {"model": of_family("llama4_text")},
+            {"trainer": "trl"},
+            "does not find the base model of 'llama4_text'",
+        ),
     ],
 )
 def test_what_no_script_trains_is_refused(job, plan, options, sentence):
