@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.arguments import LIMITS, SMALLEST, amount_of, options
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, completed_instance
+from smp_advisor.core import GIB
 from smp_advisor.core.files import sentence
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.uncertainty import plan_kinds
@@ -247,6 +249,19 @@ class Question:
 
     def training(self, **changes: Any) -> Question:
         return self.having(job=replace(self.request.job, **changes))
+
+
+def hourly(cluster: Cluster) -> float:
+    """USD per hour of a cluster; infinite without a price."""
+    return math.inf if cluster.usd_per_hour is None else cluster.usd_per_hour
+
+
+def holds_parameters(question: Question, cluster: Cluster) -> bool:
+    """Whether all memory of a cluster together can hold the parameters, so that it is worth a search."""
+    adapter = question.request.job.adapter
+    bits = 16 if adapter is None else adapter.base_bits
+    memory = cluster.gpus * cluster.instance.usable_gpu_memory_gib
+    return question.request.model.parameter_count * bits / 8 <= memory * GIB
 
 
 def best_on(question: Question, cluster: Cluster) -> ClusterSize:

@@ -20,7 +20,7 @@ from smp_advisor.costs.wording import (
     run_cost,
     run_time,
 )
-from smp_advisor.search.clusters import ClusterSize, Goal, Limits, best_on
+from smp_advisor.search.clusters import ClusterSize, Goal, Limits, best_on, holds_parameters, hourly
 from smp_advisor.search.rank import NEAR_BEST
 
 if TYPE_CHECKING:
@@ -88,11 +88,6 @@ def choose(
     Clusters whose entire interval is within the limits come first. Values within 3 % are equal: then the lower price
     per hour wins. The requested cluster stays unless the 95 % interval of the saving is above zero.
     """
-
-    def per_hour(size: ClusterSize) -> float:
-        price = size.cluster.usd_per_hour
-        return math.inf if price is None else price
-
     fitting = [size for size in sizes if size.fits and within(size, limits)]
     candidates = [size for size in fitting if within(size, limits, surely=True)] or fitting
     if goal == "cheapest":
@@ -100,12 +95,14 @@ def choose(
     if not candidates:
         return None
     if goal == "smallest":
-        return min(candidates, key=lambda size: (per_hour(size), -size.tokens_per_second))
+        return min(candidates, key=lambda size: (hourly(size.cluster), -size.tokens_per_second))
     if goal == "fastest":
         top = max(size.tokens_per_second for size in candidates)
-        return min((size for size in candidates if size.tokens_per_second >= top * (1 - NEAR_BEST)), key=per_hour)
+        equal = [size for size in candidates if size.tokens_per_second >= top * (1 - NEAR_BEST)]
+        return min(equal, key=lambda size: hourly(size.cluster))
     least = min(size.usd or 0.0 for size in candidates)
-    cheapest = min((size for size in candidates if (size.usd or 0.0) <= least * (1 + NEAR_BEST)), key=per_hour)
+    equal = [size for size in candidates if (size.usd or 0.0) <= least * (1 + NEAR_BEST)]
+    cheapest = min(equal, key=lambda size: hourly(size.cluster))
     own = next((size for size in candidates if size.cluster == requested), None)
     return own if own is not None and not saves(cheapest, own) else cheapest
 
@@ -384,29 +381,61 @@ def fewer_nodes(question: Question, chosen: ClusterSize) -> str:
     return ""
 
 
-def _between(question: Question, goal: Goal, limits: Limits, sizes: list[ClusterSize]) -> None:
-    """Add the numbers of nodes between those that were searched, until the answer is that of every number.
+_ALL = 8
+"""Numbers of nodes between two that were searched, up to which all of them are searched next."""
 
-    The smallest number is searched upwards from the last one that does not fit, because whether a number fits depends
-    on its divisors, too. Days and costs are halved toward the answer.
+
+def _between(question: Question, goal: Goal, limits: Limits, sizes: list[ClusterSize]) -> None:
+    """Add numbers of nodes between those that were searched, until the answer is that of every number.
+
+    Whether a number fits depends on its divisors, too: every smaller number that costs less per hour is searched for
+    the smallest. Days and costs are halved toward the answer, and toward the best cluster before values within 3 % of
+    it count as equal.
     """
-    while (chosen := choose(sizes, goal, limits)) is not None:
-        machine, nodes = chosen.cluster.instance, chosen.cluster.nodes
-        searched = sorted(size.cluster.nodes for size in sizes if size.cluster.instance == machine)
-        below = max((number for number in searched if number < nodes), default=0)
-        above = min((number for number in searched if number > nodes), default=nodes)
-        if goal == "smallest" and not limits:
-            trials = list(range(below + 1, nodes))
-        else:
-            trials = [middle for middle in ((below + nodes) // 2, (nodes + above) // 2) if middle not in (below, nodes)]
-        for number in trials:
-            sizes.append(best_on(question, Cluster(machine, number)))
-            if goal == "smallest" and not limits and sizes[-1].fits:
+    is_first = goal == "smallest" and not limits
+    while trials := _smaller(question, goal, limits, sizes) if is_first else _near(goal, limits, sizes):
+        for cluster in trials:
+            sizes.append(best_on(question, cluster))
+            if is_first and sizes[-1].fits:
                 break
-        if not trials or (goal == "smallest" and not limits and not sizes[-1].fits):
-            break
     types = list(dict.fromkeys(size.cluster.instance.name for size in sizes))
     sizes.sort(key=lambda size: (types.index(size.cluster.instance.name), size.cluster.nodes))
+
+
+def _smaller(question: Question, goal: Goal, limits: Limits, sizes: Sequence[ClusterSize]) -> list[Cluster]:
+    """Clusters that cost less per hour than the chosen one and were not searched, the cheapest first."""
+    chosen, searched = choose(sizes, goal, limits), {size.cluster for size in sizes}
+    if chosen is None:
+        return []
+    clusters = []
+    for machine in dict.fromkeys(size.cluster.instance for size in sizes):
+        fitting = (size.cluster.nodes for size in sizes if size.fits and size.cluster.instance == machine)
+        smaller = (Cluster(machine, nodes) for nodes in range(1, min(fitting, default=1)))
+        is_chosen = machine == chosen.cluster.instance  # also without a price
+        clusters += [of for of in smaller if is_chosen or hourly(of) < hourly(chosen.cluster)]
+    clusters = [cluster for cluster in clusters if cluster not in searched and holds_parameters(question, cluster)]
+    return sorted(clusters, key=lambda cluster: (hourly(cluster), cluster.nodes))
+
+
+def _near(goal: Goal, limits: Limits, sizes: Sequence[ClusterSize]) -> list[Cluster]:
+    """Clusters next to the chosen one, and next to the best one by the goal alone, that were not searched."""
+    able = [size for size in sizes if size.fits and within(size, limits)]
+    able = [size for size in able if within(size, limits, surely=True)] or able
+    best = [
+        *filter(None, [choose(sizes, goal, limits)]),
+        max(able, key=lambda size: size.tokens_per_second, default=None),
+        min(able, key=lambda size: size.usd or math.inf, default=None),
+    ]
+    numbers: dict[Cluster, None] = {}
+    for size in filter(None, best):
+        machine, nodes = size.cluster.instance, size.cluster.nodes
+        searched = {of.cluster.nodes for of in sizes if of.cluster.instance == machine}
+        below = max((number for number in searched if number < nodes), default=0)
+        above = min((number for number in searched if number > nodes), default=nodes)
+        for low, high in ((below, nodes), (nodes, above)):
+            between = range(low + 1, high) if high - low <= _ALL else [(low + high) // 2]
+            numbers |= {Cluster(machine, number): None for number in between if number not in searched}
+    return list(numbers)
 
 
 def compare(question: Question, places: Places, limits: Limits, progress: Progress | None = None) -> ClusterSizes:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.core import GIB
 from smp_advisor.core.files import sentence
 from smp_advisor.core.tables import Table
 from smp_advisor.costs.evaluate import fit_probability
@@ -21,7 +20,7 @@ from smp_advisor.costs.wording import (
 )
 from smp_advisor.errors import NoPlanFitsError
 from smp_advisor.libraries.library import get_library, libraries
-from smp_advisor.search.clusters import AUTO, COUNTS, ClusterSize, Places, best_on, suitable
+from smp_advisor.search.clusters import AUTO, COUNTS, ClusterSize, Places, best_on, holds_parameters, hourly, suitable
 from smp_advisor.search.sizes import compare, time_and_cost
 from smp_advisor.workload.adapter import Adapter
 
@@ -113,12 +112,9 @@ def ways_out(question: Question, nearest_gib: float | None) -> WaysOut:
 
 
 def _best_on(question: Question, cluster: Cluster) -> ClusterSize:
-    """The best plan on a cluster, which is not searched if all its memory together cannot hold the parameters."""
-    job = question.request.job
-    bits = 16 if job.adapter is None else job.adapter.base_bits
-    memory = cluster.gpus * cluster.instance.usable_gpu_memory_gib
-    if question.request.model.parameter_count * bits / 8 > memory * GIB:
-        return ClusterSize(cluster=cluster, library=question.library, job=job, estimate=None)
+    """The best plan on a cluster, which is not searched if it cannot hold the parameters."""
+    if not holds_parameters(question, cluster):
+        return ClusterSize(cluster=cluster, library=question.library, job=question.request.job, estimate=None)
     return best_on(question, cluster)
 
 
@@ -154,17 +150,12 @@ def _ways(question: Question) -> Iterator[WayOut]:
 
 def _offers(sizes: list[ClusterSize]) -> list[ClusterSize]:
     """The cluster with the lowest price per hour, those with a lower cost of the run, and the fastest of them."""
-    offers = [min(sizes, key=_usd_per_hour)] if sizes else []
+    offers = [min(sizes, key=lambda size: hourly(size.cluster))] if sizes else []
     for measure in (lambda size: size.usd or math.inf, lambda size: -size.tokens_per_second):
         best = min(sizes, key=measure, default=None)
         if best is not None and best not in offers and (best.usd or math.inf) < (offers[0].usd or math.inf):
             offers.append(best)
     return offers
-
-
-def _usd_per_hour(size: ClusterSize) -> float:
-    price = size.cluster.usd_per_hour
-    return math.inf if price is None else price
 
 
 def _priced(size: ClusterSize) -> str:

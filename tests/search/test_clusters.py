@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 import smp_advisor as smpa
 from smp_advisor import Cluster, Job, Plan, estimate
+from smp_advisor.advice.request import Request, question_of
 from smp_advisor.arguments import LIMITS
 from smp_advisor.errors import AdvisorError, JobError, NoPlanFitsError
-from smp_advisor.search.clusters import COUNTS, ClusterSize, Limits, places_of
-from smp_advisor.search.sizes import ClusterSizes, choose, knees, saves, saving, within
+from smp_advisor.search.clusters import COUNTS, ClusterSize, Limits, best_on, places_of
+from smp_advisor.search.sizes import ClusterSizes, choose, compare, knees, saves, saving, within
 from smp_advisor.workload import Model
 
 P4D, P5 = "ml.p4d.24xlarge", "ml.p5.48xlarge"
@@ -305,13 +306,20 @@ def test_far_from_fitting():
         smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", min_fit_probability=0.99, loss="plain", **pins)
 
 
-@pytest.mark.slow
-def test_the_smallest_cluster_is_that_of_every_number():
-    for model, instance in (("30B", "ml.g5.48xlarge"), ("llama-3-70b", P4D)):
-        smallest = smpa.advise(model, instance, instance_count="smallest", sequence_length=2048).cluster.nodes
-        for fewer in range(max(1, smallest - 3), smallest):
-            with pytest.raises(NoPlanFitsError):
-                smpa.advise(model, instance, instance_count=fewer, sequence_length=2048)
+def test_the_answer_is_that_of_every_number():
+    for model, machine, library, limits in (
+        ("llama-3.1-8b", "ml.g5.12xlarge", "fsdp", {"max_days": 12}),
+        ("7B", P4D, "fsdp", {"max_usd": 6_000}),
+        ("1.3B", P4D, "smp-v2", {"max_days": 0.4, "max_gpu_hours": 700}),
+        ("30B", "ml.g5.48xlarge", "auto", {}),
+    ):
+        limits, count = Limits(**limits), None if limits else "smallest"
+        request = Request.of(model, machine, library=library, sequence_length=2048, tokens="20B")
+        question = question_of(request, Cluster(machine, 1))
+        open_places = places(machine, count, limits=limits, library=library)
+        found = compare(question, open_places, limits).chosen
+        every = [best_on(question, Cluster(machine, nodes)) for nodes in range(1, found.cluster.nodes * 5 // 4 + 8)]
+        assert choose(every, open_places.goal, limits).cluster == found.cluster, model
 
 
 def test_fewer_nodes_neighbors_and_prices_are_named():

@@ -5,6 +5,8 @@ Measured with transformers 5.24 by the influence of one token in each layer, in 
 
 from __future__ import annotations
 
+import pytest
+
 from smp_advisor.workload.families.decoders import windowed_layers
 from smp_advisor.workload.settings import Settings, family
 
@@ -46,3 +48,27 @@ def test_windows_are_those_of_the_built_model():
     for model_type, keys, layers in TABLE:
         settings = Settings({"model_type": model_type, **_SHAPE, **keys}, family(model_type), "a test")
         assert windowed_layers(settings) == layers, (model_type, keys)
+
+
+@pytest.mark.torch
+def test_the_table_is_that_of_the_models_that_transformers_builds():
+    import torch
+    import transformers
+
+    sizes = {"intermediate_size": 64, "head_dim": 8, "num_experts": 2, "num_local_experts": 2, "num_experts_per_tok": 1}
+    sizes |= {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "intermediate_size_mlp": 64}
+    for model_type, keys, layers in TABLE:
+        config = transformers.AutoConfig.for_model(model_type, **_SHAPE, **sizes, **keys, pad_token_id=0)
+        config._attn_implementation = "eager"
+        model, windowed = transformers.AutoModelForCausalLM.from_config(config).train(), []
+
+        def look(module, _, keywords, windowed=windowed):
+            mask = keywords["attention_mask"]
+            if bool(mask[0, 0, -1, 0] < 0 if mask.is_floating_point() else ~mask[0, 0, -1, 0]):
+                windowed.append(module.layer_idx)
+
+        for name, module in model.named_modules():
+            if name.endswith("self_attn"):
+                module.register_forward_pre_hook(look, with_kwargs=True)
+        model(torch.ones(1, 160, dtype=torch.long), use_cache=False)
+        assert windowed == layers, (model_type, keys)
