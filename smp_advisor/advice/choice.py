@@ -12,6 +12,7 @@ from smp_advisor.costs.wording import (
     adapter_text,
     batch_limit,
     gib,
+    global_batch,
     listed,
     percent,
     plural,
@@ -288,7 +289,7 @@ def _limit_of(model: Model, batch: BatchChoice) -> str:
 
 def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
     """Return the batch, and a published one for this size: ``4,096 samples (2.1 M tokens). GPT-3 13B used 2 M``."""
-    samples = f"{estimate.global_batch_size:,} {sample_unit(model)}"
+    samples = global_batch(model, estimate).partition(" (")[0]
     if model.reads_tokens:
         samples += f" ({format_count(estimate.tokens_per_step)} tokens)"
     if batch.policy is None:

@@ -184,6 +184,7 @@ def free_search(
 ) -> tuple[Job, SearchResult]:
     """The search of a cluster, with those free settings of the job that make a model fit or train faster."""
     result, library = search(model, cluster, job, objective=objective, **terms), terms["library"]
+    used = list[tuple[str, Any]]()
     for name, value in _levers(model, cluster, job, library, user_settings).items():
         if name == "optimizer_step" and len(result.ranked):
             continue  # it saves no speed that the cost model resolves
@@ -196,8 +197,14 @@ def free_search(
             with suppress(AdvisorError):
                 candidate = search(model, cluster, changed, objective=objective, **{**terms, "pins": narrowed})
                 if _gains(candidate, result, worth):
+                    used.append((name, getattr(job, name)))
                     job, result = changed, candidate
                     break
+    for name, before in used[:-1]:  # those after it may bring the same
+        plain = replace(job, **{name: before})
+        without = search(model, cluster, plain, objective=objective, **terms)
+        if len(without.ranked) and not _gains(result, without, _WORTH):
+            job, result = plain, without
     return job, result
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.core.files import sentence
 from smp_advisor.core.tables import number
-from smp_advisor.costs.wording import listed, percent, sample_unit
+from smp_advisor.costs.wording import SAME, listed, percent, sample_unit
 from smp_advisor.errors import AdvisorError, InstanceError, PlanError
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.training_compiler import nearest_tested
@@ -132,14 +132,11 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
         fastest = max(rivals, key=lambda entry: entry.tokens_per_second, default=chosen)
         patched = chosen if chosen in rivals else fastest
         reason = _reason(patched, usual, request)
-        if patched is not chosen:
-            title = get_library(chosen.library).title
-            version = _patched_versions(patched.library, request)[-1]
-            own, gain = (
-                get_library(patched.library).title,
-                percent(chosen.tokens_per_second / patched.tokens_per_second - 1),
-            )
-            reason = f"{reason} {sentence('search', 'patched', title=title, own=own, version=version, gain=gain)}"
+        gain = chosen.tokens_per_second / patched.tokens_per_second - 1
+        if patched is not chosen and gain >= SAME:
+            title, own = (get_library(entry.library).title for entry in (chosen, patched))
+            values = {"own": own, "version": _patched_versions(patched.library, request)[-1], "gain": percent(gain)}
+            reason = f"{reason} {sentence('search', 'patched', title=title, **values)}"
         return patched, reason
     archived = candidate(policy.archived, request)
     # Without any plan that fits, the search of the first library that could divide the model reports by how much.

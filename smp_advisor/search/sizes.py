@@ -422,9 +422,8 @@ def _near(goal: Goal, limits: Limits, sizes: Sequence[ClusterSize]) -> list[Clus
     able = [size for size in sizes if size.fits and within(size, limits)]
     able = [size for size in able if within(size, limits, surely=True)] or able
     best = [
-        *filter(None, [choose(sizes, goal, limits)]),
-        max(able, key=lambda size: size.tokens_per_second, default=None),
-        min(able, key=lambda size: size.usd or math.inf, default=None),
+        choose(sizes, goal, limits),
+        max(able, key=lambda of: of.tokens_per_second if goal == "fastest" else -(of.usd or math.inf), default=None),
     ]
     numbers: dict[Cluster, None] = {}
     for size in filter(None, best):

@@ -27,6 +27,7 @@ from smp_advisor.workload.adapter import Adapter
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from smp_advisor.cluster.table import Instance
     from smp_advisor.search.candidates import Request
     from smp_advisor.search.clusters import Limits, Question
     from smp_advisor.search.search import SearchResult
@@ -236,10 +237,19 @@ def decided(question: Question, places: Places, limits: Limits, progress: Progre
     machine, most = places.clusters[-1].instance, max(cluster.nodes for cluster in places.clusters)
     if any(cluster.instance != machine for cluster in places.clusters):
         raise NoPlanFitsError(f"{sizes.refusal()}.")
-    larger = Places(
-        clusters=tuple(Cluster(machine, nodes) for nodes in COUNTS if nodes > most), goal="smallest", any_number=True
+    more = tuple(Cluster(machine, nodes) for nodes in COUNTS if nodes > most)
+    stronger = (other for other in suitable(question.library) if _node_tflops(other) > _node_tflops(machine))
+    others = tuple(Cluster(other, nodes) for other in stronger for nodes in COUNTS if nodes <= most)
+    larger = (
+        Places(clusters=more, goal="smallest", any_number=True),
+        Places(clusters=others, goal=places.goal),
     )
-    raise NoPlanFitsError(f"{sizes.refusal(compare(question, larger, limits).chosen)}.")
+    enough = filter(None, (compare(question, of, limits).chosen for of in larger))
+    raise NoPlanFitsError(f"{sizes.refusal(next(enough, None))}.")
+
+
+def _node_tflops(machine: Instance) -> float:
+    return machine.peak_tflops * machine.gpus
 
 
 def nothing_fits(question: Question, results: Sequence[SearchResult]) -> NoPlanFitsError:

@@ -307,13 +307,13 @@ def test_far_from_fitting():
 
 
 def test_the_answer_is_that_of_every_number():
-    for model, machine, library, limits in (
+    for model, machine, library, of_run in (
         ("llama-3.1-8b", "ml.g5.12xlarge", "fsdp", {"max_days": 12}),
         ("7B", P4D, "fsdp", {"max_usd": 6_000}),
         ("1.3B", P4D, "smp-v2", {"max_days": 0.4, "max_gpu_hours": 700}),
         ("30B", "ml.g5.48xlarge", "auto", {}),
     ):
-        limits, count = Limits(**limits), None if limits else "smallest"
+        limits, count = Limits(**of_run), None if of_run else "smallest"
         request = Request.of(model, machine, library=library, sequence_length=2048, tokens="20B")
         question = question_of(request, Cluster(machine, 1))
         open_places = places(machine, count, limits=limits, library=library)
