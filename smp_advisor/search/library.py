@@ -132,11 +132,12 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
         fastest = max(rivals, key=lambda entry: entry.tokens_per_second, default=chosen)
         patched = chosen if chosen in rivals else fastest
         reason = _reason(patched, usual, request)
-        gain = chosen.tokens_per_second / patched.tokens_per_second - 1
-        if patched is not chosen and gain >= SAME:
+        if patched is not chosen:
+            gain = chosen.tokens_per_second / patched.tokens_per_second - 1
+            faster = f", whose plan is estimated {percent(gain)} faster: name the library to take it"
             title, own = (get_library(entry.library).title for entry in (chosen, patched))
-            values = {"own": own, "version": _patched_versions(patched.library, request)[-1], "gain": percent(gain)}
-            reason = f"{reason} {sentence('search', 'patched', title=title, **values)}"
+            values = {"own": own, "version": _patched_versions(patched.library, request)[-1], "title": title}
+            reason = f"{reason} {sentence('search', 'patched', faster=faster if gain >= SAME else '', **values)}"
         return patched, reason
     archived = candidate(policy.archived, request)
     # Without any plan that fits, the search of the first library that could divide the model reports by how much.
