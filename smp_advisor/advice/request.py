@@ -202,6 +202,8 @@ def sort_settings(
             raise AdvisorError(f"advise takes no setting {name!r}; {meaning}")
     texts = {name: value for name, value in settings.items() if isinstance(value, str)}
     settings = {**settings, **check(texts)}
+    if settings.get("activation_checkpointing") is True:
+        settings["activation_checkpointing"] = "each"
     return (
         {k: v for k, v in settings.items() if k in JOB_FIELDS},
         {k: v for k, v in settings.items() if k in _SHAPE_FIELDS and v is not None},

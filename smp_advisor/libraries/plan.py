@@ -168,8 +168,9 @@ class Plan(_PlanFields):
             raise PlanError(f"library must be {own!r} for {type(self).__name__}, not {self.library!r}.")
         require_version(self.library, self.version)
         self._complete()
-        if getattr(self, "activation_checkpointing", False) == "none":  # its name in tables and scripts
-            object.__setattr__(self, "activation_checkpointing", False)
+        strategy = getattr(self, "activation_checkpointing", False)
+        if strategy is True or strategy == "none":  # their names in tables and scripts
+            object.__setattr__(self, "activation_checkpointing", "each" if strategy is True else False)
         settings = {name: getattr(self, name) for name in self.SCRIPT_SETTINGS}
         for violation in setting_violations(settings, library=self.library):
             raise PlanError(violation.text)

@@ -238,11 +238,11 @@ def decided(question: Question, places: Places, limits: Limits, progress: Progre
     if any(cluster.instance != machine for cluster in places.clusters):
         raise NoPlanFitsError(f"{sizes.refusal()}.")
     more = tuple(Cluster(machine, nodes) for nodes in COUNTS if nodes > most)
-    stronger = (other for other in suitable(question.library) if _node_tflops(other) > _node_tflops(machine))
-    others = tuple(Cluster(other, nodes) for other in stronger for nodes in COUNTS if nodes <= most)
+    stronger = [kind for kind in suitable(question.library) if _node_tflops(kind) > _node_tflops(machine)]
+    elsewhere = tuple(Cluster(kind, nodes) for kind in stronger for nodes in COUNTS if nodes <= most)
     larger = (
         Places(clusters=more, goal="smallest", any_number=True),
-        Places(clusters=others, goal=places.goal),
+        Places(clusters=elsewhere, goal=places.goal),
     )
     enough = filter(None, (compare(question, of, limits).chosen for of in larger))
     raise NoPlanFitsError(f"{sizes.refusal(next(enough, None))}.")

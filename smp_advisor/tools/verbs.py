@@ -204,6 +204,8 @@ def compare(options: Namespace) -> Answer:
             on_progress=getattr(options, "progress", None),
             **limits,
         )
+    if options.counts:  # none of them was there before
+        sizes = replace(sizes, requested=None)
     permitted = replace(sizes, sizes=tuple(size for size in sizes.sizes if query.project.allows(size.cluster)))
     if not permitted.sizes:
         query.project.require(advice.cluster)
