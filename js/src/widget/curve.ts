@@ -19,7 +19,8 @@ export interface Sweep {
 
 /** Every position of a control; undefined while the moves are those of another plan. */
 export function sweepOf(control: Control, session: Session, screen: Screen, shown: Recommendation): Sweep | undefined {
-  const entries = control.values.map(value => session.entries(control.name).find(each => each.settings[control.name] === value));
+  const all = session.entries(control.name);
+  const entries = control.values.map(value => all.find(each => each.settings[control.name] === value));
   if (entries.length === 0 || !entries.every(entry => entry !== undefined)) return undefined;
   const costs = entries.map(entry => (entry.problem === undefined ? entry.costs : null));
   return {
@@ -55,6 +56,7 @@ export class Curve {
   private readonly note = element('p', 'smp-note');
   private readonly largest: HTMLButtonElement;
   private readonly plot = element('div', 'smp-curve-plot');
+  private width = 0;
   private limit: [name: string, value: Control['values'][number]] | undefined;
 
   constructor(
@@ -69,6 +71,11 @@ export class Curve {
       document.querySelector<HTMLElement>(`[name="${this.limit[0]}"]`)?.focus(); // the button disappears
     });
     this.node = element('div', 'smp-curve-panel', element('div', '', this.name, this.note, this.largest), this.plot);
+  }
+
+  /** Before anything is drawn: afterwards, the browser would lay the page out for it. */
+  measure(): void {
+    this.width = this.plot.clientWidth;
   }
 
   draw(screen: Screen, inUse: string): void {
@@ -91,7 +98,7 @@ export class Curve {
       setText(this.largest, `max ${sweep.texts[limit]}`);
       this.largest.title = 'Largest batch size that fits with the required probability, while the other settings stay';
     }
-    setDrawing(this.plot, drawing(sweep, this.plot.clientWidth || 400, this.shown.usable_gib));
+    setDrawing(this.plot, drawing(sweep, this.width || this.plot.clientWidth || 400, this.shown.usable_gib));
   }
 }
 

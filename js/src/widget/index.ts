@@ -138,6 +138,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
 
   function draw(screen: Screen): void {
     if (screen.moved && screen.moved !== inUse) inUse = screen.moved;
+    for (const part of [picture, curve, plans]) part.measure();
     setText(older, model.get('_older') ?? '');
     older.hidden = !older.textContent;
     workload.draw(screen);

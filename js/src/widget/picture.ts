@@ -42,6 +42,11 @@ export class Picture {
     this.node.setAttribute('aria-label', 'Memory per GPU after each technique');
   }
 
+  /** As for the curve. */
+  measure(): void {
+    this.width = this.stairs.clientWidth;
+  }
+
   draw(screen: Screen): void {
     const { costs } = screen.snapshot;
     this.node.classList.toggle('smp-older', screen.isWaiting || screen.problem !== '');
@@ -57,7 +62,7 @@ export class Picture {
     // A technique that is off takes nothing away: its row keeps the place, so that nothing below moves.
     const rungs = slots.map(name => used.find(([title], index) => keyOf(title, index) === name) ?? [`${name}: off`, null] as const);
     this.slope.hidden = this.stairs.hidden = rungs.length < 2; // before it is measured
-    this.width = this.stairs.clientWidth;
+    this.width ||= this.stairs.clientWidth;
     const sizes: number[] = [];
     rungs.forEach(([title, size], index) => sizes.push(title.endsWith(': off') ? sizes[index - 1]! : (size ?? sizes[index - 1] ?? 0)));
     const last = rungs.map(([title]) => !title.endsWith(': off')).lastIndexOf(true);
@@ -70,6 +75,7 @@ export class Picture {
     if (!this.wall.isConnected) this.stairs.append(this.wall);
     const within = Math.min(need, usable);
     const isFlat = this.width >= 590 || this.width === 0;
+    const placed: { words: HTMLElement; start: number; isLast: boolean }[] = [];
     [...this.stairs.querySelectorAll('li')].forEach((item, index) => {
       const [title] = rungs[index]!;
       const size = sizes[index]!;
@@ -93,12 +99,16 @@ export class Picture {
       const start = (index > 0 ? Math.max(size, usable) : usable) / most;
       words.style.left = percent(start);
       words.classList.remove('smp-on-bar');
-      if (isFlat && this.width && start * this.width + words.offsetWidth > this.width) {
-        const wide = words.offsetWidth / this.width + 0.006;
-        const isCovered = 1 - wide < within / most && wide < within / most;
-        words.style.left = percent(Math.max(0, (isCovered ? within / most : 1) - wide));
-        words.classList.toggle('smp-on-bar', isCovered || (isLast && need > usable));
-      }
+      placed.push({ words, start, isLast });
+    });
+    // All widths at once: each one between two changes would be a layout of its own.
+    const widths = placed.map(({ words }) => words.offsetWidth);
+    placed.forEach(({ words, start, isLast }, index) => {
+      if (!isFlat || !this.width || start * this.width + widths[index]! <= this.width) return;
+      const wide = widths[index]! / this.width + 0.006;
+      const isCovered = 1 - wide < within / most && wide < within / most;
+      words.style.left = percent(Math.max(0, (isCovered ? within / most : 1) - wide));
+      words.classList.toggle('smp-on-bar', isCovered || (isLast && need > usable));
     });
     const [k, q] = [(size: number): number => (100 * size) / most, (size: number): number => Math.min(100, (100 * size) / (SCALE * usable))];
     const shape = (name: string, a: number, b: number, c: number, d: number): void => {

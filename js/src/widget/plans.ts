@@ -15,6 +15,7 @@ export class Plans {
   private readonly id: string;
   private points: [gib: number, rate: number][] | undefined;
   private screen: Screen | undefined;
+  private width = 0;
 
   constructor(
     private readonly shown: Recommendation,
@@ -39,6 +40,11 @@ export class Plans {
     if (this.screen) this.draw(this.screen);
   }
 
+  /** As for the curve. */
+  measure(): void {
+    this.width = this.plot.clientWidth;
+  }
+
   draw(screen: Screen): void {
     this.screen = screen;
     const { points = [] } = this;
@@ -48,7 +54,7 @@ export class Plans {
     this.node.hidden = this.points?.length === 0;
     setText(this.title, this.points ? `${points.length.toLocaleString('en-US')} ${points.length === 1 ? 'plan' : 'plans'}` : 'Plans');
     setText(this.unit, `${unit} against GiB per GPU`);
-    const wide = Math.max(this.plot.clientWidth || 400, 200);
+    const wide = Math.max(this.width || this.plot.clientWidth || 400, 200);
     const scale = this.shown.per_sample;
     const [here, best] = [scale * costs.rate, scale * recommended.costs.rate];
     const most = 1.14 * Math.max(...points.map(([, rate]) => rate), best, Math.min(here, 2 * best));
