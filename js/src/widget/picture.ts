@@ -164,9 +164,10 @@ export class Picture {
     const [size, limit, free] = [part('size'), part('limit'), part('free')];
     const isFar = need > end;
     setText(size, `${need >= 1000 ? Math.round(need).toLocaleString('en-US') : need.toFixed(1)} GiB`);
-    setText(limit, `${usable.toFixed(1)} GiB usable`);
-    setText(free, need <= usable ? `${(usable - need).toFixed(1)} GiB free` : isFar ? `${need > 3 * usable ? Math.round(need / usable) : (need / usable).toFixed(1)} × the limit` : `${(need - usable).toFixed(1)} GiB over`);
     const wide = this.tank.clientWidth;
+    const isNarrow = wide > 0 && wide < 330; // right of the wall are 110 pixels
+    setText(limit, `${usable.toFixed(1)} GiB${isNarrow ? '' : ' usable'}`);
+    setText(free, need <= usable ? `${(usable - need).toFixed(1)} GiB free` : isFar ? `${need > 3 * usable ? Math.round(need / usable) : (need / usable).toFixed(1)} ×${isNarrow ? '' : ' the limit'}` : `${(need - usable).toFixed(1)} GiB over`);
     const px = (gib: number): number => q(gib) * wide;
     const wall = px(usable);
     const isInside = px(within) > size.offsetWidth + 16;
@@ -180,8 +181,9 @@ export class Picture {
       put(limit, wall - limit.offsetWidth - 16, 'pill');
       put(free, wall + (wide < 500 ? 6 : 14), 'far');
     } else if (!isOver) {
-      put(limit, wall + 10);
-      put(free, wall - px(soft) > gap + 8 ? wall - gap : wall + 10);
+      const ground = soft > usable ? 'pill' : ''; // the soft edge is below
+      put(limit, wall + 10, ground);
+      put(free, wall - px(soft) > gap + 8 ? wall - gap : wall + 10, ground);
     } else {
       const hasRoom = wide - px(need) > Math.max(gap, limit.offsetWidth) + 30;
       put(limit, hasRoom ? px(need) + 22 : wall - limit.offsetWidth - 18, hasRoom ? '' : 'pill');
