@@ -15,7 +15,7 @@ from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.checks import checked, fixed, pasted
-from smp_advisor.notebook.display import Handshake, SavedOutputs, show, static_html
+from smp_advisor.notebook.display import VIEW_MIME, Handshake, SavedOutputs, show, static_html
 from smp_advisor.notebook.panels import PanelRequests, perform, session_steps
 from smp_advisor.notebook.view_state import Ahead, control_dicts, look_ahead, recommendation, snapshot_of
 from smp_advisor.notebook.workload_fields import Searching
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.session import Change
 
-
-VIEW_MIME = "application/vnd.smp-advisor.view+json"
-"""Marks an output of the advisor. The lab extension shows its picture if the kernel with the widget is gone."""
 
 _STATIC = Path(__file__).parents[1] / "static"
 _OF_THE_KERNEL = frozenset({"_recommendation", "_state", "_controls", "_older", "_esm", "_css"})

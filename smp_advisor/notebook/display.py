@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from smp_advisor.session import Advice
 
 
+VIEW_MIME = "application/vnd.smp-advisor.view+json"
+"""Marks an output of the advisor. The lab extension shows its picture if the kernel with the widget is gone."""
 PATIENCE_SECONDS = 15.0
 """A busy browser draws a view in less; one that comes later is put back."""
 
@@ -106,7 +108,7 @@ class SavedOutputs:
 
     def __init__(self, advisor: Advisor) -> None:
         self._advisor = advisor
-        self._handles: list[DisplayHandle] = []
+        self._handles: list[DisplayHandle | NothingFits] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_behind = False
@@ -116,7 +118,7 @@ class SavedOutputs:
         self.is_static = False
         """Whether no view loads: then the outputs follow the plan as pictures."""
 
-    def add(self, handle: DisplayHandle) -> None:
+    def add(self, handle: DisplayHandle | NothingFits) -> None:
         """Follow the plan in one more output. Without an event loop, outputs stay as they are."""
         self._handles = [*self._handles, handle][-_MOST:]
         try:
@@ -183,6 +185,7 @@ class NothingFits:
         self.offers = by_cost(ways)
         """The changes, cheapest first."""
         self._note = w.HTML('<p role="status"></p>')
+        self._handle: DisplayHandle | None = None
         usable, nearest = ways.request.cluster.instance.usable_gpu_memory_gib, ways.nearest_gib
         count = len(self.offers)
         facts = [("", str(count), f"change{'s' * (count > 1)} fit{'s' * (count == 1)}")]
@@ -233,10 +236,20 @@ class NothingFits:
     def display(self) -> None:
         """Show the page; where widgets cannot be shown, the changes as a table."""
         text = str(self if self._variable else self._ways)  # without a variable, the sentence is that of the error
-        data = {**self.widget._repr_mimebundle_(), "text/html": self._ways._repr_html_(), "text/plain": text}
-        display(data, raw=True)
+        data = {"text/html": self._ways._repr_html_(), "text/plain": text, **self._view}
+        self._handle = display(data, raw=True, display_id=True)
 
     _ipython_display_ = display
+
+    @property
+    def _view(self) -> dict[str, Any]:
+        """The view of the page; without its kernel, the lab extension shows the picture."""
+        return {**self.widget._repr_mimebundle_(), VIEW_MIME: {"model_id": self.widget.model_id}}
+
+    def update(self, data: Mapping[str, Any], **options: Any) -> None:
+        """Write a picture of the advice into the output of the page, which keeps its view."""
+        if self._handle is not None:
+            self._handle.update({**data, **self._view}, **options)
 
     def _taken(self, way: WayOut) -> None:
         self._say(f"Searching with {title_of(way)} …")
@@ -256,6 +269,8 @@ class NothingFits:
         self._say(f"With {title_of(way)}:{variable_note}")
         set_displayed_last(shell, advisor)
         self.widget.children = (self._note, advisor)
+        advisor.outputs.add(self)
+        advisor.outputs.write()
         return advisor
 
     def _say(self, text: str) -> None:

@@ -53,6 +53,26 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, applicat
     expect_the_picture(untrusted)
 
 
+REFUSED = "%load_ext smp_advisor\nbad = %smp_advise 70B --instance ml.g5.2xlarge --count 1"
+
+
+@pytest.mark.lab_only
+def test_a_saved_notebook_shows_the_advice_of_the_offer_that_was_taken(open_notebook, application):
+    notebook = open_notebook(REFUSED)
+    name = notebook.page.url.rsplit("/", 1)[1].split("?")[0]
+    notebook.run(0)
+    notebook.page.get_by_role("button", name="Use").first.click()
+    expect(notebook.advisor.locator(".smp-verdict")).to_contain_text("Fits")
+    notebook.page.wait_for_function(OUTPUT_CONTAINS, arg="Llama 3 70B on", polling=200)
+    expect(notebook.advisor.locator(".smp-verdict")).to_be_visible()
+    notebook.page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+    application.close(kernel=False)
+    with application.context.expect_console_message(lambda message: "model not found" in message.text):
+        again = application.open(name)
+    expect(again.page.locator(".smp-sheet")).to_contain_text("Llama 3 70B on")
+    expect(again.output(0)).not_to_contain_text("Error displaying")
+
+
 def expect_the_picture(notebook):
     picture = notebook.page.locator(".smp-sheet")
     expect(picture).to_be_visible()
