@@ -445,6 +445,16 @@ test('Escape takes an edit back', () => {
   expect(text('.smp-words')).toBe('Fits');
 });
 
+test('a text that means the present request becomes that of the request', () => {
+  const field = el.querySelector<HTMLInputElement>('[name=workload-model]')!;
+  field.value = '10 billion';
+  field.dispatchEvent(new Event('input'));
+  field.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter' }));
+  model.emit('msg:custom', { kind: 'searched', id: '', problem: '', ways: [] });
+  expect(field.value).toBe('10B');
+  expect(text('.smp-words')).toBe('Fits');
+});
+
 test('the button names the cells that it updates, and a plan that cannot run has no speed', async () => {
   const count = (event: Event): void => {
     if (event.type === 'smp-advisor:plan') (event as CustomEvent<{ stale: object }>).detail.stale = { job: 2 };

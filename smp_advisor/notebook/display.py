@@ -13,7 +13,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from smp_advisor.arguments import options
-from smp_advisor.core.sheet import heading, sheet, strip, tank, title, verdict_strip
+from smp_advisor.core.sheet import heading, sheet, strip, tank, title, verdict_strip, with_signs
 from smp_advisor.core.words import escape
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.figures import FITS, in_words_of_the_page
@@ -201,6 +201,7 @@ class NothingFits:
             parts += [title("Memory per GPU", "of the nearest plan"), tank(nearest, usable)]
         parts.append(title("Changes that fit", "cheapest first; Use changes this page, its cell and its variable"))
         columns = "".join(f"<span>{escape(name)}</span>" for name in ("Change", *offer_columns(ways)))
+        self._sheet = sheet("No plan fits", *parts[:-1])
         head = w.HTML(f'{sheet("No plan fits", *parts)}<div class="smp-offer smp-offer-head">{columns}</div>')
         self.widget = w.VBox([head, *map(self._offer, self.offers), self._note])
         self.widget.add_class("smp-refusal")
@@ -236,7 +237,8 @@ class NothingFits:
     def display(self) -> None:
         """Show the page; where widgets cannot be shown, the changes as a table."""
         text = str(self if self._variable else self._ways)  # without a variable, the sentence is that of the error
-        data = {"text/html": self._ways._repr_html_(), "text/plain": text, **self._view}
+        html = f"{self._sheet}{with_signs(self._ways._repr_html_())}"
+        data = {"text/html": html, "text/plain": text, **self._view}
         self._handle = display(data, raw=True, display_id=True)
 
     _ipython_display_ = display

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import LIMITS, amount_of, options
 from smp_advisor.cluster import Cluster, Instance, instances
+from smp_advisor.core.sheet import with_signs
 from smp_advisor.costs.wording import probability
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.libraries.library import Settings, get_library, libraries
@@ -141,10 +142,10 @@ def keywords_of(way: WayOut, pins: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def title_of(way: WayOut) -> str:
-    """A way out in words for a page: with the name of a library, and without the price, which has its own place."""
+    """A way out in words for a page: with the name of a library, without price and time, which have their places."""
     if way.change == "library" and way.size.library:
         return get_library(way.size.library).title
-    return re.sub(r", [\d,.]+ USD/h", "", way.words).replace(" x ", " × ")
+    return re.sub(r", [\d,.e+]+ (USD/h|days)", "", way.words).replace(" x ", " × ")
 
 
 def offer_columns(ways: WaysOut) -> tuple[str, ...]:
@@ -365,9 +366,11 @@ class Searching:
         return {name: pin["value"]}
 
     def _answer(self, identity: str, error: AdvisorError | None) -> None:
-        problem = "" if error is None else with_labels(self._advice.plan.library, str(error))
+        problem = "" if error is None else with_signs(with_labels(self._advice.plan.library, str(error)))
         ways = error.ways_out if isinstance(error, NoPlanFitsError) else None
         offers = [] if ways is None else ways_of(self._advice.recommended, ways)
+        if offers:  # each is a button
+            problem = f"{problem.partition('; changes that fit:')[0].removesuffix('.')}."
         self._ways = [offer["changes"] for offer in offers]
         shown = [{name: offer[name] for name in ("text", "note", "workload")} for offer in offers]
         self._send({"kind": "searched", "id": identity, "problem": problem, "ways": shown})

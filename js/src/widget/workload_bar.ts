@@ -132,7 +132,9 @@ export class WorkloadBar {
       this.running = message.id;
       this.run(message.text, message.done, message.total, message.seconds_left);
     } else if (message.kind === 'searched' && this.isSearching) {
-      this.settle(message.problem, message.ways);
+      // Texts that mean the present request get no other plan: they become those of the request.
+      if (!message.problem && JSON.stringify(this.texts) === this.sent) this.restore('');
+      else this.settle(message.problem, message.ways);
     }
   }
 
