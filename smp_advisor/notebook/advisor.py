@@ -15,7 +15,7 @@ from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.checks import checked, fixed, pasted
-from smp_advisor.notebook.display import VIEW_MIME, Handshake, SavedOutputs, show, static_html
+from smp_advisor.notebook.display import VIEW_MIME, SavedOutputs, show, static_html
 from smp_advisor.notebook.panels import PanelRequests, perform, session_steps
 from smp_advisor.notebook.view_state import Ahead, control_dicts, look_ahead, recommendation, snapshot_of
 from smp_advisor.notebook.workload_fields import Searching
@@ -67,7 +67,6 @@ class Advisor(anywidget.AnyWidget):
         """Name of a variable that has or had this advice."""
         self.rewrite = ("", "")
         """The text of the cell of the views, and what it becomes when the first of them is there."""
-        self.handshakes: list[Handshake] = []
         self.outputs = SavedOutputs(self)
         self._shown_in: int | None = None
         self._ahead = Ahead()
@@ -265,10 +264,7 @@ class Advisor(anywidget.AnyWidget):
             return
         kind = str(content.get("kind"))
         if kind == "ready":
-            self.outputs.has_views = True
-            self.outputs.keeps_views = self.outputs.keeps_views or content.get("keeps") is True
-            for handshake in self.handshakes:
-                handshake.arrived()
+            self.outputs.arrived(keeps_views=content.get("keeps") is True)
             with self._turn:
                 self._send_ahead(whole=True)
             if self.rewrite[0] != self.rewrite[1]:

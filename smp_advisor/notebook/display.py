@@ -1,10 +1,9 @@
-"""Display of an advisor: the handshake with the view, the fall-back without it, and the picture of a saved output."""
+"""Display of an advisor: saved outputs, the fall-back without a view, and the page of a request that fits nowhere."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from IPython.core.display_functions import DisplayHandle
-    from IPython.core.events import EventManager
 
     from smp_advisor.errors import NoPlanFitsError
     from smp_advisor.notebook.advisor import Advisor
@@ -39,64 +37,6 @@ VIEW_MIME = "application/vnd.smp-advisor.view+json"
 """Marks an output of the advisor. The lab extension shows its picture if the kernel with the widget is gone."""
 PATIENCE_SECONDS = 15.0
 """A busy browser draws a view in less; one that comes later is put back."""
-
-
-class Handshake:
-    """Calls `replace` if no view reports after the last cell has ended, and `restore` if one does so later."""
-
-    def __init__(
-        self,
-        *,
-        replace: Callable[[], None],
-        restore: Callable[[], None],
-        events: EventManager,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._replace, self._restore, self._events, self._clock = replace, restore, events, clock
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._quiet_since = clock()
-        self._open = False
-        self.replaced = False
-
-    def start(self) -> Handshake:
-        """Start to wait. Without an event loop, it does not wait, and the view stays."""
-        try:
-            self._loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return self
-        self._open = True
-        self._events.register("post_run_cell", self._cell_ended)
-        self._loop.call_later(PATIENCE_SECONDS, self.check)
-        return self
-
-    def arrived(self) -> None:
-        """A view has sent its message."""
-        self._close()
-        if self.replaced:
-            self.replaced = False
-            self._restore()
-
-    def check(self) -> None:
-        """Replace the view if its time is up, else check again later."""
-        if not self._open or self._loop is None:
-            return
-        left = PATIENCE_SECONDS - (self._clock() - self._quiet_since)
-        if left > 0.01:
-            self._loop.call_later(left, self.check)
-            return
-        self._close()
-        self.replaced = True
-        self._replace()
-
-    def _cell_ended(self, *_: object) -> None:
-        self._quiet_since = self._clock()
-
-    def _close(self) -> None:
-        if self._open:
-            self._open = False
-            self._events.unregister("post_run_cell", self._cell_ended)
-
-
 QUIET_SECONDS = 1.0
 """The output is written after this time without a change."""
 _MOST = 8
@@ -112,6 +52,8 @@ class SavedOutputs:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_behind = False
+        self._quiet_since = 0.0
+        """When the last cell ended, in the time of the loop."""
         self.keeps_views = False
         self.has_views = False
         """Whether a view has reported; none does where a notebook is run without a page."""
@@ -125,6 +67,26 @@ class SavedOutputs:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:
             self._loop = None
+            return
+        self._quiet_since = self._loop.time()
+        if not self.has_views:
+            self._loop.call_later(PATIENCE_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        """Write pictures if no view has reported for a while after the last cell ended, else wait on."""
+        if self.has_views or self._loop is None:
+            return
+        left = PATIENCE_SECONDS - (self._loop.time() - self._quiet_since)
+        if left > 0.01:
+            self._loop.call_later(left, self._give_up)
+        else:
+            self.write(is_static=True)
+
+    def arrived(self, *, keeps_views: bool) -> None:
+        """A view has reported: it takes the place of a picture."""
+        self.has_views, self.keeps_views = True, self.keeps_views or keeps_views
+        if self.is_static:
+            self.write(is_static=False)
 
     def changed(self) -> None:
         """The plan on screen changed, in any thread."""
@@ -140,6 +102,8 @@ class SavedOutputs:
 
     def cell_ended(self) -> None:
         """Write the plan at the end of a cell, while no view has reported: nothing of a page could be lost."""
+        if self._loop is not None:
+            self._quiet_since = self._loop.time()
         if self._is_behind and not self.has_views:
             self.write()
 
@@ -320,13 +284,6 @@ def show(advisor: Advisor) -> None:
         shell.events.register("post_run_cell", _compare)
     _displayed.add(advisor)
     advisor.outputs.add(handle)
-    outputs = advisor.outputs
-    handshake = Handshake(
-        replace=lambda: outputs.write(is_static=True),
-        restore=lambda: outputs.write(is_static=False),
-        events=shell.events,
-    )
-    advisor.handshakes.append(handshake.start())
 
 
 def static_html(advice: Advice, shown: Data, now: Data) -> str:

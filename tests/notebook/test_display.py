@@ -15,7 +15,7 @@ import pytest
 import smp_advisor as smpa
 from smp_advisor import advise
 from smp_advisor.notebook import Advisor, display
-from smp_advisor.notebook.display import NOTICE, PATIENCE_SECONDS, Handshake
+from smp_advisor.notebook.display import NOTICE, PATIENCE_SECONDS
 from smp_advisor.session import Advice
 
 from .advice import make_advice
@@ -147,6 +147,9 @@ class Loop:
     def __init__(self):
         self.now, self.due = 0.0, []
 
+    def time(self):
+        return self.now
+
     def call_later(self, delay, action):
         self.due.append((self.now + delay, action))
 
@@ -157,22 +160,9 @@ class Loop:
             action()
 
 
-class Events:
-    def __init__(self):
-        self.callbacks = []
-
-    def register(self, event, callback):
-        assert event == "post_run_cell"
-        self.callbacks.append(callback)
-
-    def unregister(self, event, callback):
-        assert event == "post_run_cell"
-        self.callbacks.remove(callback)
-
-
 @pytest.mark.parametrize("reports", [False, True, None])
-def test_a_view_that_reports_stays_and_silence_is_given_up_once_the_last_cell_has_ended(reports, monkeypatch):
-    loop, events, said = Loop(), Events(), []
+def test_a_view_that_reports_stays_and_silence_is_given_up_once_the_last_cell_has_ended(reports, advice, monkeypatch):
+    loop, advisor, handle = Loop(), Advisor(advice), Handle()
 
     def running():
         if reports is None:
@@ -181,23 +171,21 @@ def test_a_view_that_reports_stays_and_silence_is_given_up_once_the_last_cell_ha
 
     # Of this test's own: a browser that other tests have open runs a loop in this thread.
     monkeypatch.setattr(asyncio, "get_running_loop", running)
-    replaced, restored = (lambda: said.append("replaced")), (lambda: said.append("restored"))
-    handshake = Handshake(replace=replaced, restore=restored, events=events, clock=lambda: loop.now).start()
+    outputs = advisor.outputs
+    outputs.add(handle)
     if reports:
-        handshake.arrived()
+        outputs.arrived(keeps_views=False)
     elif reports is False:
         loop.pass_time(0.7 * PATIENCE_SECONDS)
-        events.callbacks[0]()
+        outputs.cell_ended()
         loop.pass_time(0.9 * PATIENCE_SECONDS)
-        assert said == []
+        assert handle.written == []
     loop.pass_time((2 if reports else 0.2) * PATIENCE_SECONDS)
-    assert said == (["replaced"] if reports is False else [])
-    if not reports:
-        assert events.callbacks == []
+    assert [NOTICE in data["text/plain"] for data in handle.written] == ([True] if reports is False else [])
     if reports is False:  # a late view is put back
-        handshake.arrived()
-        handshake.arrived()
-        assert said == ["replaced", "restored"]
+        outputs.arrived(keeps_views=False)
+        outputs.arrived(keeps_views=False)
+        assert [NOTICE in data["text/plain"] for data in handle.written] == [True, False]
 
 
 def test_where_no_view_loads_the_picture_stays_with_its_notice(advice):
