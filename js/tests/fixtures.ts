@@ -44,7 +44,7 @@ export const HOSTILE = '<img src=x onerror="alert(1)">';
 
 export function state(batch: number, degree: number, answers = ''): State {
   const at = snapshot(batch, degree);
-  return { answers, settings: at.settings, snapshot: at, moved: '', problem: '', repairs: [], pins: [], summary: 'from the kernel', rehearsed: '', history: { undo: '', redo: '', version: 0 } };
+  return { answers, settings: at.settings, snapshot: at, moved: '', problem: '', repairs: [], pins: [], summary: 'from the kernel', rehearsed: '', history: { undo: '', redo: '' } };
 }
 
 /** All moves, in a message that needs none before. */

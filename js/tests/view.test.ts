@@ -96,7 +96,7 @@ test('the plan of a kernel that is gone is offered to the next one with the same
 
 test('undo and redo are buttons and keys that name the change', () => {
   const state = model.get('_state');
-  model.set('_state', { ...state, history: { undo: 'Batch size 8 → 16.', redo: '', version: 3 } });
+  model.set('_state', { ...state, history: { undo: 'Batch size 8 → 16.', redo: '' } });
   model.emit('change:_state');
   const [, undo, redo] = [...el.querySelectorAll<HTMLButtonElement>('.smp-undo button')];
   expect(undo!.title).toBe('Undo (Ctrl+Z): Batch size 8 → 16.');
@@ -109,26 +109,26 @@ test('undo and redo are buttons and keys that name the change', () => {
 });
 
 test('buttons, forms, choices and marks of a page of the kernel do what it says', async () => {
-  press('Compare');
+  press('Start and watch');
   const deed = (of: object): string => JSON.stringify(of).replace(/"/g, '&quot;');
-  const html = `<form data-smp-do="${deed({ act: 'keep' })}"><input name="value"><button>Keep</button></form>
+  const html = `<form data-smp-do="${deed({ set: { stop: false } })}"><input name="value"><button>Keep</button></form>
     <select name="first"><option>Recommended</option><option>mine</option></select>
     <svg><circle data-row="1"/></svg><button type="button" data-row="1" data-smp-do="${deed({ act: 'adopt', value: 1 })}">Load</button>`;
-  await fill('compare', { html });
+  await fill('start', { html });
   el.querySelector('.smp-panel-body circle')!.dispatchEvent(new MouseEvent('click', { bubbles: true }));
   expect(model.sent.at(-1)).toMatchObject({ kind: 'act', action: 'adopt', value: 1 });
   const form = el.querySelector<HTMLFormElement>('.smp-panel-body form')!;
   form.querySelector('input')!.value = 'mine';
   form.dispatchEvent(new SubmitEvent('submit', { bubbles: true, cancelable: true }));
-  expect(model.sent.at(-1)).toMatchObject({ kind: 'act', action: 'keep', value: 'mine' });
+  await vi.waitFor(() => expect(model.sent.at(-1)).toMatchObject({ kind: 'panel', name: 'start', options: { stop: false, value: 'mine' } }));
   model.emit('msg:custom', { kind: 'failed', id: model.sent.at(-1)!['id'] as string, text: 'There are too many.' });
   expect(text('[role=tabpanel]:not([hidden]) .smp-panel-note')).toBe('There are too many.');
   const select = el.querySelector<HTMLSelectElement>('.smp-panel-body select')!;
   select.value = 'mine';
   select.focus();
   select.dispatchEvent(new Event('change', { bubbles: true }));
-  await vi.waitFor(() => expect(model.sent.at(-1)).toMatchObject({ kind: 'panel', name: 'compare', options: { first: 'mine' } }));
-  model.emit('msg:custom', { kind: 'panel', id: model.sent.at(-1)!['id'] as string, name: 'compare', data: { html } });
+  await vi.waitFor(() => expect(model.sent.at(-1)).toMatchObject({ kind: 'panel', name: 'start', options: { first: 'mine' } }));
+  model.emit('msg:custom', { kind: 'panel', id: model.sent.at(-1)!['id'] as string, name: 'start', data: { html } });
   expect(document.activeElement).toBe(el.querySelector('.smp-panel-body select'));
 });
 

@@ -202,7 +202,7 @@ class NothingFits:
         """Show the page; where widgets cannot be shown, the changes as a table."""
         text = str(self if self._variable else self._ways)  # without a variable, the sentence is that of the error
         html = f"{self._sheet}{with_signs(self._ways._repr_html_())}"
-        data = {"text/html": html, "text/plain": text, **self._view}
+        data = {**self._view, "text/html": html, "text/plain": text}
         self._handle = display(data, raw=True, display_id=True)
 
     _ipython_display_ = display
@@ -215,7 +215,8 @@ class NothingFits:
     def update(self, data: Mapping[str, Any], **options: Any) -> None:
         """Write a picture of the advice into the output of the page, which keeps its view."""
         if self._handle is not None:
-            self._handle.update({**data, **self._view}, **options)
+            pictures = {kind: data[kind] for kind in ("text/html", "text/plain")}
+            self._handle.update({**self._view, **pictures}, **options)
 
     def _taken(self, way: WayOut) -> None:
         self._say(f"Searching with {title_of(way)} …")

@@ -1,4 +1,4 @@
-"""Panels of the page and the requests for them: charts, comparison, reasons, session."""
+"""Panels of the page and the requests for them: charts, reasons, figures, starts of runs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from smp_advisor.charts.plans import MOST_TYPES, clusters_chart, points_of
 from smp_advisor.charts.step import modules_chart
 from smp_advisor.core.words import escape
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.notebook.figures import FITS, fit, headlines, in_words_of_the_page, memory
+from smp_advisor.notebook.figures import in_words_of_the_page
 from smp_advisor.notebook.view_state import terms_of, uncited_hardware
 from smp_advisor.notebook.workload_fields import suggestions, ways_to_fit
 from smp_advisor.runs.sources import LocalFolder
 from smp_advisor.session import control_state
-from smp_advisor.session.advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.session.controls import controls
 from smp_advisor.session.options import named_values
 from smp_advisor.session.settings import require_settings, with_labels
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from smp_advisor.charts.chart import Chart
     from smp_advisor.runs.watching import Run
     from smp_advisor.session import Advice
-    from smp_advisor.session.control_state import ControlState, Entry
+    from smp_advisor.session.control_state import ControlState
 
 
 Panel = Callable[["Advice", "ControlState", Mapping[str, object]], Mapping[str, object]]
@@ -57,16 +56,13 @@ def _select(label: str, name: str, options: Iterable[tuple[str, str]], chosen: s
     return f'<label class="smp-choice">{label} <select class="smp-select" name="{name}">{entries}</select></label>'
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], actions: Sequence[str], current: int = -1) -> str:
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], actions: Sequence[str]) -> str:
     """A table whose last column is HTML; it scrolls, also by keyboard."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in columns)
     lines = []
-    for index, ((title, *cells), action) in enumerate(zip(rows, actions, strict=True)):
-        mark = ' class="smp-current" aria-current="true"' if index == current else ""
+    for (title, *cells), action in zip(rows, actions, strict=True):
         texts = "".join(f"<td>{escape(text)}</td>" for text in cells)
-        lines.append(
-            f'<tr{mark}><th scope="row">{escape(title)}</th>{texts}<td class="smp-row-actions">{action}</td></tr>'
-        )
+        lines.append(f'<tr><th scope="row">{escape(title)}</th>{texts}<td class="smp-row-actions">{action}</td></tr>')
     return (
         f'<div class="smp-scroll" tabindex="0" role="group" aria-label="{escape(columns[0])}">'
         f'<table class="smp-table smp-figures-table"><thead><tr>{head}</tr></thead>'
@@ -124,67 +120,6 @@ def alternatives(_: Advice, state: ControlState, options: Mapping[str, object]) 
         return _button("Load", f"Load: {chart.rows[row][0]}", row=row, act="adopt", value=row)
 
     return _figure(chart, options, "Load", use)
-
-
-_SHOWN = 40
-"""Number of entries of the history around the present one in the tab."""
-
-
-def compare(advice: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
-    """Two plans next to each other, the snapshots and the history; `first` and `second` of the options are names."""
-    names = [RECOMMENDED, ON_SCREEN, *advice.snapshots]
-    first, second = (
-        chosen if isinstance(chosen := options.get(end), str) and chosen in names else default
-        for end, default in (("first", RECOMMENDED), ("second", ON_SCREEN))
-    )
-    history, position = advice.history, len(advice.history) - 1 - advice.undone
-    start = min(max(position - _SHOWN // 2, 0), max(len(history) - _SHOWN, 0))
-    ends = _select("Compare", "first", [(name, name) for name in names], first)
-    ends += _select("with", "second", [(name, name) for name in names], second)
-    columns = ("Fit", "Memory", "Speed", "Time", "Cost", "Actions")
-    snapshot_actions = [
-        " ".join(
-            (
-                _button("Load", f"Load: {name}", act="load", value=name),
-                _button("Compare", f"Compare: {name}", set={"first": name, "second": ON_SCREEN}),
-                _button("Delete", f"Delete: {name}", act="forget", value=name),
-            )
-        )
-        for name in advice.snapshots
-    ]
-    snapshots = [[name, *plan_line(entry)] for name, entry in advice.snapshot_entries.items()]
-    shown = range(min(start + _SHOWN, len(history)) - 1, start - 1, -1)
-    lines = [[history[index].summary, *plan_line(history[index])] for index in shown]
-    steps = [
-        '<span class="smp-badge">on screen</span>'
-        if index == position
-        else _button("Show", f"Show: {position - index} back", act="undo", value=position - index)
-        if index < position
-        else _button("Show", f"Show: {index - position} forward", act="redo", value=index - position)
-        for index in shown
-    ]
-    keep = (
-        """<form class="smp-keep" data-smp-do='{"act": "keep"}'><label class="smp-choice">Keep this plan as """
-        '<input class="smp-plan-name" name="value" maxlength="60" placeholder="name of the plan"></label>'
-        '<button class="smp-button smp-small">Keep</button></form>'
-    )
-    compared = f'<div class="smp-scroll">{advice.compare_at(state, first, second)._repr_html_()}</div>'
-    tables = _table(("Kept plans", *columns), snapshots, snapshot_actions) if snapshots else ""
-    tables += _table(("History, newest first", *columns), lines, steps, list(shown).index(position))
-    return {"html": f'{keep}<div class="smp-ends">{ends}</div>{compared}{tables}'}
-
-
-def plan_line(entry: Entry) -> list[str]:
-    """Fit, memory, speed, time and money of a plan."""
-    estimate, required = entry.state.estimate, entry.recommended.min_fit_probability
-    state = fit(estimate, required)
-    # A plan that cannot run has no speed and no price.
-    figures = (
-        ["–"] * 3
-        if state == "over"
-        else [f"{of.value} {of.unit}" for of in headlines(entry.state.advice.model, estimate)]
-    )
-    return [FITS[state], memory(estimate), *figures]
 
 
 def why(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
@@ -353,7 +288,6 @@ PANELS: dict[str, Panel] = {
     "why": why,
     "facts": facts,
     "requirements": lambda advice, state, _: {"html": html_sections(advice.at(state), "Requirements", opened=())},
-    "compare": compare,
     "clusters": clusters,
     "start": start,
     "refusal": refusal,
@@ -418,30 +352,23 @@ class PanelRequests:
 
 
 def session_steps(advice: Advice) -> dict[str, Any]:
-    """The next steps of undo and redo, empty if there is none, and a number that changes with history and snapshots."""
+    """The next steps of undo and redo, empty if there is none."""
     history, position = advice.history, len(advice.history) - 1 - advice.undone
     problem = "the last setting, which cannot be combined with the others" if advice.controls.problem else ""
     return {
         "undo": problem or (history[position].summary if position else ""),
         "redo": history[position + 1].summary if advice.undone else "",
-        "version": advice.version,
     }
 
 
 def perform(advice: Advice, content: Mapping[str, Any]) -> None:
-    """Perform an action: ``{"action": "undo"}``, ``{"action": "keep", "value": "name"}``."""
+    """Perform an action: ``{"action": "undo"}``, ``{"action": "pin", "value": "batch_size"}``."""
     action, value = str(content.get("action")), content.get("value")
-    by_name: dict[str, Callable[[str], object]] = {
-        "keep": advice.keep,
-        "load": advice.load,
-        "forget": advice.forget,
-        "pin": lambda name: advice.unpin(name) if name in advice.pins else advice.pin(name),
-    }
     by_number: dict[str, Callable[[int], object]] = {"undo": advice.undo, "redo": advice.redo, "adopt": advice.adopt}
     if action == "reset":
         advice.reset()
-    elif action in by_name and isinstance(value, str):
-        by_name[action](value)
+    elif action == "pin" and isinstance(value, str):
+        (advice.unpin if value in advice.pins else advice.pin)(value)
     elif action in by_number and (value is None or type(value) is int):
         if value is None and action == "adopt":
             raise AdvisorError("Adopting an alternative requires its row.")

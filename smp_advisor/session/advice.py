@@ -111,7 +111,6 @@ class Advice:
         self._rehearsed: dict[Plan, str] = {}
         self._observers: list[Observer] = []
         self._explained: tuple[tuple[Recommendation, ControlState], Recommendation] = ((value, start), value)
-        self._version = 0
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = getattr(type(self), name, None)
@@ -222,11 +221,6 @@ class Advice:
         return self._controls
 
     @property
-    def version(self) -> int:
-        """Another number after every change."""
-        return self._version
-
-    @property
     def explained(self) -> Recommendation:
         """The plan on screen as a value, with reasons of its own."""
         return self.at(self._controls)
@@ -310,7 +304,6 @@ class Advice:
 
     def _show(self, state: ControlState) -> None:
         self._controls = state
-        self._version += 1
         change = Change(self, state.summary, with_labels(self.plan.library, state.problem))
         failures: list[Exception] = []
         for observer in tuple(self._observers):
@@ -416,11 +409,6 @@ class Advice:
     def snapshots(self) -> Mapping[str, Plan]:
         """Plans of the named snapshots, in the order in which they were kept."""
         return {name: entry.state.plan for name, entry in self._snapshots.items()}
-
-    @property
-    def snapshot_entries(self) -> Mapping[str, Entry]:
-        """The named snapshots with their estimates."""
-        return dict(self._snapshots)
 
     def keep(self, name: str) -> None:
         """Keep the plan on screen as a named snapshot; a snapshot of that name is replaced.

@@ -1,4 +1,4 @@
-"""Charts of the view, and undo, redo, kept plans and comparisons, all of which live in the kernel."""
+"""Charts of the view, and undo and redo, which live in the kernel."""
 
 from __future__ import annotations
 
@@ -101,29 +101,5 @@ def test_a_drag_is_one_step_undone_and_redone_by_keys_buttons_and_python(host):
     for step, shown in steps:
         step()
         expect(slider).to_have_attribute("data-value", shown)
-    assert page.advisor.advice.is_recommended
-    assert page.errors == []
-
-
-def test_plans_are_kept_by_name_and_compared_with_the_price_of_the_difference(host):
-    page = host(make_advice(tokens=300e9))
-    tab = open_tab(page.view, "Compare")
-    expect(tab.get_by_role("table").first).to_be_visible()
-    page.view.get_by_label("Batch size").press("ArrowLeft")
-    expect(tab.locator(".smp-panel-body")).to_contain_text("for the full run")
-    tab.get_by_label("Keep this plan as").fill("<b>smaller</b>")
-    tab.get_by_role("button", name="Keep", exact=True).click()
-    expect(tab.get_by_role("row", name="<b>smaller</b>")).to_be_visible()
-    assert list(page.advisor.advice.snapshots) == ["<b>smaller</b>"]
-    page.view.get_by_role("button", name="Back to recommended").click()
-    page.settle()
-    tab.get_by_role("combobox", name="Compare").select_option("<b>smaller</b>")
-    expect(tab.get_by_role("columnheader", name="<b>smaller</b>")).to_be_visible()
-    expect(tab.get_by_role("rowheader", name="Cost of the run")).to_be_visible()
-    tab.get_by_role("button", name="Load").click()
-    page.settle()
-    assert page.advisor.plan == page.advisor.advice.snapshots["<b>smaller</b>"]
-    tab.get_by_role("button", name="Show: 1 back").click()
-    page.settle()
     assert page.advisor.advice.is_recommended
     assert page.errors == []

@@ -123,7 +123,6 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     .add('why', 'Why', html('why', 'Reasons'))
     .add('clusters', 'Other clusters', html('clusters'))
     .add('alternatives', 'Plans', html('alternatives'))
-    .add('compare', 'Compare', html('compare'))
     .add('script', 'Your script', stacked('smp-script', exporter.preview, html('requirements'), new Checker(SCRIPT, view, connection), new Checker(CELL, view, connection)))
     .add('run', 'Start and watch', html('start'))
     .add('facts', 'Facts', stacked('', html('facts', 'Figures and facts'), html('ranks', 'Contents of every GPU')));

@@ -10,7 +10,7 @@ const [USUAL, NARROWEST] = [560, 280];
 
 /** What a button or a form of a page does, as JSON in its `data-smp-do`; `panels.py` writes it. */
 interface Deed {
-  /** An action on the plan; the value of a form is that of its field `value`. */
+  /** An action on the plan. */
   act?: Action;
   value?: string | number;
   /** Texts of fields of the request to search with, and the position of a change that makes the plan fit. */
@@ -84,9 +84,9 @@ export class KernelPage implements Panel {
     });
     this.body.addEventListener('submit', event => {
       event.preventDefault();
-      const [{ act, set }, fields] = [deedOf(event.target as Element), Object.fromEntries(new FormData(event.target as HTMLFormElement)) as Settings];
+      const [{ set }, fields] = [deedOf(event.target as Element), Object.fromEntries(new FormData(event.target as HTMLFormElement)) as Settings];
       (event.target as HTMLFormElement).reset();
-      this.perform(act ? { act, value: String(fields['value']) } : { set: { ...set, ...fields } });
+      this.perform({ set: { ...set, ...fields } });
     });
     this.body.addEventListener('change', event => {
       if (event.target instanceof HTMLSelectElement) this.perform({ set: { [event.target.name]: event.target.value } });
@@ -95,7 +95,7 @@ export class KernelPage implements Panel {
 
   draw(screen: Screen): void {
     this.screen = screen;
-    const settings = { ...screen.snapshot.settings, ...this.chosen(screen) };
+    const settings = { ...screen.snapshot.settings, ...this.chosen() };
     if (this.wanted && same(settings, this.wanted)) return;
     this.wanted = settings;
     this.node.classList.add('smp-older');
@@ -163,9 +163,9 @@ export class KernelPage implements Panel {
     ([...body.querySelectorAll<HTMLElement>('button, input, select, summary')].find(each => nameOf(each) === focused) ?? body).focus({ preventScroll: true });
   }
 
-  /** What the user set, whatever else requires a new page when it changes, and the width for drawings. */
-  private chosen({ history }: Screen): Settings {
-    return { ...this.options, version: this.name === 'compare' ? history.version : 0, width: Math.max(this.width || this.body.clientWidth || USUAL, NARROWEST) };
+  /** What the user set, and the width for drawings. */
+  private chosen(): Settings {
+    return { ...this.options, width: Math.max(this.width || this.body.clientWidth || USUAL, NARROWEST) };
   }
 
   private request(screen: Screen): void {
@@ -175,7 +175,7 @@ export class KernelPage implements Panel {
     setText(this.note, this.body.childElementCount > 0 ? 'Updating …' : 'Computing …');
     this.again.hidden = true;
     const { settings } = screen.snapshot;
-    const options = this.chosen(screen);
+    const options = this.chosen();
     this.requested = settings;
     this.wanted = { ...settings, ...options };
     this.connection.request({ kind: 'panel', id: this.pending, name: this.name, settings, options }, text => this.fail(text));

@@ -31,8 +31,8 @@ export interface Screen {
 const GESTURE_MS = 800;
 
 
-/** Actions on the kernel's history, snapshots and alternatives; `panels.py` of the kernel performs them. */
-export type Action = 'undo' | 'redo' | 'keep' | 'load' | 'forget' | 'adopt' | 'reset' | 'pin';
+/** Actions on the kernel's history, pins and alternatives; `panels.py` of the kernel performs them. */
+export type Action = 'undo' | 'redo' | 'adopt' | 'reset' | 'pin';
 
 /**
  * One view's side of the conversation with the kernel, without any DOM.
@@ -53,7 +53,7 @@ export class Session {
   private gesture = 1;
   private readonly look = new LookAhead();
 
-  /** Why nothing may be exported, kept or adopted now: the fields above are not those of the plan. Empty if all is well. */
+  /** Why nothing may be exported or adopted now: the fields above are not those of the plan. Empty if all is well. */
   hold: () => string = () => '';
 
   /** Search the other settings for a value that they exclude: the workload bar does. */
@@ -133,9 +133,9 @@ export class Session {
     return this.look.entries(this.now.settings, name);
   }
 
-  /** Change the plan or the snapshots in the kernel, whose state then is the answer. `fail` gets a sentence if it refuses. */
+  /** Change the plan or the pins in the kernel, whose state then is the answer. `fail` gets a sentence if it refuses. */
   act(action: Action, value: string | number | undefined, fail: (text: string) => void = () => undefined): void {
-    const hold = OF_THE_PLAN.has(action) ? this.hold() : '';
+    const hold = action === 'adopt' ? this.hold() : '';
     if (hold) {
       fail(hold);
       return;
@@ -249,9 +249,7 @@ export class Session {
   }
 }
 
-/** Actions on the plan of the fields; the others leave it as it is. */
-const STARTS_ANEW = new Set<Action>(['undo', 'redo', 'load', 'adopt']);
-const OF_THE_PLAN = new Set<Action>(['keep', 'load', 'adopt']);
+const STARTS_ANEW = new Set<Action>(['undo', 'redo', 'adopt']);
 
 function screenOf(state: State, positions: Positions[], about: Recommendation['controls']): Screen {
   const { settings, snapshot, moved, problem, repairs, pins, rehearsed, history } = state;

@@ -124,11 +124,10 @@ export interface Recommendation {
   recommended: Snapshot;
 }
 
-/** What undo and redo lead to, empty if nothing; the version changes with the history and the snapshots. */
+/** What undo and redo lead to, empty if nothing. */
 export interface History {
   undo: string;
   redo: string;
-  version: number;
 }
 
 export interface State {
