@@ -21,8 +21,16 @@ text => {
 """
 
 
+REFUSED = "bad = %smp_advise 70B --instance ml.g5.2xlarge --count 1"
+
+
 @pytest.mark.lab_only
-def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, application, server):
+def test_a_saved_notebook_without_its_kernel_shows_the_pictures(open_notebook, application, server):
+    advised = open_notebook(ADVISE, REFUSED)
+    advised.advise()
+    advised.run(1)
+    advised.output(1).get_by_role("button", name="Use").first.click()
+    expect(advised.output(1).locator(".smp-verdict")).to_contain_text("Fits")
     view = advised.advisor
     name = advised.page.url.rsplit("/", 1)[1].split("?")[0]
     slider = view.get_by_role("slider", name="Batch size")
@@ -53,32 +61,13 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, applicat
     expect_the_picture(untrusted)
 
 
-REFUSED = "%load_ext smp_advisor\nbad = %smp_advise 70B --instance ml.g5.2xlarge --count 1"
-
-
-@pytest.mark.lab_only
-def test_a_saved_notebook_shows_the_advice_of_the_offer_that_was_taken(open_notebook, application):
-    notebook = open_notebook(REFUSED)
-    name = notebook.page.url.rsplit("/", 1)[1].split("?")[0]
-    notebook.run(0)
-    notebook.page.get_by_role("button", name="Use").first.click()
-    expect(notebook.advisor.locator(".smp-verdict")).to_contain_text("Fits")
-    notebook.page.wait_for_function(OUTPUT_CONTAINS, arg="Llama 3 70B on", polling=200)
-    expect(notebook.advisor.locator(".smp-verdict")).to_be_visible()
-    notebook.page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
-    application.close(kernel=False)
-    with application.context.expect_console_message(lambda message: "model not found" in message.text):
-        again = application.open(name)
-    expect(again.page.locator(".smp-sheet")).to_contain_text("Llama 3 70B on")
-    expect(again.output(0)).not_to_contain_text("Error displaying")
-
-
 def expect_the_picture(notebook):
-    picture = notebook.page.locator(".smp-sheet")
+    picture = notebook.output(0).locator(".smp-sheet")
     expect(picture).to_be_visible()
     expect(picture).to_contain_text("Your plan.")
     expect(picture).to_contain_text("Against the recommended plan")
-    expect(notebook.output(0)).not_to_contain_text("Error displaying")
+    expect(notebook.output(1).locator(".smp-sheet")).to_contain_text("Llama 3 70B on")  # the offer that was taken
+    expect(notebook.page.locator(".jp-Notebook")).not_to_contain_text("Error displaying")
     expect(picture.get_by_role("row", name="Peak")).to_contain_text("█")
 
 
