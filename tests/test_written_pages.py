@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.pages import PAGES, gallery
-from smp_advisor.notebook.view_state import glossary, term_for
+from smp_advisor.notebook.view_state import glossary
 
 CONTENT = {
     "docs/checks.md": ["SMP109", "EST501", "## Invalid plans"],
@@ -54,9 +54,6 @@ def test_the_glossary_defines_30_terms_in_alphabetical_order() -> None:
         assert term.text.endswith(".")
         assert term.text.count(". ") <= 1, term.term
         assert bool(term.source_title) == term.source_url.startswith("https://")
-    assert term_for("tensor_parallel_degree").term == "tensor parallel degree"
-    assert term_for("headroom_gib").anchor == "headroom"
-    assert term_for("no such setting") is None
 
 
 def test_checks_and_accuracy_are_those_of_their_pages(root: Path) -> None:

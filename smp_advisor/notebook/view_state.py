@@ -340,11 +340,6 @@ def glossary() -> tuple[Term, ...]:
     return tuple(terms)
 
 
-def term_for(setting: str) -> Term | None:
-    """The term that explains a plan field, a control or a figure; None if there is none."""
-    return next((term for term in glossary() if setting in term.settings), None)
-
-
 def terms_of(library: str) -> list[Term]:
     """Terms for the interface of a library: those of its own plan fields and controls, and those of all libraries."""
     own = plan_fields(library) | set(get_library(library).controls)
