@@ -196,6 +196,7 @@ def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
         if leaving in ("break", "return") and run.loops and _is_of_the_function(run, frame):
             loop = run.loops[-1]
             around = [guard for guard in run.guards if loop.lineno <= guard.test.lineno <= loop.end_lineno]  # type: ignore[attr-defined]
+            around = [guard for guard in around if node in ast.walk(frame.module.parent(guard.test) or guard.test)]
             for guard in (Guard(node.test, test, holds), *around):
                 run.trace.departures.append(Departure(frame.module, guard, loop, run.order))
     body_leaves, orelse_leaves = (leaving is not None for leaving, _ in paths)

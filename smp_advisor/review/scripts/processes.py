@@ -242,7 +242,11 @@ _TESTS = ("isnan", "isinf", "isfinite")
 
 def of_clock(value: Value) -> bool:
     """Whether a condition depends on the clock of the machine."""
-    return any(isinstance(part, Result) and part.call.name in _CLOCKS for part in derivation(value))
+    if isinstance(value, (Operation, Choice)):
+        return any(of_clock(part) for part in getattr(value, "operands", options(value)))
+    numeric = isinstance(value, Result) and value.call.name in _ARITHMETIC
+    clock = isinstance(value, Result) and value.call.name in _CLOCKS
+    return clock or (numeric and any(map(of_clock, value.call.arguments)))  # type: ignore[attr-defined]
 
 
 def of_file(value: Value) -> bool:

@@ -10,6 +10,7 @@ from smp_advisor.review.findings.catalog import catalog
 from smp_advisor.review.findings.finding import suppressions
 from smp_advisor.review.scripts.checks import (  # noqa: F401 - the import registers them
     arguments,
+    checkpoints,
     compiler,
     data,
     division,
@@ -28,6 +29,7 @@ from smp_advisor.review.scripts.checks import (  # noqa: F401 - the import regis
     step,
     step_output,
     tensorflow,
+    updates,
     v2,
 )
 from smp_advisor.review.scripts.conditions import Reaching

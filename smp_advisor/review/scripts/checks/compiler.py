@@ -20,7 +20,7 @@ from smp_advisor.review.reading.values import (
     is_none,
     options,
 )
-from smp_advisor.review.scripts.checks.data import loaders
+from smp_advisor.review.scripts.checks.data import loaders, samples_of
 from smp_advisor.review.scripts.conditions import BACK_ENDS
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.queries import (
@@ -247,6 +247,9 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
     for call in loaders(context):
         drop_last = call.argument("drop_last", 8)
         sampled = call.argument("batch_sampler", 4) is not None or call.argument("batch_size", 1) is None
+        rows, size = samples_of(call.argument("dataset", 0)), constant(call.argument("batch_size", 1))
+        if rows is not None and isinstance(size, int) and size > 0 and rows % size == 0:
+            continue
         if (drop_last is None and not call.unpacks and not sampled) or constant(drop_last) is False:
             yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, "drop_last", "True")])
     for call in context.trace.calls:

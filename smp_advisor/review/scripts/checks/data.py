@@ -49,12 +49,12 @@ _FAKE_SIZE = 1000
 """Default size of torchvision's FakeData."""
 
 
-def _samples(value: Value) -> int | None:
+def samples_of(value: Value | None) -> int | None:
     """Number of samples of a data set of torchvision; None if unknown."""
     if not isinstance(value, Result) or not value.call.name.startswith(_TORCHVISION):
         return None
     call = value.call
-    name = call.name.removeprefix(_TORCHVISION)
+    name = call.name.rpartition(".")[2]
     if name == "FakeData":
         argument = call.argument("size", 0)
         size = _FAKE_SIZE if argument is None else constant(argument)
@@ -127,7 +127,7 @@ def _known_last_batch(context: Context, call: Call) -> dict[str, object]:
     size, sampler = constant(batch_size(call)), call.argument("sampler", 3)
     if not isinstance(size, int) or size < 1 or (sampler is not None and not is_none(sampler)):
         return {}
-    counts = map(_samples, origins(call.argument("dataset", 0)))
+    counts = map(samples_of, origins(call.argument("dataset", 0)))
     last = {count % size for count in counts if count is not None}
     microbatches = context.settings.microbatches
     if not last or any(remainder % (microbatches or 2) for remainder in last):

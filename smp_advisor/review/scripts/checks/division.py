@@ -6,12 +6,12 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.values import Constant, Instance, Item, Result, options
+from smp_advisor.review.reading.values import Constant, Instance, Item, Result, is_none, options
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
 from smp_advisor.review.scripts.checks.parallel import by_framework, joins, parallel_wraps
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import framework_runs, owner_kind
-from smp_advisor.review.scripts.queries import constant, derivation, makers, mentions, origins, ranks
+from smp_advisor.review.scripts.queries import argument_node, constant, derivation, makers, mentions, origins, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,58 @@ def _one_group_of_all_instances(context: Context) -> Iterator[Hit]:
         local = rank is not None and ranks(rank) == {"os.environ.LOCAL_RANK"}
         counted = any(maker.name == "torch.cuda.device_count" for maker in makers(size))
         if call.reached and not spawned and (local or (counted and rank is not None)):
+            yield Hit(call.module, call.node, variant="count")
+        for module in context.trace.modules if call.reached and not spawned else ():
+            for node in module.all(ast.Assign):
+                here = ast.unparse(node) in _ADDRESSES and not isinstance(module.parent(node), ast.If)
+                if here and '"WORLD_SIZE"' in module.source.text.replace("'", '"'):
+                    yield Hit(module, node, variant="address")
+
+
+_ADDRESSES = {f"os.environ['MASTER_ADDR'] = '{host}'" for host in ("localhost", "127.0.0.1")}
+
+
+@check("DDP631")
+def _part_of_the_world(context: Context) -> Iterator[Hit]:
+    spawned = any("spawn" in entry.called for entry in context.trace.calls)
+    for call in context.trace.named("torch.utils.data.DistributedSampler") if not spawned else ():
+        rank, replicas = call.argument("rank", 2), call.argument("num_replicas", 1)
+        local = rank is not None and ranks(rank) == {"os.environ.LOCAL_RANK"}
+        counted = any(maker.name == "torch.cuda.device_count" for maker in makers(replicas))
+        if call.reached and (local or counted) and parallel_wraps(context):
             yield Hit(call.module, call.node)
+
+
+@check("DDP632")
+def _reduced_on_the_gpu(context: Context) -> Iterator[Hit]:
+    starts = [call for call in context.trace.named("torch.distributed.init_process_group") if call.reached]
+    backends = {constant(option) for start in starts for option in options(start.argument("backend", 0))}
+    wraps = [call for call in parallel_wraps(context) if call.argument("device_ids", 1) is not None]
+    if backends == {"gloo"} and wraps and any(not is_none(wrap.argument("device_ids", 1)) for wrap in wraps):
+        yield Hit(starts[0].module, starts[0].node)
+
+
+@check("DDP633")
+def _gpu_of_every_process(context: Context) -> Iterator[Hit]:
+    """``DDP(model.to("cuda:0"), device_ids=[0])``, which each process of an instance does alike."""
+    text = "".join(module.source.text for module in context.trace.modules)
+    if "CUDA_VISIBLE_DEVICES" in text:
+        return
+    for call in parallel_wraps(context):
+        number = next(iter(getattr(call.argument("device_ids", 1), "items", ())), None)
+        moved, model = "", call.argument("module", 0)
+        while isinstance(model, Result) and model.call.receiver is not None and not moved:
+            to = model.call.arguments[0] if model.call.method in ("to", "cuda") and model.call.arguments else None
+            to = to.call.arguments[0] if isinstance(to, Result) and to.call.name == "torch.device" else to
+            moved = f"cuda:{constant(to)}" if isinstance(constant(to), int) else str(constant(to) or "")
+            model = model.call.receiver
+        listed = argument_node(call, "device_ids", 1)
+        numbered = isinstance(listed, ast.List) and all(isinstance(item, ast.Constant) for item in listed.elts)
+        if (numbered and number is not None) or (_ONE_GPU.fullmatch(moved) and moved in text):
+            yield Hit(call.module, call.node, {"device": moved or f"cuda:{constant(number)}"})
+
+
+_ONE_GPU = re.compile(r"cuda:\d+")
 
 
 _DEVICES = ("torch.cuda.set_device",)
@@ -78,8 +129,13 @@ def _divided_by_ranks_and_workers(context: Context) -> Iterator[Hit]:
                 mentions(node, "rank", "world_size", "num_replicas", "shard", "replica", "split_dataset")
                 for node in nodes
             ) or any(ranks(value) for value in (*origin.call.arguments, *origin.call.keywords.values()))
+            given = [part for value in origin.call.arguments for part in derivation(value)]
+            ranked |= any(isinstance(part, Result) and part.call.called in _DIVIDING for part in given)
             if stream and workers and not ranked:
                 yield Hit(call.module, call.node, {"dataset": origin.cls.node.name})
+
+
+_DIVIDING = ("split_dataset_by_node", "shard")
 
 
 @check("DDP620")

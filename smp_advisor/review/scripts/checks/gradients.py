@@ -21,8 +21,15 @@ from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import FSDP, in_place
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.processes import PROCESSES, owner_kind
-from smp_advisor.review.scripts.queries import constant, derivation, is_optimizer, makers, mentions, updates
+from smp_advisor.review.scripts.processes import PROCESSES
+from smp_advisor.review.scripts.queries import (
+    constant,
+    derivation,
+    is_optimizer,
+    makers,
+    mentions,
+    updates,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -228,42 +235,6 @@ def _optimizers_of_whole_matrices(context: Context) -> Iterator[Hit]:
                     yield Hit(call.module, call.node)
 
 
-@check("TRN718")
-def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
-    prepares = [call for call in context.trace.methods("prepare") if owner_kind(call.receiver) == "accelerate"]
-    for prepare in prepares:
-        for value in prepare.arguments:
-            for schedule in makers(value):
-                steps = schedule.argument("num_training_steps") or schedule.argument("T_max")
-                if steps is None or not schedule.reached or _steps_with_batches(context):
-                    continue
-                lengths = [
-                    part.call for part in derivation(steps) if isinstance(part, Result) and part.call.name == "len"
-                ]
-                prepared = any(
-                    isinstance(option, Item) and isinstance(option.owner, Result) and option.owner.call in prepares
-                    for length in lengths
-                    for option in options(length.arguments[0] if length.arguments else None)
-                )
-                times = any(_counts_processes(part) for part in derivation(steps))
-                if prepared and not times:
-                    yield Hit(schedule.module, schedule.node, {"scheduler": schedule.called})
-
-
-def _counts_processes(value: Value) -> bool:
-    return (isinstance(value, Member) and value.name == "num_processes") or (
-        isinstance(value, Result) and value.call.called == "get_world_size"
-    )
-
-
-def _steps_with_batches(context: Context) -> bool:
-    """Whether Accelerate does not step the schedule once for each process."""
-    settings = ("split_batches", "step_scheduler_with_optimizer", "dataloader_config")
-    return any(
-        call.gives(name) for call in context.trace.calls if call.name.endswith("Accelerator") for name in settings
-    )
-
-
 @check("TRN721")
 def _marked_ready_once(context: Context) -> Iterator[Hit]:
     adapts = any(call.name.startswith("peft.") and call.reached for call in context.trace.calls)
@@ -301,20 +272,25 @@ def _clipped_over_one_mesh(context: Context) -> Iterator[Hit]:
 
 @check("SMP327")
 def _shards_of_every_rank(context: Context) -> Iterator[Hit]:
-    wraps = _fsdp2(context)
+    wraps, flat = _fsdp2(context), _fsdp1(context)
     first, second = PROCESSES[:2]
-    for call in context.trace.named("torch.save") if wraps else ():
+    divided = [call for call in context.trace.calls if call.called == "ZeroRedundancyOptimizer"]
+    divided = [] if context.trace.methods("consolidate_state_dict") else divided
+    for call in context.trace.named("torch.save") if wraps or flat or divided else ():
         if not call.reached or not first.runs(call) or second.runs(call):
             continue
         parts = [part.call for part in derivation(call.argument("obj", 0)) if isinstance(part, Result)]
         gathered = any(part.called in _WHOLE or part.name.endswith("get_model_state_dict") for part in parts)
         for part in parts if not gathered else ():
-            if part.method == "state_dict" and wrapped_by(part.receiver, wraps) is not None:
+            of_parameters = [group for maker in makers(part.receiver) for group in makers(maker.argument("params", 0))]
+            of_optimizer = any(wrapped_by(group.receiver, [*wraps, *flat]) for group in of_parameters)
+            of_optimizer |= any(maker in divided for maker in makers(part.receiver))
+            if part.method == "state_dict" and (wrapped_by(part.receiver, wraps) or of_optimizer):
                 yield Hit(call.module, call.node, {"state": part.module.text(part.node)})
                 break
 
 
-_WHOLE = ("full_tensor", "gather", "all_gather", "unshard")
+_WHOLE = ("full_tensor", "gather", "all_gather", "unshard", "optim_state_dict", "full_optim_state_dict")
 
 
 @check("DDP621")
@@ -327,7 +303,15 @@ def _kept_until_the_update(context: Context) -> Iterator[Hit]:
             together = reset.reached and reset.loops[-1:] == step.loops[-1:]
             own = not set(makers(reset.receiver)).isdisjoint(makers(optimizer))
             if together and own and not exclusive(step, reset) and not _delays(reset, step.loops):
-                yield Hit(reset.module, reset.node, {"test": ast.unparse(delays[0].test)[:80]})
+                values: dict[str, object] = {"test": ast.unparse(delays[0].test)[:80]}
+                yield Hit(reset.module, reset.node, values, variant="accumulation")
+        for reset in context.trace.methods("zero_grad") if not delays and step.reached and step.loops else ():
+            between = [back.order for back in context.trace.methods("backward") if back.loops == step.loops]
+            alike = reset.loops == step.loops and [g.test for g in reset.guards] == [g.test for g in step.guards]
+            own = not set(makers(reset.receiver)).isdisjoint(makers(optimizer))
+            last = max((order for order in between if order < step.order), default=None)
+            if alike and own and last is not None and last < reset.order < step.order:
+                yield Hit(reset.module, reset.node, {"test": step.module.text(step.node)[:80]}, variant="update")
 
 
 def _delays(call: Call, loops: tuple[ast.AST, ...]) -> list[Guard]:

@@ -190,7 +190,13 @@ def _divided_alike(context: Context) -> Iterator[Hit]:
         unseeded = not any(call.gives(name) for name in _SEEDED) and len(call.arguments) < 3
         alone = any("rank" in (test := ast.unparse(guard.test)) or "main" in test for guard in call.guards)
         if divides and call.reached and not alone and unseeded and constant(call.argument("shuffle")) is not False:
-            yield Hit(call.module, call.node, {"call": call.called})
+            yield Hit(call.module, call.node, {"call": call.called}, variant="split")
+    for selection in context.trace.selections if together and not seeds else ():
+        part = selection.module.parent(selection.node)
+        text = ast.unparse(getattr(selection.module.parent(part), "value", part)) if part is not None else ""
+        for call in context.trace.named("random.shuffle", "numpy.random.shuffle") if ranks(selection.by) else ():
+            if call.reached and call.node.args and ast.unparse(call.node.args[0]) == text:
+                yield Hit(call.module, call.node, {"call": call.called}, variant="slice")
 
 
 _SEEDS = {name.rpartition(".")[2] for name in (*known_names("seeds"), "seed_everything", "set_seed", "seed_all")}
@@ -380,7 +386,7 @@ _AUTOCASTS = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
 @check("DDP609")
 def _scaled_in_half_precision(context: Context) -> Iterator[Hit]:
     texts = [module.source.text for module in context.trace.modules]
-    if by_framework(context) or context.libraries.smp_v1 or any("GradScaler" in text for text in texts):
+    if by_framework(context) or context.libraries.smp_v1 or any("scaler" in text.lower() for text in texts):
         return
     trained = {loop for call in context.trace.methods("backward") if call.reached for loop in call.loops[-1:]}
     for call in context.trace.named(*_AUTOCASTS):
@@ -388,7 +394,8 @@ def _scaled_in_half_precision(context: Context) -> Iterator[Hit]:
         half = all(isinstance(option, External) and option.path == "torch.float16" for option in options(dtype))
         explicit = half and dtype is not None
         default = dtype is None and call.name == "torch.cuda.amp.autocast" and not call.arguments and not call.keywords
-        if call.reached and (explicit or default) and trained & set(call.loops):
+        chosen = isinstance(call.module.parent(call.node), ast.Dict)  # by a key, which an option may be
+        if call.reached and (explicit or default) and trained & set(call.loops) and not chosen:
             yield Hit(call.module, call.node)
 
 

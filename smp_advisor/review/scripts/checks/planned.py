@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from smp_advisor.review.findings.finding import Severity
     from smp_advisor.review.reading.trace import Call
     from smp_advisor.review.reading.values import Value
 
@@ -265,9 +266,21 @@ def _is_certain(value: Value | None) -> bool:
 
 @check("TRN713")
 def _one_device_per_process(context: Context) -> Iterator[Hit]:
-    for call in context.trace.methods("from_pretrained") if _shards(context) else ():
-        if call.reached and constant(call.argument("device_map")) in _SPREADING:
-            yield Hit(call.module, argument_node(call, "device_map") or call.node)
+    sharded, accelerators = _shards(context), reached_accelerators(context)
+    texts = "".join(module.source.text for module in context.trace.modules)
+    severity: Severity = "warning" if accelerators or _SEVERAL.search(texts) else "info"
+    for call in context.trace.methods("from_pretrained"):
+        device_map = call.argument("device_map")
+        spreads = constant(device_map) in _SPREADING
+        fixed = isinstance(device_map, Mapping) and constant(device_map.get("")) == 0
+        if call.reached and spreads and sharded:
+            yield Hit(call.module, argument_node(call, "device_map") or call.node, variant="sharded")
+        elif call.reached and (spreads or fixed) and (accelerators or context.trainer) and not sharded:
+            node = argument_node(call, "device_map") or call.node
+            yield Hit(call.module, node, severity=severity, variant="spread" if spreads else "first")
+
+
+_SEVERAL = re.compile(r"LOCAL_RANK|\bddp_|init_process_group|torchrun")
 
 
 @check("TRN714")

@@ -31,6 +31,7 @@ from smp_advisor.review.scripts.processes import (
     PROCESSES,
     Comparison,
     compare,
+    depends_on_rank,
     elements_of,
     framework_runs,
     met_by_name,
@@ -44,6 +45,7 @@ from smp_advisor.review.scripts.queries import constant, derivation, makers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.review.findings.finding import Severity
     from smp_advisor.review.reading.trace import Call, Guard
     from smp_advisor.review.reading.values import Value
 
@@ -213,9 +215,12 @@ def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
             continue  # a rank that ends with an error ends the job
         local = "clock" if of_clock(guard.value) else "batches" if _of_batches(context, guard.value) else ""
         local = local or ("file" if isinstance(place, Departure) and of_file(guard.value) else "")
+        local = local or ("rank" if isinstance(place, Departure) and depends_on_rank(guard.value) else "")
         if local and guard.test not in visited:
             visited.add(guard.test)
-            yield Hit(place.module, guard.test, {"test": ast.unparse(guard.test)[:80]}, variant=local)
+            severity: Severity | None = "error" if local == "rank" else None
+            shown: dict[str, object] = {"test": ast.unparse(guard.test)[:80]}
+            yield Hit(place.module, guard.test, shown, severity=severity, variant=local)
     for call in context.trace.methods("step"):
         plateau = any(maker.name.endswith(".ReduceLROnPlateau") for maker in makers(call.receiver))
         metric = call.argument("metrics", 0)
@@ -296,15 +301,32 @@ def _written_before_it_is_read(context: Context) -> Iterator[Hit]:
         return
     first, second = PROCESSES[:2]
     shared = [meeting.call.order for meeting in met.meetings if not meeting.one_sided]
-    for save in context.trace.named("torch.save"):
-        if not save.reached or not first.runs(save) or second.runs(save):
+    writes = [call for call in context.trace.calls if call.called in _WRITERS and call.reached]
+    writes = [call for call in writes if call.called != "save" or call.name == "torch.save"]
+    for save in writes:
+        if not first.runs(save) or second.runs(save):
             continue
-        path = save.argument("f", 1)
-        for load in context.trace.named("torch.load"):
+        path = save.argument(*_WRITERS[save.called])
+        for load in context.trace.calls if path is not None else ():
             read = load.argument("f", 0)
-            if path is None or read is None or not load.reached or load.order < save.order or not second.runs(load):
+            by_all = read is not None and load.called in _READERS and load.reached and second.runs(load)
+            if not by_all or load.order < save.order or read is None:
                 continue
             meets = any(save.order < order < load.order for order in shared)
-            if not meets and not load.loops and any(same(a, b) for a in something(path) for b in something(read)):
+            if not meets and not load.loops and any(_is_in(a, b) for a in something(path) for b in something(read)):
                 yield Hit(load.module, load.node, {"path": load.module.text(load.node.args[0])[:60]})
                 break
+
+
+_WRITERS = {
+    "save": ("f", 1), "snapshot_download": ("local_dir", 9), "save_pretrained": ("save_directory", 0),
+    "save_to_disk": ("dataset_path", 0),
+}  # fmt: skip
+_READERS = ("load", "from_pretrained", "load_from_disk")
+
+
+def _is_in(folder: Value, path: Value) -> bool:
+    """Whether a path is certainly the written file, or one in the written folder."""
+    texts = (constant(folder), constant(path))
+    below = all(isinstance(text, str) for text in texts) and str(texts[1]).startswith(f"{texts[0]}/")
+    return below or same(folder, path)

@@ -11,14 +11,11 @@ from smp_advisor.review.reading.values import (
     Argument,
     Collection,
     Constant,
-    Instance,
     Item,
-    Mapping,
     Member,
     Operation,
     Result,
     Value,
-    options,
 )
 from smp_advisor.review.scripts.checks.parallel import parallel_wraps, wrapped_by
 from smp_advisor.review.scripts.checks.sharding import in_place
@@ -33,12 +30,10 @@ from smp_advisor.review.scripts.queries import (
     rank_conditions,
     ranks,
 )
-from smp_advisor.review.scripts.releases import span_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.review.findings.finding import Severity
     from smp_advisor.review.reading.module import Module
     from smp_advisor.review.reading.trace import Call
 
@@ -182,31 +177,3 @@ def _counts(value: Value) -> bool:
         value = value.owner
         return isinstance(value, Result) and value.call.name == "range"
     return False
-
-
-_SAFE_BY_DEFAULT = (2, 6)
-
-
-@check("SMP007")
-def _state_that_is_loaded_again(context: Context) -> Iterator[Hit]:
-    """torch.load reads tensors and plain data only, from the release on in which weights_only is the default."""
-    span = span_of(context, "torch")
-    if span.last < _SAFE_BY_DEFAULT or context.libraries.smp_v1 or context.libraries.xla:
-        return
-    loads = [call for call in context.trace.named("torch.load") if call.reached and not call.gives("weights_only")]
-    if any("safe_globals" in module.source.text for module in context.trace.modules) or not loads:
-        return
-    severity: Severity | None = "error" if span.first >= _SAFE_BY_DEFAULT else None
-    for call in context.trace.named("torch.save"):
-        for state in options(call.argument("obj", 0)):
-            entries = state.values().items() if isinstance(state, Mapping) else ()
-            objects = [str(key) for key, value in entries if _is_object(value)]
-            if call.reached and objects:
-                yield Hit(loads[0].module, loads[0].node, {"entry": objects[0]}, severity=severity)
-                return
-
-
-def _is_object(value: Value) -> bool:
-    """Whether a value of a checkpoint is neither a tensor nor plain data: the options of the script, a class."""
-    parsed = isinstance(value, Result) and value.call.method in ("parse_args", "parse_known_args")
-    return parsed or (isinstance(value, Instance) and not any(value.cls.ancestors()))

@@ -1,0 +1,292 @@
+"""Updates that are others than the script seems to make: not scaled, past the engine, of other parameters or pace."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from smp_advisor.review.reading.values import (
+    Argument,
+    Collection,
+    Constant,
+    External,
+    Function,
+    Instance,
+    Item,
+    Member,
+    Result,
+    options,
+)
+from smp_advisor.review.scripts.checks.parallel import REPLICATING, parallel_wraps
+from smp_advisor.review.scripts.checks.sharding import inside, same
+from smp_advisor.review.scripts.context import Context, Hit, check
+from smp_advisor.review.scripts.processes import elements_of, owner_kind
+from smp_advisor.review.scripts.queries import (
+    constant,
+    derivation,
+    is_optimizer,
+    is_scheduler,
+    makers,
+    updates,
+)
+from smp_advisor.review.scripts.releases import span_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.review.findings.finding import Severity
+    from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.reading.values import Value
+
+
+def _has(context: Context, pattern: str) -> bool:
+    return any(re.search(pattern, module.source.text) for module in context.trace.modules)
+
+
+@check("DDP626")
+def _scale_that_follows(context: Context) -> Iterator[Hit]:
+    if _has(context, r"\.update\(\s*(?:new_scale|\))"):
+        return
+    for call in context.trace.methods("step"):
+        scales = any(maker.name.endswith("GradScaler") for maker in makers(call.receiver))
+        if call.reached and call.loops and scales:
+            yield Hit(call.module, call.node, {"call": call.module.text(call.node)})
+            return
+
+
+_ON_HOST = ("torch.zeros", "torch.ones", "torch.empty", "torch.full", "torch.tensor")
+_DEFAULTS = r"set_default_device|set_default_tensor_type|gloo"
+
+
+@check("DDP627")
+def _collectives_of_the_gpu(context: Context) -> Iterator[Hit]:
+    starts = context.trace.named("torch.distributed.init_process_group")
+    backends = {constant(option) for start in starts for option in options(start.argument("backend", 0))}
+    if backends != {"nccl"} or _has(context, _DEFAULTS):
+        return
+    for call in context.trace.named(*(f"torch.distributed.{name}" for name in ("all_reduce", "broadcast", "reduce"))):
+        tensors = [
+            option.call if isinstance(option, Result) else None for option in options(call.argument("tensor", 0))
+        ]
+        on_host = all(
+            maker is not None
+            and maker.name in _ON_HOST
+            and not (maker.gives("device") or maker.contexts)
+            and (maker.called != "tensor" or isinstance(maker.argument("data", 0), (Collection, Constant)))
+            for maker in tensors
+        )
+        if call.reached and tensors and on_host and not call.gives("group", 2):
+            yield Hit(call.module, call.node, {"call": call.module.text(call.node)[:80]})
+
+
+@check("DDP628")
+def _parameters_of_the_model_that_trains(context: Context) -> Iterator[Hit]:
+    """Adapters, heads or embeddings that the model gets after its optimizer was made."""
+    makes = [call for call in context.trace.calls if call.reached and is_optimizer(call.name)]
+    if len(makes) != 1 or _has(context, "add_param_group") or not updates(context.trace):
+        return
+    owners = [maker for maker in makers(makes[0].argument("params", 0)) if maker.method == "parameters"]
+    models = [model for maker in owners for model in inside(maker.receiver)]
+    for call in context.trace.calls:
+        changed = call.argument("model", 0) if call.name.endswith("get_peft_model") else None
+        changed = call.receiver if call.method in ("resize_token_embeddings", "add_adapter") else changed
+        if call.reached and call.order > makes[0].order and _is_one_of(changed, models):
+            yield Hit(call.module, call.node, {"change": call.called})
+    for store in context.trace.stores:
+        value = makers(store.value)
+        new = bool(value) and all(maker.name.startswith("torch.nn.") and maker.called[:1].isupper() for maker in value)
+        if store.order > makes[0].order and new and _is_one_of(store.owner, models):
+            yield Hit(store.module, store.node, {"change": store.module.text(store.node)})
+
+
+def _is_one_of(value: Value | None, models: list[Value]) -> bool:
+    found = inside(value)
+    return bool(found) and all(any(same(model, other) for other in models) for model in found)
+
+
+@check("DDP629")
+def _back_in_training_mode(context: Context) -> Iterator[Hit]:
+    trained = {loop for back in context.trace.methods("backward") if back.reached for loop in back.loops}
+    if context.trainer or _has(context, r"\.train\(|training\s*=|set_training"):
+        return
+    groups = [maker for step, optimizer in updates(context.trace) if step.reached for maker in makers(optimizer)]
+    owners = [owner for group in groups for owner in makers(group.argument("params", 0))]
+    models = [model for owner in owners if owner.method == "parameters" for model in inside(owner.receiver)]
+    for call in context.trace.methods("eval"):
+        if call.reached and trained & {*call.loops} and _is_one_of(call.receiver, models):
+            yield Hit(call.module, call.node, {"call": call.module.text(call.node)})
+            return
+
+
+@check("TRN741")
+def _steps_of_the_engine(context: Context) -> Iterator[Hit]:
+    engines = [call for call in context.trace.named("deepspeed.initialize") if call.reached]
+
+    def is_part(value: Value | None, key: int) -> bool:
+        return any(
+            isinstance(option, Item) and constant(option.key) == key and not {*elements_of(option)}.isdisjoint(engines)
+            for option in options(value)
+        )
+
+    steps = [call for call in context.trace.methods("step") if call.reached and call.loops and engines]
+    for call in steps if not any(is_part(step.receiver, 0) for step in steps) else ():
+        if is_part(call.receiver, 1):
+            yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, variant="step")
+    for call in context.trace.methods("backward") if engines else ():
+        forwards = [part.call for part in derivation(call.receiver) if isinstance(part, Result)]
+        new = span_of(context, "deepspeed").first >= (0, 19)
+        if call.reached and not call.arguments and not new and any(is_part(part.receiver, 0) for part in forwards):
+            yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, variant="backward")
+
+
+@check("TRN742")
+def _optimized_by_lightning(context: Context) -> Iterator[Hit]:
+    if _has(context, "automatic_optimization"):
+        return
+    for cls in context.trace.classes:
+        step = cls.members.get("training_step")
+        if not isinstance(step, Function) or not any(path.endswith(".LightningModule") for path in cls.ancestors()):
+            continue
+        for node in ast.walk(step.node):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "self.manual_backward":
+                yield Hit(cls.module, node, variant="by hand")
+                break
+            loss = node.value if isinstance(node, ast.Return) else None
+            if isinstance(loss, ast.Call) and getattr(loss.func, "attr", "") in ("item", "detach", "numpy"):
+                yield Hit(cls.module, loss, variant="no gradient")
+
+
+@check("DDP630")
+def _all_parameters_used(context: Context) -> Iterator[Hit]:
+    """Layers that no code reads: DDP waits for their gradients."""
+    for wrap in parallel_wraps(context):
+        tolerant = wrap.gives("find_unused_parameters", 6) or wrap.gives("static_graph")
+        models = inside(wrap.argument("module", 0)) if wrap.name in REPLICATING and not tolerant else []
+        for cls in (model.cls for model in models if isinstance(model, Instance)):
+            own = cls.bases and all(isinstance(base, External) and base.path == "torch.nn.Module" for base in cls.bases)
+            start = cls.members.get("__init__")
+            if not own or not isinstance(start, Function) or _REFLECTS.search(cls.module.text(cls.node)):  # type: ignore[arg-type]
+                continue
+            read = [node.attr for module in context.trace.modules for node in module.all(ast.Attribute)]
+            for node in ast.walk(start.node):
+                target = node.targets[0] if isinstance(node, ast.Assign) else None
+                layer = ast.unparse(node.value) if isinstance(node, ast.Assign) else ""
+                unused = isinstance(target, ast.Attribute) and read.count(target.attr) == 1
+                if unused and _LAYERS.match(layer) and target is not None:
+                    yield Hit(cls.module, target, {"layer": ast.unparse(target)})
+
+
+_REFLECTS = re.compile(r"getattr|children\(|modules\(|__dict__|requires_grad|freeze")
+_LAYERS = re.compile(r"(?:torch\.)?nn\.(?:Linear|Conv[123]d|Embedding|LayerNorm|BatchNorm[123]d|Parameter|LSTM|GRU)\(")
+
+
+@check("TRN743")
+def _made_in_the_scope(context: Context) -> Iterator[Hit]:
+    calls = [call for call in context.trace.calls if call.reached]
+    strategies = [call for call in calls if call.name.startswith(_TENSORFLOW) and call.name.endswith("Strategy")]
+    several = [call for call in strategies if call.called not in ("OneDeviceStrategy", "get_strategy")]
+    for call in context.trace.methods("fit") if several else ():
+        for maker in makers(call.receiver):
+            of_keras = maker.name.startswith(("tensorflow.keras.", "keras.")) and maker.called[:1].isupper()
+            around = [option for value in maker.contexts for option in options(value)]
+            scoped = any(isinstance(part, Result) and part.call.method == "scope" for part in around)
+            if call.reached and of_keras and not scoped and not any(isinstance(part, Instance) for part in around):
+                yield Hit(maker.module, maker.node, {"call": maker.called})
+
+
+_TENSORFLOW = ("tensorflow.distribute.",)
+
+
+@check("TRN718")
+def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
+    prepares = [
+        call
+        for call in context.trace.methods("prepare", "prepare_scheduler")
+        if owner_kind(call.receiver) == "accelerate" and call.reached
+    ]
+    if not prepares or any(call.unpacks for call in prepares) or _steps_with_batches(context):
+        return
+    inputs = [maker for prepare in prepares for value in prepare.arguments for maker in makers(value)]
+    trained = {loop for back in context.trace.methods("backward") if back.reached for loop in back.loops}
+    innermost = {back.loops[-1:] for back in context.trace.methods("backward")}
+    steps = [call for call in context.trace.methods("step") if call.reached and trained & {*call.loops}]
+    for schedule in context.trace.calls:
+        at = 3 if schedule.called == "get_scheduler" else 1 if schedule.called.startswith("Cosine") else 2
+        counted = is_scheduler(schedule.name) or schedule.called == "get_scheduler"
+        count = next(filter(None, (schedule.argument(name, at) for name in _COUNTS)), None) if counted else None
+        if not schedule.reached or not counted:
+            continue
+        stepped = [call for call in steps if _is_of(call.receiver, schedule, prepares)]
+        values = (*schedule.arguments, *schedule.keywords.values())
+        if not stepped or any(_counts_processes(part) for value in values for part in derivation(value)):
+            continue
+        parts = [part.call for part in derivation(count) if isinstance(part, Result)]
+        lengths = {_is_prepared(part, prepares) for part in parts if part.name == "len"}
+        each_batch = all(call.loops[-1:] in innermost for call in stepped)
+        sure = True
+        if schedule not in inputs:
+            variant = "unprepared" if lengths == {False} and each_batch else ""
+        elif not each_batch:
+            variant = "epochs"
+        else:
+            fixed = not lengths and isinstance(count, (Constant, Argument))
+            variant = "steps" if lengths == {True} or fixed else ""
+            sure = lengths == {True} or _ends_at(context, count, trained)
+        if variant:
+            values_shown: dict[str, object] = {"scheduler": schedule.called}
+            severity: Severity | None = "warning" if variant == "steps" and not sure else None
+            yield Hit(schedule.module, schedule.node, values_shown, severity=severity, variant=variant)
+
+
+_COUNTS = ("num_training_steps", "T_max", "total_steps")
+
+
+def _is_of(value: Value | None, schedule: Call, prepares: list[Call]) -> bool:
+    """Whether a stepped object is the schedule, or what ``prepare`` made of it."""
+    for option in options(value):
+        prepared = [call for call in elements_of(option) if call in prepares]
+        at = constant(option.key) if isinstance(option, Item) else None
+        for call in prepared:
+            given = call.arguments[at] if isinstance(at, int) and at < len(call.arguments) else None
+            given = call.arguments[0] if given is None and len(call.arguments) == 1 else given
+            if schedule in makers(given):
+                return True
+        if schedule in makers(option):
+            return True
+    return False
+
+
+def _is_prepared(length: Call, prepares: list[Call]) -> bool:
+    """Whether ``len`` is that of a prepared loader, which has the batches of one process."""
+    return any(call in prepares for value in length.arguments for call in elements_of(value))
+
+
+def _ends_at(context: Context, count: Value | None, trained: set[ast.AST]) -> bool:
+    """Whether the training ends after as many updates as a schedule has steps: a number, or an option."""
+    number = constant(count.default if isinstance(count, Argument) else count)
+    ends = [leaving.guard.value for leaving in context.trace.departures if leaving.loop in trained]
+    ends += [
+        iteration.over
+        for iteration in context.trace.iterations
+        if iteration.node in trained and isinstance(iteration.over, Result) and iteration.over.call.name == "range"
+    ]
+    for part in (part for value in ends for part in derivation(value)):
+        same_option = isinstance(part, Argument) and isinstance(count, Argument) and part.name == count.name
+        if same_option or (isinstance(number, int) and number > 1 and constant(part) == number):
+            return True
+    return False
+
+
+def _counts_processes(value: Value) -> bool:
+    return (isinstance(value, Member) and value.name == "num_processes") or (
+        isinstance(value, Result) and value.call.called == "get_world_size"
+    )
+
+
+def _steps_with_batches(context: Context) -> bool:
+    """Whether Accelerate does not step the schedule once for each process."""
+    settings = ("split_batches", "step_scheduler_with_optimizer", "dataloader_config")
+    return any(
+        call.gives(name) for call in context.trace.calls if call.name.endswith("Accelerator") for name in settings
+    )
