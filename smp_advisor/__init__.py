@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from smp_advisor.notebook import Advisor
     from smp_advisor.profiling import Profile, profile
     from smp_advisor.rehearsal import Rehearsal, rehearse
-    from smp_advisor.review.scripts import Finding, apply_fixes, check_script, read_stack, script_changes
+    from smp_advisor.review.scripts import Finding, check_script, read_stack, script_changes
     from smp_advisor.runs import Failure, read_failure
     from smp_advisor.runs.watching import Run
     from smp_advisor.session import Advice
@@ -51,7 +51,6 @@ __all__ = [
     "Stack",
     "__version__",
     "advise",
-    "apply_fixes",
     "check_estimator",
     "check_script",
     "errors",
@@ -88,7 +87,6 @@ _HOMES = {
     "Run": "runs.watching",
     "Stack": "workload",
     "advise": "session.advise",
-    "apply_fixes": "review.scripts",
     "check_estimator": "estimators",
     "check_script": "review.scripts",
     "estimate": "costs",

@@ -39,7 +39,7 @@ def main():
             optimizer.step()
         evaluate(model, loader)
     if dist.get_rank() == 0:
-        torch.save(model.state_dict(), "/opt/ml/model/model.pt")
+        torch.save(model.module.state_dict(), "/opt/ml/model/model.pt")
     dist.barrier()
     dist.destroy_process_group()
 

@@ -76,8 +76,6 @@ OTHERS = """
 - `calibration.json`, written by `advice.job.calibration.save(...)` and `%smp_calibrate --save`: measured runs, for
   `calibration=` of later advice.
 - `train_<model>_<digest>.py`, written by the exported script cell: the training script of the plan.
-- `train.fixed.py`, written by `apply_fixes`: the script with safe fixes. With `in_place=True` and
-  `smp-advisor check --fix`, the script itself changes, and `train.py.bak` is the script before.
 
 Nothing is sent over the network, except by calls of AWS that you run: `calibrate(job_name=...)` and exported
 cells."""

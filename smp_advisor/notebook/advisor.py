@@ -14,7 +14,7 @@ from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
-from smp_advisor.notebook.checks import checked, fixed, pasted
+from smp_advisor.notebook.checks import checked, pasted
 from smp_advisor.notebook.display import VIEW_MIME, SavedOutputs, show, static_html
 from smp_advisor.notebook.panels import PanelRequests, perform, session_steps
 from smp_advisor.notebook.view_state import Ahead, control_dicts, look_ahead, recommendation, snapshot_of
@@ -88,7 +88,6 @@ class Advisor(anywidget.AnyWidget):
             "cancel": self._searching.cancel,
             "panel": PanelRequests(self._advice, self.send).serve,
             "check": self._send_checked,
-            "fix": self._send_checked,
             "paste": self._send_checked,
         }
         self.on_msg(self._on_message)
@@ -291,7 +290,7 @@ class Advisor(anywidget.AnyWidget):
             if kind == "paste":
                 report = pasted(text, self.advice, self.plan, {} if shell is None else shell.user_ns)
             else:
-                report = fixed(content, self.plan) if kind == "fix" else checked(text, self.plan)
+                report = checked(text, self.plan)
         self.send({"kind": "checked", "id": str(content.get("id", "")), **report})
 
     def _send_cells(self, content: dict[str, Any]) -> None:

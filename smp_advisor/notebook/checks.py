@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.estimators import EstimatorReport
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.review.scripts import FileFix
     from smp_advisor.session import Advice
 
 
@@ -79,65 +78,17 @@ def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> str:
 
 
 def checked(path: str, plan: Plan) -> dict[str, str]:
-    """Check a script by its path: the page of its report, with all fixes together, or why it cannot be read."""
-    from smp_advisor.review.scripts import check_script, plan_fixes
+    """Check a script by its path: the page of its report, or why it cannot be read."""
+    from smp_advisor.review.scripts import check_script
 
     if not path.strip():
         return _answer("Enter the path of a training script, for example train.py.")
-    script = user_path(path.strip(), AdvisorError)
     try:
-        report = check_script(script, plan)
-        fixable = sum(finding.fix is not None for finding in report)
-        fixes = plan_fixes(script, plan=plan) if fixable > 1 else []
+        report = check_script(user_path(path.strip(), AdvisorError), plan)
     except AdvisorError as error:
         return _answer(str(error))
-    ids = ", ".join(sorted({identifier for fix in fixes for identifier in fix.ids}))
-    title = f"All automatic fixes together{f' in {len(fixes)} files' if len(fixes) > 1 else ''}: {ids}"
-    together = (
-        f'<details><summary>{escape(title)}</summary><pre tabindex="0" data-smp-text="diff">'
-        f'{escape(_diff(fixes))}</pre><span data-smp-fix=""></span></details>'
-    )
-    summary = f"{path.strip()}, against this plan: {report.totals or 'no findings'}."
-    return _answer(summary, f"{report._repr_html_()}{together if fixes else ''}")
+    return _answer(f"{path.strip()}, against this plan: {report.totals or 'no findings'}.", report._repr_html_())
 
 
 def _answer(summary: str, html: str = "", corrected: str = "") -> dict[str, str]:
     return {"summary": summary, "html": html, "corrected": corrected}
-
-
-def fixed(content: Mapping[str, Any], plan: Plan) -> dict[str, str]:
-    """Write a fix that the user has reviewed, of one finding or all, if it is still the same, and check again."""
-    from smp_advisor.review.scripts.fixes import write_fixed
-
-    path, in_place = str(content.get("text", "")), content.get("in_place") is True
-    written: list[str] = []
-    try:
-        files = _reviewed(content, plan)
-        for file, text in files:
-            written.append(str(write_fixed(file, text, in_place=in_place)))
-        changed = "Nothing was written: the file has changed since it was checked. These are its findings now."
-        result = " ".join(written) or changed
-    except AdvisorError as error:
-        result = f"{' '.join(written) or 'Nothing was written:'} {error}"
-    after = checked(path, plan)
-    return {**after, "summary": f"{result} {after['summary']}"}
-
-
-def _reviewed(content: Mapping[str, Any], plan: Plan) -> list[tuple[Path, str]]:
-    """Files to write with their new texts; empty if the change is not the reviewed one."""
-    from smp_advisor.review.scripts import check_script, plan_fixes
-
-    script, diff = user_path(str(content.get("text", "")).strip(), AdvisorError), content.get("diff")
-    if not content.get("check"):
-        fixes = plan_fixes(script, plan=plan)
-        return [(fix.path, fix.text) for fix in fixes] if _diff(fixes) == diff else []
-    where = (content.get("check"), content.get("place"), content.get("column"))
-    for finding in check_script(script, plan):
-        same = (finding.id, f"{finding.path}:{finding.line}", finding.column) == where
-        if same and finding.fix is not None and finding.fix.diff == diff:
-            return [(Path(finding.path.partition("#cell-")[0]), finding.fix.source)]
-    return []
-
-
-def _diff(fixes: list[FileFix]) -> str:
-    return "".join(fix.diff for fix in fixes)

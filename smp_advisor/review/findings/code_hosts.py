@@ -15,7 +15,7 @@ from smp_advisor.review.findings.catalog import catalog, check_markdown
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from smp_advisor.review.findings.finding import Finding, Fix
+    from smp_advisor.review.findings.finding import Finding
     from smp_advisor.review.findings.report import Report
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -84,18 +84,7 @@ def _result(finding: Finding, rule: int, fingerprint: str) -> dict[str, Any]:
         "message": {"text": f"{finding.message} {finding.consequence} Instead: {finding.remedy}"},
         "locations": [_location(finding.path, region)],
         "partialFingerprints": {"primaryLocationLineHash": fingerprint},
-        **({"fixes": [_sarif_fix(finding.path, finding.fix)]} if finding.fix and finding.fix.replacements else {}),
     }
-
-
-def _sarif_fix(path: str, fix: Fix) -> dict[str, Any]:
-    replacements = []
-    for change in fix.replacements:
-        region = {"startLine": change.line, "startColumn": change.column}
-        region |= {"endLine": change.end_line, "endColumn": change.end_column}
-        replacements.append({"deletedRegion": region, "insertedContent": {"text": change.text}})
-    changes = [{"artifactLocation": _artifact(path), "replacements": replacements}]
-    return {"description": {"text": fix.description}, "artifactChanges": changes}
 
 
 def _location(path: str, region: dict[str, Any]) -> dict[str, Any]:

@@ -14,27 +14,14 @@ Severity = Literal["error", "warning", "info"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Replacement:
-    """A range of a file that becomes `text`; lines and columns count from 1, and the end is exclusive."""
-
-    line: int
-    column: int
-    end_line: int
-    end_column: int
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Fix:
-    """A safe change: the new text of the file (of a notebook, its JSON) and the diff to it."""
+    """A safe change of a job's configuration: its new text and the diff to it."""
 
     description: str
     diff: str
     """Unified diff from the checked text."""
     source: str
-    """The file's text with the fix applied."""
-    replacements: tuple[Replacement, ...] = ()
-    """The changed ranges; empty in notebooks, whose files are JSON."""
+    """The text with the fix applied."""
 
 
 @checked_class
@@ -84,14 +71,12 @@ class Finding:
     """Line of the end of the place; None if it is not known."""
     end_column: int | None = None
     """Column after the last character of the place."""
-    unfixed: str = ""
-    """Reason why there is no fix here, if the check has one in general."""
 
     def plain(self) -> dict[str, Any]:
         """The finding as plain data; its fix without the full text of the file."""
         data = asdict(self)
         if self.fix is not None:
-            del data["fix"]["source"], data["fix"]["replacements"]
+            del data["fix"]["source"]
         return data
 
 

@@ -121,12 +121,11 @@ def _slot(what: str, place: str) -> str:
 
 def _fix(finding: Finding, place: str) -> str:
     if finding.fix is None:
-        return f"<p>No automatic fix: {escape(finding.unfixed)}.</p>" if finding.unfixed else ""
-    of = escape(f"{finding.path}:{finding.line}|{finding.id}|{finding.column}")
+        return ""
     return (
         f"<details><summary>Fix: {escape(finding.fix.description)}</summary>"
         f'<pre tabindex="0" data-smp-text="diff">{escape(finding.fix.diff)}</pre>'
-        f'{_slot("diff", place)}<span data-smp-fix="{of}"></span></details>'
+        f"{_slot('diff', place)}</details>"
     )
 
 

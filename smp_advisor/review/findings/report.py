@@ -204,8 +204,6 @@ def _text_of(finding: Finding) -> str:
     rows += [f"    {finding.source_title}: {finding.source_url}"]
     if finding.fix is not None:
         rows.append(f"    Fix: {finding.fix.description}")
-    elif finding.unfixed:
-        rows.append(f"    No automatic fix: {finding.unfixed}.")
     return "\n".join(rows)
 
 

@@ -41,7 +41,6 @@ from smp_advisor.review.reading.values import (
 if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Mapping as MappingABC
-    from pathlib import Path
     from typing import Any
 
     from smp_advisor.review.reading.source import Source
@@ -268,7 +267,6 @@ def follow(
     computes: bool = False,
     assumes: bool = False,
     variables: MappingABC[str, Any] | None = None,
-    texts: MappingABC[Path, Source] | None = None,
     concerns: Callable[[Run, Function], bool] = lambda _run, _function: True,
     is_entry: Callable[[Run], bool] = lambda _run: False,
     can_wait: Callable[[str], bool] = lambda _text: False,
@@ -277,7 +275,7 @@ def follow(
     directory = source.file.resolve().parent if source.file is not None else None
     module = parse(source, directory=directory)
     module.scope.names |= {name: from_plain(value) for name, value in (variables or {}).items()}
-    run = Run(computes=computes, assumes=assumes, texts=dict(texts or {}), can_wait=can_wait)
+    run = Run(computes=computes, assumes=assumes, can_wait=can_wait)
     run.evaluate, run.execute = partial(evaluate, run), partial(execute, run)
     run.call, run.enter, run.defaults = partial(call, run), partial(enter, run), partial(defaults, run)
     run.trace.modules.append(module)

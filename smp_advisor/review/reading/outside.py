@@ -120,7 +120,7 @@ def _waits(run: Run, frame: Frame, base: str, node: ast.ImportFrom) -> bool:
     if frame.module.entry or frame.scope is not frame.module.scope or run.functions or run.guards or run.doubts:
         return False
     path = _path(run, frame.module, base)
-    if path is None or path in run.modules or path in run.texts:
+    if path is None or path in run.modules:
         return False
     if path not in run.waiting:
         try:
@@ -197,7 +197,7 @@ def _load(run: Run, frame: Frame, dotted: str, node: ast.stmt | ast.expr) -> Loc
 
 def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt | ast.expr) -> LocalModule | None:
     try:
-        module = parse(run.texts.get(path) or run.waiting.get(path) or read(path), entry=False, directory=path.parent)
+        module = parse(run.waiting.get(path) or read(path), entry=False, directory=path.parent)
     except AdvisorError as error:
         what = f"An imported module is left out: {error}"
         run.unresolved.append(frame.module.source.unresolved(node.lineno, what))

@@ -244,8 +244,6 @@ class Run:
     followed: Counter[ast.AST] = field(default_factory=Counter)
     results: dict[ast.AST, list[Value]] = field(default_factory=dict)
     modules: dict[Path, Module] = field(default_factory=dict)
-    texts: dict[Path, Source] = field(default_factory=dict)
-    """Modules next to the file that are taken from here instead of their files."""
     can_wait: Callable[[str], bool] = lambda _text: False
     """Whether a module with this text is followed only when a name of it is read."""
     waiting: dict[Path, Source] = field(default_factory=dict)

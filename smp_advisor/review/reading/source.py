@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ast
-import bisect
-import json
 import os
 import re
 import tokenize
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import NOTEBOOK, SCRIPT, Text, json_values, read_bytes, user_path
 from smp_advisor.errors import AdvisorError
@@ -70,8 +68,6 @@ class Source:
     """First line in `text` and number of each code cell of a notebook, in ascending order."""
     skipped: tuple[tuple[int, str], ...] = ()
     """First line and reason of each part that is left out: cells of a notebook that are not Python, or "..."."""
-    raw: str = field(default="", repr=False)
-    """JSON of a notebook."""
     lines: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
@@ -150,13 +146,6 @@ def read(path_or_source: str | Path) -> Source:
     return Source("<cell>" if cell else "<source>", _without_magics(path_or_source))
 
 
-def with_text(source: Source, text: str) -> Source:
-    """The same file with a new text: Python, or the JSON of a notebook."""
-    if source.raw and source.file is not None:
-        return _notebook(text, source.file)
-    return replace(source, text=text)
-
-
 def _read_file(path: Path) -> Source:
     name = str(path)
     if os.path.isdir(path):  # noqa: PTH112 - pathlib's fails for a path that is too long
@@ -205,7 +194,7 @@ def _notebook(text: str, path: Path) -> Source:
             plain = "\n" * source.count("\n")
         parts.append(plain)
         line += source.count("\n") + 1
-    return Source(str(path), "\n".join(parts), path, tuple(starts), tuple(skipped), text)
+    return Source(str(path), "\n".join(parts), path, tuple(starts), tuple(skipped))
 
 
 def _why_not_python(text: str) -> str:
@@ -285,66 +274,3 @@ def _plain(line: str) -> str:
     if _SHELL.match(stripped):
         return indent + stripped.partition("=")[0] + "= None"
     return line
-
-
-@dataclass(frozen=True, slots=True)
-class CellChange:
-    """One cell before and after its changes."""
-
-    number: int
-    """From 1, counting all cells."""
-    before: str
-    after: str
-    edits: tuple[Edit, ...]
-    """At places in the text of the cell."""
-
-
-def cell_changes(source: Source, edits: Iterable[Edit]) -> list[CellChange] | None:
-    """The cells that `edits` change; None if a change touches an IPython line or several cells."""
-    raw = cell_texts(source.raw)
-    by_cell: dict[int, list[Edit]] = {}
-    for edit in edits:
-        moved = _in_cell(source, raw, edit)
-        if moved is None:
-            return None
-        number, change = moved
-        by_cell.setdefault(number, []).append(change)
-    return [
-        CellChange(number, raw[number], applied(raw[number], changes), tuple(changes))
-        for number, changes in sorted(by_cell.items())
-    ]
-
-
-def changed_notebook(source: Source, changes: Iterable[CellChange]) -> str:
-    """The JSON of the notebook with the new text of its cells, formatted as Jupyter does."""
-    data = json.loads(source.raw)
-    for change in changes:
-        cell = data["cells"][change.number - 1]
-        lines = change.after.splitlines(keepends=True)
-        cell["source"] = lines if isinstance(cell["source"], list) else change.after
-    indent = re.search(r"\n( +)\S", source.raw)
-    text = json.dumps(data, indent=len(indent[1]) if indent else None, ensure_ascii=False)
-    return text + "\n" if source.raw.endswith("\n") else text
-
-
-def cell_texts(raw: str) -> dict[int, str]:
-    """The text of every code cell, by its number."""
-    cells: list[dict[str, Any]] = json.loads(raw)["cells"]
-    return {number: "".join(cell["source"]) for number, cell in enumerate(cells, 1) if cell["cell_type"] == "code"}
-
-
-def _in_cell(source: Source, raw: dict[int, str], edit: Edit) -> tuple[int, Edit] | None:
-    """The number of the cell, and the edit in its text."""
-    starts = source.starts()
-    first, last = (bisect.bisect_right(starts, place) for place in (edit.start, edit.end))
-    top, number = max(cell for cell in source.cells if cell[0] <= first)
-    lines = raw[number].split("\n")
-    if last - top >= len(lines):
-        return None
-    if any(source.line(line) != lines[line - top] for line in range(first, last + 1)):
-        return None
-
-    def place(offset: int, line: int) -> int:
-        return sum(len(text) + 1 for text in lines[: line - top]) + offset - starts[line - 1]
-
-    return number, Edit(place(edit.start, first), place(edit.end, last), edit.text)

@@ -69,10 +69,8 @@ def _expression(run: Run, frame: Frame, node: ast.Expr) -> Leaving:
     before = len(run.trace.calls)
     run.evaluate(frame, node.value)
     for call in run.trace.calls[before:]:
-        if call.node is node.value:
-            call.discarded = True
-            if call.name in LEAVING:
-                return "raise"
+        if call.node is node.value and call.name in LEAVING:
+            return "raise"
     return None
 
 

@@ -58,7 +58,6 @@ class Call:
     """Everything that can be called here; each has a `Call`."""
     bound: dict[str, Value] = field(default_factory=dict)
     """Arguments by parameter, for a function that is followed."""
-    discarded: bool = False
     sure: bool = True
     """Whether no undecided condition is around it."""
 

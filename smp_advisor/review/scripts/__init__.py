@@ -5,12 +5,10 @@ from smp_advisor.review.findings.report import Report
 from smp_advisor.review.reading.source import Unresolved
 from smp_advisor.review.scripts.changes import Change, ScriptChanges, script_changes
 from smp_advisor.review.scripts.check import check_script
-from smp_advisor.review.scripts.fixes import FileFix, apply_fixes, plan_fixes
 from smp_advisor.review.scripts.following import ScriptStack, read_stack
 
 __all__ = [
     "Change",
-    "FileFix",
     "Finding",
     "Fix",
     "Report",
@@ -18,9 +16,7 @@ __all__ = [
     "ScriptStack",
     "Severity",
     "Unresolved",
-    "apply_fixes",
     "check_script",
-    "plan_fixes",
     "read_stack",
     "script_changes",
 ]

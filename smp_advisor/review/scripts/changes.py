@@ -133,8 +133,7 @@ def _changes_of(context: Context, plan: Plan) -> ScriptChanges:
         file = Path(finding.path).name
         listed = (finding.line, file) in changed_lines or finding.id in _OF_THE_PLAN
         if finding.severity == "error" and not listed:
-            code = finding.fix.description if finding.fix is not None else finding.remedy
-            entries.append((file, finding.line, f"# {code}", f"{finding.id}: {finding.message}"))
+            entries.append((file, finding.line, f"# {finding.remedy}", f"{finding.id}: {finding.message}"))
     order = {Path(module.source.path).name: number for number, module in enumerate(context.trace.modules)}
     entries.sort(key=lambda row: (order.get(row[0], 99), row[1]))
     return ScriptChanges(tuple(Change(n, *row) for n, row in enumerate(entries, 1)), tuple(dict.fromkeys(open_)))

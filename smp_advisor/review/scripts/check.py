@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import bisect
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smp_advisor.arguments.signatures import checked
 from smp_advisor.core.words import listed
-from smp_advisor.review.findings.catalog import catalog
-from smp_advisor.review.findings.finding import Fix, Replacement
 from smp_advisor.review.findings.report import Coverage, Part, Report
-from smp_advisor.review.reading.module import changed, complete, diff
 from smp_advisor.review.reading.outside import LIBRARIES
-from smp_advisor.review.reading.source import cell_changes, read
+from smp_advisor.review.reading.source import read
 from smp_advisor.review.scripts.checks import judge
 from smp_advisor.review.scripts.checks.arguments import released_calls
 from smp_advisor.review.scripts.checks.parallel import ACCELERATORS, REPLICATING
@@ -31,9 +26,9 @@ if TYPE_CHECKING:
 
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.review.reading.module import Module
-    from smp_advisor.review.reading.source import Edit, Source
+    from smp_advisor.review.reading.source import Source
     from smp_advisor.review.reading.trace import Call
-    from smp_advisor.review.scripts.context import Context, Hit
+    from smp_advisor.review.scripts.context import Context
 
 
 _WRAPPERS = ("smp.DistributedModel", "tsm.transform", "tsm.transform.transform", *FSDP, *REPLICATING)
@@ -149,11 +144,6 @@ def _assumed(context: Context) -> Iterator[str]:
         yield "An optimizer that is chosen by name is one of torch.optim."
 
 
-_FIXED_CHARACTERS = 2_000_000
-"""Limit of the text that is changed and parsed again for fixes, because each fix is tried on the full file.
-The next check offers the remaining fixes."""
-
-
 @checked
 def check_script(
     path_or_source: str | Path,
@@ -209,44 +199,6 @@ def check_source(
 
 
 def report_of(context: Context) -> Report:
-    """The findings of a script that was followed, with their fixes."""
-    budget = _FIXED_CHARACTERS
-    findings = []
-    for finding, hit in judge(context):
-        description = catalog()[finding.id].fix
-        if not description:
-            findings.append(finding)
-        elif budget <= 0:
-            findings.append(replace(finding, unfixed="apply the other fixes first, then check again"))
-        else:
-            changes = list(hit.edits)
-            budget -= len(hit.module.source.text) if changes else 0
-            fix = _fix(hit.module, description, changes)
-            findings.append(replace(finding, fix=fix, unfixed="" if fix else _why_not(hit, changes)))
-    return Report(
-        tuple(findings), tuple(context.unresolved), context.trace.modules[0].source.path, coverage=coverage(context)
-    )
-
-
-def _fix(module: Module, description: str, changes: list[Edit | None]) -> Fix | None:
-    """The fix with all `changes`; None if one has no place, or the result does not parse."""
-    edits = complete(changes)
-    text = changed(module, edits) if edits else None
-    if text is None:
-        return None
-    starts, replaced = module.source.starts(), []
-    for edit in edits if not module.source.cells else ():
-        first, last = (bisect.bisect_right(starts, place) for place in (edit.start, edit.end))
-        ends = edit.start - starts[first - 1] + 1, edit.end - starts[last - 1] + 1
-        replaced.append(Replacement(line=first, column=ends[0], end_line=last, end_column=ends[1], text=edit.text))
-    return Fix(description=description, diff=diff(module.source, edits), source=text, replacements=tuple(replaced))
-
-
-def _why_not(hit: Hit, changes: list[Edit | None]) -> str:
-    """Reason why a finding has no automatic fix."""
-    edits = complete(changes)
-    if not edits:
-        return hit.unfixed or "the place of the change is not known"
-    if hit.module.source.cells and cell_changes(hit.module.source, edits) is None:
-        return "the line is IPython syntax"
-    return "the change would not result in valid Python"
+    """The findings of a script that was followed."""
+    findings = tuple(finding for finding, _ in judge(context))
+    return Report(findings, tuple(context.unresolved), context.trace.modules[0].source.path, coverage=coverage(context))

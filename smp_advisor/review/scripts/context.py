@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,27 +14,24 @@ if TYPE_CHECKING:
 
     from smp_advisor.review.findings.finding import Severity
     from smp_advisor.review.reading.module import Module
-    from smp_advisor.review.reading.source import Edit, Unresolved
+    from smp_advisor.review.reading.source import Unresolved
     from smp_advisor.review.reading.trace import Call, Trace
     from smp_advisor.review.scripts.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A defect at a place, with the fields of its message and the changes that fix it."""
+    """A defect at a place, with the fields of its message."""
 
     module: Module
     node: ast.expr | ast.stmt
     values: dict[str, object] = field(default_factory=dict)
-    edits: Iterable[Edit | None] = ()
     severity: Severity | None = None
     """If other than that of the catalog: a defect that may not affect this job."""
     variant: str = ""
     """Which message of the check."""
     needed: str = ""
     """Options that the job must pass to reach the defect: "with --fp16"; empty if every job reaches it."""
-    unfixed: str = ""
-    """Reason why there is no automatic fix, if it is not the place."""
     reported_by: frozenset[str] = frozenset()
     """Other checks that together report the same."""
 

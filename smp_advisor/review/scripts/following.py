@@ -57,23 +57,22 @@ _CONCERNS = re.compile(
 def follow(
     source: Source,
     settings: Settings,
-    texts: Mapping[Path, Source] | None = None,
     variables: Mapping[str, Any] | None = None,
 ) -> Context:
-    """Input of the checks. Modules in `texts` are read from there instead of their files."""
-    run = _followed(source, texts, variables)
+    """Input of the checks."""
+    run = _followed(source, variables)
     settings = with_script(settings, run.trace)
     libraries = _libraries(run.trace, settings)
     return Context(run.trace, settings, libraries, run.unresolved, followed=run.followed.keys())
 
 
-def _followed(source: Source, texts: Mapping[Path, Source] | None, variables: Mapping[str, Any] | None) -> Run:
+def _followed(source: Source, variables: Mapping[str, Any] | None) -> Run:
     if _LAUNCHES.search(source.text) is not None:
         try:
-            return read_through(source, computes=True, texts=texts, variables=variables, is_entry=_is_entry)
+            return read_through(source, computes=True, variables=variables, is_entry=_is_entry)
         except TooLongError:
             pass  # the text also trains: each loop is followed once
-    return read_through(source, texts=texts, variables=variables, is_entry=_is_entry, can_wait=_can_wait)
+    return read_through(source, variables=variables, is_entry=_is_entry, can_wait=_can_wait)
 
 
 @lru_cache(maxsize=256)  # scripts of a project import the same modules

@@ -47,7 +47,7 @@ _SIMPLE: tuple[type[ast.stmt], ...] = (ast.Expr, ast.Assign, ast.AugAssign, ast.
 
 
 def judge(context: Context) -> list[tuple[Finding, Hit]]:
-    """The findings without their fixes, each with the hit of its check, in the order of files and lines."""
+    """The findings, each with the hit of its check, in the order of files and lines."""
     hits: dict[tuple[str, str, int, int], tuple[Finding, Hit]] = {}
     reaching = Reaching(context)
     for identifier in sorted(CHECKS):

@@ -7,7 +7,6 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import table
-from smp_advisor.review.reading.module import replace
 from smp_advisor.review.reading.values import Argument, Constant, External, Instance, Result, options
 from smp_advisor.review.scripts.checks.planned import config_entry, trainer_arguments
 from smp_advisor.review.scripts.context import Context, Hit, check, is_of_transformers
@@ -182,9 +181,8 @@ def _one_checkpointing(context: Context) -> Iterator[Hit]:
                 if written_value is None or call.gives(name)
             )
             if on:
-                edits = [replace(call.module, written_value, "False")] if written_value is not None else []
                 variant = "" if written_value is not None else "default"
-                yield Hit(call.module, written_value or call.node, {"call": call.called}, edits, variant=variant)
+                yield Hit(call.module, written_value or call.node, {"call": call.called}, variant=variant)
 
 
 @check("TRN722")

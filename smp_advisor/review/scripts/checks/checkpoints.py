@@ -17,6 +17,7 @@ from smp_advisor.review.reading.values import (
     same,
     something,
 )
+from smp_advisor.review.scripts.checks.outputs import in_model_folder
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, reached_accelerators
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import PROCESSES, elements_of, owner_kind
@@ -126,6 +127,7 @@ def _loaded_under_the_same_names(context: Context) -> Iterator[Hit]:
         for save in context.trace.named("torch.save")
         for part in (option.call for option in derivation(save.argument("obj", 0)) if isinstance(option, Result))
         if save.reached and part.method == "state_dict" and _prefix(part.receiver)
+        if in_model_folder(save.argument("f", 1))
     ]
     if saved_names and not any(call.reached for call in context.trace.methods("load_state_dict")):
         save, part = saved_names[0]

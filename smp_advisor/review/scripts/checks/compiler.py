@@ -9,11 +9,9 @@ from smp_advisor.cluster.table import instances
 from smp_advisor.core.files import table
 from smp_advisor.libraries.version import instance_family
 from smp_advisor.review.reading.data import reason
-from smp_advisor.review.reading.module import add_keyword, after_statement, replace
 from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import (
     Constant,
-    External,
     Mapping,
     Result,
     Unknown,
@@ -37,7 +35,6 @@ from smp_advisor.review.scripts.queries import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.review.reading.source import Edit
     from smp_advisor.review.reading.trace import Call
 
 
@@ -50,11 +47,6 @@ _SHOWING = ("print", "float", "xm.master_print", "tqdm.tqdm.write")
 _LOGGING = ("info", "debug", "warning", "error", "add_scalar", "set_postfix", "set_description", "log")
 _OFTEN = 10
 """Steps. Logging or saving less often than this is not reported."""
-
-
-def _xm(call: Call) -> bool:
-    module = call.module.scope.find("xm")
-    return isinstance(module, External) and module.path == "xm"
 
 
 def _elsewhere(context: Context, call: Call) -> bool:
@@ -87,11 +79,7 @@ def _static_padding(context: Context) -> Iterator[Hit]:
         tokenizes = "token" in call.module.text(call.node.func).lower()
         if dynamic is not None and (tokenizes or {"truncation", "max_length", "return_tensors"} & call.keywords.keys()):
             # Without max_length, every text gets the length of the longest one that the model supports.
-            long = not call.gives("max_length")
-            changes = len(constants) == 1 and not long
-            edits = [add_keyword(call.module, call.node, "padding", '"max_length"')] if changes else []
-            why = "the call has no max_length, which you must choose" if long else ""
-            yield Hit(call.module, call.node, {"padding": repr(dynamic)}, edits, unfixed=why)
+            yield Hit(call.module, call.node, {"padding": repr(dynamic)})
 
 
 @check("STC402", "xla")
@@ -121,15 +109,9 @@ def _device(context: Context) -> Iterator[Hit]:
         moved = call.method == "cuda" and not call.name and call.receiver is not None
         places = [value for value in (*call.arguments[:1], call.keywords.get("device")) if value is not None]
         names_cuda = any(is_cuda(option) for value in places for option in options(value))
-        if moved:
+        elsewhere = call.name == "torch.device" or call.method == "to" or "device" in call.keywords
+        if moved or (names_cuda and elsewhere):
             yield Hit(call.module, call.node, {"text": call.module.text(call.node)})
-        elif names_cuda and (call.name == "torch.device" or call.method == "to" or "device" in call.keywords):
-            edits = (
-                [replace(call.module, call.node, "xm.xla_device()")]
-                if call.name == "torch.device" and _xm(call)
-                else []
-            )
-            yield Hit(call.module, call.node, {"text": call.module.text(call.node)}, edits)
 
 
 @check("STC404", "xla")
@@ -148,9 +130,7 @@ def _marked_steps(context: Context) -> Iterator[Hit]:
     for call in sorted(updates, key=lambda call: call.order):
         batches = (training & set(call.loops)) or set(call.loops[-1:])
         if call.loops and call.reached and not marked & batches:
-            statement = call.module.statement(call.node)
-            edits = [after_statement(call.module, statement, "xm.mark_step()")] if statement and _xm(call) else []
-            yield Hit(call.module, call.node, {}, edits if call.discarded else [])
+            yield Hit(call.module, call.node)
             return
 
 
@@ -170,8 +150,7 @@ def _saved_by_xla(context: Context) -> Iterator[Hit]:
         )
         is_model = "model" in getattr(call.node.args[0], "id", "").lower() if call.node.args else False
         if (states or is_model) and not _elsewhere(context, call):
-            edits = [replace(call.module, call.node.func, "xm.save")] if _xm(call) else []
-            yield Hit(call.module, call.node, {}, edits)
+            yield Hit(call.module, call.node)
 
 
 def _several_workers(context: Context) -> bool:
@@ -193,13 +172,8 @@ def _gathered_gradients(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods("step"):
         if not _steps_optimizer(call) or _elsewhere(context, call):
             continue
-        scaler = any(maker.name.endswith("GradScaler") for maker in makers(call.receiver))
         if not any(sync.loops[-1:] == call.loops[-1:] and not exclusive(sync, call) for sync in syncs):
-            edits: list[Edit] = []
-            if not scaler and not call.arguments and isinstance(call.node.func, ast.Attribute) and _xm(call):
-                text = f"xm.optimizer_step({call.module.text(call.node.func.value)})"
-                edits = [replace(call.module, call.node, text)]
-            yield Hit(call.module, call.node, {}, edits, variant="not reduced")
+            yield Hit(call.module, call.node, variant="not reduced")
     yield from _order_with_scaler(context)
 
 
@@ -251,12 +225,11 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
         if rows is not None and isinstance(size, int) and size > 0 and rows % size == 0:
             continue
         if (drop_last is None and not call.unpacks and not sampled) or constant(drop_last) is False:
-            yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, "drop_last", "True")])
+            yield Hit(call.module, call.node)
     for call in context.trace.calls:
         option = call.argument("dataloader_drop_last")
         if option is not None and constant(option) is False and call.name.endswith("TrainingArguments"):
-            name = "dataloader_drop_last"
-            yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, name, "True")])
+            yield Hit(call.module, call.node)
 
 
 _FAMILIES = frozenset(table("smp_advisor.libraries.training_compiler", "versions.toml")["instances"]["families"])
@@ -371,6 +344,4 @@ def _compatible(context: Context) -> Iterator[Hit]:
 def _debugging(context: Context) -> Iterator[Hit]:
     for _, config in _estimators(context):
         if constant(config.argument("debug", 1)) is True:
-            keyword = any(argument.arg == "debug" for argument in config.node.keywords)
-            edits = [add_keyword(config.module, config.node, "debug", "False")] if keyword else []
-            yield Hit(config.module, config.node, {}, edits)
+            yield Hit(config.module, config.node)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import table
 from smp_advisor.review.reading.data import reason
-from smp_advisor.review.reading.module import add_keyword, replace, wrap
 from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import (
     Argument,
@@ -39,8 +38,6 @@ from smp_advisor.review.scripts.queries import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.review.reading.module import Module
-    from smp_advisor.review.reading.source import Edit
     from smp_advisor.review.reading.trace import Call, Iteration, Selection
 
 
@@ -109,17 +106,15 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
         if isinstance(call.argument("batch_size", 1), Constant) and constant(batch_size(call)) is None:
             continue
         if not _outside_steps(context, call) and _drops(context, call, drop_last) is False:
-            edits = [add_keyword(call.module, call.node, "drop_last", "True")]
             values = _known_last_batch(context, call)
             if values:
-                yield Hit(call.module, call.node, values, edits, variant="divisible")
+                yield Hit(call.module, call.node, values, variant="divisible")
             else:
-                yield Hit(call.module, call.node, {}, edits, variant="indivisible")
+                yield Hit(call.module, call.node, variant="indivisible")
     for call in context.trace.named("torch.utils.data.BatchSampler"):
         drop_last = call.argument("drop_last", 2)
         if constant(drop_last) is False and not isinstance(drop_last, Argument):
-            edits = [add_keyword(call.module, call.node, "drop_last", "True")] if "drop_last" in call.keywords else []
-            yield Hit(call.module, call.node, {}, edits, variant="indivisible")
+            yield Hit(call.module, call.node, variant="indivisible")
 
 
 def _known_last_batch(context: Context, call: Call) -> dict[str, object]:
@@ -343,9 +338,7 @@ def _replicas(context: Context, call: Call, rank: Value) -> Iterator[Hit]:
             place = argument_node(call, "num_replicas") or call.node
             right = min(own)
             values: dict[str, object] = {"rank": f"{size}()", "right": f"{right}()"}
-            renamed = isinstance(place, ast.Call) and place is not call.node and len(own) == 1
-            edits = [_renamed(call.module, place, right[4:])] if renamed and isinstance(place, ast.Call) else []
-            yield Hit(call.module, place, values, edits, variant="replicas")
+            yield Hit(call.module, place, values, variant="replicas")
 
 
 def _judge(context: Context, call: Call, value: Value, variant: str, *, sharding: bool) -> Iterator[Hit]:
@@ -354,18 +347,10 @@ def _judge(context: Context, call: Call, value: Value, variant: str, *, sharding
         return
     node = _rank_node(call, rank) or call.node
     right = _right(context)
-    edits: list[Edit] = []
-    if node is not call.node and isinstance(node, ast.Call) and rank.startswith("smp.") and right == "smp.dp_rank()":
-        edits = [_renamed(call.module, node, "dp_rank")]
     values: dict[str, object] = {"rank": _spoken(rank), "right": right}
     if variant in _KEYWORDS:
         variant, values = "argument", {"argument": variant, **values}
-    yield Hit(call.module, node, values, edits, variant=variant)
-
-
-def _renamed(module: Module, node: ast.Call, name: str) -> Edit:
-    owner = f"{module.text(node.func.value)}." if isinstance(node.func, ast.Attribute) else ""
-    return replace(module, node.func, f"{owner}{name}")
+    yield Hit(call.module, node, values, variant=variant)
 
 
 def _right(context: Context) -> str:
@@ -451,15 +436,7 @@ def _weights_by_rank(context: Context) -> Iterator[Hit]:
     seed = final.arguments[0]
     if ranks(seed) or not is_known(seed) or any(ranks(call.arguments[0]) for call in by_torch if call.guards):
         return
-    starts = [call for call in context.trace.named("smp.init") if call.reached]
-    edits: list[Edit] = []
-    if starts and starts[0].order < final.order and final.node.args and final.module.scope.find("smp") is not None:
-        simple = isinstance(final.node.args[0], (ast.Name, ast.Attribute, ast.Constant, ast.Call, ast.Subscript))
-        first, second = wrap(
-            final.module, final.node.args[0], "" if simple else "(", f"{'' if simple else ')'} + smp.dp_rank()"
-        )
-        edits = [first, second]
-    yield Hit(final.module, final.node, {"call": final.module.text(final.node)}, edits)
+    yield Hit(final.module, final.node, {"call": final.module.text(final.node)})
 
 
 @check("SMP136", "smp_torch")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.library import get_library
-from smp_advisor.review.reading.module import replace
 from smp_advisor.review.reading.values import Constant, External, Result, Value, options
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, reached_accelerators
@@ -54,13 +53,8 @@ def _backward_of_accelerate(context: Context) -> Iterator[Hit]:
         preparing = [accelerator for accelerator in accelerators if accelerator in owners]
         if any(peer.loops[-1:] == call.loops[-1:] for peer in own) or not preparing:
             continue
-        name = _local_name(accelerators[0])
-        func = call.node.func
-        loss = call.module.text(func.value) if hasattr(func, "value") else ""
-        usable = name and loss and not (call.keywords or call.functions) and call.module is accelerators[0].module
-        edits = [replace(call.module, call.node, f"{name}.backward({loss})")] if usable else []
         severity: Severity | None = "warning" if all(map(_needs_no_scaling, preparing)) else None
-        yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, edits, severity)
+        yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, severity=severity)
 
 
 def _needs_no_scaling(accelerator: Call) -> bool:
@@ -69,12 +63,6 @@ def _needs_no_scaling(accelerator: Call) -> bool:
     unscaled = all(constant(option) in (None, "no", "bf16", "fp8") for option in precision)
     more = ("gradient_accumulation_steps", "gradient_accumulation_plugin", "deepspeed_plugin", "deepspeed_plugins")
     return unscaled and not accelerator.unpacks and not any(accelerator.gives(name) for name in more)
-
-
-def _local_name(call: Call) -> str:
-    """The name that the object is assigned to."""
-    targets = getattr(call.module.statement(call.node), "targets", [])
-    return getattr(targets[0], "id", "") if len(targets) == 1 else ""
 
 
 @check("TRN702")
@@ -111,10 +99,7 @@ def _clipped_by_accelerate(context: Context) -> Iterator[Hit]:
     accelerators = reached_accelerators(context)
     for call in context.trace.named(*_CLIPS) if accelerators and not _clips_all_shards(accelerators) else ():
         if call.reached and call.loops:
-            name = _local_name(accelerators[0])
-            usable = name and call.module is accelerators[0].module and not call.functions
-            edits = [replace(call.module, call.node.func, f"{name}.clip_grad_norm_")] if usable else []
-            yield Hit(call.module, call.node, {}, edits)
+            yield Hit(call.module, call.node)
 
 
 def _clips_all_shards(accelerators: list[Call]) -> bool:

@@ -6,7 +6,6 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.module import replace
 from smp_advisor.review.reading.trace import exclusive, whenever
 from smp_advisor.review.reading.values import (
     Class,
@@ -24,12 +23,11 @@ from smp_advisor.review.scripts.checks.parallel import by_framework, wrapped_by
 from smp_advisor.review.scripts.checks.sharding import in_place, inside, running, same, sharded_model, sharding_calls
 from smp_advisor.review.scripts.conditions import Conditions, Reaching
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.queries import argument_node, is_optimizer, makers, mentions, origins
+from smp_advisor.review.scripts.queries import is_optimizer, makers, mentions, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.review.reading.source import Edit
     from smp_advisor.review.reading.trace import Call
 
 
@@ -56,18 +54,7 @@ def _norm_of_all_shards(context: Context) -> Iterator[Hit]:
             continue
         for maker in makers(call.argument("parameters", 0)):
             if maker.method == "parameters" and wrapped_by(maker.receiver, wraps) is not None:
-                yield Hit(call.module, call.node, {}, [_own_clipping(call)])
-
-
-def _own_clipping(call: Call) -> Edit | None:
-    """The change to ``model.clip_grad_norm_(norm)``."""
-    norm = argument_node(call, "max_norm", 1)
-    parameters = argument_node(call, "parameters", 0)
-    text = call.module.text(parameters) if parameters is not None else ""
-    if norm is None or not text.endswith(".parameters()") or len(call.node.args) + len(call.node.keywords) > 2:
-        return None
-    model = text.removesuffix(".parameters()")
-    return replace(call.module, call.node, f"{model}.clip_grad_norm_({call.module.text(norm)})")
+                yield Hit(call.module, call.node)
 
 
 @check("SMP312")
@@ -231,9 +218,7 @@ def _through_the_root(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods("forward") if wraps else ():
         trains = call.reached and call.loops[-1:] and call.loops[-1] in innermost
         if trains and wrapped_by(call.receiver, wraps) is not None:
-            func = call.node.func
-            text = call.module.text(func.value) if isinstance(func, ast.Attribute) else ""
-            yield Hit(call.module, call.node, {}, [replace(call.module, func, text)] if text else [])
+            yield Hit(call.module, call.node)
 
 
 STRATEGY = ".FSDPStrategy"

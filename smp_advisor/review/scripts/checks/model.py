@@ -7,16 +7,14 @@ import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import table
-from smp_advisor.review.reading.module import replace
 from smp_advisor.review.reading.trace import exclusive
-from smp_advisor.review.reading.values import External, Instance, Result, options
+from smp_advisor.review.reading.values import Instance, Result, options
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.queries import constant, is_plain_model, makers, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.review.reading.source import Edit
     from smp_advisor.review.reading.trace import Call
 
 
@@ -40,21 +38,12 @@ def _original_forward(context: Context) -> Iterator[Hit]:
                 # ``Base.forward(self, x)`` in a class that derives from ``Base``.
                 of_bases = tuple(f"{ast.unparse(base)}.forward(self{end}" for base in cls.bases for end in ",)")
                 for node in ast.walk(method):
-                    owner = _super_of_forward(node)
-                    if isinstance(node, ast.Call) and owner is not None:
-                        yield Hit(module, node, {}, [replace(module, node.func, f"{module.text(owner)}._orig_forward")])
-                    elif isinstance(node, ast.Call) and ast.unparse(node).startswith(of_bases):
+                    text = ast.unparse(node) if isinstance(node, ast.Call) else ""
+                    if isinstance(node, ast.Call) and (text.startswith(of_bases) or _OF_SUPER.match(text)):
                         yield Hit(module, node)
 
 
-def _super_of_forward(node: ast.AST) -> ast.expr | None:
-    """``super()`` in ``super().forward(...)``."""
-    function = node.func if isinstance(node, ast.Call) else None
-    if not isinstance(function, ast.Attribute) or function.attr != "forward":
-        return None
-    owner = function.value
-    called = owner.func if isinstance(owner, ast.Call) else None
-    return owner if isinstance(called, ast.Name) and called.id == "super" else None
+_OF_SUPER = re.compile(r"super\([^()]*\)\.forward\(")
 
 
 @check("SMP132", "smp_torch")
@@ -68,18 +57,7 @@ def _unsupported(context: Context) -> Iterator[Hit]:
         if call.name.startswith("torch.jit.") and not any(getattr(model, "call", None) is call for model in later):
             continue  # a helper function is compiled, not the model
         if not excluded:
-            yield Hit(
-                call.module, call.node, {"feature": feature}, _own_scaler(call) if "GradScaler" in feature else []
-            )
-
-
-def _own_scaler(call: Call) -> list[Edit]:
-    smp = call.module.scope.find("smp")
-    device = call.node.args if call.name == "torch.amp.GradScaler" else []
-    if not (isinstance(smp, External) and smp.path == "smp") or call.node.args != device[:1] or call.unpacks:
-        return []
-    options = [f"{word.arg}={call.module.text(word.value)}" for word in call.node.keywords if word.arg != "device"]
-    return [replace(call.module, call.node, f"smp.amp.GradScaler({', '.join(options)})")]
+            yield Hit(call.module, call.node, {"feature": feature})
 
 
 @check("SMP135", "smp_torch", needs="tensor_parallel")
@@ -167,11 +145,7 @@ def _pipeline_group(context: Context) -> Iterator[Hit]:
     for call in context.trace.named(*_WHOLE_GROUP):
         if not _for_reporting(call):
             name = call.name.rpartition(".")[2]
-            edits = []
-            if isinstance(call.node.func, ast.Attribute):
-                renamed = f"{call.module.text(call.node.func.value)}.{name.replace('mp_', 'pp_')}"
-                edits = [replace(call.module, call.node.func, renamed)]
-            yield Hit(call.module, call.node, {"name": name}, edits)
+            yield Hit(call.module, call.node, {"name": name})
 
 
 def _for_reporting(call: Call) -> bool:
@@ -278,22 +252,11 @@ def checkpointing(context: Context) -> list[Call]:
 @check("SMP115", "smp_torch")
 def _native_checkpointing(context: Context) -> Iterator[Hit]:
     for call in context.trace.named(*_NATIVE):
-        edits = _library_checkpoint(call, call.name.rpartition(".")[2])
         # It has no effect in a function that the script does not call.
-        yield Hit(call.module, call.node, {"call": call.name}, edits, None if call.reached else "warning")
+        yield Hit(call.module, call.node, {"call": call.name}, severity=None if call.reached else "warning")
     for call in context.trace.methods("gradient_checkpointing_enable"):
         if call.reached and context.wrappings:
             yield Hit(call.module, call.node, {"call": f"{call.method}()"})
-
-
-def _library_checkpoint(call: Call, name: str) -> list[Edit]:
-    """The library's function by its full name, if a module of the model is checkpointed."""
-    first = call.node.args[0] if call.node.args else None
-    is_module = isinstance(first, ast.Attribute) and isinstance(first.value, ast.Name) and first.value.id == "self"
-    smp = call.module.scope.find("smp")
-    if not is_module or getattr(smp, "path", "") != "smp" or call.keywords:
-        return []
-    return [replace(call.module, call.node.func, f"smp.patches.checkpoint.{name}")]
 
 
 @check("SMP116", "smp_torch")

@@ -6,7 +6,6 @@ import ast
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.review.reading.module import add_keyword, replace
 from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import (
     Constant,
@@ -17,7 +16,6 @@ from smp_advisor.review.reading.values import (
 )
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.queries import (
-    argument_node,
     constant,
     derivation,
     guarded_by,
@@ -34,7 +32,6 @@ from smp_advisor.review.scripts.queries import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.review.reading.source import Edit
     from smp_advisor.review.reading.trace import Call
 
 
@@ -113,7 +110,7 @@ def _parameters_once(context: Context) -> Iterator[Hit]:
         return
     for call in context.trace.calls:
         if is_optimizer(call.name) and call.node.args and _repeats(call, call.node.args[0]):
-            yield Hit(call.module, call.node, {})
+            yield Hit(call.module, call.node)
 
 
 def _repeats(optimizer: Call, parameters: ast.expr) -> bool:
@@ -171,10 +168,7 @@ def _half_precision(context: Context) -> Iterator[Hit]:
         yield Hit(call.module, call.node, variant="dtype")
     for call in context.trace.named("smp.DistributedOptimizer"):
         if not any(call.gives(name, position) for position, name in enumerate(_SCALES, 1)) or _scales_by_one(call):
-            scales = {keyword.arg for keyword in call.node.keywords} & set(_SCALES)
-            text = "None, dynamic_loss_scale=True"
-            edits = [] if scales else [add_keyword(call.module, call.node, "static_loss_scale", text)]
-            yield Hit(call.module, call.node, {}, edits, variant="loss scale")
+            yield Hit(call.module, call.node, variant="loss scale")
 
 
 def _scales_by_one(call: Call) -> bool:
@@ -204,12 +198,9 @@ def _inner_optimizer(context: Context) -> Iterator[Hit]:
         if is_scheduler(call.name):
             optimizer = call.argument("optimizer", 0)
             if optimizer is not None and all(is_wrapped_optimizer(option) for option in options(optimizer)):
-                place = argument_node(call, "optimizer", 0)
-                has_name = isinstance(place, (ast.Name, ast.Attribute))
-                edit = replace(call.module, place, f"{call.module.text(place)}.optimizer") if place else None
-                yield Hit(call.module, call.node, {}, [edit] if has_name else [], variant="scheduler")
+                yield Hit(call.module, call.node, variant="scheduler")
         elif call.name in _CLIPS and context.wrappings and not _for_other_precision(context, call):
-            yield Hit(call.module, call.node, {}, _clip_masters(context, call), variant="clipping")
+            yield Hit(call.module, call.node, variant="clipping")
 
 
 def _for_other_precision(context: Context, call: Call) -> bool:
@@ -222,27 +213,6 @@ def _for_other_precision(context: Context, call: Call) -> bool:
         if not half and guard.holds and mentions(guard.test, "bf16", "amp"):
             return True
     return any(exclusive(call, clip) for clip in context.trace.methods("clip_master_grads"))
-
-
-def _clip_masters(context: Context, call: Call) -> list[Edit]:
-    """The change to ``optimizer.clip_master_grads(norm)``, with the local name of the wrapper."""
-    norm = argument_node(call, "max_norm", 1)
-    extra = [keyword for keyword in call.node.keywords if keyword.arg not in ("max_norm", "parameters")]
-    if norm is None or extra or len(call.node.args) > 2 or not call.discarded:
-        return []
-    around = call.functions[-1:] or (None,)
-    for step in context.trace.methods("step"):
-        same = (step.functions[-1:] or (None,))[0] is around[0] and step.module is call.module
-        receiver = step.node.func.value if isinstance(step.node.func, ast.Attribute) else None
-        if (
-            same
-            and isinstance(receiver, ast.Name)
-            and step.receiver is not None
-            and is_wrapped_optimizer(step.receiver)
-        ):
-            text = f"{receiver.id}.clip_master_grads({call.module.text(norm)})"
-            return [replace(call.module, call.node, text)]
-    return []
 
 
 @check("SMP120", "smp_torch", needs="sharded")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.module import replace
 from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import (
     Collection,
@@ -307,9 +306,8 @@ def _no_inner_forward(context: Context) -> Iterator[Hit]:
         if wrap is not None:
             func = call.node.func
             inner_text = call.module.text(func)
-            edits = [replace(call.module, func, inner_text.removesuffix(".module"))]
             values: dict[str, object] = {"call": inner_text, "wrapper": wrap.name.rpartition(".")[2]}
-            yield Hit(call.module, call.node, values, edits if inner_text.endswith(".module") else [])
+            yield Hit(call.module, call.node, values)
     for back in context.trace.methods("backward") if wraps and not reduces else ():
         parts = [part.call for part in derivation(back.receiver) if isinstance(part, Result) and back.reached]
         for call in parts:

@@ -9,7 +9,6 @@ import yaml
 
 from smp_advisor.core.files import CONFIGURATION, folders_from, is_path, read_bytes, table
 from smp_advisor.errors import AdvisorError
-from smp_advisor.review.reading.module import replace
 from smp_advisor.review.reading.values import Argument, Collection, Constant, Mapping, Member, is_none, options
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, reached_accelerators
 from smp_advisor.review.scripts.checks.sharding import FSDP, shards
@@ -82,8 +81,7 @@ def _sharding_turned_on(context: Context) -> Iterator[Hit]:
             if not any(call.gives(name) for name in ("fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins")):
                 yield Hit(call.module, call.node, severity="warning", variant="accelerate")
         else:
-            edits = [] if call in parsers else [_added(call, 'fsdp="full_shard auto_wrap"')]
-            yield Hit(call.module, call.node, {"call": call.called}, edits)
+            yield Hit(call.module, call.node, {"call": call.called})
         return
 
 
@@ -141,13 +139,6 @@ def _differences_of_file(context: Context, call: Call, path: Path) -> Iterator[H
         yield Hit(call.module, call.node, {"file": path.name, "written": texts[0], "planned": texts[1]}, variant="file")
 
 
-def _added(call: Call, text: str) -> Any:
-    """The change that adds a keyword to a call; None if it has no plain last argument."""
-    written = call.module.text(call.node)
-    comma = "" if re.search(r"[(,]\s*\)$", written) else ", "
-    return replace(call.module, call.node, f"{written[:-1].rstrip()}{comma}{text})")
-
-
 def _sharded_config(context: Context) -> str:
     """Name of a configuration of Accelerate near the script that shards the model."""
     file = context.trace.modules[0].source.file
@@ -200,8 +191,7 @@ def _differences(call: Call, rows: list[tuple[str, Any, Any]]) -> Iterator[Hit]:
         written = default if value is None else constant(value)
         if planned is not None and type(written) is type(planned) and written != planned:
             values: dict[str, object] = {"argument": name, "written": repr(written), "planned": repr(planned)}
-            edit = replace(call.module, node, repr(planned)) if node else _added(call, f"{name}={planned!r}")
-            yield Hit(call.module, node or call.node, values, [edit])
+            yield Hit(call.module, node or call.node, values)
 
 
 def config_entry(call: Call, name: str) -> Any:
@@ -290,8 +280,7 @@ def _quantized_shards(context: Context) -> Iterator[Hit]:
         four = call.argument("load_in_4bit") if quantizes else None
         by_default = Conditions(context.settings, defaults=True)
         if four is not None and by_default.truth(four) and not call.gives("bnb_4bit_quant_storage"):
-            edits = [_added(call, "bnb_4bit_quant_storage=torch.bfloat16")]
-            yield Hit(call.module, call.node, {}, edits if "import torch" in call.module.source.text else [])
+            yield Hit(call.module, call.node)
 
 
 def _deepspeed(context: Context) -> bool:

@@ -215,7 +215,9 @@ def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
             continue  # a rank that ends with an error ends the job
         local = "clock" if of_clock(guard.value) else "batches" if _of_batches(context, guard.value) else ""
         local = local or ("file" if isinstance(place, Departure) and of_file(guard.value) else "")
-        local = local or ("rank" if isinstance(place, Departure) and depends_on_rank(guard.value) else "")
+        local = local or (
+            "rank" if isinstance(place, Departure) and not met.alone and depends_on_rank(guard.value) else ""
+        )
         if local and guard.test not in visited:
             visited.add(guard.test)
             severity: Severity | None = "error" if local == "rank" else None
@@ -309,8 +311,8 @@ def _written_before_it_is_read(context: Context) -> Iterator[Hit]:
         path = save.argument(*_WRITERS[save.called])
         for load in context.trace.calls if path is not None else ():
             read = load.argument("f", 0)
-            by_all = read is not None and load.called in _READERS and load.reached and second.runs(load)
-            if not by_all or load.order < save.order or read is None:
+            by_all = load.called in _READERS and load.reached and second.runs(load)
+            if not by_all or load.order < save.order or path is None or read is None:
                 continue
             meets = any(save.order < order < load.order for order in shared)
             if not meets and not load.loops and any(_is_in(a, b) for a in something(path) for b in something(read)):

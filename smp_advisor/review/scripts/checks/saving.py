@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.module import replace
 from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import (
     Argument,
@@ -61,10 +60,7 @@ def _saving_ranks(context: Context) -> Iterator[Hit]:
             place = next((node for node in nodes if getattr(node.func, "attr", "") == "dp_rank"), call.node)
             if place not in reported:
                 reported.add(place)
-                edits = []
-                if place is not call.node and isinstance(place.func, ast.Attribute):
-                    edits = [replace(call.module, place.func, f"{call.module.text(place.func.value)}.rdp_rank")]
-                yield Hit(call.module, place, _values(call, "smp.dp_rank()"), edits)
+                yield Hit(call.module, place, _values(call, "smp.dp_rank()"))
             continue
         # All ranks of a replica take part in state_dict. A state that was gathered before is written by one.
         wrong = sorted(conditions & (_ONE_PROCESS if call.method == "state_dict" else _ONE_PROCESS | _ONE_PART))
@@ -88,11 +84,7 @@ def _optimizer_state(context: Context) -> Iterator[Hit]:
         other_jobs = guarded_by(call, "shard", "tp_size", "tensor_parallel")
         if call.receiver is None or not is_wrapped_optimizer(call.receiver) or other_jobs:
             continue
-        edits = []
-        if isinstance(call.node.func, ast.Attribute) and not call.arguments and not call.keywords:
-            text = f"{call.module.text(call.node.func.value)}.local_state_dict"
-            edits = [replace(call.module, call.node.func, text)]
-        yield Hit(call.module, call.node, {"technique": technique}, edits, variant="state dict")
+        yield Hit(call.module, call.node, {"technique": technique}, variant="state dict")
     for call in context.trace.named("smp.save_checkpoint"):
         optimizer = call.argument("optimizer", 4)
         if constant(call.argument("partial", 2)) is False and optimizer is not None and is_wrapped_optimizer(optimizer):

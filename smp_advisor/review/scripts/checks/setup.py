@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import table
 from smp_advisor.libraries.library import LIBRARIES, get_library
-from smp_advisor.review.reading.module import after_statement, before_statement, replace
 from smp_advisor.review.reading.trace import whenever
 from smp_advisor.review.reading.values import (
     Class,
@@ -61,16 +60,7 @@ def _initialized(context: Context) -> Iterator[Hit]:
             continue
         first = calls[0]
         if not starts or first.order < starts[0].order:
-            statement, alias = first.module.statement(first.node), _alias(first)
-            usable = not starts and statement and alias
-            edits = [before_statement(first.module, statement, f"{alias}.init()")] if usable and statement else []
-            yield Hit(first.module, first.node, {"call": first.name.replace("smptf", "smp")}, edits)
-
-
-def _alias(call: Call) -> str:
-    """The local name of the library at `call`: ``smp`` in ``smp.rank()``."""
-    function = call.node.func
-    return function.value.id if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) else ""
+            yield Hit(first.module, first.node, {"call": first.name.replace("smptf", "smp")})
 
 
 @check("SMP102")
@@ -137,13 +127,7 @@ def _device_set(context: Context) -> Iterator[Hit]:
     calls = context.trace.named("torch.cuda.set_device")
     if starts and not calls and (context.wrappings or any(context.models())):
         start = starts[-1]
-        statement = start.module.statement(start.node)
-        torch = start.module.scope.find("torch")
-        alias = _alias(start)
-        usable = statement is not None and alias and isinstance(torch, External) and torch.path == "torch"
-        text = f"torch.cuda.set_device({alias}.local_rank())"
-        edits = [after_statement(start.module, statement, text)] if usable and statement is not None else []
-        yield Hit(start.module, start.node, {}, edits, variant="never")
+        yield Hit(start.module, start.node, variant="never")
     for call in calls:
         device = call.argument("device", 0)
         wrong = ranks(device) - {"smp.local_rank", "os.environ.LOCAL_RANK"}
@@ -151,24 +135,7 @@ def _device_set(context: Context) -> Iterator[Hit]:
         if wrong and all(isinstance(option, Operation) and option.operator == "Mod" for option in options(device)):
             continue
         if device is not None and (wrong or isinstance(device, Constant)):
-            decides, smp = _decides_elsewhere(call), call.module.scope.find("smp")
-            usable = not decides and isinstance(smp, External) and smp.path == "smp"
-            edits = [replace(call.module, call.node.args[0], "smp.local_rank()")] if usable and call.node.args else []
-            unfixed = f"{decides} also decides the device elsewhere" if decides else ""
-            yield Hit(call.module, call.node, {}, edits, variant="other", unfixed=unfixed)
-
-
-def _decides_elsewhere(call: Call) -> str:
-    """The name in ``set_device(args.gpu)``, if other lines use it: they would still choose another device."""
-    node = call.node.args[0] if call.node.args else None
-    if not isinstance(node, (ast.Name, ast.Attribute)):
-        return ""
-    text = call.module.text(node)
-    uses = sum(
-        isinstance(part, type(node)) and isinstance(part.ctx, ast.Load) and ast.unparse(part) == text
-        for part in ast.walk(call.module.tree)
-    )
-    return text if uses > 1 else ""
+            yield Hit(call.module, call.node, variant="other")
 
 
 @check("SMP133")
@@ -188,10 +155,7 @@ def _job_options(context: Context) -> Iterator[Hit]:
             continue
         parsers = [getattr(getattr(parser, "call", None), "name", "") for parser in origins(call.receiver)]
         if set(parsers) == {"argparse.ArgumentParser"} and isinstance(call.node.func, ast.Attribute):
-            receiver, arguments = call.module.text(call.node.func.value), "".join(map(call.module.text, call.node.args))
-            text = f"{receiver}.parse_known_args({arguments})[0]"
-            edits = [replace(call.module, call.node, text)]
-            yield Hit(call.module, call.node, {"call": "parse_args"}, edits, needed=needed)
+            yield Hit(call.module, call.node, {"call": "parse_args"}, needed=needed)
     for call in context.trace.methods("parse_args_into_dataclasses"):
         if not call.gives("return_remaining_strings") and call.reached and _all_here(call):
             yield Hit(call.module, call.node, {"call": call.method}, needed=needed)

@@ -7,9 +7,8 @@ import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.module import add_keyword, replace
 from smp_advisor.review.reading.trace import exclusive
-from smp_advisor.review.reading.values import Collection, Constant, Function, Instance, Result, Value
+from smp_advisor.review.reading.values import Collection, Constant, Instance, Result, Value
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.queries import (
     argument_node,
@@ -26,7 +25,6 @@ from smp_advisor.review.scripts.queries import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.review.reading.source import Edit
     from smp_advisor.review.reading.trace import Call
 
 _UNBATCHED = {
@@ -82,7 +80,7 @@ def _backward_of_model(context: Context) -> Iterator[Hit]:
             continue
         if any(backward.step is not None and _without_library(call, backward) for backward in proper):
             continue
-        yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, _through_model(call))
+        yield Hit(call.module, call.node, {"call": call.module.text(call.node)})
     for call in context.trace.named("torch.autograd.backward"):
         if call.step is not None:
             yield Hit(call.module, call.node, {"call": "torch.autograd.backward(...)"})
@@ -120,24 +118,6 @@ def _is_models(call: Call) -> bool:
     return not any(maker.receiver is not None for maker in makers(call.receiver))
 
 
-def _through_model(call: Call) -> list[Edit]:
-    function = call.functions[-1] if call.functions else None
-    if call.arguments or call.keywords or function is None or not isinstance(call.node.func, ast.Attribute):
-        return []
-    # The name by which the function calls the model.
-    called = {
-        node.func.id
-        for node in ast.walk(function.node)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    } - {"criterion", "loss_fn", "loss_function", "scaler"}
-    names = [name for name in function.positional if name in called]
-    names += ["model"] if "model" in called and function.scope.find("model") is not None else []
-    if not names:
-        return []
-    name = min(names, key=lambda name: "model" not in name.lower())
-    return [replace(call.module, call.node, f"{name}.backward({call.module.text(call.node.func.value)})")]
-
-
 def _unbatched(context: Context, *, tensorflow: bool) -> Iterator[Hit]:
     if context.settings.microbatches == 1:
         return
@@ -152,7 +132,7 @@ def _unbatched(context: Context, *, tensorflow: bool) -> Iterator[Hit]:
             shown = _without_batch(value) or _fixed_length(context, value)
             if shown:
                 place = _argument_node(call, name) or call.node
-                yield Hit(call.module, place, {"name": name, "value": shown}, _name_it(function, call, name))
+                yield Hit(call.module, place, {"name": name, "value": shown})
         if names is None and any(_without_batch(value) for value in call.bound.values()):
             context.leave_open(call.module, call.node, "non_split_inputs of this step cannot be read (SMP112, SMP205).")
 
@@ -227,21 +207,3 @@ def _is_square(value: Value) -> bool:
     if sizes and isinstance(sizes[0], (ast.Tuple, ast.List)):
         sizes = sizes[0].elts
     return len(sizes) == 2 and ast.dump(sizes[0]) == ast.dump(sizes[1])
-
-
-def _name_it(function: Function, call: Call, name: str) -> list[Edit]:
-    mark = function.step
-    if mark is None or mark.non_split_inputs is None:
-        return []
-    unnamed = [
-        parameter
-        for parameter, value in call.bound.items()
-        if parameter in mark.non_split_inputs or _without_batch(value)
-    ]
-    text = "[" + ", ".join(f'"{parameter}"' for parameter in unnamed or [name]) + "]"
-    decorator = mark.decorator
-    if not isinstance(decorator, ast.Call):
-        if decorator not in getattr(function.node, "decorator_list", []):
-            return []
-        return [replace(function.module, decorator, f"{function.module.text(decorator)}(non_split_inputs={text})")]
-    return [add_keyword(function.module, decorator, "non_split_inputs", text)] if not decorator.args else []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.module import wrap
 from smp_advisor.review.reading.trace import Use
 from smp_advisor.review.reading.values import (
     Collection,
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.review.reading.module import Module
-    from smp_advisor.review.reading.source import Edit
     from smp_advisor.review.reading.trace import Call, Trace
 
 
@@ -82,7 +80,6 @@ def _outputs_in(value: Value, depth: int = 0) -> list[StepOutput]:
     return outputs
 
 
-_REDUCTIONS = frozenset(["reduce_mean", "reduce_sum", "concat", "stack", "outputs", "merge", "accumulate"])
 _NUMBERS = frozenset({"item", "tolist", "size", "numel", "dim"})
 _FLAGS = {"output_hidden_states": "hidden_states", "output_attentions": "attentions"}
 
@@ -99,7 +96,6 @@ def _reduced(context: Context) -> Iterator[Hit]:
                     "step": use.output.call.module.text(use.output.call.node.func),
                     "text": use.module.text(use.node),
                 },
-                _reduce_at_call(use),
             )
 
 
@@ -110,38 +106,6 @@ def _is_number(value: Value) -> bool:
     if isinstance(value, Result):
         return value.call.method in _NUMBERS or value.call.name in ("float", "int", "len", "round")
     return isinstance(value, Operation) and all(_is_number(operand) for operand in value.operands)
-
-
-def _reduce_at_call(use: Use) -> list[Edit]:
-    """``loss = step(...)`` becomes ``loss = step(...).reduce_mean()`` if the step returns only the loss."""
-    call = use.output.call
-    statement = call.module.statement(call.node)
-    if (
-        not isinstance(statement, ast.Assign)
-        or statement.value is not call.node
-        or len(statement.targets) != 1
-        or not isinstance(statement.targets[0], ast.Name)
-        or call.function is None
-    ):
-        return []
-    returns = [node.value for node in ast.walk(call.function.node) if isinstance(node, ast.Return)]
-    names = [getattr(value, "id", "").lower() for value in returns]
-    name = statement.targets[0].id
-    losses = names and all("loss" in text for text in (*names, name.lower()))
-    if not losses or _reduces(call.module, statement, name):
-        return []
-    return list(wrap(call.module, call.node, "", ".reduce_mean()"))
-
-
-def _reduces(module: Module, statement: ast.stmt, name: str) -> bool:
-    """Whether the function uses `name` as one value per microbatch elsewhere."""
-    around: ast.AST | None = statement
-    while around is not None and not isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
-        around = module.parent(around)
-    return any(
-        isinstance(node, ast.Attribute) and node.attr in _REDUCTIONS and getattr(node.value, "id", "") == name
-        for node in ast.walk(around or module.tree)
-    )
 
 
 @check("SMP113", "smp_torch")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.module import add_keyword, replace
 from smp_advisor.review.reading.values import Constant, Instance, Result, Value, options
 from smp_advisor.review.scripts.checks.step_output import returned_values, unused_values
 from smp_advisor.review.scripts.context import Context, Hit, check
@@ -46,7 +45,7 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
             continue
         drop_remainder = call.argument("drop_remainder", 1 if call.method == "batch" else 3)
         if (drop_remainder is None and not call.unpacks) or constant(drop_remainder) is False:
-            yield Hit(call.module, call.node, {}, [add_keyword(call.module, call.node, "drop_remainder", "True")])
+            yield Hit(call.module, call.node)
 
 
 @check("SMP202", "smp_tensorflow")
@@ -66,9 +65,7 @@ def _order_by_rank(context: Context) -> Iterator[Hit]:
         fixed = seed is not None and is_known(seed) and not ranks(seed) and not sharded
         if wrong or unseeded or fixed:
             variant = "unseeded" if unseeded else "shuffle"
-            edits = [add_keyword(call.module, call.node, "seed", "smp.dp_rank()")]
-            fixable = getattr(call.module.scope.find("smp"), "path", "") == "smptf" and len(call.node.args) < 2
-            yield Hit(call.module, call.node, {}, edits if fixable else [], variant=variant)
+            yield Hit(call.module, call.node, variant=variant)
     for call in context.trace.methods("shard"):
         if not is_dataset(call.receiver):
             continue
@@ -102,8 +99,7 @@ def _sorted_files(context: Context) -> Iterator[Hit]:
     for call in context.trace.named("tensorflow.data.Dataset.list_files"):
         shuffled = constant(call.argument("shuffle", 1)) is not False
         if shuffled and call.argument("seed", 2) is None and not call.unpacks:
-            edits = [add_keyword(call.module, call.node, "shuffle", "False")] if len(call.node.args) < 2 else []
-            yield Hit(call.module, call.node, {"call": "list_files()"}, edits)
+            yield Hit(call.module, call.node, {"call": "list_files()"})
     # Calls whose results go into a data set.
     read = {
         part.call.node
@@ -121,7 +117,7 @@ def _sorted_files(context: Context) -> Iterator[Hit]:
     for call in (*context.trace.named(*_LISTINGS), *by_path):
         if not _in_order(call) and call.node in read:
             text = call.module.text(call.node)
-            yield Hit(call.module, call.node, {"call": text}, [replace(call.module, call.node, f"sorted({text})")])
+            yield Hit(call.module, call.node, {"call": text})
 
 
 def _in_order(call: Call) -> bool:

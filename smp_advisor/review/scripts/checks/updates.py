@@ -133,7 +133,8 @@ def _steps_of_the_engine(context: Context) -> Iterator[Hit]:
     for call in steps if not any(is_part(step.receiver, 0) for step in steps) else ():
         if is_part(call.receiver, 1):
             yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, variant="step")
-    for call in context.trace.methods("backward") if engines else ():
+    backwards = context.trace.methods("backward") if engines else []
+    for call in backwards if not any(is_part(back.receiver, 0) for back in backwards) else ():
         forwards = [part.call for part in derivation(call.receiver) if isinstance(part, Result)]
         new = span_of(context, "deepspeed").first >= (0, 19)
         if call.reached and not call.arguments and not new and any(is_part(part.receiver, 0) for part in forwards):
@@ -166,7 +167,7 @@ def _all_parameters_used(context: Context) -> Iterator[Hit]:
         for cls in (model.cls for model in models if isinstance(model, Instance)):
             own = cls.bases and all(isinstance(base, External) and base.path == "torch.nn.Module" for base in cls.bases)
             start = cls.members.get("__init__")
-            if not own or not isinstance(start, Function) or _REFLECTS.search(cls.module.text(cls.node)):  # type: ignore[arg-type]
+            if not own or not isinstance(start, Function) or _REFLECTS.search(cls.module.text(cls.node)):
                 continue
             read = [node.attr for module in context.trace.modules for node in module.all(ast.Attribute)]
             for node in ast.walk(start.node):
@@ -186,13 +187,13 @@ def _made_in_the_scope(context: Context) -> Iterator[Hit]:
     calls = [call for call in context.trace.calls if call.reached]
     strategies = [call for call in calls if call.name.startswith(_TENSORFLOW) and call.name.endswith("Strategy")]
     several = [call for call in strategies if call.called not in ("OneDeviceStrategy", "get_strategy")]
-    for call in context.trace.methods("fit") if several else ():
-        for maker in makers(call.receiver):
-            of_keras = maker.name.startswith(("tensorflow.keras.", "keras.")) and maker.called[:1].isupper()
-            around = [option for value in maker.contexts for option in options(value)]
-            scoped = any(isinstance(part, Result) and part.call.method == "scope" for part in around)
-            if call.reached and of_keras and not scoped and not any(isinstance(part, Instance) for part in around):
-                yield Hit(maker.module, maker.node, {"call": maker.called})
+    compiled = [maker for call in context.trace.methods("compile") for maker in makers(call.receiver)]
+    fits = [call for call in context.trace.methods("fit") if call.reached and several]
+    made = [maker for call in fits for maker in makers(call.receiver) if maker in compiled]
+    around = [option for maker in made for value in maker.contexts for option in options(value)]
+    scoped = any(isinstance(part, Result) and part.call.method == "scope" for part in around)
+    if made and not scoped and all(maker.name.startswith(("tensorflow.keras.", "keras.")) for maker in made):
+        yield Hit(made[0].module, made[0].node, {"call": made[0].called})
 
 
 _TENSORFLOW = ("tensorflow.distribute.",)
@@ -209,11 +210,13 @@ def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
         return
     inputs = [maker for prepare in prepares for value in prepare.arguments for maker in makers(value)]
     trained = {loop for back in context.trace.methods("backward") if back.reached for loop in back.loops}
-    innermost = {back.loops[-1:] for back in context.trace.methods("backward")}
+    innermost = {call.loops[-1:] for call in context.trace.methods("backward")}
+    innermost |= {call.loops[-1:] for call, _ in updates(context.trace) if call.loops[1:]}
     steps = [call for call in context.trace.methods("step") if call.reached and trained & {*call.loops}]
     for schedule in context.trace.calls:
         at = 3 if schedule.called == "get_scheduler" else 1 if schedule.called.startswith("Cosine") else 2
         counted = is_scheduler(schedule.name) or schedule.called == "get_scheduler"
+        counted = counted and "constant" not in schedule.called
         count = next(filter(None, (schedule.argument(name, at) for name in _COUNTS)), None) if counted else None
         if not schedule.reached or not counted:
             continue
@@ -222,7 +225,7 @@ def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
         if not stepped or any(_counts_processes(part) for value in values for part in derivation(value)):
             continue
         parts = [part.call for part in derivation(count) if isinstance(part, Result)]
-        lengths = {_is_prepared(part, prepares) for part in parts if part.name == "len"}
+        lengths = {_is_prepared(part, prepares, inputs) for part in parts if part.name == "len"}
         each_batch = all(call.loops[-1:] in innermost for call in stepped)
         sure = True
         if schedule not in inputs:
@@ -257,9 +260,11 @@ def _is_of(value: Value | None, schedule: Call, prepares: list[Call]) -> bool:
     return False
 
 
-def _is_prepared(length: Call, prepares: list[Call]) -> bool:
-    """Whether ``len`` is that of a prepared loader, which has the batches of one process."""
-    return any(call in prepares for value in length.arguments for call in elements_of(value))
+def _is_prepared(length: Call, prepares: list[Call], inputs: list[Call]) -> bool | None:
+    """Whether ``len`` is that of a prepared loader, which has the batches of one process; None of another object."""
+    if any(call in prepares for value in length.arguments for call in elements_of(value)):
+        return True
+    return False if any(maker in inputs for value in length.arguments for maker in makers(value)) else None
 
 
 def _ends_at(context: Context, count: Value | None, trained: set[ast.AST]) -> bool:

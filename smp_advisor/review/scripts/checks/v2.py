@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.module import before_statement, replace
 from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import Argument, Mapping, Result, Value, options
 from smp_advisor.review.scripts.checks.parallel import REPLICATING
 from smp_advisor.review.scripts.checks.sharding import FSDP, in_place
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.queries import argument_node, constant, is_optimizer, is_plain_model, mentions, origins
+from smp_advisor.review.scripts.queries import constant, is_optimizer, is_plain_model, mentions, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,13 +32,10 @@ def _initialized(context: Context) -> Iterator[Hit]:
     wraps = [call for call in context.trace.named(*FSDP) if call.reached]
     first = min((*calls[:1], *wraps[:1]), key=lambda call: call.order, default=None)
     if starts and first is not None and first.order < starts[0].order:
-        yield Hit(first.module, first.node, {})
+        yield Hit(first.module, first.node)
     elif not starts:
         for call in (calls or wraps)[:1]:
-            statement = call.module.statement(call.node)
-            usable = statement is not None and getattr(call.module.scope.find("tsm"), "path", "") == "tsm"
-            edits = [before_statement(call.module, statement, "tsm.init()")] if usable and statement else []
-            yield Hit(call.module, call.node, {}, edits)
+            yield Hit(call.module, call.node)
 
 
 @check("SMP302")
@@ -138,9 +134,7 @@ def _backend(context: Context) -> Iterator[Hit]:
         # The value unless the job sets the option.
         chosen = backend.default if isinstance(backend, Argument) else backend
         if constant(chosen) == "smddp":
-            node = argument_node(call, "backend", 0)
-            edits = [replace(call.module, node, '"nccl"')] if isinstance(node, ast.Constant) else []
-            yield Hit(call.module, call.node, {}, edits)
+            yield Hit(call.module, call.node)
 
 
 @check("SMP305", "smp_v2")

@@ -85,10 +85,8 @@ _SWITCHES = ("fp16", "bf16", "prescaled_batch", "shard_optimizer_state", "offloa
 
 def settle(options: argparse.Namespace) -> None:
     """Read the files and ids that options name: `plan`, `hyperparameters` and `selection` are values then."""
-    if options.diff and options.fix:
-        raise AdvisorError("--diff shows the changes that --fix writes: pass one of them.")
-    if "-" in options.paths and (options.fix or options.diff or len(options.paths) > 1):
-        raise AdvisorError("The standard input (-) is checked alone, and without --fix or --diff.")
+    if "-" in options.paths and len(options.paths) > 1:
+        raise AdvisorError("The standard input (-) is checked alone.")
     options.plan = _plan(options)
     options.hyperparameters = read_object(options.hyperparameters) if options.hyperparameters else None
     options.selection = Selection.of(_identifiers(options.select), _identifiers(options.ignore))
@@ -148,13 +146,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, default="text", help="github: annotations of a workflow")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the report to a file, in one step")
     parser.add_argument("--strict", action="store_true", help="exit with 1 on warnings as well")
-    parser.add_argument(
-        "--fix",
-        action="store_true",
-        help="first apply safe fixes, also in imported modules; each file is backed up as .bak",
-    )
     parser.add_argument("--explain", action=_Explain, metavar="ID", help="print the page of a check, and nothing else")
-    parser.add_argument("--diff", action="store_true", help="print the changes of --fix and write nothing")
 
 
 def _plan(options: argparse.Namespace) -> dict[str, Any] | None:

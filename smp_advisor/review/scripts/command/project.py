@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import SCRIPT, is_path
-from smp_advisor.core.words import listed, plain
+from smp_advisor.core.words import listed
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.findings.report import Report
 from smp_advisor.review.reading.outside import local_files
 from smp_advisor.review.reading.source import Source, Unresolved, read
 from smp_advisor.review.scripts.check import report_of
-from smp_advisor.review.scripts.fixes import plan_fixes, write_fixed
 from smp_advisor.review.scripts.following import follow
 from smp_advisor.review.scripts.settings import from_plan
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from smp_advisor.review.findings.finding import Finding
-    from smp_advisor.review.scripts.fixes import FileFix
     from smp_advisor.review.scripts.settings import Settings
 
 
@@ -107,8 +105,7 @@ def _walk(folder: Path, exclude: Sequence[str]) -> Iterator[Path]:
 
 
 def _is_script(path: Path) -> bool:
-    written = path.stem.endswith(".fixed")  # by apply_fixes
-    return path.suffix.lower() in _SUFFIXES and not path.name.startswith(".") and not written and path.is_file()
+    return path.suffix.lower() in _SUFFIXES and not path.name.startswith(".") and path.is_file()
 
 
 def _excluded(path: Path, exclude: Sequence[str]) -> bool:
@@ -133,8 +130,6 @@ def checked(options: Namespace, report_of_job: Callable[[Path | str], Report | N
     def check(path: Path) -> Outcome:
         if (report := report_of_job(path)) is not None:
             return Outcome(report=options.selection.applied(report))
-        for fix in fixes_of(path, options) if options.fix else ():
-            print(plain(str(write_fixed(fix.path, fix.text, in_place=True))), file=sys.stderr)  # noqa: T201
         return shown(judged(read(path), settings))
 
     if options.paths == ["-"]:
@@ -144,28 +139,6 @@ def checked(options: Namespace, report_of_job: Callable[[Path | str], Report | N
         return Project(reports=(report,), repeated=(0,))
     project = check_files(files_of(options.paths, options.exclude), check)
     return replace(project, modules=tuple(map(partial(relative, folder=folder), project.modules)))
-
-
-def fixes_of(path: Path, options: Namespace) -> list[FileFix]:
-    """Fixes of a script by the selected checks."""
-    return plan_fixes(
-        path,
-        ids=options.selection.ids,
-        plan=options.plan,
-        library=options.library,
-        hyperparameters=options.hyperparameters,
-    )
-
-
-def diff(options: Namespace) -> Project:
-    """The changes of all fixes, as the text of a project without reports."""
-    problems, changes = list[str](), dict[Path, str]()
-    for path in files_of(options.paths, options.exclude):
-        try:
-            changes |= {fix.path.resolve(): fix.diff for fix in fixes_of(path, options)}
-        except AdvisorError as error:
-            problems.append(str(error))
-    return Project(diff="\n".join(changes.values()), problems=tuple(problems))
 
 
 _TRAINS = re.compile(
@@ -241,8 +214,6 @@ class Project:
     """Of files that were judged as modules of these scripts: what no script reaches."""
     problems: tuple[str, ...] = ()
     """A sentence for each file that could not be checked."""
-    diff: str = ""
-    """Changes of the fixes, where only these are requested."""
 
 
 def check_files(files: Iterable[Path], check: Callable[[Path], Outcome]) -> Project:
