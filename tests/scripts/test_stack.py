@@ -39,6 +39,7 @@ ARGUMENTS = "from transformers import TrainingArguments\narguments = TrainingArg
                 "criterion.compile()\n",
                 "model.lm_head = torch.compile(model.lm_head)\n",
                 "teacher = torch.compile(teacher)\n",
+                "if torch.__version__ < '2.0':\n    model = torch.compile(model)\n",
                 "@torch.compile(dynamic=True)\ndef gelu(x):\n    return x / 2\n",
                 "class L(torch.nn.Module):\n    def forward(self, x):\n        return x\nf = torch.compile(L())\n",
             )
@@ -47,6 +48,7 @@ ARGUMENTS = "from transformers import TrainingArguments\narguments = TrainingArg
             ("import torch\n" + LOAD.format("") + text, "torch-compile")
             for text in (
                 "f = torch.compile(train_step)\n",
+                "if torch.__version__ >= '2.0':\n    model = torch.compile(model)\n",
                 "f = torch.compile(lambda batch: model(batch).loss)\n",
                 "@torch.compile\ndef train(batch):\n    return model(batch)\n",
                 "for layer in model.model.layers:\n    layer.compile()\n",

@@ -16,10 +16,10 @@ from smp_advisor.review.reading.following import follow as read_through
 from smp_advisor.review.reading.run import TooLongError
 from smp_advisor.review.reading.source import read
 from smp_advisor.review.reading.values import Argument, Class, Constant, External, Instance, Result, options
-from smp_advisor.review.scripts.conditions import BACK_ENDS
+from smp_advisor.review.scripts.conditions import BACK_ENDS, Conditions
 from smp_advisor.review.scripts.context import Context, Libraries
 from smp_advisor.review.scripts.queries import is_optimizer
-from smp_advisor.review.scripts.settings import with_script
+from smp_advisor.review.scripts.settings import Settings, with_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from smp_advisor.review.reading.source import Source
     from smp_advisor.review.reading.trace import Call, Trace
     from smp_advisor.review.reading.values import Function, Value
-    from smp_advisor.review.scripts.settings import Settings
 
 
 _LAUNCHES = re.compile(
@@ -316,13 +315,14 @@ _MODEL = re.compile(r"(?:\w*_)?(?:model|net|network|module|transformer|backbone|
 
 def _compiled(trace: Trace) -> Iterator[int]:
     """Lines that compile a model, or a function that calls it."""
-    for call in trace.named("torch.compile"):
+    for call in filter(_runs, trace.named("torch.compile")):
         if call.node.args and _is_model(call.node.args[0], call.arguments[0] if call.arguments else None):
             yield call.node.lineno
     methods = [] if trace.imported("tensorflow", "keras") else trace.methods("compile")
     for call in methods:
         owner = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
-        if owner is not None and not call.name and _compiles_module(call) and _is_model(owner, call.receiver):
+        of_model = owner is not None and not call.name and _compiles_module(call) and _is_model(owner, call.receiver)
+        if of_model and _runs(call):
             yield call.node.lineno
     definitions: list[Function | Class] = [*trace.functions, *trace.classes]
     for decorated in definitions:
@@ -330,6 +330,14 @@ def _compiled(trace: Trace) -> Iterator[int]:
             name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
             if name == "torch.compile" and (isinstance(decorated, Class) or _calls_model(decorated.node)):
                 yield decorator.lineno
+
+
+def _runs(call: Call) -> bool:
+    """Whether a call runs by the defaults of the options, and with a PyTorch of today."""
+    older = any(
+        "__version__" in (text := ast.unparse(guard.test)) and ("<" in text) is guard.holds for guard in call.guards
+    )
+    return not older and not Conditions(Settings(), defaults=True).off(call)
 
 
 def _is_model(target: ast.expr, value: Value | None) -> bool:
