@@ -159,6 +159,37 @@ IN_HELPERS = {
 }  # fmt: skip
 
 
+NONE = {
+    "a module that is saved by its name": DDP + (
+        "model.module.load_state_dict(torch.load('last.pt', map_location='cpu'))\n"
+        "state = (model.module if hasattr(model, 'module') else model).state_dict()\n"
+        "if rank == 0:\n    torch.save(state, 'last.pt')\n"),
+    "a continue for a file": DDP.replace("        optimizer.zero", (
+        "        if os.path.isfile('done'):\n            continue\n        if epoch > 2:\n            break\n"
+        "        optimizer.zero"), 1),
+    "a precision by its option": DDP.replace("        loss = model(batch.cuda()).mean()", (
+        "        with {'fp16': torch.autocast('cuda', torch.float16), 'no': nullcontext()}[kind]:\n"
+        "            loss = model(batch.cuda()).mean()")),
+    "a stream that is divided before": DDP.replace(LOADER, (
+        "class Rows(torch.utils.data.IterableDataset):\n    def __init__(self, rows):\n        self.rows = rows\n"
+        "    def __iter__(self):\n        worker = torch.utils.data.get_worker_info()\n"
+        "        return iter(self.rows)\n"
+        "rows = split_dataset_by_node(load_dataset('c4', streaming=True), rank, dist.get_world_size())\n"
+        "loader = DataLoader(Rows(rows), batch_size=4)\n")).replace(
+            "import torch\n", "import torch\nfrom datasets import load_dataset\n"
+            "from datasets.distributed import split_dataset_by_node\n", 1),
+    "a model in the scope of one branch": (
+        "import tensorflow as tf\n\ndef make():\n    model = tf.keras.Sequential()\n    model.compile()\n"
+        "    return model\n\nif several:\n    with tf.distribute.MirroredStrategy().scope():\n        model = make()\n"
+        "else:\n    model = make()\nmodel.fit(rows)\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", NONE)
+def test_what_looks_like_a_defect_and_is_none(form: str) -> None:
+    assert not found(NONE[form])
+
+
 @pytest.mark.parametrize("rule", IN_HELPERS)
 def test_a_defect_is_named_in_what_scripts_put_around_it(rule: str) -> None:
     assert found(IN_HELPERS[rule]) == {rule}

@@ -18,6 +18,7 @@ from smp_advisor.review.scripts.checks import (  # noqa: F401 - the import regis
     fsdp,
     fsdp_accumulation,
     gradients,
+    loops,
     model,
     optimizer,
     outputs,

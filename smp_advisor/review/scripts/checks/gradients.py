@@ -11,6 +11,7 @@ from smp_advisor.review.reading.values import (
     Argument,
     Constant,
     Item,
+    Mapping,
     Member,
     Operation,
     Result,
@@ -21,7 +22,7 @@ from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import FSDP, in_place
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.processes import PROCESSES
+from smp_advisor.review.scripts.processes import PROCESSES, elements_of
 from smp_advisor.review.scripts.queries import (
     constant,
     derivation,
@@ -276,7 +277,8 @@ def _shards_of_every_rank(context: Context) -> Iterator[Hit]:
     first, second = PROCESSES[:2]
     divided = [call for call in context.trace.calls if call.called == "ZeroRedundancyOptimizer"]
     divided = [] if context.trace.methods("consolidate_state_dict") else divided
-    for call in context.trace.named("torch.save") if wraps or flat or divided else ():
+    third = [call for call in context.trace.named("deepspeed.initialize") if _third_stage(call)]
+    for call in context.trace.named("torch.save") if wraps or flat or divided or third else ():
         if not call.reached or not first.runs(call) or second.runs(call):
             continue
         parts = [part.call for part in derivation(call.argument("obj", 0)) if isinstance(part, Result)]
@@ -285,9 +287,18 @@ def _shards_of_every_rank(context: Context) -> Iterator[Hit]:
             of_parameters = [group for maker in makers(part.receiver) for group in makers(maker.argument("params", 0))]
             of_optimizer = any(wrapped_by(group.receiver, [*wraps, *flat]) for group in of_parameters)
             of_optimizer |= any(maker in divided for maker in makers(part.receiver))
+            owner = part.receiver.owner if isinstance(part.receiver, Member) else part.receiver
+            of_optimizer |= any(maker in third for maker in elements_of(owner))
             if part.method == "state_dict" and (wrapped_by(part.receiver, wraps) or of_optimizer):
                 yield Hit(call.module, call.node, {"state": part.module.text(part.node)})
                 break
+
+
+def _third_stage(call: Call) -> bool:
+    """Whether DeepSpeed divides the parameters, by a configuration in the code."""
+    config = call.argument("config") or call.argument("config_params")
+    zero = config.get("zero_optimization") if isinstance(config, Mapping) else None
+    return call.reached and isinstance(zero, Mapping) and constant(zero.get("stage")) == 3
 
 
 _WHOLE = ("full_tensor", "gather", "all_gather", "unshard", "optim_state_dict", "full_optim_state_dict")
@@ -310,7 +321,8 @@ def _kept_until_the_update(context: Context) -> Iterator[Hit]:
             alike = reset.loops == step.loops and [g.test for g in reset.guards] == [g.test for g in step.guards]
             own = not set(makers(reset.receiver)).isdisjoint(makers(optimizer))
             last = max((order for order in between if order < step.order), default=None)
-            if alike and own and last is not None and last < reset.order < step.order:
+            late = bool(between) and last is None and not min(between) < reset.order < max(between)
+            if alike and own and (late or (last is not None and last < reset.order < step.order)):
                 yield Hit(reset.module, reset.node, {"test": step.module.text(step.node)[:80]}, variant="update")
 
 

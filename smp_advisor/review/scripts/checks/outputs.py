@@ -34,6 +34,14 @@ def _options_that_text_can_switch(context: Context) -> Iterator[Hit]:
             possible.append((name, call))
         elif str(value).lower() in ("false", "0", "no"):
             yield Hit(call.module, call.node, {"option": name, "value": str(value)}, variant="received")
+    texts = [
+        (name, call)
+        for name, call in context.trace.options.items()
+        if call.reached and not (call.gives("type") or call.gives("action") or call.gives("nargs"))
+        and type(constant(call.argument("default"))) in (int, float) and name in passed
+    ]  # fmt: skip
+    for name, call in texts:
+        yield Hit(call.module, call.node, {"option": name, "value": str(passed[name])}, variant="text")
     if possible and not passed:
         names = ", ".join(f"--{name}" for name, _ in possible)
         yield Hit(possible[0][1].module, possible[0][1].node, {"option": names, "value": "False"}, variant="possible")

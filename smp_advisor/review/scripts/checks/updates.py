@@ -14,10 +14,12 @@ from smp_advisor.review.reading.values import (
     Function,
     Instance,
     Item,
+    Mapping,
     Member,
     Result,
     options,
 )
+from smp_advisor.review.scripts.checks.loops import updated_models
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, parallel_wraps
 from smp_advisor.review.scripts.checks.sharding import inside, same
 from smp_advisor.review.scripts.context import Context, Hit, check
@@ -110,9 +112,7 @@ def _back_in_training_mode(context: Context) -> Iterator[Hit]:
     trained = {loop for back in context.trace.methods("backward") if back.reached for loop in back.loops}
     if context.trainer or _has(context, r"\.train\(|training\s*=|set_training"):
         return
-    groups = [maker for step, optimizer in updates(context.trace) if step.reached for maker in makers(optimizer)]
-    owners = [owner for group in groups for owner in makers(group.argument("params", 0))]
-    models = [model for owner in owners if owner.method == "parameters" for model in inside(owner.receiver)]
+    models = updated_models(context)
     for call in context.trace.methods("eval"):
         if call.reached and trained & {*call.loops} and _is_one_of(call.receiver, models):
             yield Hit(call.module, call.node, {"call": call.module.text(call.node)})
@@ -129,6 +129,11 @@ def _steps_of_the_engine(context: Context) -> Iterator[Hit]:
             for option in options(value)
         )
 
+    for engine in engines:
+        config = engine.argument("config") or engine.argument("config_params")
+        halves = [config.get(name) for name in ("fp16", "bf16")] if isinstance(config, Mapping) else []
+        if halves and all(isinstance(half, Mapping) and constant(half.get("enabled")) is True for half in halves):
+            yield Hit(engine.module, engine.node, {"call": "config"}, variant="precisions")
     steps = [call for call in context.trace.methods("step") if call.reached and call.loops and engines]
     for call in steps if not any(is_part(step.receiver, 0) for step in steps) else ():
         if is_part(call.receiver, 1):
