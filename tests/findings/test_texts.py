@@ -86,6 +86,7 @@ UNUSUAL = {
     ("EST515", "not resumed"),
     ("EST515", "volume"),
     ("SMP003", "received"),
+    ("SMP003", "text"),
     ("SMP004", "flag"),
     ("SMP004", "ignored"),
     ("SMP004", "refused"),

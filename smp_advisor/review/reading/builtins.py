@@ -299,7 +299,9 @@ def _holds_a_module(value: Value, name: Value) -> bool:
 
 
 def _environment(run: Run, event: Call) -> Value | None:
-    """The default of a variable of the environment, as an assumption."""
+    """The default of a variable of the environment, or the folder of the text, as an assumption."""
+    if event.name in ("os.getcwd", "pathlib.Path.cwd"):
+        return run.assume("The working folder", Constant("."))
     if event.name not in ("os.environ.get", "os.getenv") or len(event.arguments) < 2:
         return None
     name, default = event.arguments[:2]

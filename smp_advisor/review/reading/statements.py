@@ -153,7 +153,9 @@ def _mark_by(run: Run, decorator: Value, function: Function) -> StepMark | None:
 
 
 def _class(run: Run, frame: Frame, node: ast.ClassDef) -> None:
-    bases = tuple(run.evaluate(frame, base) for base in node.bases)
+    # ``Dataset[int]`` is ``Dataset``.
+    written = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+    bases = tuple(run.evaluate(frame, base) for base in written)
     scope = Scope(frame.scope, is_class=True)
     cls = Class(node, frame.module, scope, bases, scope.names)
     execute(run, Frame(frame.module, scope), node.body)

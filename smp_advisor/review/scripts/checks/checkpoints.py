@@ -70,6 +70,12 @@ def _same_path(first: Value, second: Value) -> bool:
     return same(first, second) or (alike and all(_same_path(one, other) for one, other in zip(*parts, strict=True)))
 
 
+def _prefix_at(context: Context, call: Call) -> str | None:
+    """The prefix of the object of a method; None if it may be one of several there."""
+    found = {_prefix(other.receiver) for other in context.trace.methods(call.method) if other.node is call.node}
+    return found.pop() if len(found) == 1 else None
+
+
 def _prefix(value: Value | None, depth: int = 0) -> str | None:
     """What wrappers put before the names of a model's parameters; None if it is not certain."""
     found = set[str | None]()
@@ -110,8 +116,8 @@ def _loaded_under_the_same_names(context: Context) -> Iterator[Hit]:
             for state in options(save.argument("obj", 0)):
                 saved = state.get(str(name)) if isinstance(state, Mapping) and name is not None else state
                 for maker in makers(saved):
-                    written = _prefix(maker.receiver) if maker.method == "state_dict" else None
-                    expected = _prefix(call.receiver)
+                    written = _prefix_at(context, maker) if maker.method == "state_dict" else None
+                    expected = _prefix_at(context, call)
                     unwraps = written is not None and "module." in written and ".module" in texts
                     if written is not None and expected is not None and written != expected and not unwraps:
                         values: dict[str, object] = {
@@ -126,14 +132,14 @@ def _loaded_under_the_same_names(context: Context) -> Iterator[Hit]:
         (save, part)
         for save in context.trace.named("torch.save")
         for part in (option.call for option in derivation(save.argument("obj", 0)) if isinstance(option, Result))
-        if save.reached and part.method == "state_dict" and _prefix(part.receiver)
+        if save.reached and part.method == "state_dict" and _prefix_at(context, part)
         if in_model_folder(save.argument("f", 1))
     ]
     if saved_names and not any(call.reached for call in context.trace.methods("load_state_dict")):
         save, part = saved_names[0]
         shown: dict[str, object] = {
             "saved": part.module.text(part.node.func),
-            "names": f"{_prefix(part.receiver)}weight",
+            "names": f"{_prefix_at(context, part)}weight",
         }
         yield Hit(save.module, save.node, shown, variant="elsewhere")
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING
 
+from smp_advisor.review.reading.outside import LIBRARIES
 from smp_advisor.review.reading.values import Choice, Instance, Mapping, Result, is_none
 from smp_advisor.review.scripts.checks.data import loaders
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, parallel_wraps, without_gradients
 from smp_advisor.review.scripts.checks.sharding import inside, same
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.queries import constant, derivation, is_optimizer, makers, origins, updates
+from smp_advisor.review.scripts.queries import constant, derivation, is_optimizer, known_names, makers, origins, updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +61,9 @@ def _gradients_of_the_forward_pass(context: Context) -> Iterator[Hit]:
             for call in parts
             if not call.method and any(same(model, other) for model in inside(call.receiver) for other in models)
         ]
-        if back.reached and not back.arguments and passes and all(map(without_gradients, passes)):
+        switched = any("set_grad_enabled" in module.source.text for module in context.trace.modules)
+        without = passes and not switched and all(map(without_gradients, passes))
+        if back.reached and not back.arguments and without:
             yield Hit(passes[0].module, passes[0].node, {"call": passes[0].module.text(passes[0].node)[:60]})
 
 
@@ -67,11 +71,16 @@ def _gradients_of_the_forward_pass(context: Context) -> Iterator[Hit]:
 def _process_group_of_the_model(context: Context) -> Iterator[Hit]:
     text = "".join(module.source.text for module in context.trace.modules)
     wraps = [wrap for wrap in parallel_wraps(context) if wrap.name in REPLICATING]
-    entered = context.trace.assumed_entries or context.unresolved or context.libraries.smp_v2 or context.libraries.xla
-    if wraps and not entered and not _STARTS.search(text):
+    libraries = context.libraries.smp_v2 or context.libraries.xla
+    entered = bool(context.trace.assumed_entries or context.unresolved or libraries)
+    # Another module may make it when it is imported.
+    others = {name.partition(".")[0] for _, _, name in context.trace.imports} - _KNOWN
+    trains = bool(context.trace.methods("backward"))
+    if wraps and trains and not others and not entered and not _STARTS.search(text):
         yield Hit(wraps[0].module, wraps[0].node)
 
 
+_KNOWN = frozenset([*sys.stdlib_module_names, *LIBRARIES, *known_names("other_packages")])
 _STARTS = re.compile(
     r"init_?process|init_?dist|dist(?:ributed)?_init|setup|launch|spawn|init_device_mesh|\binit\(", re.IGNORECASE
 )

@@ -262,6 +262,8 @@ def _wrapped_model_used(context: Context) -> Iterator[Hit]:
         receiver = call.receiver
         if receiver is None or call.node in reported or any(wrapped_by(value, wraps) for value in call.candidates):
             continue
+        if call.functions and call.functions[-1].name == "forward":
+            continue  # of a module around the model, where another one replaces the wrapper
         called = [model for value in call.candidates for model in inside(value)]
         # Losses are plain modules, too.
         losses = any(isinstance(m, Result) and m.call.name.endswith(("Loss", "Criterion")) for m in called)

@@ -45,7 +45,6 @@ from smp_advisor.review.scripts.queries import constant, derivation, makers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.review.findings.finding import Severity
     from smp_advisor.review.reading.trace import Call, Guard
     from smp_advisor.review.reading.values import Value
 
@@ -220,9 +219,7 @@ def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
         )
         if local and guard.test not in visited:
             visited.add(guard.test)
-            severity: Severity | None = "error" if local == "rank" else None
-            shown: dict[str, object] = {"test": ast.unparse(guard.test)[:80]}
-            yield Hit(place.module, guard.test, shown, severity=severity, variant=local)
+            yield Hit(place.module, guard.test, {"test": ast.unparse(guard.test)[:80]}, variant=local)
     for call in context.trace.methods("step"):
         plateau = any(maker.name.endswith(".ReduceLROnPlateau") for maker in makers(call.receiver))
         metric = call.argument("metrics", 0)
