@@ -95,8 +95,8 @@ def configurations_of_cell(cell: Cell) -> list[Configuration]:
     """Every job that the cell starts, in order; else the dictionaries that configure one."""
     configurations = []
     for call in cell.calls:
-        other = "." in call.name and not call.name.startswith("sagemaker")  # a class of another package
-        if call.called in ESTIMATORS and "training_recipe" not in call.keywords and not other:
+        elsewhere = "." in call.name and not call.name.startswith("sagemaker")  # a class of another package
+        if call.called in ESTIMATORS and "training_recipe" not in call.keywords and not elsewhere:
             configurations.append(configuration_of_estimator(call.called, call.passed, sure=call.sure))
         elif call.called == "ModelTrainer":
             configurations.append(configuration_of_trainer(call, _started(cell, call)))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def _loaded(context: Context, load: Call) -> list[tuple[Call, object]]:
-    """Calls of load_state_dict with what was loaded, each with the key of its part; None for the whole."""
+    """Calls of load_state_dict with what was loaded, each with the key of its part; None for all."""
     parts: list[tuple[Call, object]] = []
     for call in context.trace.methods("load_state_dict"):
         for option in options(call.argument("state_dict", 0)) if call.reached else ():
@@ -67,37 +67,37 @@ def _same_path(first: Value, second: Value) -> bool:
     else:
         return same(first, second)
     alike = len(parts[0]) == len(parts[1]) > 0
-    return same(first, second) or (alike and all(_same_path(one, other) for one, other in zip(*parts, strict=True)))
+    return same(first, second) or (alike and all(_same_path(left, right) for left, right in zip(*parts, strict=True)))
 
 
 def _prefix_at(context: Context, call: Call) -> str | None:
     """The prefix of the object of a method; None if it may be one of several there."""
-    found = {_prefix(other.receiver) for other in context.trace.methods(call.method) if other.node is call.node}
-    return found.pop() if len(found) == 1 else None
+    prefixes = {_prefix(peer.receiver) for peer in context.trace.methods(call.method) if peer.node is call.node}
+    return prefixes.pop() if len(prefixes) == 1 else None
 
 
 def _prefix(value: Value | None, depth: int = 0) -> str | None:
-    """What wrappers put before the names of a model's parameters; None if it is not certain."""
-    found = set[str | None]()
+    """Prefix by wrappers of the names of a model's parameters; None if it is not certain."""
+    prefixes = set[str | None]()
     for origin in origins(value) if depth < 6 else ():
         if isinstance(origin, Instance):
-            found.add("")
+            prefixes.add("")
         elif isinstance(origin, Member) and origin.name in ("module", "_orig_mod"):
             outer = _prefix(origin.owner, depth + 1)
             mark = f"{origin.name}."
-            found.add(outer.removeprefix(mark) if outer is not None and outer.startswith(mark) else None)
+            prefixes.add(outer.removeprefix(mark) if outer is not None and outer.startswith(mark) else None)
         elif isinstance(origin, Result) and origin.call.name in _WRAPPERS and origin.call.arguments:
             inner = _prefix(origin.call.arguments[0], depth + 1)
-            found.add(None if inner is None else _WRAPPERS[origin.call.name] + inner)
+            prefixes.add(None if inner is None else _WRAPPERS[origin.call.name] + inner)
         elif isinstance(origin, Result) and (
             origin.call.name.startswith(("torch.nn.", "torchvision.models.", "timm."))
             or origin.call.method in ("from_pretrained", "from_config", "unwrap_model")
         ):
-            found.add("")
+            prefixes.add("")
         else:
             prepares = [call for call in elements_of(origin) if call.method == "prepare"]
-            found.add("module." if prepares and owner_kind(prepares[0].receiver) == "accelerate" else None)
-    return found.pop() if len(found) == 1 else None
+            prefixes.add("module." if prepares and owner_kind(prepares[0].receiver) == "accelerate" else None)
+    return prefixes.pop() if len(prefixes) == 1 else None
 
 
 _WRAPPERS = dict.fromkeys((*REPLICATING, "torch.nn.DataParallel"), "module.") | {"torch.compile": "_orig_mod."}

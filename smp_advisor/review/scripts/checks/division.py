@@ -129,8 +129,8 @@ def _divided_by_ranks_and_workers(context: Context) -> Iterator[Hit]:
                 mentions(node, "rank", "world_size", "num_replicas", "shard", "replica", "split_dataset")
                 for node in nodes
             ) or any(ranks(value) for value in (*origin.call.arguments, *origin.call.keywords.values()))
-            given = [part for value in origin.call.arguments for part in derivation(value)]
-            ranked |= any(isinstance(part, Result) and part.call.called in _DIVIDING for part in given)
+            sources = [part for value in origin.call.arguments for part in derivation(value)]
+            ranked |= any(isinstance(part, Result) and part.call.called in _DIVIDING for part in sources)
             if stream and workers and not ranked:
                 yield Hit(call.module, call.node, {"dataset": origin.cls.node.name})
 

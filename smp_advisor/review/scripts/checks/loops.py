@@ -59,7 +59,7 @@ def _gradients_of_the_forward_pass(context: Context) -> Iterator[Hit]:
         passes = [
             call
             for call in parts
-            if not call.method and any(same(model, other) for model in inside(call.receiver) for other in models)
+            if not call.method and any(same(model, updated) for model in inside(call.receiver) for updated in models)
         ]
         switched = any("set_grad_enabled" in module.source.text for module in context.trace.modules)
         without = passes and not switched and all(map(without_gradients, passes))
@@ -74,9 +74,9 @@ def _process_group_of_the_model(context: Context) -> Iterator[Hit]:
     libraries = context.libraries.smp_v2 or context.libraries.xla
     entered = bool(context.trace.assumed_entries or context.unresolved or libraries)
     # Another module may make it when it is imported.
-    others = {name.partition(".")[0] for _, _, name in context.trace.imports} - _KNOWN
+    packages = {name.partition(".")[0] for _, _, name in context.trace.imports} - _KNOWN
     trains = bool(context.trace.methods("backward"))
-    if wraps and trains and not others and not entered and not _STARTS.search(text):
+    if wraps and trains and not packages and not entered and not _STARTS.search(text):
         yield Hit(wraps[0].module, wraps[0].node)
 
 

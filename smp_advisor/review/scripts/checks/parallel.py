@@ -150,9 +150,9 @@ def _divides(call: Call) -> bool:
 @check("DDP604")
 def _another_order_each_epoch(context: Context) -> Iterator[Hit]:
     calls = context.trace.methods("set_epoch")
-    named = any(node.attr == "set_epoch" for module in context.trace.modules for node in module.all(ast.Attribute))
+    has_name = any(node.attr == "set_epoch" for module in context.trace.modules for node in module.all(ast.Attribute))
     once = bool(calls) and all(not call.loops or isinstance(call.argument("epoch", 0), Constant) for call in calls)
-    if not parallel_wraps(context) or (named and not once):
+    if not parallel_wraps(context) or (has_name and not once):
         return
     for loader in loaders(context):
         nodes = {iteration.node for iteration in iterations_over(context, loader)}

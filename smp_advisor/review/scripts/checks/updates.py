@@ -103,8 +103,8 @@ def _parameters_of_the_model_that_trains(context: Context) -> Iterator[Hit]:
 
 
 def _is_one_of(value: Value | None, models: list[Value]) -> bool:
-    found = inside(value)
-    return bool(found) and all(any(same(model, other) for other in models) for model in found)
+    changed = inside(value)
+    return bool(changed) and all(any(same(part, model) for model in models) for part in changed)
 
 
 @check("DDP629")
@@ -194,11 +194,11 @@ def _made_in_the_scope(context: Context) -> Iterator[Hit]:
     several = [call for call in strategies if call.called not in ("OneDeviceStrategy", "get_strategy")]
     compiled = [maker for call in context.trace.methods("compile") for maker in makers(call.receiver)]
     fits = [call for call in context.trace.methods("fit") if call.reached and several]
-    made = [maker for call in fits for maker in makers(call.receiver) if maker in compiled]
-    around = [option for maker in made for value in maker.contexts for option in options(value)]
+    sources = [maker for call in fits for maker in makers(call.receiver) if maker in compiled]
+    around = [option for maker in sources for value in maker.contexts for option in options(value)]
     scoped = any(isinstance(part, Result) and part.call.method == "scope" for part in around)
-    if made and not scoped and all(maker.name.startswith(("tensorflow.keras.", "keras.")) for maker in made):
-        yield Hit(made[0].module, made[0].node, {"call": made[0].called})
+    if sources and not scoped and all(maker.name.startswith(("tensorflow.keras.", "keras.")) for maker in sources):
+        yield Hit(sources[0].module, sources[0].node, {"call": sources[0].called})
 
 
 _TENSORFLOW = ("tensorflow.distribute.",)
@@ -256,9 +256,11 @@ def _is_of(value: Value | None, schedule: Call, prepares: list[Call]) -> bool:
         prepared = [call for call in elements_of(option) if call in prepares]
         at = constant(option.key) if isinstance(option, Item) else None
         for call in prepared:
-            given = call.arguments[at] if isinstance(at, int) and at < len(call.arguments) else None
-            given = call.arguments[0] if given is None and len(call.arguments) == 1 else given
-            if schedule in makers(given):
+            prepared_input = call.arguments[at] if isinstance(at, int) and at < len(call.arguments) else None
+            prepared_input = (
+                call.arguments[0] if prepared_input is None and len(call.arguments) == 1 else prepared_input
+            )
+            if schedule in makers(prepared_input):
                 return True
         if schedule in makers(option):
             return True
