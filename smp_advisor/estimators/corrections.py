@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import json_values
@@ -11,8 +13,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.checks import CORRECTABLE, Case
 from smp_advisor.estimators.documents import Document, with_text, yaml_table
 from smp_advisor.review.findings.catalog import catalog
-from smp_advisor.review.reading.module import complete, parses
-from smp_advisor.review.reading.source import Edit, applied
+from smp_advisor.review.reading.module import parses
 from smp_advisor.review.reading.values import Constant, Mapping
 
 if TYPE_CHECKING:
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.documents import Dialect
     from smp_advisor.review.reading.source import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Characters ``start`` to ``end`` of the text become ``text``."""
+
+    start: int
+    end: int
+    text: str
+
 
 _LITERAL = re.compile(r"-?[\w.+-]+|[rbfu]?(\"[^\"\n]*\"|'[^'\n]*')", re.IGNORECASE)
 _SCIENTIFIC = re.compile(r"[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]+")
@@ -190,12 +201,20 @@ def corrected(document: Document, terms: Terms) -> tuple[str, bool]:
     return as_pasted(document, text) or document.pasted, complete or not before
 
 
+def _placed(edits: list[Edit | None]) -> list[Edit]:
+    """The changes in order; empty if one has no place or two overlap."""
+    placed = sorted((change for change in edits if change is not None), key=lambda change: (change.start, change.end))
+    overlap = any(first.end > second.start for first, second in itertools.pairwise(placed))
+    return [] if overlap or len(placed) < len(edits) else placed
+
+
 def changed_by(document: Document, case: Case, hit: Hit) -> str | None:
     """The text with the changes for one defect; None if they have no place, or the result is not readable."""
     before, configuration = document.source.text, case.configuration
     edits = [edit for change in hit.changes for edit in _edits(before, document.dialect, change, configuration)]
-    placed = complete(list(dict.fromkeys(edits)))
-    text = applied(before, placed) if placed else before
+    text = before
+    for edit in reversed(_placed(list(dict.fromkeys(edits)))):
+        text = text[: edit.start] + edit.text + text[edit.end :]
     return text if text != before and _readable(document, text) else None
 
 

@@ -1,11 +1,9 @@
-"""A parsed file, and changes at the places of its syntax tree; the rest of the text stays the same."""
+"""A parsed file: its text, its syntax tree and its names."""
 
 from __future__ import annotations
 
 import ast
-import difflib
 import gc
-import itertools
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -13,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.review.reading.source import Edit, parsed
+from smp_advisor.review.reading.source import parsed
 from smp_advisor.review.reading.values import Constant, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from smp_advisor.review.reading.source import Source
 
@@ -148,14 +146,6 @@ def _explain(source: Source, error: SyntaxError) -> str:
     return f"{path}, line {line}: {message}: the script must parse before it can be checked."
 
 
-def complete(edits: Iterable[Edit | None]) -> list[Edit]:
-    """The changes in order; empty if one has no place or two overlap."""
-    changes = list(edits)
-    placed = sorted((change for change in changes if change is not None), key=lambda change: (change.start, change.end))
-    overlap = any(first.end > second.start for first, second in itertools.pairwise(placed))
-    return [] if overlap or len(placed) < len(changes) else placed
-
-
 def parses(text: str) -> bool:
     """Whether `text` is Python, silently."""
     try:
@@ -163,16 +153,3 @@ def parses(text: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
-
-
-def compared(path: str, before: str, after: str) -> str:
-    """Unified diff for ``patch -p1``; empty if the texts are equal."""
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
-    )
-    return _ended(lines)
-
-
-def _ended(lines: Iterable[str]) -> str:
-    """The diff as one text; a last line without a line end is marked, as diff tools do."""
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

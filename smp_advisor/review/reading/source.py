@@ -11,14 +11,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import NOTEBOOK, SCRIPT, Text, json_values, read_bytes, user_path
 from smp_advisor.errors import AdvisorError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 _LOOKS_LIKE_A_PATH = re.compile(r"[^\n\r]{1,400}\.(?:py|pyw|ipynb)\s*$", re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -36,15 +31,6 @@ class Span:
 
     start: int
     end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Characters ``start`` to ``end`` of the text become ``text``."""
-
-    start: int
-    end: int
-    text: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,13 +104,6 @@ class Source:
 @lru_cache(maxsize=64)
 def _starts(text: str) -> tuple[int, ...]:
     return (0, *(match.end() for match in _LINE_END.finditer(text)))
-
-
-def applied(text: str, edits: Iterable[Edit]) -> str:
-    """`text` after the changes, which must not overlap."""
-    for change in sorted(edits, key=lambda change: (change.start, change.end), reverse=True):
-        text = text[: change.start] + change.text + text[change.end :]
-    return text
 
 
 def read(path_or_source: str | Path) -> Source:

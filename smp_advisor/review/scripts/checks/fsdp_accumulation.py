@@ -19,8 +19,8 @@ from smp_advisor.review.reading.values import (
     options,
 )
 from smp_advisor.review.scripts.checks.fsdp import STRATEGY, adapters, mixes
-from smp_advisor.review.scripts.checks.parallel import ACCELERATORS
-from smp_advisor.review.scripts.checks.sharding import in_place, is_whole, may_offload, running, sharding_calls, wrap_of
+from smp_advisor.review.scripts.checks.parallel import ACCELERATORS, wrapped_by
+from smp_advisor.review.scripts.checks.sharding import in_place, is_whole, may_offload, running, sharding_calls
 from smp_advisor.review.scripts.conditions import Conditions, Reaching, is_one, option_of_batches
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.queries import constant, makers, mentions, origins
@@ -269,7 +269,7 @@ def _of_models(context: Context) -> Iterator[Delay]:
     """``no_sync`` of a model that FSDP returned."""
     wraps, runs = sharding_calls(context), running(context)
     for call in calls_of(context, "no_sync") if wraps else ():
-        wrap = wrap_of(call.receiver, wraps) if call.receiver is not None else None
+        wrap = wrapped_by(call.receiver, wraps)
         if wrap is None or in_place(wrap) or not runs(call) or exclusive(call, wrap) or elsewhere(call):
             continue
         if may_offload(wrap.argument("cpu_offload", 3)):
@@ -284,7 +284,7 @@ def _in_place(context: Context) -> Iterator[Delay]:
     replicating = context.trace.named(*_REPLICATE)
     for call in calls_of(context, _LATER) if wraps else ():
         argument = call.argument("requires_gradient_sync", 0)
-        wrap = wrap_of(call.receiver, wraps) if call.receiver is not None else None
+        wrap = wrapped_by(call.receiver, wraps)
         if argument is None or not runs(call) or elsewhere(call) or (replicating and wrap is None):
             continue
         reduces = Conditions(context.settings).truth(argument) is True

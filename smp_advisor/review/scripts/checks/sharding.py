@@ -93,14 +93,3 @@ def inside(value: Value | None) -> list[Value]:
 def same(first: Value, second: Value) -> bool:
     """Whether two values are certainly the same object."""
     return first is second or (isinstance(first, Result) and isinstance(second, Result) and first.call is second.call)
-
-
-def wrap_of(value: Value, wraps: list[Call]) -> Call | None:
-    """The call among `wraps` that sharded `value`; None if none certainly did."""
-    for model in inside(value):
-        for wrap in wraps:
-            if isinstance(model, Result) and model.call is wrap:
-                return wrap
-            if in_place(wrap) and any(same(model, sharded) for sharded in sharded_model(wrap)):
-                return wrap
-    return None

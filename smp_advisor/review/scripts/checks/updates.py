@@ -240,7 +240,7 @@ def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
         else:
             fixed = not lengths and isinstance(count, (Constant, Argument))
             variant = "steps" if lengths == {True} or fixed else ""
-            sure = lengths == {True} or _ends_at(context, count, trained)
+            sure = lengths == {True}
         if variant:
             values_shown: dict[str, object] = {"scheduler": schedule.called}
             severity: Severity | None = "warning" if variant == "steps" and not sure else None
@@ -272,22 +272,6 @@ def _is_prepared(length: Call, prepares: list[Call], inputs: list[Call]) -> bool
     if any(call in prepares for value in length.arguments for call in elements_of(value)):
         return True
     return False if any(maker in inputs for value in length.arguments for maker in makers(value)) else None
-
-
-def _ends_at(context: Context, count: Value | None, trained: set[ast.AST]) -> bool:
-    """Whether the training ends after as many updates as a schedule has steps: a number, or an option."""
-    number = constant(count.default if isinstance(count, Argument) else count)
-    ends = [leaving.guard.value for leaving in context.trace.departures if leaving.loop in trained]
-    ends += [
-        iteration.over
-        for iteration in context.trace.iterations
-        if iteration.node in trained and isinstance(iteration.over, Result) and iteration.over.call.name == "range"
-    ]
-    for part in (part for value in ends for part in derivation(value)):
-        same_option = isinstance(part, Argument) and isinstance(count, Argument) and part.name == count.name
-        if same_option or (isinstance(number, int) and number > 1 and constant(part) == number):
-            return True
-    return False
 
 
 def _counts_processes(value: Value) -> bool:
