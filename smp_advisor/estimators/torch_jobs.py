@@ -211,6 +211,7 @@ def _named(
     configuration: Configuration, siblings: Siblings, name: str, setting: Setting, option: str = ""
 ) -> Source | None:
     """A file by its path in the source folder, or next to the text; a missing one is noted."""
+    name = name.removeprefix("/opt/ml/code/")  # where the container has the source folder
     folder, path = configuration.get("source_dir"), PurePosixPath(name)
     local = not isinstance(folder, str) or "://" not in folder
     places: list[tuple[str, ...]] = [(folder, name)] if local and isinstance(folder, str) else [(name,)]
