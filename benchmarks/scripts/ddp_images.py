@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
-def evaluate(model, loader):
+def evaluate(model: nn.Module, loader: DataLoader) -> float:
     total = torch.zeros(1).cuda()
     model.eval()
     with torch.no_grad():
@@ -20,7 +20,7 @@ def evaluate(model, loader):
     return total.item()
 
 
-def main():
+def main() -> None:
     dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dataset = TensorDataset(torch.randn(512, 32), torch.randint(0, 10, (512,)))
