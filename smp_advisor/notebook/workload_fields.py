@@ -151,8 +151,8 @@ def title_of(way: WayOut) -> str:
 def offer_columns(ways: WaysOut) -> tuple[str, ...]:
     """Titles of `offer_cells`: without a number of tokens, the speed and the price per token."""
     timed = any(way.size.days is not None for way in ways.ways)
-    ends = ("days (95 %)", "total") if timed else ("speed", "price")
-    return ("memory", "per hour", *ends, "probability to fit")
+    ends = ("Days (95 %)", "Total") if timed else ("Speed", "Price")
+    return ("Memory", "Per hour", *ends, "Probability to fit")
 
 
 def offer_cells(ways: WaysOut, way: WayOut) -> list[str]:
