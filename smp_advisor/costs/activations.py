@@ -96,21 +96,6 @@ def unit_layers(layout: Layout, stage: Stage) -> Floats:
     return where(layout.checkpoint_layers == CONTIGUOUS, layers, minimum(layout.checkpoint_layers, layers))
 
 
-def _checkpoint_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
-    """Checkpointed inputs of one microbatch on one stage, one per unit, bytes per GPU."""
-    unit = maximum(unit_layers(layout, stage), 1)
-    split = where(layout.split_checkpoints | layout.sequence_parallel, layout.tensor_parallel_degree, 1)
-    state = layout.state_bytes
-    element = (2 if state.doubled_inputs else 1) * (4 if state.fp32_inputs else world.bytes_per_element)
-    total: Floats = 0.0
-    for group, count in zip(model.groups, stage.block_counts, strict=True):
-        width = element * group.block.hidden
-        # Every unit saves its own input. The encoder's output, which all of them read, is saved once.
-        tensors = ceil(count / unit) + (group.block.input_tensors - 1 if count else 0)
-        total = total + tensors * width * world.microbatch_tokens / split
-    return total
-
-
 def _resident_checkpoints(model: Model, layout: Layout, world: World, stage: Stage) -> tuple[Floats, Floats]:
     """Checkpointed inputs on the GPU and in host memory, bytes per GPU.
 
@@ -118,7 +103,16 @@ def _resident_checkpoints(model: Model, layout: Layout, world: World, stage: Sta
     Assumption: the inputs of the running microbatch stay on the GPU. With `offload_running`, at most
     `activation_loading_horizon` layers have their inputs on the GPU (SMP v2, parameter reference).
     """
-    running = _checkpoint_bytes(model, layout, world, stage)
+    unit = maximum(unit_layers(layout, stage), 1)
+    split = where(layout.split_checkpoints | layout.sequence_parallel, layout.tensor_parallel_degree, 1)
+    state = layout.state_bytes
+    element = (2 if state.doubled_inputs else 1) * (4 if state.fp32_inputs else world.bytes_per_element)
+    running: Floats = 0.0  # of one microbatch
+    for group, count in zip(model.groups, stage.block_counts, strict=True):
+        width = element * group.block.hidden
+        # Every unit saves its own input. The encoder's output, which all of them read, is saved once.
+        tensors = ceil(count / unit) + (group.block.input_tensors - 1 if count else 0)
+        running = running + tensors * width * world.microbatch_tokens / split
     everything = running * in_flight(layout, stage.index)
     units = maximum(ceil(stage.layers / maximum(unit_layers(layout, stage), 1)), 1)
     loaded = layout.activation_loading_horizon * running / units

@@ -84,20 +84,10 @@ def _effects(
     common = random.standard_normal((len(logarithms), 1))
     own = random.standard_normal((len(logarithms), len(names)))[:, of_kind]
     effect = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
-    result: NDArray[np.float64] = unexplained * effect + run * _fields(random, figures, of_kind)
-    return result
-
-
-def _fields(
-    random: np.random.Generator, figures: NDArray[np.float64], of_kind: NDArray[np.intp]
-) -> NDArray[np.float64]:
-    """Draws of standard normal errors, correlated as the remaining errors in ``transfer.toml``, shape (64, n)."""
-    by, distance = rule("draws"), np.zeros((len(figures), len(figures)))
-    for figure in figures.T:
-        distance += np.abs(figure[:, np.newaxis] - figure)
-    correlation = np.where(of_kind[:, np.newaxis] == of_kind, 1.0, by["kind"])
-    correlation *= by["per_doubling"] ** distance
-    # Plans may have the same figures.
-    lower = np.linalg.cholesky(correlation + 1e-9 * np.eye(len(figures)))
-    result: NDArray[np.float64] = random.standard_normal((DRAWS, len(figures))) @ lower.T
+    # Errors of configurations are alike as far as the figures of the plans are.
+    distance = np.abs(figures[:, np.newaxis, :] - figures).sum(axis=2)
+    alike = np.where(of_kind[:, np.newaxis] == of_kind, 1.0, rule("draws")["kind"])
+    alike *= rule("draws")["per_doubling"] ** distance
+    lower = np.linalg.cholesky(alike + 1e-9 * np.eye(len(figures)))  # plans may have the same figures
+    result: NDArray[np.float64] = unexplained * effect + run * (random.standard_normal((DRAWS, len(figures))) @ lower.T)
     return result

@@ -1,4 +1,4 @@
-"""Short jobs that measure a plan, and the cheapest one whose run teaches the most about it."""
+"""Short jobs that measure a plan, and the one whose run teaches the most about it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,6 @@ WARM_UP_STEPS = 5
 _MOST_NODES = 2
 _WIDTH = 88
 """Characters of a line of a cell."""
-_ENOUGH = 0.8
-"""A probe that narrows the interval by this share of the best probe's narrowing is good enough: of these, the one with
-the most narrowing per dollar is chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,13 +109,11 @@ class Probe(Shown):
 
 
 def best_probe(*where: *Where, scalable: bool = True, min_fit_probability: float = 0.95) -> Probe:
-    """The probe with the most narrowing per dollar among those that narrow the interval nearly as much as any."""
+    """Return the probe that narrows the interval most, and of equal ones the cheapest."""
     probes = list(candidates(*where, scalable=scalable, min_fit_probability=min_fit_probability))
     if not probes:
         raise CalibrationError(sentence("runs", "no_probe", nodes=_MOST_NODES, instance=where[1].instance.name))
-    least = min(probe.width for probe in probes)
-    useful = [probe for probe in probes if 1 - probe.width >= _ENOUGH * (1 - least)]
-    return max(useful, key=lambda probe: (1 - probe.width) / (probe.usd or probe.cluster.nodes * probe.seconds))
+    return min(probes, key=lambda probe: (round(probe.width, 2), probe.cluster.nodes * probe.seconds))
 
 
 def candidates(*where: *Where, scalable: bool = True, min_fit_probability: float = 0.95) -> Iterator[Probe]:

@@ -89,24 +89,17 @@ def adapter(kind: str) -> TypeAdapter[list[Any]]:
 
     Of a list: pydantic does not take settings for a dataclass itself.
     """
-    from pydantic import ConfigDict, TypeAdapter
-
-    forms = _forms()
-    form = forms["Plan"] if kind == "Plan" else KINDS[kind]
-    _resolve(form, forms, set())
-    return TypeAdapter(list[form], config=ConfigDict(ser_json_inf_nan="strings", extra="forbid"))  # type: ignore[valid-type]
-
-
-def _forms() -> dict[str, Any]:
-    """Annotations of fields whose form in a file is another one."""
-    from pydantic import Discriminator
+    from pydantic import ConfigDict, Discriminator, TypeAdapter
 
     plans = tuple(record.plan for record in libraries())
-    return {
+    forms = {
         "Plan": Annotated[Union[plans], Discriminator("library")],  # noqa: UP007 - of a tuple
         "SearchResult": Alternatives,
         "Description": Model | str | int | float,
     }
+    form = forms["Plan"] if kind == "Plan" else KINDS[kind]
+    _resolve(form, forms, set())
+    return TypeAdapter(list[form], config=ConfigDict(ser_json_inf_nan="strings", extra="forbid"))  # type: ignore[valid-type]
 
 
 @cache

@@ -228,10 +228,17 @@ NAMES = sorted(stacks())
 
 
 def block(
-    stack: str, *, samples: int = 4, sequence: int = 1024, model: Model = LLAMA, instance: str = P4D, tp: int = 1
+    stack: str,
+    *,
+    samples: int = 4,
+    sequence: int = 1024,
+    model: Model = LLAMA,
+    instance: str = P4D,
+    tp: int = 1,
+    level: int = 0,
 ) -> BlockSeconds:
     job = Job(sequence_length=sequence, precision="bf16", stack=stack)
-    layout = Layout.of_columns(fully_sharded(job), batch_samples=samples, tensor_parallel_degree=tp)
+    layout = Layout.of_columns(fully_sharded(job), batch_samples=samples, tensor_parallel_degree=tp, shard_level=level)
     cluster = Cluster(instance, 1)
     world = World.of(model, cluster, job, layout)
     seconds = block_seconds(model.groups[0].block, layout, world, cluster.instance, job)
@@ -260,6 +267,13 @@ def test_the_time_of_launches_does_not_depend_on_the_batch(stack: str) -> None:
     with overriding({"time.launch_seconds": 1.0}):  # the host is always slower
         one, many = (block(stack, samples=size, model=model).forward for size in (1, 64))
     assert one == pytest.approx(many)
+
+
+def test_hosts_gather_the_parameters_of_a_unit_in_each_pass() -> None:
+    usual = block("hf-sdpa", samples=1, level=3)
+    with overriding({"time.unit_seconds": 1.0}):
+        slow = block("hf-sdpa", samples=1, level=3)
+    assert slow.backward > slow.forward > usual.forward + 0.5
 
 
 @given(st.integers(1, 32), st.sampled_from([128, 1024, 4096]), st.sampled_from([LLAMA, MIXTRAL]))

@@ -211,6 +211,8 @@ def test_instances_are_compared_on_as_many_gpus():
     assert throughput(there) in figures["ml.p4de.24xlarge"]
     assert step_time(there) in step.details
     assert "this plan does not fit" in figures["ml.g4dn.12xlarge"]
+    without_efa = planned_run(model("10 B"), Cluster("ml.p3.16xlarge", 16), TEN_B)  # NVLink alone is not AWS's advice
+    assert by_technique(without_efa)["instance"].decision == "not used"
 
 
 def test_under_the_objective_headroom_memory_is_the_reason():

@@ -113,6 +113,7 @@ def at(advice, factor, count=25):
 def test_status_and_figures_are_next_to_the_prediction(watched, tokens):
     run = watched(training(at(tokens, 1.1), settings={"max_steps": "1000", "checkpoint_every": "100"}))
     assert run.status == "Training for 2.0 h"
+    assert watched(training(status="InProgress", transitions=())).status == "Starting"
     assert run.transitions == ("Pending 60 s", "Downloading 40 s", "Training 2.0 h")
     rows = {row.label: row for row in run.figures()}
     assert "(" in rows["Step time"].predicted

@@ -19,7 +19,7 @@ def large():
     return smpa.advise("7B", "ml.p4d.24xlarge", instance_count=16, library="fsdp", global_batch_size=512)
 
 
-def test_the_chosen_probe_is_small_fits_and_teaches_nearly_as_much_as_any(large):
+def test_the_chosen_probe_is_small_fits_and_teaches_as_much_as_any(large):
     probes = list(candidates(large.model, large.cluster, large.job, large.plan))
     own = candidates(large.model, large.cluster, large.job, large.plan, scalable=False)
     assert all(probe.layers[0] == probe.layers[1] for probe in own)  # a script of the user builds the full model
@@ -27,14 +27,12 @@ def test_the_chosen_probe_is_small_fits_and_teaches_nearly_as_much_as_any(large)
     chosen = large.probe()
     assert chosen in probes
     assert {probe.cluster.nodes for probe in probes} == {1, 2}
-    most = max(1 - probe.width for probe in probes)
     for probe in probes:
         assert probe.estimate.fit_probability >= 0.95
         assert 0 < probe.width < 1
         assert probe.usd is not None
         assert probe.plan.batch_size == large.plan.batch_size
-        if 1 - probe.width >= 0.8 * most:
-            assert (1 - chosen.width) / chosen.usd >= (1 - probe.width) / probe.usd
+        assert chosen.width <= probe.width + 0.01
     assert chosen.usd is not None
     assert large.estimate.usd_per_hour is not None
     assert chosen.usd < large.estimate.usd_per_hour / 10
