@@ -155,32 +155,34 @@ class LocalFolder(LogFile):
         """Status and the complete new lines."""
         state = self.state()  # before the log, which is complete when the status is final
         text = self.new_lines()
-        status = state.get("status", "InProgress")
-        failure = str(state.get("failure", ""))
-        if status not in ENDED and not self._is_alive():
+        if state["status"] not in ENDED and not self._is_alive():
             state = self.state()  # it may have ended in between
-            status, failure = state.get("status", ""), str(state.get("failure", ""))
-            if status not in ENDED:
-                status, failure = "Failed", "The process of the run ended without a result."
-                if self._stopped:  # before it could write one
-                    status, failure = "Stopped", ""
-        return Poll(
-            status=status,
-            transitions=tuple(tuple(entry) for entry in state.get("transitions", ())),
-            text=text,
-            failure=failure,
-            settings=state.get("settings", {}),
-        )
+            if state["status"] not in ENDED and self._stopped:  # before it could write one
+                state |= {"status": "Stopped", "failure": ""}
+            elif state["status"] not in ENDED:
+                state |= {"status": "Failed", "failure": "The process of the run ended without a result."}
+        return Poll(text=text, **state)
 
     def state(self) -> dict[str, Any]:
-        """Return the content of the file of the status."""
+        """Return the content of the file of the status, as fields of a `Poll`."""
         try:
             state = json_values(read_bytes(self.folder / STATUS, CONFIGURATION).decode())
         except (OSError, ValueError):
             raise RunError(f"{str(self.folder)!r:.200} has no status of a local run.") from None
-        if not _is_status(state):
-            raise RunError(f"The file {STATUS} in {str(self.folder)!r:.200} is none of a local run: start it again.")
-        return dict(state)
+        try:
+            return {
+                "status": str(state.get("status", "InProgress")),
+                "transitions": tuple(
+                    (str(phase), float(start), None if end is None else float(end))
+                    for phase, start, end in state.get("transitions", ())
+                ),
+                "failure": str(state.get("failure", "")),
+                "settings": {name: str(value) for name, value in state.get("settings", {}).items()},
+            }
+        except (AttributeError, TypeError, ValueError):
+            raise RunError(
+                f"The file {STATUS} in {str(self.folder)!r:.200} is none of a local run: start it again."
+            ) from None
 
     def stop(self) -> None:
         """End the child process, which ends its workers and writes the status."""
@@ -205,28 +207,6 @@ class LocalFolder(LogFile):
         with suppress(psutil.Error):
             return "smp_advisor.runs.local" in psutil.Process(self._number).cmdline()
         return False
-
-
-def _is_status(state: Any) -> bool:
-    """Return whether a document has the fields of a local run's status."""
-    if not isinstance(state, dict):
-        return False
-    phases, settings = state.get("transitions", []), state.get("settings", {})
-    numbers = (int, float, type(None))
-    return (
-        all(isinstance(state.get(name, ""), str) for name in ("status", "failure"))
-        and isinstance(settings, dict)
-        and all(isinstance(value, str) for value in settings.values())
-        and isinstance(phases, list)
-        and all(
-            isinstance(phase, list)
-            and len(phase) == 3
-            and isinstance(phase[0], str)
-            and isinstance(phase[1], int | float)
-            and isinstance(phase[2], numbers)
-            for phase in phases
-        )
-    )
 
 
 Source = TrainingJob | LogFile

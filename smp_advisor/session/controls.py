@@ -26,6 +26,7 @@ from smp_advisor.session.settings import (
     stack_help,
     stack_text,
     stacks_for,
+    throughput_change,
     value_text,
     with_job,
 )
@@ -374,9 +375,7 @@ def _verb(label: str, name: str, value: Setting) -> str:
 def effect_of(repair: Repair, present: Estimate) -> str:
     """Memory, fit and throughput of a repair: "26.1 of 38.7 GiB per GPU, fits; throughput −12 %"."""
     after = repair.estimate
-    change = 100 * (after.samples_per_second / present.samples_per_second - 1)
-    sign = "+" if change > 0 else "\N{MINUS SIGN}"
-    speed = "same throughput" if abs(change) < 0.5 else f"throughput {sign}{abs(change):.0f} %"
+    speed = throughput_change(present.samples_per_second, after.samples_per_second)
     likely = fits(after, repair.advice.min_fit_probability)
     fit = "fits" if likely else "at risk" if after.fits else "does not fit"
     return f"{after.needed_gib:.1f} of {after.usable_gpu_memory_gib:.1f} GiB per GPU, {fit}; {speed}"
