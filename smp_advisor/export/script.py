@@ -83,10 +83,6 @@ def _require_trainer(training: Training) -> None:
         raise unscripted(problem, _of_count(training.model) or "choose another library")
 
 
-def _write_trainer(training: Training) -> str:
-    return training.render("train_compiler.py.in", evaluation_note=Comment(""), evaluates=False)
-
-
 def _require_smp_v1(training: Training) -> None:
     """Raise `ExportError` for plans that the script does not support."""
     plan = training.plan
@@ -146,7 +142,11 @@ _KINDS = {
     "torch": (script_torch.require, script_torch.requirements, script_torch.write),
     "smp_step": (_require_smp_v1, _patched_transformers, _write_smp_v1),
     "keras": (_require_keras, lambda _: [], _write_keras),
-    "trainer": (_require_trainer, _patched_transformers, _write_trainer),
+    "trainer": (
+        _require_trainer,
+        _patched_transformers,
+        lambda training: training.render("train_compiler.py.in", evaluation_note=Comment(""), evaluates=False),
+    ),
     # `trainer_of` chooses it only for plans that it trains.
     "trl": (lambda _: None, script_trl.requirements, script_trl.write),
 }

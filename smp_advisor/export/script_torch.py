@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.core.files import data_file
 from smp_advisor.errors import ExportError
 from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of, rows_file, unscripted
 from smp_advisor.export.template import Comment
@@ -48,6 +49,10 @@ def require(training: Training) -> None:
         )
     job, plan = training.job, training.plan
     training.require_implemented(_IMPLEMENTED)
+    converts = training.model.family in data_file("export", "architectures")["converts_router"]
+    if converts and plan.shards_parameters and plan.precision != "fp32":
+        problem = f"The router of {training.model.family!r} computes in fp32, and FSDP reduces gradients of one type"
+        raise unscripted(problem, "set library='ddp', or precision='fp32'")
     plain_head = training.architecture.task == "causal" and has_plain_head(training.model.family)
     if job.loss == "chunked" and (not plain_head or _transforms(training)):
         raise unscripted(
@@ -139,6 +144,7 @@ def write(training: Training) -> str:
         "wrapper": Comment("selective, " if keeps_products else "wrapper, " if plan.offload_activations else ""),
         "step_option": Comment(f", {option}" if (option := _step_option(training)) else ""),
         "checkpoint_period": Comment(str(period)),
+        "is_checkpointed": Comment("id(module) in chosen" if period > 1 else "type(module) in layers"),
         "reads_text": training.architecture.reads_text,
         "chats": causal and training.tunes,
         "pairs": pairs,

@@ -158,8 +158,6 @@ def _file_system(name: str, place: FileSystem) -> Call:
 
 
 _REGION = Expression("session.boto_region_name")
-
-
 _SHELL_NAME = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 
 

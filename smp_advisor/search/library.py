@@ -15,7 +15,7 @@ from smp_advisor.costs.wording import SAME, listed, percent, sample_unit
 from smp_advisor.errors import AdvisorError, InstanceError, PlanError
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.training_compiler import nearest_tested
-from smp_advisor.libraries.version import default_version, images, release, require_supported_instance
+from smp_advisor.libraries.version import default_of, default_version, images, release, require_supported_instance
 from smp_advisor.search.candidates import (
     Candidate,
     Request,
@@ -136,7 +136,8 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
             gain = chosen.tokens_per_second / patched.tokens_per_second - 1
             faster = f", whose plan is estimated {percent(gain)} faster: name the library to take it"
             title, own = (get_library(entry.library).title for entry in (chosen, patched))
-            values = {"own": own, "version": _patched_versions(patched.library, request)[-1], "title": title}
+            version = default_of(patched.library, _patched_versions(patched.library, request))
+            values = {"own": own, "version": version, "title": title}
             reason = f"{reason} {sentence('search', 'patched', faster=faster if gain >= SAME else '', **values)}"
         return patched, reason
     archived = candidate(policy.archived, request)

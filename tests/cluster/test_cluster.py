@@ -231,9 +231,10 @@ def test_the_refresh_reports_new_images_and_those_without_patches(refresh, table
     }
 
     lines = list(refresh.out_of_patches(table, "2027-05-01"))
-    assert lines[:3] == [
+    assert lines[:4] == [
         "patched until 2027-07-02: pytorch:2.12.1",
         "patched until 2027-07-20: pytorch:2.13.0",
+        "patched until 2027-09-28: pytorch:2.14.0",
         "no patches since 2027-04-30: pytorch:2.11.0",
     ]
     assert "no patches since 2027-01-21: pytorch-training:2.10.0" in lines

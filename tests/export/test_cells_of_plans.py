@@ -172,7 +172,7 @@ def test_a_cell_names_the_image_that_aws_patches():
     assert "for the others" in _words(Plan(library="fsdp"))
     earlier = _words(Plan(library="fsdp", version="2.8.0"))
     assert "Patches: none since 2026-08-06." in earlier
-    assert "until 2027-07-20: set version='2.13.0' in the plan." in earlier
+    assert "until 2027-09-28: set version='2.14.0' in the plan." in earlier
     assert "Patches: AWS patches this image until 2027-07-20." in _words(Plan(library="fsdp"), image_uri=f"1.{patched}")
     own = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:1"
     assert "Patches: yours." in _words(Plan(library="ddp"), image_uri=own)

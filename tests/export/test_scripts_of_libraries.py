@@ -158,6 +158,12 @@ def test_no_script_imports_what_it_does_not_use(scripts):
         (GPT2, {}, {"version": "2.5.1"}, "requires PyTorch 2.6 or later, and the container has 2.5.1"),
         (TASKS["bert"], {"loss": "chunked"}, {}, "only for language models"),
         (replace(TASKS["llama"], family="granite"), {"loss": "chunked"}, {}, "whose logits are not scaled"),
+        (
+            replace(TASKS["t5"], family="switch_transformers"),
+            {},
+            {},
+            "FSDP reduces gradients of one type: set library=",
+        ),
     ],
 )
 def test_settings_that_the_script_does_not_implement_are_refused(model, settings, fields, sentence):
