@@ -66,7 +66,8 @@ Packages: {packages}.
 With torch 2.14.1 and transformers 5.24.0, 14 rows were run, and are right: all of "llama, tied" and "llama, compiled",
 LoRA of qwen3_moe with FSDP, QLoRA of gpt_oss with DDP. With torch 2.14.0 and the other packages above, 12 rows were, and
 are right: fine-tuning, QLoRA and DPO of llama, its compiled blocks, gpt2 with dropout, QLoRA of mixtral, LoRA of
-qwen3_moe, DPO of gpt_oss, fine-tuning of deepseek_v3 and t5, pre-training of mamba2 and vit. torch 2.15 was not run.
+qwen3_moe, DPO of gpt_oss, fine-tuning of deepseek_v3 and t5, pre-training of mamba2 and vit. torch 2.15 was not
+run.
 
 - starts: the script ends without an error; names: all processes have the same parameters;
 - loss: that of the last step is below that of the first, on data with something to learn; resumes: the losses of steps
