@@ -64,7 +64,7 @@ its script on two processes over gloo without a GPU (FSDP2 with the code of acce
 Packages: {packages}.
 
 With torch 2.14.1 and transformers 5.24.0, 14 rows were run, and are right: all of "llama, tied" and "llama, compiled",
-LoRA of qwen3_moe with FSDP, QLoRA of gpt_oss with DDP. With torch 2.14.0 and the other packages above, 12 rows were, and
+LoRA of qwen3_moe with FSDP, QLoRA of gpt_oss with DDP. With torch 2.14.0 and the other packages above, 12 rows ran, and
 are right: fine-tuning, QLoRA and DPO of llama, its compiled blocks, gpt2 with dropout, QLoRA of mixtral, LoRA of
 qwen3_moe, DPO of gpt_oss, fine-tuning of deepseek_v3 and t5, pre-training of mamba2 and vit. torch 2.15 was not
 run.
