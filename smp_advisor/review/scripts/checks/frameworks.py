@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.library import get_library
-from smp_advisor.review.reading.values import Constant, External, Result, Value, options
+from smp_advisor.review.reading.values import Constant, External, Operation, Result, Value, options
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, reached_accelerators
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
@@ -40,7 +40,8 @@ def _unpacks_into_prepare(context: Context, accelerators: list[Call]) -> bool:
 @check("TRN701")
 def _backward_of_accelerate(context: Context) -> Iterator[Hit]:
     accelerators = reached_accelerators(context)
-    if not accelerators or _unpacks_into_prepare(context, accelerators) or not updates(context.trace):
+    unscaled = context.libraries.xla  # neither scales nor reduces in Accelerate's backward
+    if not accelerators or _unpacks_into_prepare(context, accelerators) or not updates(context.trace) or unscaled:
         return
     own = [call for call in context.trace.methods("backward") if _is_accelerator(call.receiver, accelerators)]
     for call in context.trace.methods("backward"):
@@ -53,15 +54,21 @@ def _backward_of_accelerate(context: Context) -> Iterator[Hit]:
         preparing = [accelerator for accelerator in accelerators if accelerator in owners]
         if any(peer.loops[-1:] == call.loops[-1:] for peer in own) or not preparing:
             continue
-        severity: Severity | None = "warning" if all(map(_needs_no_scaling, preparing)) else None
+        divides = any(isinstance(part, Operation) and part.operator == "Div" for part in derivation(call.receiver))
+        simple = all(_needs_no_scaling(accelerator, divides=divides) for accelerator in preparing)
+        severity: Severity | None = "warning" if simple else None
         yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, severity=severity)
 
 
-def _needs_no_scaling(accelerator: Call) -> bool:
-    """Whether only DeepSpeed or fp16, which the launcher may choose, needs Accelerate's own backward."""
+def _needs_no_scaling(accelerator: Call, *, divides: bool) -> bool:
+    """Whether only DeepSpeed or fp16, which the launcher may choose, needs Accelerate's own backward.
+
+    `divides` is whether the script divides its loss by the batches of a step.
+    """
     precision = options(accelerator.argument("mixed_precision", 2))
     unscaled = all(constant(option) in (None, "no", "bf16", "fp8") for option in precision)
-    more = ("gradient_accumulation_steps", "gradient_accumulation_plugin", "deepspeed_plugin", "deepspeed_plugins")
+    more = ["gradient_accumulation_plugin", "deepspeed_plugin", "deepspeed_plugins"]
+    more += [] if divides else ["gradient_accumulation_steps"]
     return unscaled and not accelerator.unpacks and not any(accelerator.gives(name) for name in more)
 
 
@@ -97,7 +104,8 @@ def _everything_prepared(context: Context) -> Iterator[Hit]:
 @check("TRN703")
 def _clipped_by_accelerate(context: Context) -> Iterator[Hit]:
     accelerators = reached_accelerators(context)
-    for call in context.trace.named(*_CLIPS) if accelerators and not _clips_all_shards(accelerators) else ():
+    scales = not context.libraries.xla and not _clips_all_shards(accelerators)
+    for call in context.trace.named(*_CLIPS) if accelerators and scales else ():
         if call.reached and call.loops:
             yield Hit(call.module, call.node)
 
