@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import Constant, Instance, Item, Result, is_none, options
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
 from smp_advisor.review.scripts.checks.parallel import by_framework, joins, parallel_wraps
@@ -66,6 +67,11 @@ def _gpu_of_every_process(context: Context) -> Iterator[Hit]:
     text = "".join(module.source.text for module in context.trace.modules)
     if "CUDA_VISIBLE_DEVICES" in text:
         return
+    started = [call for call in context.trace.named("torch.distributed.init_process_group") if call.reached]
+    for call in context.trace.named("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
+        several = any(not exclusive(start, call) for start in started)
+        if call.reached and several and not call.gives("device_ids", 1) and not parallel_wraps(context):
+            yield Hit(call.module, call.node, variant="all")
     for call in parallel_wraps(context):
         number = next(iter(getattr(call.argument("device_ids", 1), "items", ())), None)
         moved, model = "", call.argument("module", 0)
@@ -77,7 +83,7 @@ def _gpu_of_every_process(context: Context) -> Iterator[Hit]:
         listed = argument_node(call, "device_ids", 1)
         numbered = isinstance(listed, ast.List) and all(isinstance(item, ast.Constant) for item in listed.elts)
         if (numbered and number is not None) or (_ONE_GPU.fullmatch(moved) and moved in text):
-            yield Hit(call.module, call.node, {"device": moved or f"cuda:{constant(number)}"})
+            yield Hit(call.module, call.node, {"device": moved or f"cuda:{constant(number)}"}, variant="one")
 
 
 _ONE_GPU = re.compile(r"cuda:\d+")

@@ -324,3 +324,15 @@ def _takes_blocks(policy: Value) -> bool:
     names = [m.path if isinstance(m, External) else m.node.name if isinstance(m, Class) else "" for m in members]
     parts = any(not name or name.startswith("torch.nn.") or _ADAPTER.search(name.rpartition(".")[2]) for name in names)
     return bool(names) and not parts
+
+
+@check("SMP328")
+def _policy_of_the_blocks(context: Context) -> Iterator[Hit]:
+    """``auto_wrap_policy=transformer_auto_wrap_policy``, without the classes of the blocks."""
+    for wrap in _wraps(context):
+        policies = options(wrap.argument("auto_wrap_policy", 4))
+        bare = any(
+            isinstance(part, External) and part.path.endswith(".transformer_auto_wrap_policy") for part in policies
+        )
+        if wrap.reached and bare:
+            yield Hit(wrap.module, wrap.node)

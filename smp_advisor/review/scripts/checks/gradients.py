@@ -10,6 +10,7 @@ from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import (
     Argument,
     Constant,
+    External,
     Item,
     Mapping,
     Member,
@@ -223,7 +224,12 @@ def _gathered_on_the_host(context: Context) -> Iterator[Hit]:
             full, offload = call.argument("full_state_dict", 0), call.argument("cpu_offload", 1)
             broadcast = constant(call.argument("broadcast_from_rank0")) is True
             if constant(full) is True and not broadcast and (offload is None or constant(offload) is False):
-                yield Hit(call.module, call.node)
+                yield Hit(call.module, call.node, variant="options")
+    for call in context.trace.methods("state_dict_type", "set_state_dict_type") if _fsdp1(context) else ():
+        kind = call.argument("state_dict_type", 1)
+        gathers = isinstance(kind, External) and kind.path.endswith(".FULL_STATE_DICT")
+        if call.reached and gathers and not call.gives("state_dict_config", 2):
+            yield Hit(call.module, call.node, variant="type")
 
 
 @check("SMP325")
@@ -246,7 +252,14 @@ def _marked_ready_once(context: Context) -> Iterator[Hit]:
         finds = constant(call.argument("ddp_find_unused_parameters")) is True
         checkpoints = constant(call.argument("gradient_checkpointing")) is True
         if adapts and reentrant is True and finds and checkpoints and call.argument("fsdp") is None:
-            yield Hit(call.module, call.node)
+            yield Hit(call.module, call.node, variant="adapter")
+    for wrap in parallel_wraps(context):
+        looks = constant(wrap.argument("find_unused_parameters", 6)) is True and wrap.name in REPLICATING
+        for call in context.trace.methods("gradient_checkpointing_enable") if looks else ():
+            passed = call.argument("gradient_checkpointing_kwargs", 0)
+            twice = isinstance(passed, Mapping) and constant(passed.get("use_reentrant")) is True
+            if call.reached and twice and not exclusive(call, wrap):
+                yield Hit(wrap.module, wrap.node, variant="model")
 
 
 @check("TRN734")

@@ -47,6 +47,10 @@ def _arguments_of_the_loader(context: Context) -> Iterator[Hit]:
         two = "batch_sampler and batch_size" if _is_given(batches) and call.argument("batch_size", 1) else two
         two = "a stream and sampler" if streams and _is_given(sampler) else two
         two = "a stream and shuffle" if streams and shuffles else two
+        workers = call.argument("num_workers", 5)
+        alone = workers is None or constant(workers) == 0
+        for name in ("prefetch_factor", "persistent_workers"):
+            two = f"{name} without workers" if alone and constant(call.argument(name)) and not call.unpacks else two
         if call.reached and two:
             yield Hit(call.module, call.node, {"two": two})
 
