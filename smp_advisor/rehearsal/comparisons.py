@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.rehearsal.findings import events, failures, near, other_parameters, ranks_of, same_batches
@@ -126,32 +127,31 @@ def _schedule_end(stage: Stage) -> tuple[float, float] | None:
 
 def nodes(stage: Stage, several: Stage) -> Iterator[Observed]:
     """A second node that is taken for the first: at the start, or in the samples and the scale of the first update."""
+    noted = partial(Observed, kind="node", stage=stage["name"])
     for rank in ranks_of(stage):
         for event in events(stage, rank, "group"):
             world = len(stage["ranks"])
             if event["world_size"] not in (-1, world) or event["rank"] not in (-1, rank):
-                text = (
-                    f"on node {rank + 1} the script starts as rank {event['rank']} of {event['world_size']}, and is "
-                    f"rank {rank} of {world}: it takes the number on its node for its rank"
-                )
-                yield Observed(kind="node", text=text, site=event["site"], stage=stage["name"])
+                text = f"on node {rank + 1} the script starts as rank {event['rank']} of {event['world_size']}, and is "
+                yield noted(text=f"{text}rank {rank} of {world}: it takes the number on its node for its rank",
+                            site=event["site"])  # fmt: skip
                 return
             if event["address"] not in ("127.0.0.2", None):
                 text = f"the script sets MASTER_ADDR to {event['address']}, where other nodes do not find the first one"
-                yield Observed(kind="node", text=text, site=event["site"], stage=stage["name"])
+                yield noted(text=text, site=event["site"])
                 return
     mine, theirs = updates_of_all(stage), updates_of_all(several)
     if stage["failed"] or not mine or not theirs or events(stage, 0, "tensor parallel"):
         return
-    count, site = len(stage["ranks"]), events(stage, 0, "step")[0]["site"]
+    start = f"with {len(stage['ranks'])} nodes of one GPU"
     if mine[0][2:] == theirs[0][2:]:
         ratio = mine[0][1] / theirs[0][1] if theirs[0][1] else 1.0
         if abs(ratio - 1) > _NODES_TOLERANCE:
-            text = f"with {count} nodes of one GPU the first gradient norm is {ratio:.3f} times that of one node"
-            yield Observed(kind="node", text=text, site=site, stage=stage["name"])
+            text = f"{start} the first gradient norm is {ratio:.3f} times that of one node"
+            yield noted(text=text, site=events(stage, 0, "step")[0]["site"])
     elif any(same_batches(stage)) and not any(same_batches(several)):
-        text = f"with {count} nodes of one GPU every rank has the same inputs: they are divided within a node only"
-        yield Observed(kind="node", text=text, site=events(stage, 0, "pass")[0]["site"], stage=stage["name"])
+        text = f"{start} every rank has the same inputs: they are divided within a node only"
+        yield noted(text=text, site=events(stage, 0, "pass")[0]["site"])
 
 
 def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> Iterator[Observed]:
@@ -164,57 +164,49 @@ def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> I
         return
     if again["failed"]:
         return  # its failure is reported
-    before = [event for event in events(killed, 0, "step") if event["optimizer"] == 0]
-    after = next((event for event in events(again, 0, "step") if event["optimizer"] == 0), None)
+    before = events(killed, 0, "step")
+    main = before[-1]["optimizer"] if before else 0  # others end before, such as that of a search of the rate
+    before = [event for event in before if event["optimizer"] == main]
+    after = next((event for event in events(again, 0, "step") if event["optimizer"] == main), None)
     if after is None or not before:
         return
-    name = next((path for path, _ in killed["checkpoints"]), "")
+    name, _ = max(killed["checkpoints"], key=lambda entry: entry[1])
     ends = events(killed, 0, "updated")
     states = [(event["parameters"], event["parts"]) for event in before]
     if ends:
         states.append((ends[-1]["parameters"], ends[-1]["parts"]))
     now = (after["parameters"], after["parts"])
     matches = [number for number, state in enumerate(states) if _same_figures(state, now)]
-    site = after["site"]
+    noted = partial(Observed, kind="resume", site=after["site"], stage=again["name"])
     if not matches:
-        text = f"after a kill the parameters are none of those that were saved ({name})"
-        yield Observed(kind="resume", text=text, site=site, stage=again["name"])
+        yield noted(text=f"after a kill the parameters are none of those that were saved ({name})")
         return
     steps = [events(again, rank, "step") for rank in ranks_of(again)]
     if len(steps) > 1 and all(steps):
         apart_now = next(other_parameters(steps), None)
         if apart_now is not None:
-            yield replace(apart_now, kind="resume", text=f"after a kill {apart_now.text}", stage=again["name"])
+            yield noted(text=f"after a kill {apart_now.text}")
             return
     update = next((n for n in reversed(matches) if n < len(before) and _continues(before[n], after)), matches[-1])
     if update == 0 or (0 in matches and not after["states"]):
         text = f"after a kill the script starts from zero: {name} is in /opt/ml/checkpoints, and is not read"
-        yield Observed(
-            kind="resume", text=text, site=site, stage=again["name"], level="warning" if keeps_checkpoints else "note"
-        )
+        yield noted(text=text, level="warning" if keeps_checkpoints else "note")
         return
     drawn = [event["state"] for stage in (killed, again) for event in events(stage, 0, "random")[:1]]
     if events(killed, 0, "dropout") and len(drawn) == 2 and drawn[0] == drawn[1]:
         text = "after a kill the random numbers are those of the start: dropout repeats its masks"
-        yield Observed(kind="resume", text=text, site=site, stage=again["name"], level="note")
+        yield noted(text=text, level="note")
     if update >= len(before):
         return
     expected = before[update]
-    if expected["states"] and not after["states"]:
-        text = (
-            f"after a kill the optimizer starts without its state: update {update + 1} had {expected['states']} tensors"
-        )
-        yield Observed(kind="resume", text=text, site=site, stage=again["name"])
-    elif expected["states"] and not near(expected["state"][1], after["state"][1], 1e-4):
-        yield Observed(
-            kind="resume", text="after a kill the optimizer has another state", site=site, stage=again["name"]
-        )
+    number, count = update + 1, expected["states"]
+    if count and not after["states"]:
+        yield noted(text=f"after a kill the optimizer starts without its state: update {number} had {count} tensors")
+    elif count and not near(expected["state"][1], after["state"][1], 1e-4):
+        yield noted(text="after a kill the optimizer has another state")
     if any(not near(a, b, 1e-4) for a, b in zip(expected["rates"], after["rates"], strict=False)):
-        text = (
-            f"after a kill the learning rate of update {update + 1} is {after['rates'][0]:.4g}, and "
-            f"{expected['rates'][0]:.4g} without it"
-        )
-        yield Observed(kind="resume", text=text, site=site, stage=again["name"])
+        rates = f"{after['rates'][0]:.4g}, and {expected['rates'][0]:.4g} without it"
+        yield noted(text=f"after a kill the learning rate of update {number} is {rates}")
 
 
 def _continues(expected: Event, after: Event) -> bool:

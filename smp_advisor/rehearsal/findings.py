@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.rehearsal.report import Observed
@@ -59,6 +60,8 @@ def not_rehearsed(stage: Stage) -> str:
         return f"gloo cannot do it ({error['text'][:120]})"
     if _DOWNLOAD.search(error["text"]):
         return f"there is no network here ({error['name']}: {error['text'][:120]})"
+    if error["cut"]:
+        return f"a loop ended early here, and the script needs all of it ({error['name']}: {error['text'][:80]})"
     if error["own"]:
         return f"a stand-in failed ({error['name']}: {error['text'][:120]})"
     if error["imports"] and not error["text"].startswith("cannot import name"):
@@ -291,25 +294,23 @@ def same_batches(stage: Stage) -> Iterator[Observed]:
     loaders = {event["number"]: event for event in events(stage, 0, "loader")}
     for number in sorted({event["loader"] for event in batches}):
         epochs: list[list[str]] = []
+        updates = set()
         for event in batches:
             if event["loader"] == number:
                 if event["index"] == 0:
                     epochs.append([])
                 epochs[-1].append(event["digest"])
+                if len(epochs) == 1:
+                    updates.add(event["update"])
         loader = loaders.get(number)
-        if (
-            len(epochs) < 2
-            or loader is None
-            or loader["sampler"] != "DistributedSampler"
-            or events(stage, 0, "set_epoch")
-        ):
+        if len(epochs) < 2 or loader is None or not loader["has_epochs"] or events(stage, 0, "set_epoch"):
             continue
         shared = min(len(epochs[0]), len(epochs[1]))
         if (
             shared >= 2
             and epochs[0][:shared] == epochs[1][:shared]
             and len(set(epochs[0])) > 1
-            and len({event["update"] for event in batches}) > 1  # trained on, not evaluated
+            and len(updates) > 1  # trained on, not evaluated
         ):
             text = "the second epoch has the same batches in the same order: set_epoch() is not called"
             yield Observed(kind="same order", text=text, site=loader["site"], level="warning")
@@ -355,34 +356,28 @@ def training(stage: Stage) -> Iterator[Observed]:
     if not steps:
         return
     first = steps[0]
+    noted = partial(Observed, kind="parameters", site=first["site"])
     if all(event["without"] == event["count"] for event in steps):
-        yield Observed(kind="parameters", text="no parameter of the optimizer ever has a gradient", site=first["site"])
+        yield noted(text="no parameter of the optimizer ever has a gradient")
     if all(finals):
         unchanged = set.intersection(*(set(final[0]["unchanged"]) for final in finals))
-        total = finals[0][0]["total"]
+        final, total = finals[0][0], finals[0][0]["total"]
         has_rate = any(rate for event in steps[1:] or steps for rate in event["rates"])
-        is_all = len(finals[0][0]["unchanged"]) == total and len(unchanged) >= len(set(finals[0][0]["unchanged"]))
+        is_all = len(final["unchanged"]) == total and len(unchanged) >= len(set(final["unchanged"]))
         # Rewards of a few generated words can be equal, and their advantages zero.
         is_of_stand_in = any(
             event["what"].startswith("generate") for event in events(stage, 0, "stand-in")
         ) and not any(event["gradients"][1] or event["part_gradients"][1] for event in steps)
-        if total and is_all and has_rate and not is_of_stand_in and all(
-            event["without"] < event["count"] for event in steps
-        ):  # fmt: skip
-            yield Observed(
-                kind="parameters",
-                text=f"none of the {total} parameters of the optimizer ever changes",
-                site=first["site"],
+        has_gradients = all(event["without"] < event["count"] for event in steps)
+        if total and is_all and has_rate and has_gradients and not is_of_stand_in:
+            yield noted(text=f"none of the {total} parameters of the optimizer ever changes")
+        if count := final["outsiders"]:
+            yield noted(
+                text=f"{count} parameters have gradients and are in no optimizer, such as {final['outside'][0]}"
             )
-        final = finals[0][0]
-        if final["outsiders"]:
-            text = (
-                f"{final['outsiders']} parameters have gradients and are in no optimizer, such as {final['outside'][0]}"
-            )
-            yield Observed(kind="parameters", text=text, site=first["site"])
         if final["never"]:
             text = f"{len(final['never'])} parameters never have a gradient, such as {final['never'][0]}"
-            yield Observed(kind="parameters", text=text, site=first["site"], level="note")
+            yield noted(text=text, level="note")
     groups = first["groups"]
     decayed = sum(count for count, decay in groups if decay)
     if any(not count and decay for count, decay in groups) and not decayed:
@@ -390,7 +385,7 @@ def training(stage: Stage) -> Iterator[Observed]:
         yield Observed(kind="empty group", text=text, site=first["site"])
 
 
-def saves(stage: Stage, *, keeps_checkpoints: bool) -> Iterator[Observed]:
+def saves(stage: Stage, *, keeps_checkpoints: bool, names_checkpoints: bool) -> Iterator[Observed]:
     """Parts of models, files of two ranks, places that are lost, and checkpoints at the wrong place."""
     written = [events(stage, rank, "save") for rank in ranks_of(stage)]
     for rank, entries in enumerate(written):
@@ -415,30 +410,23 @@ def saves(stage: Stage, *, keeps_checkpoints: bool) -> Iterator[Observed]:
             yield Observed(kind="written twice", text=text, site=event["site"], level="warning")
             break
     lost = [event for entries in written for event in entries if not event["path"].startswith(_KEPT)]
+    kept_places = "only /opt/ml/model, /opt/ml/output/data and /opt/ml/checkpoints are kept"
+    place = partial(Observed, kind="place", level="warning")
     if lost:
-        text = (
-            f"{lost[0]['path']} is lost when the job ends: only /opt/ml/model, /opt/ml/output/data and "
-            "/opt/ml/checkpoints are kept"
-        )
-        yield Observed(kind="place", text=text, site=lost[0]["site"], level="warning")
+        yield place(text=f"{lost[0]['path']} is lost when the job ends: {kept_places}", site=lost[0]["site"])
     elif stage["left"]:
-        text = (
-            f"{stage['left'][0]} is written to the folder of the code and lost when the job ends: only /opt/ml/model, "
-            "/opt/ml/output/data and /opt/ml/checkpoints are kept"
-        )
-        yield Observed(kind="place", text=text, level="warning")
+        text = f"{stage['left'][0]} is written to the folder of the code and lost when the job ends: {kept_places}"
+        yield place(text=text)
     checkpoints = [name for name, _ in stage["model"] if re.search(r"checkpoint-\d+/|optimizer\.(pt|bin)", name)]
     if checkpoints:
-        folders = sorted({name.split("/")[0] for name in checkpoints})
-        text = (
-            f"checkpoints are in /opt/ml/model ({folders[0]}): they are packed into model.tar.gz, and nothing is there "
-            "to resume from"
-        )
-        yield Observed(kind="place", text=text, level="warning")
+        folder = min(name.split("/")[0] for name in checkpoints)
+        text = f"checkpoints are in /opt/ml/model ({folder}): they are packed into model.tar.gz"
+        yield place(text=f"{text}, and nothing is there to resume from")
     ended = not stage["failed"]
     if ended and not stage["model"]:
         yield Observed(kind="place", text="/opt/ml/model is empty at the end", level="note")
-    if ended and keeps_checkpoints and not stage["checkpoints"]:
+    is_limited = any(event["limited"] for event in events(stage, 0, "finished"))
+    if ended and keeps_checkpoints and not stage["checkpoints"] and not (is_limited and names_checkpoints):
         text = "the job keeps checkpoints, and the script writes none to /opt/ml/checkpoints"
         yield Observed(kind="resume", text=text, level="warning")
 

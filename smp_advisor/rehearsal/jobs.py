@@ -72,16 +72,13 @@ def _of_settings(job: Mapping[str, Any]) -> tuple[Job, dict[str, Any]]:
     command = job.get("command")
     words = shlex.split(command) if isinstance(command, str) else list(command or ())
     script_words, launches = _of_command(words)
-    return (
-        Job(
-            hyperparameters=dict(job.get("hyperparameters", {})), sdk=int(job.get("sdk", 2)),
-            command=tuple(script_words),
-            has_command=command is not None, launches=bool(job.get("launches", True if command is None else launches)),
-            environment=dict(job.get("environment", {})), keeps_checkpoints=bool(job.get("checkpoints")), is_given=True,
-            input_mode=str(job.get("input_mode", "File")), channels=dict(job.get("channels", {})),
-        ),
-        {},
+    tables = {name: dict(job.get(name, {})) for name in ("hyperparameters", "environment", "channels")}
+    start = Job(
+        **tables, sdk=int(job.get("sdk", 2)), command=tuple(script_words), has_command=command is not None,
+        launches=bool(job.get("launches", command is None or launches)), is_given=True,
+        keeps_checkpoints=bool(job.get("checkpoints")), input_mode=str(job.get("input_mode", "File")),
     )  # fmt: skip
+    return start, {}
 
 
 def _of_command(words: list[str]) -> tuple[list[str], bool]:

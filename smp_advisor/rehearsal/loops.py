@@ -69,7 +69,8 @@ class _Counts:
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
-        self._last: dict[str, int | None] = {}
+        self._last: dict[str, tuple[int, int] | None] = {}
+        """Updates and backward passes before the last iteration: a loop over optimizers has no pass of its own."""
         self._iterations: dict[str, int] = {}
         self._needed: dict[str, int] = {}
         self._passes: dict[str, tuple[int, int]] = {}
@@ -77,6 +78,11 @@ class _Counts:
         self._leaves: dict[str, bool] = {}
         """Whether the loop has a statement that ends it early."""
         self.total_passes = 0
+
+    def restart(self) -> None:
+        """Count iterations from zero: those before were no part of what is counted from now on."""
+        self._iterations.clear()
+        self._last.clear()
 
     def sized(self, key: str, values: Any) -> Any:
         try:
@@ -92,15 +98,17 @@ class _Counts:
 
     def stop(self, key: str) -> bool:
         observer = self._observer
-        last, self._last[key] = self._last.get(key), observer.updates
+        last, self._last[key] = self._last.get(key), (observer.updates, observer.all_backwards)
         count = self._iterations.get(key, 0)
-        if last is not None and observer.updates > last and key not in self._needed:
-            self._needed[key] = observer.options["steps"] * max(1, count)
+        trained = last is not None and observer.updates > last[0] and observer.all_backwards > last[1]
+        if trained and key not in self._needed:
             size, leaves = self._sizes.get(key), self._leaves[key]
+            all_of_them = size if size and key in observer.options["full"] else 0
+            self._needed[key] = max(observer.options["steps"] * max(1, count), all_of_them)
             observer.put("loop", key=key, size=size, iterations=count, leaves=leaves)
         if key in self._needed:
             if observer.done or count >= self._needed[key]:
-                observer.done = True
+                observer.done = observer.is_cut = True
                 return True
         elif self._is_evaluation(key):
             observer.stand_in("loops of passes without gradients: their first iterations")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import functools
+import inspect
 import itertools
 import os
 import shutil
@@ -176,34 +177,42 @@ def _files(observer: Observer) -> None:
 def _loaders(observer: Observer) -> None:
     loader: Any = data.DataLoader
     create, iterate = loader.__init__, loader.__iter__
+    signature = inspect.signature(create)
     numbers = itertools.count()
 
     @functools.wraps(create)
-    def created(
-        self: Any, dataset: Any, batch_size: Any = 1, shuffle: Any = None, sampler: Any = None,
-        batch_sampler: Any = None, num_workers: int = 0, collate_fn: Any = None,
-        pin_memory: Any = False, drop_last: bool = False,
-        timeout: float = 0, worker_init_fn: Any = None, multiprocessing_context: Any = None, generator: Any = None,
-        **_: Any,
-    ) -> None:  # fmt: skip
-        del num_workers, pin_memory, timeout, multiprocessing_context
-        if batch_sampler is not None:
-            chosen = {"batch_sampler": batch_sampler}
+    def created(self: Any, *arguments: Any, **options: Any) -> None:
+        bound = signature.bind(self, *arguments, **options).arguments
+        batch_size, chosen = bound.get("batch_size", 1), ["dataset", "collate_fn", "generator", "worker_init_fn"]
+        if bound.get("batch_sampler") is not None:
+            chosen += ["batch_sampler"]
         else:
-            if batch_size is not None:
-                # Batch normalization requires two samples.
-                batch_size = max(min(2, batch_size), int(batch_size * observer.options.get("batch_times", 1)))
-            chosen = {"batch_size": batch_size, "shuffle": shuffle, "sampler": sampler, "drop_last": drop_last}
-        create(self, dataset, collate_fn=collate_fn, generator=generator, worker_init_fn=worker_init_fn, **chosen)
+            chosen += ["batch_size", "shuffle", "sampler", "drop_last"]
+            if batch_size is not None:  # batch normalization requires two samples
+                bound["batch_size"] = max(min(2, batch_size), int(batch_size * observer.options.get("batch_times", 1)))
+        create(self, **{name: bound[name] for name in chosen if name in bound})
         self.rehearsed = next(numbers)
         try:
             length = len(self)
         except (TypeError, NotImplementedError, ValueError):
             length = None
         observer.put(
-            "loader", number=self.rehearsed, length=length, site=observer.site(),
-            sampler=type(getattr(self, "sampler", None)).__name__,
-        )  # fmt: skip
+            "loader",
+            number=self.rehearsed,
+            length=length,
+            site=observer.site(),
+            has_epochs=any(hasattr(entry, "set_epoch") for entry in (self.sampler, self.batch_sampler)),
+        )
+        for entry in (self.sampler, self.batch_sampler):
+            if hasattr(entry, "set_epoch") and not isinstance(entry, data.distributed.DistributedSampler):
+                entry.set_epoch = noted_by(entry.set_epoch)
+
+    def noted_by(set_epoch: Any) -> Any:
+        def called(*arguments: Any, **options: Any) -> Any:
+            observer.once("set_epoch")
+            return set_epoch(*arguments, **options)
+
+        return called
 
     loader.__init__ = created
 
@@ -216,6 +225,7 @@ def _loaders(observer: Observer) -> None:
             is_enough = index >= batches and (not trains or updates >= 3 or index >= _LONGEST_EPOCH)
             if is_enough and not observer.takes:
                 observer.stand_in("loaders: their first batches")
+                observer.is_cut = True
                 return
             if index == 0:
                 backwards = observer.backwards

@@ -38,14 +38,14 @@ class Observer:
         self.code = f"{code}/"
         self._events = events
         self.shared = shared
-        self.updates = self.backwards = 0
+        self.updates = self.backwards = self.all_backwards = 0
         self.passes = self.rows = 0
         """Forward passes and mapped rows since the last collective."""
         self.depth = 0
         self.saved = 0
-        self.has_tensor_parallel = self.takes = False
+        self.has_tensor_parallel = self.takes = self.is_after_first = False
         self.fsdp_units: list[Any] = []
-        self.done = False
+        self.done = self.is_cut = False
         """Whether enough updates were seen: every loop that contains some is left."""
         self.flops = 0.0
         """FLOPs of the forward passes of layers."""
@@ -98,6 +98,13 @@ class Observer:
                 return f"{frame.f_code.co_filename[len(self.code) :]}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
+
+    def is_called_by(self, names: tuple[str, ...]) -> bool:
+        """Whether a function of one of the names has called."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name not in names:
+            frame = frame.f_back
+        return frame is not None
 
     def is_asked_by_user(self, depth: int = 2) -> bool:
         """Whether the frame that called the caller is the user's."""

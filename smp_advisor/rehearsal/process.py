@@ -34,6 +34,8 @@ _PASSING = frozenset({
 })  # fmt: skip
 """Functions that hand their arguments on: what fails in them fails in compiled code, or for the script's reason."""
 
+_OF_CUTS = (IndexError, StopIteration, UnboundLocalError, ZeroDivisionError)
+"""Errors of code that uses what all iterations would leave, where a loop or a loader ended after the first ones."""
 _OBSERVING = frozenset({
     "described", "note_save", "figures_of", "digest_of", "_note", "_before", "_after", "finish", "put",
     "_parameters_of",
@@ -152,5 +154,5 @@ def _note_error(observer: Observer, error: BaseException) -> None:
         "error", name=type(error).__name__, text=" ".join(str(error).split())[:600], site=site,
         module=getattr(error, "name", None) if isinstance(error, ImportError) else None,
         own=looks or bool(last and last.filename.startswith(_OWN) and last.name not in _PASSING),
-        imports=imports,
+        imports=imports, cut=observer.is_cut and last is user and isinstance(error, _OF_CUTS),
     )  # fmt: skip

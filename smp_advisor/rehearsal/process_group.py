@@ -36,6 +36,8 @@ _OLDER = {
 }
 """Names that PyTorch 2.13 gave to operations of its process groups."""
 _FLAT = ("_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single")
+_FIRST = ("_goes_first", "main_process_first")
+"""Of Accelerate and transformers, by which the first rank maps rows, and the others then read them from its cache."""
 POINT_TO_POINT = ("send", "recv", "recv_anysource")
 
 
@@ -75,12 +77,13 @@ class ObservedGroup(dist.ProcessGroup):
         self._count += 1
         number = self._count
         elements = sum(tensor.numel() for tensor in _tensors(arguments))
-        is_message = name in POINT_TO_POINT
+        is_message, is_first = name in POINT_TO_POINT, observer.is_called_by(_FIRST)
         observer.put(
             "message" if is_message else "collective", group=self._label, number=number, operation=name,
-            elements=elements, site=observer.site(), passes=observer.passes, rows=observer.rows, ranks=self._size,
+            elements=elements, site=observer.site(), passes=observer.passes, ranks=self._size,
+            rows=0 if is_first or observer.is_after_first else observer.rows,
         )  # fmt: skip
-        observer.passes = observer.rows = 0
+        observer.passes, observer.rows, observer.is_after_first = 0, 0, is_first
         averaged = _summed(arguments)
         if name in _FLAT and all(tensor.is_contiguous() for tensor in arguments[:2]):
             # NCCL compares numbers of elements, gloo shapes.

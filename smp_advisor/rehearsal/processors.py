@@ -141,7 +141,7 @@ def _tensors_and_modules(observer: Observer, plain: Any, device: Any, *, keeps_h
                 targets = [i for i in (*arguments, *options.values()) if isinstance(i, str | torch.device | int)]
                 if _moves and any(on_cpu(item) is not item or type(item) is int for item in targets):
                     place(value)
-                elif _moves and any(str(item) == "cpu" for item in targets):
+                elif _moves and "cpu" in targets:  # as the script writes it, not the device of a stand-in
                     offload(value)
                 arguments = tuple(device(item) if _moves else plain(item) for item in arguments)
                 changed = {key: device(item) if key == "device" else plain(item) for key, item in options.items()}
@@ -344,6 +344,8 @@ def _parallel(observer: Observer) -> None:
         shard(self, module, *arguments, **options)
 
     fsdp.FullyShardedDataParallel.__init__ = sharded  # type: ignore[method-assign]
+    setups: Any = fsdp._init_utils
+    setups._check_module_states_for_sync_module_states = lambda _: None  # that they are on GPUs
     policy = getattr(fsdp, "MixedPrecisionPolicy", None)
     if policy is not None and not observer.options.get("keep_half"):
         fsdp.MixedPrecisionPolicy = lambda *_, **__: policy()  # type: ignore[misc, assignment]

@@ -15,10 +15,18 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal import comparisons
 from smp_advisor.rehearsal import findings as judge
 from smp_advisor.rehearsal.contract import require_linux, unexportable
-from smp_advisor.rehearsal.environment import interpreter_of, other_versions, pins_of
 from smp_advisor.rehearsal.jobs import job_of
 from smp_advisor.rehearsal.report import KINDS, PROVOCATIONS, Observed, Rehearsal
-from smp_advisor.rehearsal.request import MOST, Code, channels_of, copied, request_of
+from smp_advisor.rehearsal.request import (
+    MOST,
+    Code,
+    channels_of,
+    copied,
+    interpreter_of,
+    other_versions,
+    pins_of,
+    request_of,
+)  # fmt: skip
 from smp_advisor.sandbox import Limits, run_isolated
 from smp_advisor.sandbox.confinement import clean_environment
 from smp_advisor.sandbox.limits import available_memory_bytes
@@ -153,7 +161,9 @@ def _judged(
     else:
         findings += judge.failures(first)
     findings += [*judge.apart(first), *judge.alone(first), *judge.training(first)]
-    findings += [*judge.saves(first, keeps_checkpoints=job.keeps_checkpoints), *judge.loaded(first)]
+    names = bool(re.search("checkpoint|ckpt", code.text, re.IGNORECASE))  # it may save later than the run lasts
+    findings += judge.saves(first, keeps_checkpoints=job.keeps_checkpoints, names_checkpoints=names)
+    findings += judge.loaded(first)
     findings += _of_further(stages, job, skipped)
     if any(entry.kind in ("same batches", "no group") for entry in findings):
         findings = [entry for entry in findings if entry.kind != "scale"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import importlib.metadata
 import json
 import mmap
@@ -37,6 +38,8 @@ _PRELOADED = (
     "evaluate",
 )  # fmt: skip
 _OF_MODELS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp", ".pkl", ".npz", ".onnx")
+_OF_REQUEST = ("steps", "batches", "most", "full", "columns", "keep_half", "texts_needed", "provoked")
+_OF_TRANSFORMERS = ["transformers.modeling_utils", "transformers.models.auto.modeling_auto"]
 SOURCE, CHANNELS = "/smp/source", "/smp/channels"
 
 
@@ -130,17 +133,30 @@ class _Rehearsed:
         self._import()
         imports = time.process_time() - begun
         live = self.request["stages"] == "live"
-        first = self._stage("several processes", live=live, keeps_state=not live and self.processes > 1)
+        options: dict[str, Any] = {"live": live, "keeps_state": not live and self.processes > 1}
+        first = self._stage("several processes", **options)
         if first["verdict"] and first["verdict"]["code"] == "heavy" and not live:
             first = self._stage("several processes", batch_times=0.001)
-        while (column := _missing_column(first)) and column not in self.request["columns"]:
-            self.request["columns"].append(column)
+        while self._is_changed_for(first):
             self.stages.remove(first)
-            first = self._stage("several processes", live=live, keeps_state=not live and self.processes > 1)
+            first = self._stage("several processes", **options)
         recorded = {event["kind"]: event for event in first["ranks"][0]["events"]}
         if not first["failed"] and "step" in recorded and self.request["stages"] == "all":
             self._further(first)
         return {"stages": self.stages, "import_seconds": imports, "versions": self._versions()}
+
+    def _is_changed_for(self, first: dict[str, Any]) -> bool:
+        """Whether the request now has a column that the script misses, or the loops whose end it needs."""
+        column = _missing_column(first)
+        if column and column not in self.request["columns"]:
+            self.request["columns"].append(column)
+            return True
+        events = [event for rank in first["ranks"] for event in rank["events"]]
+        loops = sorted({event["key"] for event in events if event["kind"] == "loop"})
+        if any(event.get("cut") for event in events) and not self.request["full"] and self.request["stages"] != "live":
+            self.request |= {"full": loops, "batches": self.request["most"]}
+            return bool(loops)
+        return False
 
     def _versions(self) -> dict[str, str]:
         """Python, and the libraries of the script."""
@@ -167,7 +183,9 @@ class _Rehearsed:
                 self._stage(name, provokes=kind)
         saves = any(event["kind"] == "save" for event in first["ranks"][0]["events"])
         if saves or self.job.keeps_checkpoints:
-            killed = self._stage("killed after a save", kill_after=2)
+            # It saves after some updates, so that the run with a kill lasts until it does.
+            longer = {} if first["checkpoints"] or not self.job.keeps_checkpoints else {"steps": self.request["most"]}
+            killed = self._stage("killed after a save", kill_after=2, **longer)
             was_killed = any(event["kind"] == "killed" for rank in killed["ranks"] for event in rank["events"])
             if killed["checkpoints"] and (was_killed or not killed["failed"]):
                 self._stage("resumed" if was_killed else "started again after its end", keeps=True)
@@ -186,20 +204,12 @@ class _Rehearsed:
         import torch.distributed.optim
         import torch.nn.parallel
 
-        for name in _PRELOADED:
-            if name in self.request["imports"]:
-                progress(0, 1, f"importing {name}")
-                with contextlib.suppress(Exception):
-                    __import__(name)
-        if "Trainer" in self.request["words"]:
+        names = [name for name in _PRELOADED if name in self.request["imports"]]
+        names += _OF_TRANSFORMERS if "transformers" in names else []
+        for name in [*names, *self.request["trainers"]]:
+            progress(0, 1, f"importing {name}")
             with contextlib.suppress(Exception):
-                import transformers
-
-                _ = transformers.Trainer, transformers.TrainingArguments
-        if "transformers" in sys.modules:
-            with contextlib.suppress(Exception):
-                import transformers.modeling_utils
-                import transformers.models.auto.modeling_auto
+                importlib.import_module(name)
         torch.set_num_threads(1)
         gc.freeze()  # a collection in a fork would copy the pages of all that was imported
 
@@ -211,10 +221,8 @@ class _Rehearsed:
         print(f"rehearsal: {name}", flush=True)  # noqa: T201 - the live log
         self._fresh(nodes, keeps=keeps)
         per_node = world // nodes
-        limits = {"steps": self.request["steps"], "batches": self.request["batches"], "most": self.request["most"]}
-        request_settings = {key: self.request[key] for key in ("columns", "keep_half", "texts_needed", "provoked")}
         settings = {
-            **limits, **request_settings, "local_world": per_node, "nodes": nodes,
+            **{key: self.request[key] for key in _OF_REQUEST}, "local_world": per_node, "nodes": nodes, "keeps": keeps,
             "state": str(self._shown("/tmp/first")), "sources": [str(p) for p in self.channels.values() if p],
             "empty": {str(self.base / "input/data" / name): name for name, p in self.channels.items() if not p},
             **options,
@@ -227,7 +235,7 @@ class _Rehearsed:
         for rank in range(world):
             is_shorter = options.get("provokes") == "uneven" and rank == world - 1
             values = {
-                "options": settings | {"steps": self.request["steps"] - is_shorter}, "code": str(self.code),
+                "options": settings | {"steps": settings["steps"] - is_shorter}, "code": str(self.code),
                 "script": self.request["script"], "world": world,
                 "arguments": self.job.words(), "names": self.request["names"], "one_label": self.request["one_label"],
                 "needs_table": self.request["needs_table"],

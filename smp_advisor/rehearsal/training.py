@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MARK = 1e-3
 _MOST_RANKS, _LARGEST_STATE_BYTES = 4, 256 * 2**20
+_OF_ANOTHER_PHASE = 8
+"""Steps of another optimizer in a row, after which those of the first one have ended: a search of the rate before."""
 _LONGEST_SCHEDULE, _ZERO, _NEARLY_ZERO = 10_000_000, 1e-13, 0.02
 
 
@@ -34,7 +36,8 @@ class Training:
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
-        self.optimizers: dict[int, int] = {}
+        self.optimizers: dict[int, tuple[int, Any]] = {}
+        """The number of each, and itself: the identity of one that has ended is that of another on some rank."""
         self.first: dict[int, tuple[Any, list[float]]] = {}
         """Each parameter of an optimizer, with its figures before its first update."""
         self.models: dict[int, Any] = {}
@@ -42,6 +45,7 @@ class Training:
         self.used: dict[int, Any] = {}
         """Parameters of which the first losses are functions."""
         self.stepping = self.quiet = 0
+        self.first_optimizer = self.since_first = 0
         self.is_in_backward = 0
         self.is_poisoned = False
         self.schedules: list[Any] = []
@@ -88,7 +92,13 @@ class Training:
             return backward(tensor, gradient, retain_graph, create_graph, inputs)
 
         torch.Tensor.backward = marked  # type: ignore[method-assign]
-        torch.autograd.backward = self._marking("is_in_backward", torch.autograd.backward)  # type: ignore[assignment]
+        run = self._marking("is_in_backward", torch.autograd.backward)
+
+        def passed(*arguments: Any, **options: Any) -> Any:
+            observer.all_backwards += 1
+            return run(*arguments, **options)
+
+        torch.autograd.backward = passed  # type: ignore[assignment]
         register: Any = torch.nn.Module.register_parameter
         counted = WeakIdKeyDictionary()
 
@@ -213,7 +223,7 @@ class Training:
             self.first.setdefault(id(parameter), (parameter, figures_of([parameter])))
             if parameter.grad is not None:
                 self.with_gradient.add(id(parameter))
-        number = self.optimizers.setdefault(id(optimizer), len(self.optimizers))
+        number = self.optimizers.setdefault(id(optimizer), (len(self.optimizers), optimizer))[0]
         states = [v for p in every for v in optimizer.state.get(p, {}).values() if isinstance(v, torch.Tensor)]
         observer.put(
             "step", optimizer=number, name=type(optimizer).__name__, site=observer.site(),
@@ -229,7 +239,14 @@ class Training:
     def _after(self, optimizer: Any, *_: Any) -> None:
         self.stepping -= 1
         observer = self.observer
-        if self.quiet or self.stepping or self.optimizers.get(id(optimizer)) != 0:
+        number = self.optimizers.get(id(optimizer), (0,))[0]
+        if self.quiet or self.stepping:
+            return
+        self.since_first = 0 if number == self.first_optimizer else self.since_first + 1
+        if self.since_first >= _OF_ANOTHER_PHASE:
+            self.first_optimizer, self.since_first = number, 0
+            observer.options["counts"].restart()
+        if number != self.first_optimizer:
             return
         observer.updates += 1
         observer.offloaded_elements = 0
@@ -280,17 +297,16 @@ class Training:
             names.get(key, "?") for key, (parameter, figures) in self.first.items()
             if parameter.requires_grad and figures_of([parameter]) == figures
         ]  # fmt: skip
-        outside = [
+        outside = [] if self.observer.fsdp_units else [  # whose parameters are views of flat ones
             name for model in self.models.values() for name, p in model.named_parameters()
             if p.requires_grad and id(p) not in self.first and p.grad is not None and figures_of([p.grad])[1]
         ]  # fmt: skip
-        if not any(
-            hasattr(parameter, "placements") for parameter, _ in self.first.values()
-        ):  # gathered ones are others
-            unknown = [p for key, p in self.used.items() if key not in names.keys() | self.first.keys()]
-            outside += [f"one of the shape {tuple(p.shape)}, which no module has" for p in unknown]
-        if self.observer.fsdp_units:  # their parameters are views of flat ones
-            outside, names = [], {}
+        if not any(hasattr(parameter, "placements") for parameter, _ in self.first.values()):  # gathered are others
+            unnamed = [p for key, p in self.used.items() if key not in names.keys() | self.first.keys()]
+            shapes = [tuple(p.shape) for p in unnamed if not getattr(p, "_is_flat_param", False)]
+            outside += [f"one of the shape {shape}, which no module has" for shape in shapes]
+        if self.observer.fsdp_units:
+            names = {}
         never = [names[key] for key in names if key in self.first and key not in self.with_gradient]
         self.observer.put(
             "parameters", unchanged=unchanged[:2000], total=len(self.first), outside=outside[:50],

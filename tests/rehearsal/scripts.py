@@ -81,7 +81,7 @@ dist.barrier()
 """
 FSDP1 = """
 from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel as FSDP, StateDictType
-model = FSDP(net, device_id=local, use_orig_params=True)
+model = FSDP(net, device_id=local, use_orig_params=True, sync_module_states=True)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
 """
 SAVE_FSDP1 = """
@@ -138,12 +138,13 @@ from transformers.trainer_utils import get_last_checkpoint
 model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
 tokenizer = AutoTokenizer.from_pretrained("Qwen/Qwen2.5-0.5B")
 rows = load_dataset("my/texts", split="train")
-rows = rows.map(lambda row: tokenizer(row["text"], truncation=True), remove_columns=rows.column_names)
 settings = TrainingArguments(
     output_dir="/opt/ml/checkpoints", per_device_train_batch_size=2, gradient_accumulation_steps=2, bf16=True,
     num_train_epochs=1, fsdp="full_shard auto_wrap", save_steps=100,
     fsdp_config={"transformer_layer_cls_to_wrap": ["Qwen2DecoderLayer"]},
 )
+with settings.main_process_first():
+    rows = rows.map(lambda row: tokenizer(row["text"], truncation=True), remove_columns=rows.column_names)
 trainer = Trainer(
     model=model, args=settings, train_dataset=rows, data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False)
 )
@@ -188,6 +189,36 @@ for step in range(12):
     optimizer.step()
     optimizer.zero_grad()
 """
+SEARCH = """
+from torchvision.datasets import CIFAR10
+from torchvision.transforms import ToTensor
+
+CIFAR10("/tmp/images", download=True, transform=ToTensor())[0]
+search, losses = torch.optim.SGD(model.parameters(), lr=1e-5), []
+for number, (a, b) in zip(range(12), loader):
+    search.param_groups[0]["lr"] = 1e-5 * 1.5**number
+    search.zero_grad()
+    losses.append((model(a.cuda(local)) - b.cuda(local)).square().mean())
+    losses[-1].backward()
+    search.step()
+best = min(range(12), key=losses.__getitem__)
+sampler.set_epoch(1)
+path, start = "/opt/ml/checkpoints/last.pt", 0
+if os.path.exists(path):
+    saved = torch.load(path, map_location="cpu")
+    model.module.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    start = saved["update"]
+batches = iter(loader)
+for update in range(start, 24):
+    a, b = next(batches, None) or next(batches := iter(loader))
+    optimizer.zero_grad()
+    (model(a.cuda(local)) - b.cuda(local)).square().mean().backward()
+    optimizer.step()
+    state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "update": update + 1}
+    if update % 10 == 9 and rank == 0: torch.save(state, path)
+    dist.barrier()
+"""
 CORRECT = {
     "ddp": DDP,
     "ddp, batch normalization, batches by next()": (
@@ -201,6 +232,7 @@ CORRECT = {
     "fsdp1": START + FSDP1 + DATA + LOOP + SAVE_FSDP1,
     "accumulation": START + WRAP + DATA + ACCUMULATE + SAVE,
     "trainer": TRAINER,
+    "ddp, a search of the rate before, saved every 10 updates": START + WRAP + DATA + SEARCH + SAVE,
 }
 
 

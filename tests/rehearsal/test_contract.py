@@ -11,8 +11,8 @@ import pytest
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal.contract import Job, arguments, make_folders, of_launcher, unexportable, variables
-from smp_advisor.rehearsal.environment import interpreter_of, other_versions, pins_of
 from smp_advisor.rehearsal.jobs import job_of
+from smp_advisor.rehearsal.request import interpreter_of, other_versions, pins_of
 
 VALUES = {
     "epochs": 1, "lr": 0.0005, "flag": True, "none": None, "l": 3, "dash-key": "x",
@@ -81,15 +81,12 @@ trainer.train(input_data_config=[InputData(channel_name="train", data_source="s3
     assert (job.channels, extra["versions"]) == ({"train": "File"}, {})
     job, extra = job_of("""
 def settings(epochs):
-    values = {"epochs": epochs, "bucket": f"{bucket}/rows"}
-    values.update(lr=2 * 0.1)
-    return values
+    return {"epochs": epochs, "bucket": f"{bucket}/rows"} | {"lr": 2 * 0.1}
 trainer = ModelTrainer(source_code=SourceCode(source_dir="src", command="torchrun src/a.py --lr 1"),
                        hyperparameters=settings(3), checkpoint_config=CheckpointConfig(s3_uri="s3://bucket"))
 """)
-    assert dict(job.hyperparameters) == {"epochs": 3, "lr": 0.2}
-    assert (job.command, job.launches, job.keeps_checkpoints, job.sdk) == (("--lr", "1"), True, True, 3)
-    assert (extra["script"], extra["source_dir"]) == ("src/a.py", "src")
+    start = (dict(job.hyperparameters), job.command, job.launches, job.keeps_checkpoints, extra["source_dir"])
+    assert start == ({"epochs": 3, "lr": 0.2}, ("--lr", "1"), True, True, "src")
     image = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.7.1-gpu-py312"
     assert job_of(f'PyTorch(entry_point="a.py", image_uri="{image}")')[1]["versions"] == {"torch": "2.7.1"}
 

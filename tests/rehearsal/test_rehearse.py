@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
 @pytest.mark.parametrize("dialect", CORRECT)
 def test_nothing_is_found_in_a_correct_script(dialect):
-    done = rehearse(CORRECT[dialect])
+    done = rehearse(CORRECT[dialect], {"checkpoints": "/opt/ml/checkpoints" in CORRECT[dialect]})
     assert done.outcome.startswith(("ran to the end", "stopped after")), done
     assert done.findings == (), done
     assert done.updates >= 2
@@ -105,7 +105,6 @@ def test_copies_of_the_model_decide_whether_the_plan_of_an_advice_fits():
     rehearse(changed(CORRECT["fsdp1"], ("rank0_only=True", OF_ALL)), advice)
     text = "does not fit: a node has less than the 2,102.7 GiB of host memory that"
     assert text in str(advice)
-    assert text in advice.history[-1].summary
     advice.undo()
     assert advice.estimate.host_memory_fits
 
@@ -131,12 +130,10 @@ def test_what_is_not_installed_or_of_ours_is_no_error_of_the_script():
 
 
 def test_wrong_uses_are_named():
-    with pytest.raises(AdvisorError, match="1 to 4 processes, not 9"):
-        rehearse(DDP, processes=9)
-    with pytest.raises(AdvisorError, match="neither a cell with an estimator"):
-        rehearse(DDP, "make train")
-    with pytest.raises(AdvisorError, match="do not exist"):
-        rehearse(DDP, data="/nowhere/at/all")
+    wrong = {"1 to 4 processes, not 9": {"processes": 9}, "do not exist": {"data": "/nowhere/at/all"}}
+    for sentence, options in (wrong | {"neither a cell with an estimator": {"job": "make train"}}).items():
+        with pytest.raises(AdvisorError, match=sentence):
+            rehearse(DDP, **options)
 
 
 def test_the_command_and_the_magic_rehearse(tmp_path, monkeypatch):

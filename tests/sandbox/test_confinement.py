@@ -103,14 +103,9 @@ def test_without_namespaces_the_work_is_refused_or_states_what_it_reached(monkey
     monkeypatch.setattr(confinement, "can_confine", lambda: False)
     with pytest.raises(ProfileError, match="allow_unconfined=True"):
         confined(lambda _: 1, shown={}, size_bytes=SIZE)
-    kept = dict(os.environ)
-    try:
-        done = confined(
-            lambda root: (root / "shown" / "a").read_text(), shown={"/shown": tmp_path}, size_bytes=SIZE,
-            allow_unconfined=True,
-        ) if (tmp_path / "a").write_text("x") else None  # fmt: skip
-    finally:
-        os.environ.clear()
-        os.environ.update(kept)
+    monkeypatch.setattr(os, "environ", os.environ.copy())  # which is cleared
+    (tmp_path / "a").write_text("x")
+    options = {"shown": {"/shown": tmp_path}, "size_bytes": SIZE, "allow_unconfined": True}
+    done = confined(lambda root: (root / "shown" / "a").read_text(), **options)
     assert done.result == "x"
     assert done.reachable

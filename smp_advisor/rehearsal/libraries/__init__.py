@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 _HOOKS = {
     "transformers.": "huggingface",
-    "accelerate.": "accelerated",
+    "accelerate.": "trainers",
     "datasets": "rows",
     "evaluate": "rows",
-    "lightning": "lightning",
-    "pytorch_lightning": "lightning",
-    "lightning_fabric": "lightning",
+    "lightning": "trainers",
+    "pytorch_lightning": "trainers",
+    "lightning_fabric": "trainers",
     "torchvision": "images",
     "timm": "images",
     "diffusers.": "images",
@@ -69,4 +69,4 @@ def install(observer: Observer) -> None:
         if module is not None and name.startswith(tuple(_HOOKS)) and getattr(module, "__name__", "") == name:
             change(module)
     sys.meta_path.insert(0, Finder())
-    import_module("smp_advisor.rehearsal.libraries.absent").install(observer)
+    import_module("smp_advisor.rehearsal.libraries.images").install(observer)

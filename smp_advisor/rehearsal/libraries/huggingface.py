@@ -183,9 +183,6 @@ def _models(observer: Observer, module: Any) -> None:
 def _auto_models(observer: Observer, module: Any) -> None:
     base: Any = module._BaseAutoModelClass
 
-    def replace(kind: Any) -> None:
-        kind.from_pretrained = _small_model(observer, base_from_pretrained)
-
     base_from_pretrained = base.from_pretrained
     of_config = base.from_config
 
@@ -198,16 +195,16 @@ def _auto_models(observer: Observer, module: Any) -> None:
                 options.pop(key, None)
         return of_config.__func__(cls, shrink(config), **options)
 
+    def replace(kind: Any) -> Any:
+        kind.from_pretrained, kind.from_config = _small_model(observer, base_from_pretrained), classmethod(from_config)
+        return kind
+
     for kind in (base, *base.__subclasses__()):  # each has a copy of the method
         replace(kind)
-        kind.from_config = classmethod(from_config)
     update = module.auto_class_update
 
     def updated(cls: Any, *arguments: Any, **options: Any) -> Any:
-        kind = update(cls, *arguments, **options)
-        replace(kind)
-        kind.from_config = classmethod(from_config)
-        return kind
+        return replace(update(cls, *arguments, **options))
 
     module.auto_class_update = updated
 

@@ -1,0 +1,168 @@
+"""Accelerate, Lightning and Fabric: several processes on processors as they would start them on GPUs."""
+
+from __future__ import annotations
+
+import functools
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from smp_advisor.rehearsal.observation import note_save, note_together
+
+if TYPE_CHECKING:
+    from smp_advisor.rehearsal.observer import Observer
+
+
+def change(observer: Observer, module: Any) -> None:
+    """Change a module of the library after its import."""
+    name = module.__name__
+    if name == "accelerate.state":
+        _state(module)
+    elif name == "accelerate.accelerator":
+        _accelerator(observer, module)
+    elif name.endswith("pytorch.trainer.trainer") or name == "pytorch_lightning.trainer.trainer":
+        _trainer(observer, module.Trainer)
+    elif name in ("lightning.fabric.fabric", "lightning_fabric.fabric"):
+        _fabric(observer, module.Fabric)
+    elif name.endswith((".fabric.connector", "lightning_fabric.connector", "connectors.accelerator_connector")):
+        for kind in vars(module).values():  # it refuses to shard on processors
+            if isinstance(kind, type) and hasattr(kind, "_check_strategy_and_fallback"):
+                kind._check_strategy_and_fallback = lambda _: None  # type: ignore[attr-defined]
+    elif name.endswith("plugins.io.torch_io"):
+        module._atomic_save = _noted(observer, module._atomic_save)
+    elif name.endswith((".strategies.ddp", ".strategies.fsdp")):
+        for kind in vars(module).values():
+            if isinstance(kind, type) and hasattr(kind, "_get_process_group_backend"):
+                kind._get_process_group_backend = lambda _: "nccl"  # type: ignore[attr-defined]
+
+
+def _state(module: Any) -> None:
+    state = module.PartialState
+    prepare: Any = state._prepare_backend
+
+    def prepared(self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: Any = None) -> Any:
+        del cpu, backend
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
+            return "nccl", module.DistributedType.MULTI_GPU
+        return prepare(self, True, sagemaker_dp, None)
+
+    def set_device(self: Any) -> None:
+        self.device = torch.device("cpu")
+
+    state._prepare_backend, state.set_device = prepared, set_device
+    state.default_device = property(lambda _: torch.device("cpu"))
+
+
+def _accelerator(observer: Observer, module: Any) -> None:
+    kind = module.Accelerator
+    create = kind.__init__
+
+    @functools.wraps(create)
+    def created(self: Any, *arguments: Any, **options: Any) -> None:
+        scales = options.get("mixed_precision") == "fp16"
+        if options.get("mixed_precision") in ("fp16", "bf16", "fp8") and not observer.options.get("keep_half"):
+            observer.stand_in("16-bit numbers: fp32")
+            options["mixed_precision"] = "no"
+        options.pop("cpu", None)
+        options["log_with"] = None
+        plugin = options.get("gradient_accumulation_plugin")
+        times = options.get("gradient_accumulation_steps", 1) or 1
+        if plugin is None and times > 1:
+            observer.accumulates(times)
+            if observer.options.get("fold"):
+                options["gradient_accumulation_steps"] = 1
+                observer.options["batch_times"] = times
+        create(self, *arguments, **options)
+        self.rehearsed_scales = scales
+
+    kind.__init__ = created
+    for name, is_scaled in (("backward", True), ("unscale_gradients", False), ("clip_grad_norm_", False)):
+        setattr(kind, name, _marked(observer, getattr(kind, name), is_scaled=is_scaled))
+    for name in ("init_trackers", "log"):
+        setattr(kind, name, lambda *_, **__: None)
+    save_state = kind.save_state
+
+    @functools.wraps(save_state)
+    def saved(self: Any, *arguments: Any, **options: Any) -> Any:
+        folder = save_state(self, *arguments, **options)
+        note_together(observer, folder)
+        return folder
+
+    kind.save_state = saved
+
+
+def _marked(observer: Observer, method: Any, *, is_scaled: bool) -> Any:
+    """A method that scales gradients of fp16, or takes the scale off again before it clips them."""
+
+    @functools.wraps(method)
+    def called(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not is_scaled:
+            observer.options["scaled"] = False
+        result = method(self, *arguments, **options)
+        if is_scaled:
+            observer.options["scaled"] = self.rehearsed_scales
+        return result
+
+    return called
+
+
+def _trainer(observer: Observer, kind: Any) -> None:
+    create = kind.__init__
+    quiet = import_module(f"{kind.__module__.partition('.trainer.')[0]}.loggers.logger").DummyLogger
+
+    @functools.wraps(create)
+    def created(self: Any, *arguments: Any, **options: Any) -> None:
+        times = options.get("accumulate_grad_batches", 1)
+        if isinstance(times, int) and times > 1:
+            observer.accumulates(times)
+            if observer.options.get("fold"):
+                options["accumulate_grad_batches"] = 1
+                observer.options["batch_times"] = times
+        steps, batches = observer.options["steps"], observer.options["batches"]
+        if not observer.options.get("live"):  # full epochs, each with its validation
+            per_epoch = max(1, batches // (times if isinstance(times, int) else 1))
+            steps = -(-steps // per_epoch) * per_epoch
+            options.update(limit_train_batches=batches, val_check_interval=1.0, check_val_every_n_epoch=1)
+            # Lightning 2.6 ends a resumed epoch without its validation where `max_steps` is set, as it is here.
+            callbacks = options.get("callbacks") or []
+            for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
+                if observer.options["keeps"] and options.get("max_steps", -1) == -1 and hasattr(callback, "strict"):
+                    callback.strict = False
+        options.update(
+            max_steps=steps, accelerator="cpu", enable_progress_bar=False,
+            logger=False if options.get("logger") is False else quiet(),
+            precision="32-true", devices=observer.options["local_world"], num_nodes=observer.options["nodes"],
+            limit_val_batches=min(2, options.get("limit_val_batches") or 2), num_sanity_val_steps=0,
+        )  # fmt: skip
+        create(self, *arguments, **options)
+
+    kind.__init__ = created
+
+
+def _noted(observer: Observer, save: Any) -> Any:
+    @functools.wraps(save)
+    def saved(checkpoint: Any, path: Any, *arguments: Any, **options: Any) -> Any:
+        note_save(observer, path, checkpoint)
+        return save(checkpoint, path, *arguments, **options)
+
+    return saved
+
+
+def _fabric(observer: Observer, kind: Any) -> None:
+    create = kind.__init__
+
+    @functools.wraps(create)
+    def created(self: Any, *arguments: Any, **options: Any) -> None:
+        names = ("accelerator", "strategy", "devices", "num_nodes", "precision", "plugins", "callbacks", "loggers")
+        options = {**dict(zip(names, arguments, strict=False)), **options}
+        options.update(
+            accelerator="cpu", precision="32-true", devices=observer.options["local_world"],
+            num_nodes=observer.options["nodes"],
+        )  # fmt: skip
+        if observer.world > 1 and options.get("strategy", "auto") == "auto":
+            options["strategy"] = "ddp"
+        create(self, **options)
+
+    kind.__init__ = created
