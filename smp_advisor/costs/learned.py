@@ -43,6 +43,8 @@ _NAMES = {"gpu": "GPU", "stack": "kind of code", "family": "model family", "kind
 _MEMORY = re.compile(r"(?<!\s)\s*+(?<!\d)\d++\s*+GB$")
 """End of a GPU's name: variants with more memory compute alike."""
 _SETTINGS = ("optimizer_step", "paged_optimizer", "state_precision", "loss", "unsharded_accumulation")
+_NODES = 1
+"""Place of the nodes in the figures: the same work per GPU on more of them has nearly the same error."""
 _SAME = 1e-3
 """Differences below which conditions are equal, but for the rounding of their figures."""
 
@@ -80,12 +82,14 @@ class Targets:
             configuration=tuple(configuration),
         )
 
-    def differences(self, runs: Targets) -> Floats:
-        """Numbers of differences from measured runs, with every factor of two as one, shape (n, runs)."""
-        result: Floats = np.abs(self.figures[:, np.newaxis, :] - runs.figures).sum(axis=2)
+    def differences(self, runs: Targets) -> tuple[Floats, Floats]:
+        """Numbers of differences from measured runs, with every factor of two as one, and of nodes, (n, runs) each."""
+        apart = np.abs(self.figures[:, np.newaxis, :] - runs.figures)
+        nodes: Floats = apart[:, :, _NODES]
+        result: Floats = apart.sum(axis=2) - nodes
         for name in _TEXTS:
             result = result + (self.texts[name][:, np.newaxis] != runs.texts[name])
-        return result
+        return result, nodes
 
     def differing(self, run: Targets) -> tuple[str, ...]:
         """Names of the conditions of the first plan that a measured run did not have."""
@@ -198,11 +202,12 @@ def _covariances(of: Targets, runs: Targets) -> tuple[Floats, Floats]:
     The error of the source is alike for all its plans, that of a configuration its own. Means follow a run as if both
     were alike: a plan that nobody has measured is not preferred for that reason.
     """
-    of_time, differences = rule("time"), of.differences(runs)
-    alike = of_time["per_difference"] ** differences
+    of_time, (apart, nodes) = rule("time"), of.differences(runs)
+    alike = of_time["per_difference"] ** apart * of_time["per_doubling_of_nodes"] ** nodes
     alike *= np.where(of.texts["gpu"][:, np.newaxis] != runs.texts["gpu"], of_time["gpu"], 1.0)
+    own = alike * (apart < _SAME)
     sources, configurations = (np.outer(*both) for both in zip(_spreads(of).T, _spreads(runs).T, strict=True))
-    return alike * sources + (differences < _SAME) * configurations, alike * (sources + configurations)
+    return alike * sources + own * configurations, alike * (sources + configurations)
 
 
 @lru_cache(maxsize=32)
@@ -240,8 +245,8 @@ def is_measured(calibration: Calibration, model: Model, cluster: Cluster, job: J
     solved = _solved_time(calibration)
     if solved is None:
         return np.zeros(1)
-    least = targets(model, cluster, job, layout).differences(solved[0]).min(axis=1)
-    return np.where(least < _SAME, 1.0, 0.0)
+    apart, nodes = targets(model, cluster, job, layout).differences(solved[0])
+    return np.where((apart + nodes).min(axis=1) < _SAME, 1.0, 0.0)
 
 
 _CATEGORIES = (
@@ -298,7 +303,7 @@ def repeat_gib(gib: float) -> float:
 
 
 def _memory_correlations(of: Targets, runs: Targets) -> Floats:
-    of_memory, differences = rule("memory"), of.differences(runs)
+    of_memory, (differences, _) = rule("memory"), of.differences(runs)
     common = of_memory["common"]
     result: Floats = common * of_memory["per_difference"] ** differences
     return result + (1 - common) * of_memory["own_per_difference"] ** differences

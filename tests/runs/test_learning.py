@@ -90,6 +90,17 @@ def test_distance_widens_the_interval_again(advice):
     assert widths[-1] < 1
 
 
+def test_the_same_work_per_gpu_on_more_nodes_is_nearly_measured(advice):
+    plan, job = replace(advice.plan, sharding_strategy="full_shard"), replace(advice.job, global_batch_size=None)
+    seconds = smpa.estimate(advice.model, advice.cluster, job, plan).step_seconds
+    log = Log(title="your figures", samples=(Sample(None, 1.5 * seconds),))
+    runs = smpa.Calibration(runs=(measured_run(log, advice.model, advice.cluster, job, plan, accept=True),))
+    wider = (advice.model, smpa.Cluster(advice.cluster.instance, 2 * advice.cluster.nodes))
+    before, after = (smpa.estimate(*wider, replace(job, calibration=known), plan) for known in (None, runs))
+    assert after.step_seconds == pytest.approx(1.5 * before.step_seconds, rel=0.06)
+    assert _log_width(after) < 0.6 * _log_width(before)
+
+
 def test_a_plan_is_not_preferred_because_nobody_measured_it(advice):
     job = replace(advice.job, calibration=_calibration(advice, 1.5), global_batch_size=None)
     plain = replace(job, calibration=None)
