@@ -50,8 +50,10 @@ _START_SECONDS = 1800
 def plan_tag(advice: Advice, plan: Plan | None = None) -> str:
     """Eight characters that identify a plan of an advice with its model, cluster and job."""
     job = replace(advice.job, calibration=None)
+    # A field that a later version adds leaves the tags of today as they are.
+    settings = {name: value for name, value in asdict(job).items() if name not in job.defaulted()}
     parts = [advice.model.name, advice.model.config_json, advice.cluster.instance.name, advice.cluster.nodes]
-    text = json.dumps([*parts, asdict(plan or advice.plan), asdict(job)], sort_keys=True, default=str)
+    text = json.dumps([*parts, asdict(plan or advice.plan), settings], sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
