@@ -37,7 +37,7 @@ SKIPPED = {"--job", "--yes", "--local"}
 """Options that connect to AWS."""
 SCRIPT = "import torch\nimport smdistributed.modelparallel.torch as smp\nsmp.init()\n"
 CELLS = ("", "x = 1\n", SCRIPT, "(" * 5000, "a: &a [*a]\n")
-ACTIONS = ("undo", "redo", "adopt", "keep", "load", "forget", "pin", "reset")
+ACTIONS = ("undo", "redo", "adopt", "pin", "reset")
 KINDS_OF_MESSAGES = ("move", "export", "act", "search", "cancel", "panel", "check", "paste", "ready")
 
 
