@@ -92,7 +92,7 @@ export class Picture {
       setText(name!, title);
       const none = rungs[index]![1] === null;
       item.classList.toggle('smp-off', isOff);
-      setText(change!, index > 0 && !none ? `${size > before ? '+' : '−'}${Math.abs(before - size).toFixed(1)} →` : '');
+      setText(change!, index > 0 && !none ? `${size > before ? '+' : '−'}${one(Math.abs(before - size))} →` : '');
       setText(left!, isOff ? '' : none ? 'no such plan' : `${one(size)} GiB`);
       const fits = isLast && fit === 'fits' ? (index > 0 && before > usable ? 'fits from here' : 'fits') : isLast && fit === 'risk' ? 'close to the limit' : size > usable ? (index > 0 ? 'still too big' : 'too big') : 'fits';
       setText(state!, none ? '' : `, ${fits}`);
@@ -200,7 +200,7 @@ export class Picture {
     ];
     if (fit !== 'over') entries.push(['edge', `soft edge: below ${edge.toFixed(1)} with ${this.shown.required} probability`]);
     if (!part('best').hidden) entries.push(['best', `thin line: recommended, ${best.toFixed(1)}`]);
-    entries.push(isMoved ? ['', `dashed: before, ${start.toFixed(1)}`] : ['', canDrag ? 'drag the edge: the batch follows' : '']);
+    entries.push(isMoved ? ['', `dashed: before, ${start.toFixed(1)}`] : ['', canDrag && part('best').hidden ? 'drag the edge: the batch follows' : '']); // with the thin line, it would be a third line
     const text = JSON.stringify(entries);
     if (this.key.dataset['drawn'] === text) return;
     this.key.dataset['drawn'] = text;
