@@ -61,8 +61,11 @@ def released_calls(context: Context) -> list[tuple[Call, str]]:
 
 @check("TRN720")
 def _known_to_the_release(context: Context) -> Iterator[Hit]:
+    patched = ("trl", "transformers") if context.trace.imported("unsloth") else ()  # takes the older arguments too
     for call, name in released_calls(context):
         package = name.partition(".")[0]
+        if package in patched:
+            continue
         span = span_of(context, package)
         first, last = max(span.first, oldest(package)), min(span.last, newest(package))
         if not exists(name, last):
