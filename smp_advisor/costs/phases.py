@@ -58,14 +58,17 @@ def copied_bytes(model: Model, cluster: Cluster, job: Job, phase: PhaseName) -> 
 
 
 def load_host_bytes(model: Model, cluster: Cluster, job: Job, layout: Layout) -> float:
-    """Bytes of a node's host memory while weights are loaded: as a rehearsal counted, or by the exported script."""
+    """Bytes of a node's host memory while weights are loaded: as a rehearsal counted, or by the exported script.
+
+    A base that is quantized goes to the GPU value by value, from a file that is mapped: Linux drops its pages. A file
+    of the type of the model is mapped, too (transformers 5.23, 2026-11-30), and one of another type is converted.
+    """
     if (size := copied_bytes(model, cluster, job, "load")) is not None:
         return size
     state = layout.state_bytes
     copies = {"": 0, "first": 1, "each": cluster.instance.gpus}[state.loaded_copies]
-    if state.frozen_bytes is None:
-        return copies * state.parameter_bytes * model.parameter_count
-    return copies * (quantized_bytes(model, layout) or state.frozen_bytes * model.parameter_count)
+    bytes_ = state.parameter_bytes if state.frozen_bytes is None else state.frozen_bytes
+    return copies * bytes_ * model.parameter_count
 
 
 def phases(

@@ -11,6 +11,7 @@ from smp_advisor.core.files import data_file
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import peak_flops
 from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.phases import HOST_SHARE
 from smp_advisor.costs.wording import parameters_text
 from smp_advisor.errors import ExportError, PlanError
 from smp_advisor.export.template import Comment, comment, comment_lines, gathered, render, text_literal
@@ -45,8 +46,8 @@ _OPTIONAL = (
 """Parts that only some scripts have."""
 _LAUNCHERS = {"torchrun": "torchrun", "mpi": "MPI", "xla": "torch_xla"}
 _FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
-_HOST_SHARE = 0.7
-"""Fraction of the host memory that the copies of the model in all processes may use while it is built."""
+_FREE_SHARE = 0.7
+"""Fraction of the host memory up to which a script chooses to hold copies of the model in all processes."""
 # Label names, provenance and data type, which do not affect the shape of the model.
 _NOT_SHAPE = {
     *("_name_or_path", "architectures", "dtype", "id2label", "label2id", "model_type", "num_labels", "torch_dtype"),
@@ -218,9 +219,13 @@ class Training:
         return DTYPES["fp32" if in_fp32 else self.plan.precision]
 
     def copies_fit(self, bytes_per_parameter: float) -> bool:
-        """Whether the host memory is large enough for one copy of the model per GPU."""
+        """Whether the host memory has ample space for one copy of the model per GPU."""
         copies_bytes = self.model.parameter_count * bytes_per_parameter * self.cluster.gpus_per_node
-        return self.small_copy or copies_bytes <= _HOST_SHARE * self.cluster.instance.host_memory_gib * 2**30
+        return self.host_holds(copies_bytes, _FREE_SHARE)
+
+    def host_holds(self, node_bytes: float, share: float = HOST_SHARE) -> bool:
+        """Whether the host memory of a node is large enough, by default as the estimate counts it."""
+        return self.small_copy or node_bytes <= share * self.cluster.instance.host_memory_gib * 2**30
 
     def unimplemented(self, implemented: Mapping[str, Collection[object]]) -> str:
         """A training setting of the job that a script does not implement; empty without one."""

@@ -214,13 +214,14 @@ def _transforms(training: Training) -> bool:
 def _building(training: Training) -> str:
     """Where the model is built: in every process, layer by layer by the library, or in the first process only."""
     model, instance, plan = training.model, training.cluster.instance, training.plan
-    enough = training.copies_fit(_FP32_BYTES)
+    one_bytes = _FP32_BYTES * model.parameter_count
+    enough = training.host_holds(one_bytes * training.cluster.gpus_per_node)
     delays = plan.delayed_parameter_initialization
     if _library_initializes(training) and (delays or not enough):
         return "library"
     if enough and not delays:
         return "every process"
-    one_fits = training.copies_fit(_FP32_BYTES / training.cluster.gpus_per_node)
+    one_fits = training.host_holds(one_bytes)
     # Tied parameters lose their connection in processes that start without values.
     if plan.shards_parameters and one_fits and not model.head.tied and not _transforms(training):
         return "first process"

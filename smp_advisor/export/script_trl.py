@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from smp_advisor.core.files import data_file
+from smp_advisor.costs.phases import load_host_bytes
 from smp_advisor.costs.wording import plural
 from smp_advisor.errors import ExportError
 from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of, rows_file
 from smp_advisor.export.script_torch import COMPILED, fixed_settings
 from smp_advisor.export.template import Comment, render
+from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.sharding import accelerate_settings
 
 if TYPE_CHECKING:
@@ -114,7 +116,7 @@ def _objection(training: Training) -> str:
         "it trains adapters with 32-bit states": job.adapter is not None and job.state_precision != "mixed",
         f"it checkpoints all layers or none, not {plan.activation_checkpointing!r}": plan.activation_checkpointing
         not in (False, "each"),
-        "the host memory is too small to load the model": not training.copies_fit(_loaded_bytes(training)),
+        "the host memory is too small to load the model": not _is_loaded(training),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -125,22 +127,18 @@ def _base_bytes(training: Training) -> int:
     return 2 if half and training.plan.precision != "fp32" else 4
 
 
-def _loaded_bytes(training: Training) -> float:
-    """Bytes per parameter in host memory, as a mean of the processes of a node.
+def _is_loaded(training: Training) -> bool:
+    """Whether the host memory is sufficient to load the model.
 
-    With FSDP, only the first process has values, but the reference model of preferences is in every process, because
-    TRL computes its checksum.
+    With DPO and FSDP, the reference model is in every process besides, because TRL computes its checksum.
     """
-    adapter, gpus = training.job.adapter, training.cluster.gpus_per_node
-    if adapter is not None and adapter.quantized:
-        # Weights are quantized one by one: those of 0.4 B parameters took 0.05 GiB besides the result (transformers
-        # 5.23, 2026-11-30). Their file is mapped once per node.
-        return adapter.base_bits / 8 + _base_bytes(training) / gpus
-    if not training.plan.shards_parameters:
-        return _base_bytes(training)
-    has_reference = training.objective == "dpo" and not _shards_quantized(training)
-    reference = (2 if training.plan.precision == "bf16" else 4) if has_reference else 0
-    return reference + _base_bytes(training) / gpus
+    model, cluster, job = training.model, training.cluster, replace(training.job, stack="auto")
+    node_bytes = load_host_bytes(model, cluster, job, layout_of_plan(training.plan, job, cluster))
+    sharded = training.plan.shards_parameters and not _shards_quantized(training)
+    if training.objective == "dpo" and sharded:
+        reference_bytes = 2 if training.plan.precision == "bf16" else 4
+        node_bytes += reference_bytes * model.parameter_count * cluster.gpus_per_node
+    return training.host_holds(node_bytes)
 
 
 def requirements(training: Training) -> list[str]:

@@ -415,9 +415,35 @@ def test_a_quantized_base_is_stored_in_values_that_fsdp_shards_and_refused_if_it
     with pytest.raises(ExportError, match=r"on each GPU before it shards it, 40 of 39\.4 GiB"):
         training_script(Model.from_name("llama-3-70b"), Cluster(P4D, 1), job, plan)
     training_script(Model.from_name("llama-3-70b"), Cluster("ml.p5.48xlarge", 1), job, plan)
-    # Eight copies of 140 GB would not be in host memory; those of 4 bits are.
-    copies = parts_of(QLORA, precision="bf16")[-1]
-    training_script(Model.from_name("llama-2-70b"), Cluster("ml.p4de.24xlarge", 1), job, copies)
+
+
+@pytest.mark.parametrize(
+    ("machine", "library", "bits", "needed_gib"),
+    [
+        ("ml.g6.xlarge", "ddp", 4, 0),  # 16 GiB
+        ("ml.g6.xlarge", "ddp", 8, 0),
+        ("ml.g6.xlarge", "ddp", 16, 14.96),
+        ("ml.g6.2xlarge", "ddp", 16, 14.96),  # 32 GiB
+        ("ml.g5.12xlarge", "ddp", 16, 4 * 14.96),
+        ("ml.g6.xlarge", "fsdp", 4, 0),
+        ("ml.g6.xlarge", "fsdp", 16, 14.96),
+        ("ml.g6.2xlarge", "fsdp", 16, 14.96),
+    ],
+)
+def test_the_script_is_refused_exactly_where_the_estimate_has_too_little_host_memory(
+    machine, library, bits, needed_gib
+):
+    cluster, model = Cluster(machine, 2), Model.from_name("llama-3-8b")
+    job = Job(sequence_length=2048, precision="bf16", adapter=Adapter(base_bits=bits))
+    plan = Plan(library=library, batch_size=1, precision="bf16", activation_checkpointing="each")
+    found = estimate(model, cluster, job, plan)
+    assert found.phases[0].host_gib_per_node == pytest.approx(needed_gib, abs=0.3)
+    assert found.host_memory_fits == (needed_gib < 0.8 * cluster.instance.host_memory_gib)
+    if found.host_memory_fits:
+        training_script(model, cluster, job, plan)
+    else:
+        with pytest.raises(ExportError, match="the host memory is too small to load the model"):
+            training_script(model, cluster, job, plan)
 
 
 def test_the_estimate_counts_the_loss_of_fine_tuning_in_parts():

@@ -42,7 +42,7 @@ def _state_bytes(job: Job) -> StateBytes:
         trained(ddp(job), job),
         # A second copy of all gradients, unless they are views of the buckets, as in the exported script.
         bucket_elements=0.0 if exported else math.inf,
-        loaded_copies="each" if exported and job.adapter is None else "",
+        loaded_copies="each" if exported and (job.adapter is None or not job.adapter.quantized) else "",
     )
 
 
