@@ -310,15 +310,13 @@ test('a view that is gone no longer listens', () => {
   expect(model.listening).toBe(0);
 });
 
-test('a script is checked by its path, and a fix is written where the user says, and only then', async () => {
+test('a script is checked by its path, and a place of the report is copied', async () => {
   el.querySelector<HTMLInputElement>('.smp-path')!.value = 'train.py';
   press('Check script');
   const { kind, id, text: asked } = model.sent.at(-1) as { kind: string; id: string; text: string };
   expect([kind, asked]).toEqual(['check', 'train.py']);
   const html =
-    '<div><code data-smp-text="place">train.py:3:8</code><span data-smp-copy="place" data-smp-of="train.py:3:8"></span></div>' +
-    '<details><pre data-smp-text="diff">+y</pre><span data-smp-fix="train.py:3|SMP109|8"></span></details>' +
-    '<details><pre data-smp-text="diff">+y\n+z</pre><span data-smp-fix=""></span></details>';
+    '<div><code data-smp-text="place">train.py:3:8</code><span data-smp-copy="place" data-smp-of="train.py:3:8"></span></div>';
   model.emit('msg:custom', { kind: 'checked', id: 'another view', summary: 'not ours', html: '', corrected: '' } satisfies FromKernel);
   expect(el.textContent).not.toContain('not ours');
   const sent = model.sent.length;
@@ -327,12 +325,6 @@ test('a script is checked by its path, and a fix is written where the user says,
   const write = vi.spyOn(navigator.clipboard, 'writeText').mockResolvedValueOnce();
   press('Copy place');
   await vi.waitFor(() => expect(write).toHaveBeenCalledWith('train.py:3:8'));
-  const change = [...el.querySelectorAll('button')].filter(one => one.textContent === 'Change the file');
-  expect(change[1]!.getAttribute('aria-label')).toBe('Change the file, with the fix of all findings; a backup (.bak) stays');
-  change[0]!.click();
-  expect(model.sent.at(-1)).toMatchObject({ kind: 'fix', text: 'train.py', check: 'SMP109', place: 'train.py:3', column: 8, diff: '+y', in_place: true });
-  [...el.querySelectorAll('button')].filter(one => one.textContent === 'Write a copy')[1]!.click();
-  expect(model.sent.at(-1)).toMatchObject({ kind: 'fix', check: '', diff: '+y\n+z', in_place: false });
 });
 
 test('a corrected cell is one click away', () => {

@@ -40,7 +40,7 @@ export const CELL: Source = {
 
 /**
  * A check from the page. The kernel answers with the page of its report, in which it escapes every text; this panel adds
- * the buttons that copy a text, open a place, and write a fix that was read.
+ * the buttons that copy a text and open a place, and inserts a corrected cell.
  */
 export class Checker implements Panel {
   readonly node: HTMLElement;
@@ -49,7 +49,6 @@ export class Checker implements Panel {
   private readonly report = element('div', 'smp-findings');
   private readonly delivery = new Delivery(this.status);
   private requests = 0;
-  private checked = '';
 
   /** @param view Unique name of the view, because answers go to every view of the model. */
   constructor(
@@ -87,7 +86,6 @@ export class Checker implements Panel {
     this.report.innerHTML = message.html;
     this.report.querySelectorAll('summary').forEach(keepKeys);
     this.report.querySelectorAll<HTMLElement>('[data-smp-copy]').forEach(slot => this.fill(slot));
-    this.report.querySelectorAll<HTMLElement>('[data-smp-fix]').forEach(slot => this.offerFix(slot));
     const { corrected } = message;
     if (!corrected) return;
     const insertion: Insertion = { sources: [corrected], what: 'corrected', plan: '', mode: 'update' };
@@ -95,10 +93,9 @@ export class Checker implements Panel {
   }
 
   private check(): void {
-    this.checked = this.field.value;
     this.report.replaceChildren();
     setText(this.status, 'Reading …');
-    this.send({ kind: this.source.kind, text: this.checked });
+    this.send({ kind: this.source.kind, text: this.field.value });
   }
 
   /** Buttons for a text of the report: copy it and, if it is a place, open it. */
@@ -117,23 +114,6 @@ export class Checker implements Panel {
 
   private async copy(what: string, of: string, text: string): Promise<void> {
     setText(this.status, (await copy(text)) ? `Copied the ${what} of ${of}.` : 'The clipboard is not available. Select the text.');
-  }
-
-  /** Nothing is written before a click, and only the change that was read. */
-  private offerFix(slot: HTMLElement): void {
-    const [place = '', check = '', column = '0'] = (slot.dataset['smpFix'] ?? '').split('|');
-    const diff = slot.parentElement!.querySelector('[data-smp-text="diff"]')?.textContent ?? '';
-    const write = (in_place: boolean): void => {
-      setText(this.status, 'Writing …');
-      this.status.focus(); // the answer replaces the buttons
-      this.send({ kind: 'fix', text: this.checked, place, check, column: Number(column), diff, in_place });
-    };
-    const of = place || 'all findings';
-    slot.append(
-      named('smp-button', 'Write a copy', `Write a copy with the fix of ${of}`, () => write(false)),
-      ' ',
-      named('smp-button', 'Change the file', `Change the file, with the fix of ${of}; a backup (.bak) stays`, () => write(true))
-    );
   }
 
   private send(request: { kind: string } & Record<string, unknown>): void {

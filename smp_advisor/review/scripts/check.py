@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smp_advisor.arguments.signatures import checked
 from smp_advisor.core.words import listed
 from smp_advisor.review.findings.report import Coverage, Part, Report
-from smp_advisor.review.reading.outside import LIBRARIES
 from smp_advisor.review.reading.source import read
 from smp_advisor.review.scripts.checks import judge
 from smp_advisor.review.scripts.checks.arguments import released_calls
@@ -17,7 +15,14 @@ from smp_advisor.review.scripts.checks.parallel import ACCELERATORS, REPLICATING
 from smp_advisor.review.scripts.checks.sharding import FSDP
 from smp_advisor.review.scripts.conditions import BACK_ENDS
 from smp_advisor.review.scripts.following import follow
-from smp_advisor.review.scripts.queries import is_optimizer, is_plain_model, known_names, makers, origins
+from smp_advisor.review.scripts.queries import (
+    KNOWN_PACKAGES,
+    is_optimizer,
+    is_plain_model,
+    known_names,
+    makers,
+    origins,
+)
 from smp_advisor.review.scripts.settings import from_plan
 
 if TYPE_CHECKING:
@@ -75,13 +80,11 @@ def coverage(context: Context) -> Coverage:
     )
 
 
-_BESIDE = frozenset([*sys.stdlib_module_names, *LIBRARIES, *known_names("other_packages")])
-"""Packages that the rules know, or that have no part in training."""
-
-
 def _outside(context: Context) -> Iterator[str]:
     """Calls of packages whose code is not read and that no rule knows."""
-    packages = {name.partition(".")[0] for _, _, name in context.trace.imports if not name.startswith(".")} - _BESIDE
+    packages = {
+        name.partition(".")[0] for _, _, name in context.trace.imports if not name.startswith(".")
+    } - KNOWN_PACKAGES
     for call in context.trace.calls:
         if call.reached and call.function is None and "." in call.name and call.name.partition(".")[0] in packages:
             yield call.name

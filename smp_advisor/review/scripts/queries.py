@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import table
+from smp_advisor.review.reading.outside import LIBRARIES
 from smp_advisor.review.reading.values import (
     Argument,
     Choice,
@@ -61,6 +63,9 @@ def known_names(group: str) -> tuple[str, ...]:
     """Names of a group in ``data/names.toml``."""
     return tuple(table("smp_advisor.review.scripts", "data/names.toml")[group])
 
+
+KNOWN_PACKAGES = frozenset([*sys.stdlib_module_names, *LIBRARIES, *known_names("other_packages")])
+"""Packages that the rules know, or that have no part in training."""
 
 SAME_OBJECT = frozenset(known_names("same_object"))
 """Methods that return their object, or an equivalent copy."""

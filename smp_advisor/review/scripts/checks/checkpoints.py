@@ -21,7 +21,7 @@ from smp_advisor.review.scripts.checks.outputs import in_model_folder
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, reached_accelerators
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import PROCESSES, elements_of, owner_kind
-from smp_advisor.review.scripts.queries import derivation, makers, origins
+from smp_advisor.review.scripts.queries import constant, derivation, makers, origins
 from smp_advisor.review.scripts.releases import span_of
 
 if TYPE_CHECKING:
@@ -52,10 +52,19 @@ def own_checkpoints(context: Context) -> Iterator[tuple[Call, Call, list[tuple[C
         names = {name for _, name in parts if name is not None}
         for save in saves if parts else ():
             entries = [set(state.entries) for state in options(save.argument("obj", 0)) if isinstance(state, Mapping)]
-            by_names = len(names) > 1 and any(names <= keys for keys in entries)
-            paths = something(save.argument("f", 1) or Constant(None)), something(load.argument("f", 0) or Constant(""))
-            if by_names or any(_same_path(first, second) for first in paths[0] for second in paths[1]):
+            literal = all(isinstance(path, Constant) for both in _paths(save, load) for path in both)
+            by_names = len(names) > 1 and any(names <= keys for keys in entries) and not literal
+            if by_names or _same_file(save, load):
                 yield save, load, parts
+
+
+def _paths(save: Call, load: Call) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    return something(save.argument("f", 1) or Constant(None)), something(load.argument("f", 0) or Constant(""))
+
+
+def _same_file(save: Call, load: Call) -> bool:
+    written, read = _paths(save, load)
+    return any(_same_path(first, second) for first in written for second in read)
 
 
 def _same_path(first: Value, second: Value) -> bool:
@@ -126,7 +135,8 @@ def _loaded_under_the_same_names(context: Context) -> Iterator[Hit]:
                             "names": f"{written}weight",
                             "expected": f"{expected}weight",
                         }
-                        yield Hit(load.module, call.node, values, variant="resumed")
+                        severity: Severity | None = None if _same_file(save, load) else "warning"
+                        yield Hit(load.module, call.node, values, severity=severity, variant="resumed")
                         return
     saved_names = [
         (save, part)
@@ -150,13 +160,22 @@ def _loaded_to_its_own_device(context: Context) -> Iterator[Hit]:
     replicas = [call for call in context.trace.named(*REPLICATING) if call.reached] or reached_accelerators(context)
     texts = "".join(module.source.text for module in context.trace.modules)
     mapped = [call for call in context.trace.named("torch.load") if call.gives("map_location", 1)]
-    if not replicas or "CUDA_VISIBLE_DEVICES" in texts or context.libraries.smp_v1 or context.libraries.xla:
+    starts = context.trace.named("torch.distributed.init_process_group")
+    on_host = {constant(start.argument("backend", 0)) for start in starts} == {"gloo"}
+    on_gpus = reached_accelerators(context) or ("cuda" in texts and not on_host)
+    if (
+        not replicas
+        or not on_gpus
+        or "CUDA_VISIBLE_DEVICES" in texts
+        or context.libraries.smp_v1
+        or context.libraries.xla
+    ):
         return
     for save, load, _ in own_checkpoints(context):
         parts = [part.call for part in derivation(save.argument("obj", 0)) if isinstance(part, Result)]
         states = [part for part in parts if part.method == "state_dict"]
-        on_host = any(part.called in ("cpu", "numpy") for part in parts)
-        if states and not on_host and not mapped and PROCESSES[1].runs(load):
+        moved = any(part.called in ("cpu", "numpy") for part in parts)
+        if states and not moved and not mapped and PROCESSES[1].runs(load):
             yield Hit(load.module, load.node, variant="own")
             return
     for load in context.trace.named("torch.load") if not mapped else ():
@@ -177,7 +196,7 @@ def _state_that_is_loaded_again(context: Context) -> Iterator[Hit]:
         return
     loads = [call for call in context.trace.named("torch.load") if call.reached and not call.gives("weights_only")]
     own = [load for _, load, _ in own_checkpoints(context)]
-    loads = [load for load in loads if load in own] or (loads if len(loads) == 1 else [])
+    loads = [load for load in loads if load in own]
     if any("safe_globals" in module.source.text for module in context.trace.modules) or not loads:
         return
     severity: Severity | None = "error" if span.first >= _SAFE_BY_DEFAULT else None

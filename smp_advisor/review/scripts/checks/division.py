@@ -17,6 +17,7 @@ from smp_advisor.review.scripts.queries import argument_node, constant, derivati
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.review.reading.module import Module
     from smp_advisor.review.reading.trace import Call
     from smp_advisor.review.reading.values import Value
 
@@ -33,9 +34,20 @@ def _one_group_of_all_instances(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, variant="count")
         for module in context.trace.modules if call.reached and not spawned else ():
             for node in module.all(ast.Assign):
-                here = ast.unparse(node) in _ADDRESSES and not isinstance(module.parent(node), ast.If)
+                here = ast.unparse(node) in _ADDRESSES and _always_runs(context, module, node)
                 if here and '"WORLD_SIZE"' in module.source.text.replace("'", '"'):
                     yield Hit(module, node, variant="address")
+
+
+def _always_runs(context: Context, module: Module, node: ast.AST) -> bool:
+    """Whether no condition or handler is around a statement, nor around a call of its function."""
+    place = module.parent(node)
+    while place is not None and not isinstance(place, ast.FunctionDef):
+        if isinstance(place, (ast.Try, ast.If)) and "__name__" not in ast.unparse(getattr(place, "test", place)):
+            return False
+        place = module.parent(place)
+    calls = [call for call in context.trace.calls if call.function is not None and call.function.node is place]
+    return place is None or any(call.reached and call.sure for call in calls)
 
 
 _ADDRESSES = {f"os.environ['MASTER_ADDR'] = '{host}'" for host in ("localhost", "127.0.0.1")}
@@ -69,10 +81,12 @@ def _gpu_of_every_process(context: Context) -> Iterator[Hit]:
         return
     started = [call for call in context.trace.named("torch.distributed.init_process_group") if call.reached]
     for call in context.trace.named("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
-        several = any(not exclusive(start, call) for start in started)
+        several = any(not exclusive(start, call) for start in started) and not _of_one_process(call)
         if call.reached and several and not call.gives("device_ids", 1) and not parallel_wraps(context):
             yield Hit(call.module, call.node, variant="all")
     for call in parallel_wraps(context):
+        if _of_one_process(call):
+            continue
         number = next(iter(getattr(call.argument("device_ids", 1), "items", ())), None)
         moved, model = "", call.argument("module", 0)
         while isinstance(model, Result) and model.call.receiver is not None and not moved:
@@ -86,7 +100,13 @@ def _gpu_of_every_process(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, {"device": moved or f"cuda:{constant(number)}"}, variant="one")
 
 
+def _of_one_process(call: Call) -> bool:
+    """Whether a condition on the number of processes or GPUs is around a call."""
+    return any(_COUNT.search(ast.unparse(guard.test)) for guard in call.guards)
+
+
 _ONE_GPU = re.compile(r"cuda:\d+")
+_COUNT = re.compile(r"size|world|count|gpus|nproc|num_proc", re.IGNORECASE)
 
 
 _DEVICES = ("torch.cuda.set_device",)

@@ -228,7 +228,12 @@ def _gathered_on_the_host(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods("state_dict_type", "set_state_dict_type") if _fsdp1(context) else ():
         kind = call.argument("state_dict_type", 1)
         gathers = isinstance(kind, External) and kind.path.endswith(".FULL_STATE_DICT")
-        if call.reached and gathers and not call.gives("state_dict_config", 2):
+        writes = any(
+            write.called in ("state_dict", "optim_state_dict")
+            and (call.method == "set_state_dict_type" or call in {m for value in write.contexts for m in makers(value)})
+            for write in context.trace.calls
+        )
+        if call.reached and gathers and writes and not call.gives("state_dict_config", 2):
             yield Hit(call.module, call.node, variant="type")
 
 

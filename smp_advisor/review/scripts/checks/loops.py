@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.outside import LIBRARIES
-from smp_advisor.review.reading.values import Choice, Instance, Mapping, Result, is_none
+from smp_advisor.review.reading.values import Instance, Mapping, Result
 from smp_advisor.review.scripts.checks.data import loaders
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, parallel_wraps, without_gradients
 from smp_advisor.review.scripts.checks.sharding import inside, same
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.queries import constant, derivation, is_optimizer, known_names, makers, origins, updates
+from smp_advisor.review.scripts.queries import (
+    KNOWN_PACKAGES,
+    constant,
+    derivation,
+    is_optimizer,
+    makers,
+    origins,
+    updates,
+)
+from smp_advisor.review.scripts.releases import span_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +36,12 @@ def updated_models(context: Context) -> list[Value]:
 
 
 def _is_given(value: Value | None) -> bool:
-    """Whether an argument certainly has a value other than None."""
-    return value is not None and not isinstance(value, Choice) and not is_none(value) and bool(makers(value))
+    """Whether an argument is certainly an object of a class; a function may return None."""
+    classes = [
+        isinstance(option, Instance) or (isinstance(option, Result) and option.call.called[:1].isupper())
+        for option in origins(value)
+    ]
+    return bool(classes) and all(classes)
 
 
 @check("DDP634")
@@ -38,21 +49,36 @@ def _arguments_of_the_loader(context: Context) -> Iterator[Hit]:
     for call in loaders(context) if not context.libraries.smp_v1 else ():
         sampler, batches = call.argument("sampler", 3), call.argument("batch_sampler", 4)
         shuffles = constant(call.argument("shuffle", 2)) is True
-        streams = any(
-            isinstance(origin, Instance) and any(path.endswith(".IterableDataset") for path in origin.cls.ancestors())
-            for origin in origins(call.argument("dataset", 0))
+        datasets = origins(call.argument("dataset", 0))
+        streams = bool(datasets) and all(
+            isinstance(origin, Instance) and any(_STREAM.fullmatch(path) for path in origin.cls.ancestors())
+            for origin in datasets
         )
-        two = "sampler and shuffle" if _is_given(sampler) and shuffles else ""
-        two = "batch_sampler and shuffle" if _is_given(batches) and shuffles else two
-        two = "batch_sampler and batch_size" if _is_given(batches) and call.argument("batch_size", 1) else two
-        two = "a stream and sampler" if streams and _is_given(sampler) else two
-        two = "a stream and shuffle" if streams and shuffles else two
+        size, sampled, batched = constant(call.argument("batch_size", 1)), _is_given(sampler), _is_given(batches)
         workers = call.argument("num_workers", 5)
-        alone = workers is None or constant(workers) == 0
-        for name in ("prefetch_factor", "persistent_workers"):
-            two = f"{name} without workers" if alone and constant(call.argument(name)) and not call.unpacks else two
-        if call.reached and two:
-            yield Hit(call.module, call.node, {"two": two})
+        alone = (workers is None or constant(workers) == 0) and not call.unpacks
+        torch, ahead = span_of(context, "torch"), constant(call.argument("prefetch_factor"))
+        ahead = None if ahead == _PREFETCHED and torch.known and torch.first < (2, 0) else ahead
+        conflicts = {
+            ("sampler", ""): sampled and shuffles,
+            ("batches", "shuffle"): batched and shuffles,
+            ("batches", "batch_size"): batched and isinstance(size, int) and size > 1,
+            ("batches", "sampler"): batched and sampled,
+            ("batches", "drop_last"): batched and constant(call.argument("drop_last", 8)) is True,
+            ("stream", "sampler"): streams and sampled,
+            ("stream", "shuffle"): streams and shuffles,
+            ("workers", "prefetch_factor"): alone and ahead,
+            ("workers", "persistent_workers"): alone and constant(call.argument("persistent_workers")),
+        }
+        for (variant, argument), excludes in conflicts.items() if call.reached else ():
+            if excludes:
+                yield Hit(call.module, call.node, {"argument": argument, "option": argument}, variant=variant)
+                break
+
+
+_STREAM = re.compile(r"torch\.utils\.data\.(?:dataset\.)?IterableDataset")
+_PREFETCHED = 2
+"""The default before PyTorch 2.0, which no loader refused."""
 
 
 @check("DDP635")
@@ -78,15 +104,15 @@ def _process_group_of_the_model(context: Context) -> Iterator[Hit]:
     libraries = context.libraries.smp_v2 or context.libraries.xla
     entered = bool(context.trace.assumed_entries or context.unresolved or libraries)
     # Another module may make it when it is imported.
-    packages = {name.partition(".")[0] for _, _, name in context.trace.imports} - _KNOWN
+    packages = {name.partition(".")[0] for _, _, name in context.trace.imports} - KNOWN_PACKAGES
     trains = bool(context.trace.methods("backward"))
     if wraps and trains and not packages and not entered and not _STARTS.search(text):
         yield Hit(wraps[0].module, wraps[0].node)
 
 
-_KNOWN = frozenset([*sys.stdlib_module_names, *LIBRARIES, *known_names("other_packages")])
 _STARTS = re.compile(
-    r"init_?process|init_?dist|dist(?:ributed)?_init|setup|launch|spawn|init_device_mesh|\binit\(", re.IGNORECASE
+    r"init_?process|is_initialized|init_?dist|dist(?:ributed)?_init|setup|launch|spawn|DeviceMesh|device_mesh|\binit\(",
+    re.IGNORECASE,
 )
 
 

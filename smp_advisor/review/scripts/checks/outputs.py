@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import table
 from smp_advisor.review.reading.values import Argument, Constant, External, Function, Item, Member, Result, options
+from smp_advisor.review.scripts.checks.data import LOADERS
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.queries import argument_node, constant, derivation, known_names, makers
+from smp_advisor.review.scripts.queries import (
+    argument_node,
+    constant,
+    derivation,
+    is_optimizer,
+    known_names,
+    makers,
+)
 from smp_advisor.review.scripts.releases import span_of
 
 if TYPE_CHECKING:
@@ -34,17 +42,30 @@ def _options_that_text_can_switch(context: Context) -> Iterator[Hit]:
             possible.append((name, call))
         elif str(value).lower() in ("false", "0", "no"):
             yield Hit(call.module, call.node, {"option": name, "value": str(value)}, variant="received")
+    numbers = [
+        option.name
+        for use in context.trace.calls
+        if use.reached and (use.name in _OF_NUMBERS or is_optimizer(use.name))
+        for value in (*use.arguments, *use.keywords.values())
+        for option in options(value)
+        if isinstance(option, Argument)
+    ]
     texts = [
         (name, call)
         for name, call in context.trace.options.items()
         if call.reached and not (call.gives("type") or call.gives("action") or call.gives("nargs"))
-        and type(constant(call.argument("default"))) in (int, float) and name in passed
+        and type(constant(call.argument("default"))) in (int, float) and name in passed and name in numbers
     ]  # fmt: skip
-    for name, call in texts:
+    # setattr() and vars() change options by names that are not followed.
+    by_name = any(re.search(r"setattr\(|vars\(|__dict__", module.source.text) for module in context.trace.modules)
+    for name, call in texts if not by_name else ():
         yield Hit(call.module, call.node, {"option": name, "value": str(passed[name])}, variant="text")
     if possible and not passed:
         names = ", ".join(f"--{name}" for name, _ in possible)
         yield Hit(possible[0][1].module, possible[0][1].node, {"option": names, "value": "False"}, variant="possible")
+
+
+_OF_NUMBERS = ("range", *LOADERS)
 
 
 @check("SMP004")

@@ -25,6 +25,7 @@ from smp_advisor.review.scripts.checks.sharding import FSDP, in_place, inside, s
 from smp_advisor.review.scripts.conditions import Conditions, is_one, option_of_batches
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.queries import (
+    KNOWN_PACKAGES,
     constant,
     derivation,
     is_optimizer_call,
@@ -154,14 +155,34 @@ def _another_order_each_epoch(context: Context) -> Iterator[Hit]:
     once = bool(calls) and all(not call.loops or isinstance(call.argument("epoch", 0), Constant) for call in calls)
     if not parallel_wraps(context) or (has_name and not once):
         return
+    conditions = Conditions(context.settings, defaults=True)
     for loader in loaders(context):
         nodes = {iteration.node for iteration in iterations_over(context, loader)}
         outer = [loop for call in context.trace.methods("backward") if call.reached for loop in call.loops[1:]]
         for sampler in makers(loader.argument("sampler", 3)):
             shuffle = sampler.argument("shuffle", 3)
             shuffles = sampler.name == _SAMPLER and sampler.reached and (shuffle is None or constant(shuffle) is True)
-            if shuffles and not nodes.isdisjoint(outer):
+            epochs = [
+                conditions.known(count.arguments[0])
+                for iteration in context.trace.iterations
+                for count in makers(iteration.over)
+                if count.name == "range" and len(count.arguments) == 1
+                if any(back.loops[:1] == (iteration.node,) for back in context.trace.methods("backward"))
+            ]
+            several = not epochs or not all(map(is_one, epochs))
+            if shuffles and several and not nodes.isdisjoint(outer) and not _handed_on(context, sampler, loader):
                 yield Hit(sampler.module, sampler.node)
+
+
+def _handed_on(context: Context, *parts: Call) -> bool:
+    """Whether code that is not read gets one of the objects."""
+    return any(
+        isinstance(part, Result) and part.call in parts
+        for call in context.trace.calls
+        if call.reached and "." in call.name and call.name.partition(".")[0] not in KNOWN_PACKAGES
+        for value in (*call.arguments, *call.keywords.values())
+        for part in derivation(value)
+    )
 
 
 @check("SMP314", "smp_v2", needs="tensor_parallel")
@@ -188,15 +209,23 @@ def _divided_alike(context: Context) -> Iterator[Hit]:
     for call in context.trace.calls if together and not seeds else ():
         divides = call.name == "torch.utils.data.random_split" or call.called == "train_test_split"
         unseeded = not any(call.gives(name) for name in _SEEDED) and len(call.arguments) < 3
-        alone = any("rank" in (test := ast.unparse(guard.test)) or "main" in test for guard in call.guards)
-        if divides and call.reached and not alone and unseeded and constant(call.argument("shuffle")) is not False:
+        divides = divides and call.reached and not _of_one_rank(call)
+        if divides and unseeded and constant(call.argument("shuffle")) is not False:
             yield Hit(call.module, call.node, {"call": call.called}, variant="split")
     for selection in context.trace.selections if together and not seeds else ():
         part = selection.module.parent(selection.node)
         text = ast.unparse(getattr(selection.module.parent(part), "value", part)) if part is not None else ""
+        sent = any("broadcast" in call.called for call in context.trace.calls)
         for call in context.trace.named("random.shuffle", "numpy.random.shuffle") if ranks(selection.by) else ():
-            if call.reached and call.node.args and ast.unparse(call.node.args[0]) == text:
+            here = call.module is selection.module and call.functions[-1:] == selection.functions[-1:]
+            before = here and call.node.lineno < selection.node.lineno and not (sent or _of_one_rank(call))
+            if call.reached and before and call.node.args and ast.unparse(call.node.args[0]) == text:
                 yield Hit(call.module, call.node, {"call": call.called}, variant="slice")
+
+
+def _of_one_rank(call: Call) -> bool:
+    """Whether a condition on the rank is around a call."""
+    return any("rank" in (test := ast.unparse(guard.test)) or "main" in test for guard in call.guards)
 
 
 _SEEDS = {name.rpartition(".")[2] for name in (*known_names("seeds"), "seed_everything", "set_seed", "seed_all")}

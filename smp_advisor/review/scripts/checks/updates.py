@@ -133,7 +133,7 @@ def _steps_of_the_engine(context: Context) -> Iterator[Hit]:
         config = engine.argument("config") or engine.argument("config_params")
         halves = [config.get(name) for name in ("fp16", "bf16")] if isinstance(config, Mapping) else []
         if halves and all(isinstance(half, Mapping) and constant(half.get("enabled")) is True for half in halves):
-            yield Hit(engine.module, engine.node, {"call": "config"}, variant="precisions")
+            yield Hit(engine.module, engine.node, variant="precisions")
     steps = [call for call in context.trace.methods("step") if call.reached and call.loops and engines]
     for call in steps if not any(is_part(step.receiver, 0) for step in steps) else ():
         if is_part(call.receiver, 1):
@@ -141,7 +141,7 @@ def _steps_of_the_engine(context: Context) -> Iterator[Hit]:
     backwards = context.trace.methods("backward") if engines else []
     for call in backwards if not any(is_part(back.receiver, 0) for back in backwards) else ():
         forwards = [part.call for part in derivation(call.receiver) if isinstance(part, Result)]
-        new = span_of(context, "deepspeed").first >= (0, 19)
+        new = span_of(context, "deepspeed").first >= (0, 18)
         if call.reached and not call.arguments and not new and any(is_part(part.receiver, 0) for part in forwards):
             yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, variant="backward")
 
@@ -154,7 +154,12 @@ def _optimized_by_lightning(context: Context) -> Iterator[Hit]:
         step = cls.members.get("training_step")
         if not isinstance(step, Function) or not any(path.endswith(".LightningModule") for path in cls.ancestors()):
             continue
-        for node in ast.walk(step.node):
+        pending: list[ast.AST] = [*step.node.body] if isinstance(step.node, ast.FunctionDef) else []
+        while pending:
+            node = pending.pop(0)
+            if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+                continue
+            pending += ast.iter_child_nodes(node)
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "self.manual_backward":
                 yield Hit(cls.module, node, variant="by hand")
                 break
@@ -189,6 +194,8 @@ _LAYERS = re.compile(r"(?:torch\.)?nn\.(?:Linear|Conv[123]d|Embedding|LayerNorm|
 
 @check("TRN743")
 def _made_in_the_scope(context: Context) -> Iterator[Hit]:
+    if _has(context, r"experimental_set_strategy|enter_context|__enter__"):
+        return
     calls = [call for call in context.trace.calls if call.reached]
     strategies = [call for call in calls if call.name.startswith(_TENSORFLOW) and call.name.endswith("Strategy")]
     several = [call for call in strategies if call.called not in ("OneDeviceStrategy", "get_strategy")]
@@ -221,7 +228,10 @@ def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
     for schedule in context.trace.calls:
         at = 3 if schedule.called == "get_scheduler" else 1 if schedule.called.startswith("Cosine") else 2
         counted = is_scheduler(schedule.name) or schedule.called == "get_scheduler"
-        counted = counted and "constant" not in schedule.called
+        kinds = [option.default if isinstance(option, Argument) else option for option in options(
+            schedule.argument("name", 0) if schedule.called == "get_scheduler" else None)]  # fmt: skip
+        names = [option.path if isinstance(option, External) else str(constant(option)) for option in kinds]
+        counted = counted and not any(_NEVER_ZERO.search(name) for name in (*names, schedule.called))
         count = next(filter(None, (schedule.argument(name, at) for name in _COUNTS)), None) if counted else None
         if not schedule.reached or not counted:
             continue
@@ -247,6 +257,7 @@ def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
             yield Hit(schedule.module, schedule.node, values_shown, severity=severity, variant=variant)
 
 
+_NEVER_ZERO = re.compile("constant|inverse_sqrt|plateau", re.IGNORECASE)
 _COUNTS = ("num_training_steps", "T_max", "total_steps")
 
 

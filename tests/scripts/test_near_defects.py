@@ -1,0 +1,129 @@
+"""Correct scripts that look like a defect of one rule, which must not name it."""
+
+from __future__ import annotations
+
+from smp_advisor.core.files import data_file
+from smp_advisor.review.scripts import check_script
+
+BASES = data_file("review.findings", "bases")
+DDP, ACCELERATE, LIGHTNING, FSDP = (BASES[name] for name in ("ddp", "accelerate", "lightning", "fsdp1"))
+LOADER = "DataLoader(dataset, batch_size=4, sampler=sampler)"
+MODEL = "DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)).cuda())"
+START = 'dist.init_process_group("nccl")\n'
+LOOP = "for epoch in range(3):\n"
+DIVIDED = LOOP + "    sampler.set_epoch(epoch)\n"
+SCHEDULE = (
+    "from transformers import get_scheduler\n"
+    + ACCELERATE.replace(
+        LOOP,
+        "schedule = accelerator.prepare(get_scheduler({name}, optimizer, num_warmup_steps=5, num_training_steps=600))\n"
+        + LOOP,
+    )
+    + "        schedule.step()\n"
+)
+KERAS = "import tensorflow as tf\n{}model = tf.keras.Sequential()\nmodel.compile()\nmodel.fit(rows)\n"
+MIRRORED = "strategy = tf.distribute.MirroredStrategy()\n"
+PARSED = DDP.replace(
+    START,
+    'import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument("--lr", default=0.1)\n'
+    "args = parser.parse_args()\n" + START,
+)
+FILES = "import random\nfiles = [str(number) for number in range(64)]\n"
+PART = "files = files[rank :: dist.get_world_size()]\n"
+LOADED = "state = torch.load('/opt/ml/checkpoints/last.pt')\n"
+
+
+def of_lightning(step: str) -> str:
+    return LIGHTNING.replace("        return self.net(batch[0]).mean()\n", step)
+
+
+CORRECT = (
+    ("DDP634", DDP.replace(LOADER, "DataLoader(dataset, batch_size=1, batch_sampler=Batches(dataset))")),
+    ("DDP634", DDP.replace(LOADER, "DataLoader(dataset, batch_sampler=Batches(dataset), drop_last=False)")),
+    ("DDP634", DDP.replace(LOADER, "DataLoader(dataset, sampler=sampler, shuffle=None, num_workers=0)")),
+    ("DDP634", DDP.replace(LOADER, "DataLoader(dataset, sampler=sampler, prefetch_factor=2, num_workers=2)")),
+    ("SMP003", PARSED.replace("parameters())", "parameters(), lr=float(args.lr))")),
+    ("SMP003", PARSED.replace("parameters())", "parameters(), lr=args.lr)").replace(
+        START, "for name, value in vars(args).items():\n    setattr(args, name, float(value))\n" + START)),
+    ("SMP003", PARSED.replace("args = parser", "rate = float(parser").replace("_args()", "_args().lr)")),
+    ("TRN742", of_lightning(
+        "        def number(value):\n            return value.item()\n\n        loss = self.net(batch[0]).mean()\n"
+        "        self.log('loss', number(loss))\n        return loss\n")),
+    ("TRN742", of_lightning(
+        "        class Result:\n            def get(self, value):\n                return value.detach()\n\n"
+        "        number = lambda value: value.item()\n        return self.net(batch[0]).mean()\n")),
+    ("DDP633", DDP.replace("model = " + MODEL, (
+        "net = torch.nn.Linear(8, 8)\nif dist.get_world_size() == 1:\n"
+        "    model = DistributedDataParallel(net.to('cuda:0'))\nelse:\n"
+        "    model = DistributedDataParallel(net.cuda())"))),
+    ("DDP633", DDP.replace("model = " + MODEL, (
+        "net = torch.nn.Linear(8, 8)\nmodel = torch.nn.DataParallel(net.cuda()) if dist.get_world_size() == 1 else net")
+    )),
+    ("DDP633", DDP.replace("model = " + MODEL, (
+        "world_size = int(os.environ['WORLD_SIZE'])\nnet = torch.nn.Linear(8, 8)\n"
+        "model = DistributedDataParallel(net.cuda(), device_ids=[0] if world_size < 2 else [rank])"))),
+    ("DDP636", DDP.replace(START, "").replace("model = " + MODEL, (
+        "net = torch.nn.Linear(8, 8).cuda()\n"
+        "model = DistributedDataParallel(net) if dist.is_initialized() else net"))),
+    ("DDP636", DDP.replace(START, "from torch.distributed.device_mesh import DeviceMesh\n"
+                                  "mesh = DeviceMesh('cuda', list(range(8)))\n")),
+    ("DDP636", DDP.replace(START, "torch.distributed.distributed_c10d.init_process_group('nccl')\n")),
+    ("DDP624", DDP.replace("model = D", (
+        "net = torch.nn.Linear(8, 8)\nweights = torch.load('/opt/ml/input/data/pretrained.pt')\n"
+        "net.load_state_dict(weights['model'])\nema = torch.nn.Linear(8, 8)\n"
+        "ema.load_state_dict(weights['ema'])\nmodel = D"
+    )).replace(MODEL, "DistributedDataParallel(net.cuda())") + (
+        "torch.save({'model': model.state_dict(), 'ema': ema.state_dict()}, '/opt/ml/checkpoints/last.pt')\n")),
+    ("TRN743", KERAS.format(MIRRORED + "tf.distribute.experimental_set_strategy(strategy)\n")),
+    ("TRN743", "import contextlib\n" + KERAS.format(
+        MIRRORED + "stack = contextlib.ExitStack()\nstack.enter_context(strategy.scope())\n")),
+    ("TRN743", KERAS.format(MIRRORED + "scope = strategy.scope()\nscope.__enter__()\n")),
+    ("DDP623", DDP.replace(LOOP, FILES + PART + "random.shuffle(files)\n" + LOOP)),
+    ("DDP623", DDP.replace(LOOP, FILES + (
+        "if rank == 0:\n    random.shuffle(files)\ndist.broadcast_object_list(files, src=0)\n") + PART + LOOP)),
+    ("DDP623", DDP.replace(LOOP, FILES + (
+        "random.shuffle(files)\ndist.broadcast_object_list(files, src=0)\n") + PART + LOOP)),
+    ("DDP604", DDP.replace(DIVIDED, "for epoch in range(1):\n")),
+    ("DDP604", DDP.replace(DIVIDED, "from mylib import Callbacks\ncallbacks = Callbacks(sampler)\n" + LOOP
+                                    + "    callbacks.epoch_starts(epoch)\n")),
+    ("DDP604", DDP.replace(DIVIDED, "from mylib import start\n" + LOOP + "    start(loader, epoch)\n")),
+    ("SMP324", FSDP + (
+        "from torch.distributed.fsdp import StateDictType\n"
+        "with FullyShardedDataParallel.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n"
+        "    model.load_state_dict(torch.load('/opt/ml/checkpoints/last.pt', map_location='cpu'))\n")),
+    ("TRN718", SCHEDULE.format(name="'constant'")),
+    ("TRN718", SCHEDULE.format(name="'constant_with_warmup'")),
+    ("TRN718", SCHEDULE.format(name="'inverse_sqrt'")),
+    ("TRN713", ACCELERATE + (
+        "from transformers import AutoModelForCausalLM\nif accelerator.is_main_process:\n"
+        "    merged = AutoModelForCausalLM.from_pretrained('gpt2', device_map='auto')\n")),
+    ("TRN713", ACCELERATE + (
+        "from transformers import AutoModelForCausalLM\nif not accelerator.is_local_main_process:\n    exit()\n"
+        "merged = AutoModelForCausalLM.from_pretrained('gpt2', device_map='auto')\n")),
+    ("DDP617", DDP.replace(START, (
+        "try:\n    size = int(os.environ['WORLD_SIZE'])\n    os.environ['MASTER_ADDR']\nexcept KeyError:\n"
+        "    os.environ['MASTER_ADDR'] = 'localhost'\n") + START)),
+    ("DDP617", DDP.replace(START, (
+        "if int(os.environ['WORLD_SIZE']) == 1:\n    with open('log') as file:\n"
+        "        os.environ['MASTER_ADDR'] = 'localhost'\n") + START)),
+    ("DDP617", DDP.replace(START, (
+        "def alone():\n    os.environ['MASTER_ADDR'] = 'localhost'\n\n\n"
+        "if int(os.environ.get('WORLD_SIZE', 1)) == 1:\n    alone()\n") + START)),
+    ("DDP625", DDP.replace("nccl", "gloo").replace(".cuda()", "").replace(DIVIDED, LOADED + DIVIDED)),
+    ("DDP625", DDP.replace(DIVIDED, "words = torch.load('/opt/ml/input/data/checkpoint_words.pt', 'cpu')\n" + DIVIDED)),
+    ("SMP007", DDP.replace(DIVIDED, "words = torch.load('/opt/ml/input/data/vocab.pt')\n" + DIVIDED) + (
+        "import argparse\nargs = argparse.ArgumentParser().parse_args()\n"
+        "torch.save({'args': args}, '/opt/ml/checkpoints/last.pt')\n")),
+)  # fmt: skip
+
+
+def test_correct_code_near_a_defect_is_not_named() -> None:
+    job = {"lr": 0.3}
+    named = [
+        (rule, text)
+        for rule, text in CORRECT
+        if any(
+            finding.id == rule for finding in check_script(text, hyperparameters=job if text.count("--lr") else None)
+        )
+    ]
+    assert not named, "\n\n".join(f"{rule}:\n{text}" for rule, text in named)
