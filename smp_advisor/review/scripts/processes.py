@@ -72,7 +72,7 @@ class Process:
         if depth > _DEEPEST:
             return None
         if isinstance(value, Choice):
-            own = [option for option in value.alternatives if depends_on_rank(option)]
+            own = [option for option in value.alternatives if _depends_on_rank(option)]
             truths = {self.truth(option, depth + 1) for option in own}
             return truths.pop() if len(truths) == 1 else None
         if isinstance(value, Operation):
@@ -101,7 +101,7 @@ class Process:
         if isinstance(value, Constant):
             return value.value
         if isinstance(value, Choice):
-            own = [option for option in value.alternatives if depends_on_rank(option)]
+            own = [option for option in value.alternatives if _depends_on_rank(option)]
             numbers = [self._number(option, depth + 1) for option in own[:1]]
             return numbers[0] if numbers and depth <= _DEEPEST else None
         if isinstance(value, Collection) and not value.open:
@@ -154,16 +154,16 @@ def _as_truth(value: Any) -> bool | None:
     return None if value is None else bool(value)
 
 
-def depends_on_rank(value: Value, depth: int = 0) -> bool:
+def _depends_on_rank(value: Value, depth: int = 0) -> bool:
     """Whether a value certainly differs between two processes of a job."""
     first, last = PROCESSES[0], PROCESSES[-1]
     if isinstance(value, Choice):
-        return depth < _DEEPEST and any(depends_on_rank(option, depth + 1) for option in value.alternatives)
+        return depth < _DEEPEST and any(_depends_on_rank(option, depth + 1) for option in value.alternatives)
     if isinstance(value, Constant):
         return False
     if isinstance(value, Operation):
         return first.truth(value) is not last.truth(value) or any(
-            depth < _DEEPEST and depends_on_rank(operand, depth + 1) for operand in value.operands
+            depth < _DEEPEST and _depends_on_rank(operand, depth + 1) for operand in value.operands
         )
     return bool(first._named(value, 0) != last._named(value, 0))  # noqa: SLF001 - its own class
 

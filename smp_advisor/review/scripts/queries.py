@@ -218,6 +218,18 @@ def updates(trace: Trace) -> list[tuple[Call, Value]]:
     return steps
 
 
+def scales(value: Value | None) -> bool:
+    """Whether an object may be a ``GradScaler``, and certainly scales where it is: its switch is not set."""
+    scalers = [maker for maker in makers(value) if maker.name.endswith("GradScaler")]
+    return bool(scalers) and not any(
+        maker.unpacks or len(maker.arguments) > 4 or constant(maker.argument("enabled") or _ON) is not True
+        for maker in scalers
+    )
+
+
+_ON = Constant(value=True)
+
+
 def mentions(node: ast.AST, *words: str | re.Pattern[str]) -> bool:
     """Whether a name, attribute or text in `node` contains one of `words`."""
     for part in ast.walk(node):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import (
-    Argument,
     Constant,
     External,
     Item,
@@ -20,7 +19,7 @@ from smp_advisor.review.reading.values import (
 )
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, by_framework, joins, parallel_wraps, wrapped_by
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
-from smp_advisor.review.scripts.checks.sharding import FSDP, in_place
+from smp_advisor.review.scripts.checks.sharding import FSDP, in_place, inside, is_whole, same
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import PROCESSES, elements_of
@@ -30,6 +29,7 @@ from smp_advisor.review.scripts.queries import (
     is_optimizer,
     makers,
     mentions,
+    scales,
     updates,
 )
 
@@ -119,27 +119,17 @@ def _is_parameter_of(value: Value | None, wraps: list[Call]) -> bool:
 
 
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
-_SCALERS = ("GradScaler",)
 
 
 @check("DDP616")
 def _clipped_unscaled(context: Context) -> Iterator[Hit]:
     if by_framework(context) or context.libraries.smp_v1 or context.trace.methods("unscale_"):
         return
-    scaled = [call for call in context.trace.methods("scale") if _of_scaler(call)]
+    scaled = [call for call in context.trace.methods("scale") if call.reached and scales(call.receiver)]
     for call in context.trace.named(*_CLIPS):
         after = [scale for scale in scaled if scale.loops[-1:] == call.loops[-1:] and scale.order < call.order]
         if call.reached and call.loops and after:
             yield Hit(call.module, call.node)
-
-
-def _of_scaler(call: Call) -> bool:
-    """Whether the scaler certainly scales: its switch is not off."""
-    return call.reached and any(
-        maker.name.endswith(_SCALERS) and constant(maker.argument("enabled")) is not False
-        and not isinstance(maker.argument("enabled"), (Argument, Operation))
-        for maker in makers(call.receiver)
-    )  # fmt: skip
 
 
 @check("SMP320")
@@ -260,10 +250,13 @@ def _marked_ready_once(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, variant="adapter")
     for wrap in parallel_wraps(context):
         looks = constant(wrap.argument("find_unused_parameters", 6)) is True and wrap.name in REPLICATING
+        looks = looks and not wrap.gives("static_graph") and not context.trace.methods("_set_static_graph")
+        models = inside(wrap.argument("module", 0))
         for call in context.trace.methods("gradient_checkpointing_enable") if looks else ():
             passed = call.argument("gradient_checkpointing_kwargs", 0)
             twice = isinstance(passed, Mapping) and constant(passed.get("use_reentrant")) is True
-            if call.reached and twice and not exclusive(call, wrap):
+            own = any(same(model, switched) for model in models for switched in inside(call.receiver))
+            if call.reached and twice and own and not exclusive(call, wrap):
                 yield Hit(wrap.module, wrap.node, variant="model")
 
 
@@ -291,7 +284,8 @@ def _clipped_over_one_mesh(context: Context) -> Iterator[Hit]:
 
 @check("SMP327")
 def _shards_of_every_rank(context: Context) -> Iterator[Hit]:
-    wraps, flat = _fsdp2(context), _fsdp1(context)
+    wraps = _fsdp2(context)
+    flat = [wrap for wrap in _fsdp1(context) if not is_whole(wrap.argument("sharding_strategy", 2))]
     first, second = PROCESSES[:2]
     divided = [call for call in context.trace.calls if call.called == "ZeroRedundancyOptimizer"]
     divided = [] if context.trace.methods("consolidate_state_dict") else divided
@@ -304,12 +298,24 @@ def _shards_of_every_rank(context: Context) -> Iterator[Hit]:
         for part in parts if not gathered else ():
             of_parameters = [group for maker in makers(part.receiver) for group in makers(maker.argument("params", 0))]
             of_optimizer = any(wrapped_by(group.receiver, [*wraps, *flat]) for group in of_parameters)
-            of_optimizer |= any(maker in divided for maker in makers(part.receiver))
-            owner = part.receiver.owner if isinstance(part.receiver, Member) else part.receiver
-            of_optimizer |= any(maker in third for maker in elements_of(owner))
-            if part.method == "state_dict" and (wrapped_by(part.receiver, wraps) or of_optimizer):
-                yield Hit(call.module, call.node, {"state": part.module.text(part.node)})
+            divides = any(maker in divided for maker in makers(part.receiver))
+            of_optimizer |= divides or _is_part_of_engine(part.receiver, third)
+            inner = any(re.search("GatheredParam|summon_full", ast.dump(item)) for item in _with_items(part))
+            if part.method == "state_dict" and not inner and (wrapped_by(part.receiver, wraps) or of_optimizer):
+                state = part.module.text(part.node)
+                yield Hit(call.module, call.node, {"state": state}, variant="divided" if divides else "shards")
                 break
+
+
+def _is_part_of_engine(value: Value | None, engines: list[Call]) -> bool:
+    """Whether it is the engine or the optimizer that ``deepspeed.initialize`` returns, or the model in the engine."""
+    owner = value.owner if isinstance(value, Member) and value.name in ("module", "optimizer") else value
+    return any(
+        isinstance(option, Item)
+        and constant(option.key) in (0, 1)
+        and any(maker in engines for maker in elements_of(option))
+        for option in options(owner)
+    )
 
 
 def _third_stage(call: Call) -> bool:
@@ -324,7 +330,8 @@ _WHOLE = ("full_tensor", "gather", "all_gather", "unshard", "optim_state_dict", 
 
 @check("DDP621")
 def _kept_until_the_update(context: Context) -> Iterator[Hit]:
-    if not parallel_wraps(context):
+    written = any(re.search(_WRITES_GRADIENTS, module.source.text) for module in context.trace.modules)
+    if not parallel_wraps(context) or written:
         return
     for step, optimizer in updates(context.trace):
         delays = _delays(step, step.loops)
@@ -336,12 +343,16 @@ def _kept_until_the_update(context: Context) -> Iterator[Hit]:
                 yield Hit(reset.module, reset.node, values, variant="accumulation")
         for reset in context.trace.methods("zero_grad") if not delays and step.reached and step.loops else ():
             between = [back.order for back in context.trace.methods("backward") if back.loops == step.loops]
+            used = step.order < reset.order < min(between, default=0)
             alike = reset.loops == step.loops and [g.test for g in reset.guards] == [g.test for g in step.guards]
             own = not set(makers(reset.receiver)).isdisjoint(makers(optimizer))
             last = max((order for order in between if order < step.order), default=None)
-            late = bool(between) and last is None and not min(between) < reset.order < max(between)
+            late = bool(between) and last is None and not used and not min(between) < reset.order < max(between)
             if alike and own and (late or (last is not None and last < reset.order < step.order)):
                 yield Hit(reset.module, reset.node, {"test": step.module.text(step.node)[:80]}, variant="update")
+
+
+_WRITES_GRADIENTS = r"\.grad\s*=(?!=|\s*None)|\.grad(?:\.data)?\.(?:add|copy)_\(|_foreach_|setattr\("
 
 
 def _delays(call: Call, loops: tuple[ast.AST, ...]) -> list[Guard]:

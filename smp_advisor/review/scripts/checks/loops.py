@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.values import Instance, Mapping, Result
+from smp_advisor.review.reading.values import (
+    Argument,
+    Choice,
+    Class,
+    Constant,
+    External,
+    Instance,
+    Mapping,
+    Result,
+    options,
+    parts_of,
+)
 from smp_advisor.review.scripts.checks.data import loaders
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, parallel_wraps, without_gradients
 from smp_advisor.review.scripts.checks.sharding import inside, same
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.queries import (
-    KNOWN_PACKAGES,
-    constant,
-    derivation,
-    is_optimizer,
-    makers,
-    origins,
-    updates,
-)
+from smp_advisor.review.scripts.queries import KNOWN_PACKAGES, constant, derivation, makers, origins, scales, updates
 from smp_advisor.review.scripts.releases import span_of
 
 if TYPE_CHECKING:
@@ -85,16 +88,51 @@ _PREFETCHED = 2
 def _gradients_of_the_forward_pass(context: Context) -> Iterator[Hit]:
     models = updated_models(context)
     for back in context.trace.methods("backward") if models else ():
-        parts = [part.call for part in derivation(back.receiver) if isinstance(part, Result)]
-        passes = [
-            call
-            for call in parts
-            if not call.method and any(same(model, updated) for model in inside(call.receiver) for updated in models)
-        ]
-        switched = any("set_grad_enabled" in module.source.text for module in context.trace.modules)
-        without = passes and not switched and all(map(without_gradients, passes))
-        if back.reached and not back.arguments and without:
+        calls = [part.call for part in derivation(back.receiver) if isinstance(part, Result)]
+        passes = [call for call in calls if any(same(a, b) for a in inside(call.receiver) for b in models)]
+        passes = [call for call in passes if not call.method and _is_passive(call)]
+        switched = any(re.search(_SWITCHES, module.source.text) for module in context.trace.modules)
+        certain = back.reached and not back.arguments and not switched
+        if certain and passes and back.receiver is not None and _has_no_gradient(back.receiver):
             yield Hit(passes[0].module, passes[0].node, {"call": passes[0].module.text(passes[0].node)[:60]})
+
+
+_SWITCHES = r"set_grad_enabled|enable_grad|requires_grad"
+_ARITHMETIC = frozenset(["mean", "sum", "float", "cuda", "to", "view", "reshape", "squeeze", "size", "log", "exp"])
+
+
+def _has_no_gradient(value: Value, depth: int = 0) -> bool:
+    """Whether a loss is certainly made of what was computed without gradients or read from a loader."""
+    parts = options(value) if isinstance(value, Choice) else parts_of(value)
+    if isinstance(value, Result):
+        call = value.call
+        if _is_passive(call) or call.name.startswith("torch.utils.data."):
+            return True
+        parts = (*call.arguments, *call.keywords.values(), *options(call.receiver)) if _keeps(call) else ()
+    is_plain = parts or isinstance(value, (Constant, Argument, External))
+    return bool(is_plain) and depth < _DEEPEST and all(_has_no_gradient(part, depth + 1) for part in parts)
+
+
+_DEEPEST = 10
+
+
+def _keeps(call: Call) -> bool:
+    """Whether the result has a gradient only if an argument has one: a loss, or arithmetic."""
+    of_loss = not call.method and any(map(_is_loss, makers(call.receiver)))
+    return call.name.startswith("torch.nn.functional.") or _is_loss(call) or of_loss or call.method in _ARITHMETIC
+
+
+def _is_loss(call: Call) -> bool:
+    return call.name.startswith("torch.nn.") and call.name.endswith("Loss")
+
+
+def _is_passive(call: Call) -> bool:
+    """Whether a call is certainly in a block without gradients."""
+    around = [options(value) for value in call.contexts]
+    return without_gradients(call) and (not around or any(
+        all(isinstance(option, Result) and option.call.called in ("no_grad", "inference_mode") for option in block)
+        for block in around
+    ))  # fmt: skip
 
 
 @check("DDP636")
@@ -128,10 +166,15 @@ def _monitored_and_logged(context: Context) -> Iterator[Hit]:
             return
         names |= {str(entry) for entry in entries}
     modules = [cls for cls in context.trace.classes if any(p.endswith(".LightningModule") for p in cls.ancestors())]
-    for call in context.trace.calls if names and modules and not context.unresolved else ():
+    bases = [base for cls in modules for part in cls.lineage for base in part.bases if not isinstance(base, Class)]
+    own = all(isinstance(base, External) and base.path.startswith(_LIGHTNING) for base in bases)
+    fitted = [model for fit in context.trace.methods("fit") for model in options(fit.argument("model", 0))]
+    own = own and all(isinstance(model, Instance) for model in fitted)
+    own = own and not any("callback_metrics" in module.source.text for module in context.trace.modules)
+    for call in context.trace.calls if names and modules and own and not context.unresolved else ():
         at = {"ModelCheckpoint": 2, "EarlyStopping": 0}.get(call.called) if call.name.startswith(_LIGHTNING) else None
         name = constant(call.argument("monitor", at)) if at is not None and call.reached else None
-        stem = re.sub(r"_(?:epoch|step)$", "", name) if isinstance(name, str) else ""
+        stem = re.sub(r"(?:_epoch|_step)?(?:/dataloader_idx_\d+)?$", "", name) if isinstance(name, str) else ""
         if stem and not names & {name, stem, "epoch", "step"}:
             yield Hit(call.module, call.node, {"metric": name, "call": call.called})
 
@@ -142,21 +185,22 @@ _LIGHTNING = ("lightning.", "pytorch_lightning.")
 @check("DDP637")
 def _scaled_weights(context: Context) -> Iterator[Hit]:
     """A GradScaler refuses gradients in fp16, which weights in fp16 have."""
-    scaled = [call for call in context.trace.methods("scale") if call.reached
-              and any(maker.name.endswith(".GradScaler") for maker in makers(call.receiver))]  # fmt: skip
-    for optimizer in context.trace.calls if scaled else ():
-        if not optimizer.reached or not is_optimizer(optimizer.name):
-            continue
+    steps = [step for step in context.trace.methods("step", "unscale_") if step.reached and scales(step.receiver)]
+    frozen = any("requires_grad" in module.source.text for module in context.trace.modules)
+    back = [step for call in context.trace.methods("float") for step in _chain(call.receiver)]
+    for optimizer in [maker for step in steps if not frozen for maker in makers(step.argument("optimizer", 0))]:
         owners = makers(optimizer.argument("params", 0))
         wraps = [maker for owner in owners for maker in makers(owner.receiver) if maker.name in REPLICATING]
         models = [owner.receiver for owner in owners] + [wrap.argument("module", 0) for wrap in wraps]
-        for call in (call for model in models for call in _chain(model) if call.method == "half"):
+        for call in (call for model in models for call in _chain(model) if call.method == "half" and call not in back):
             yield Hit(call.module, call.node, {"call": call.module.text(call.node)[:60]})
             return
 
 
 def _chain(value: Value | None) -> Iterator[Call]:
-    """Calls of methods that lead to a value, last first: ``Net().half().cuda()``."""
+    """Calls of methods that lead to a value from its precision on, last first: ``Net().half().cuda()``."""
     while isinstance(value, Result) and value.call.receiver is not None:
+        if value.call.method == "to" and re.search("float|type|precision", value.call.module.text(value.call.node)):
+            return
         yield value.call
         value = value.call.receiver

@@ -12,6 +12,7 @@ from smp_advisor.review.reading.values import (
     Collection,
     Constant,
     Mapping,
+    Operation,
     Result,
     options,
     same,
@@ -31,7 +32,6 @@ from smp_advisor.review.scripts.processes import (
     PROCESSES,
     Comparison,
     compare,
-    depends_on_rank,
     elements_of,
     framework_runs,
     met_by_name,
@@ -214,9 +214,8 @@ def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
             continue  # a rank that ends with an error ends the job
         local = "clock" if of_clock(guard.value) else "batches" if _of_batches(context, guard.value) else ""
         local = local or ("file" if isinstance(place, Departure) and of_file(guard.value) else "")
-        local = local or (
-            "rank" if isinstance(place, Departure) and not met.alone and depends_on_rank(guard.value) else ""
-        )
+        leaves = isinstance(place, Departure) and not met.alone and _is_of_some_ranks(context, guard)
+        local = local or ("rank" if leaves else "")
         if local and guard.test not in visited:
             visited.add(guard.test)
             yield Hit(place.module, guard.test, {"test": ast.unparse(guard.test)[:80]}, variant=local)
@@ -225,6 +224,22 @@ def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
         metric = call.argument("metrics", 0)
         if call.reached and plateau and parallel_wraps(context) and _of_batches(context, metric):
             yield Hit(call.module, call.node, {"test": call.module.text(call.node)[:80]}, variant="schedule")
+
+
+def _is_of_some_ranks(context: Context, guard: Guard) -> bool:
+    """Whether a condition certainly fails on some ranks, and no collective spreads its value before."""
+    if not {True, False} <= {process.truth(guard.value) for process in PROCESSES}:
+        return False
+    leaving = {departure.guard.holds for departure in context.trace.departures if departure.guard.test is guard.test}
+    compared = {id(part) for part in derivation(guard.value) if isinstance(part, Operation)}
+    spread = (
+        id(part) in compared
+        for call in context.trace.calls
+        if met_by_name(call, sharded=False) is not None
+        for argument in (*call.arguments, *call.keywords.values())
+        for part in derivation(argument)
+    )
+    return len(leaving) == 1 and not any(spread)
 
 
 def _leavings(context: Context, met: Comparison) -> Iterator[Departure]:

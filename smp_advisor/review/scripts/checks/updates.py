@@ -30,6 +30,7 @@ from smp_advisor.review.scripts.queries import (
     is_optimizer,
     is_scheduler,
     makers,
+    scales,
     updates,
 )
 from smp_advisor.review.scripts.releases import span_of
@@ -48,11 +49,14 @@ def _has(context: Context, pattern: str) -> bool:
 
 @check("DDP626")
 def _scale_that_follows(context: Context) -> Iterator[Hit]:
-    if _has(context, r"\.update\(\s*(?:new_scale|\))"):
+    passed = [value for call in context.trace.calls if call.function is None for value in
+              (*call.arguments, *call.keywords.values())]  # fmt: skip
+    passed += [call.receiver for call in context.trace.methods("update") if call.receiver is not None]
+    if _has(context, r"\.update\(\)") or any(map(scales, passed)):
         return
     for call in context.trace.methods("step"):
-        scales = any(maker.name.endswith("GradScaler") for maker in makers(call.receiver))
-        if call.reached and call.loops and scales:
+        once = all(maker.loops != call.loops for maker in makers(call.receiver))
+        if call.reached and call.loops and once and scales(call.receiver):
             yield Hit(call.module, call.node, {"call": call.module.text(call.node)})
             return
 
@@ -86,7 +90,8 @@ def _collectives_of_the_gpu(context: Context) -> Iterator[Hit]:
 def _parameters_of_the_model_that_trains(context: Context) -> Iterator[Hit]:
     """Adapters, heads or embeddings that the model gets after its optimizer was made."""
     makes = [call for call in context.trace.calls if call.reached and is_optimizer(call.name)]
-    if len(makes) != 1 or _has(context, "add_param_group") or not updates(context.trace):
+    last = max((step.order for step, _ in updates(context.trace)), default=0)
+    if len(makes) != 1 or _has(context, r"add_param_group|\[.params.\]"):
         return
     owners = [maker for maker in makers(makes[0].argument("params", 0)) if maker.method == "parameters"]
     models = [model for maker in owners for model in inside(maker.receiver)]
@@ -96,9 +101,9 @@ def _parameters_of_the_model_that_trains(context: Context) -> Iterator[Hit]:
         if call.reached and call.order > makes[0].order and _is_one_of(changed, models):
             yield Hit(call.module, call.node, {"change": call.called})
     for store in context.trace.stores:
-        value = makers(store.value)
-        new = bool(value) and all(maker.name.startswith("torch.nn.") and maker.called[:1].isupper() for maker in value)
-        if store.order > makes[0].order and new and _is_one_of(store.owner, models):
+        new = [_is_new_layer(ast.unparse(maker.node)) for maker in makers(store.value)]
+        after = makes[0].order < store.order < last and not _has(context, "requires_grad")
+        if after and new and all(new) and _is_one_of(store.owner, models):
             yield Hit(store.module, store.node, {"change": store.module.text(store.node)})
 
 
@@ -171,25 +176,40 @@ def _optimized_by_lightning(context: Context) -> Iterator[Hit]:
 @check("DDP630")
 def _all_parameters_used(context: Context) -> Iterator[Hit]:
     """Layers that no code reads: DDP waits for their gradients."""
-    for wrap in parallel_wraps(context):
-        tolerant = wrap.gives("find_unused_parameters", 6) or wrap.gives("static_graph")
+    modules = context.trace.modules
+    loops = [node.iter for module in modules for node in module.all(ast.For)]
+    loops += [node.iter for module in modules for node in module.all(ast.comprehension)]
+    # All parameters may have a part in the loss, or be frozen.
+    visited = any("parameters(" in ast.unparse(over) for over in loops) or _has(context, "requires_grad")
+    for wrap in parallel_wraps(context) if not visited and context.trace.methods("backward") else ():
+        switches = (wrap.argument("find_unused_parameters", 6), wrap.argument("static_graph"))
+        tolerant = wrap.unpacks or any(switch is not None and constant(switch) is not False for switch in switches)
         models = inside(wrap.argument("module", 0)) if wrap.name in REPLICATING and not tolerant else []
         for cls in (model.cls for model in models if isinstance(model, Instance)):
             own = cls.bases and all(isinstance(base, External) and base.path == "torch.nn.Module" for base in cls.bases)
             start = cls.members.get("__init__")
             if not own or not isinstance(start, Function) or _REFLECTS.search(cls.module.text(cls.node)):
                 continue
+            statements = start.node.body if isinstance(start.node.body, list) else []
+            names = [node for node in cls.module.all(ast.Name) if node.id == "self"]
+            if any(not isinstance(cls.module.parent(name), ast.Attribute) for name in names):
+                continue  # other code gets the model
             read = [node.attr for module in context.trace.modules for node in module.all(ast.Attribute)]
-            for node in ast.walk(start.node):
+            for node in statements:
                 target = node.targets[0] if isinstance(node, ast.Assign) else None
                 layer = ast.unparse(node.value) if isinstance(node, ast.Assign) else ""
                 unused = isinstance(target, ast.Attribute) and read.count(target.attr) == 1
-                if unused and _LAYERS.match(layer) and target is not None:
+                if unused and _is_new_layer(layer) and target is not None:
                     yield Hit(cls.module, target, {"layer": ast.unparse(target)})
 
 
-_REFLECTS = re.compile(r"getattr|children\(|modules\(|__dict__|requires_grad|freeze")
+_REFLECTS = re.compile(r"getattr|children\(|modules\b|parameters\(|get_submodule|__dict__|requires_grad|freeze|apply\(")
 _LAYERS = re.compile(r"(?:torch\.)?nn\.(?:Linear|Conv[123]d|Embedding|LayerNorm|BatchNorm[123]d|Parameter|LSTM|GRU)\(")
+
+
+def _is_new_layer(text: str) -> bool:
+    """Whether an expression makes a layer with parameters."""
+    return bool(_LAYERS.match(text)) and "affine=False" not in text and "requires_grad" not in text
 
 
 @check("TRN743")
