@@ -46,6 +46,8 @@ CORRECT = (
     ("SMP003", PARSED.replace("parameters())", "parameters(), lr=args.lr)").replace(
         START, "for name, value in vars(args).items():\n    setattr(args, name, float(value))\n" + START)),
     ("SMP003", PARSED.replace("args = parser", "rate = float(parser").replace("_args()", "_args().lr)")),
+    ("SMP003", PARSED.replace("parameters())", "parameters(), lr=lr)").replace(
+        START, "lr = float(args.lr) if isinstance(args.lr, str) else args.lr\n" + START)),
     ("TRN742", of_lightning(
         "        def number(value):\n            return value.item()\n\n        loss = self.net(batch[0]).mean()\n"
         "        self.log('loss', number(loss))\n        return loss\n")),
@@ -83,6 +85,7 @@ CORRECT = (
         "if rank == 0:\n    random.shuffle(files)\ndist.broadcast_object_list(files, src=0)\n") + PART + LOOP)),
     ("DDP623", DDP.replace(LOOP, FILES + (
         "random.shuffle(files)\ndist.broadcast_object_list(files, src=0)\n") + PART + LOOP)),
+    ("DDP604", DDP.replace("sampler.set_epoch", "getattr(loader.sampler, 'set_epoch')")),
     ("DDP604", DDP.replace(DIVIDED, "for epoch in range(1):\n")),
     ("DDP604", DDP.replace(DIVIDED, "from mylib import Callbacks\ncallbacks = Callbacks(sampler)\n" + LOOP
                                     + "    callbacks.epoch_starts(epoch)\n")),
@@ -97,6 +100,9 @@ CORRECT = (
     ("TRN713", ACCELERATE + (
         "from transformers import AutoModelForCausalLM\nif accelerator.is_main_process:\n"
         "    merged = AutoModelForCausalLM.from_pretrained('gpt2', device_map='auto')\n")),
+    ("TRN713", ACCELERATE + (
+        "from transformers import AutoModelForCausalLM\nif accelerator.num_processes == 1:\n"
+        "    alone = AutoModelForCausalLM.from_pretrained('gpt2', device_map='auto')\n")),
     ("TRN713", ACCELERATE + (
         "from transformers import AutoModelForCausalLM\nif not accelerator.is_local_main_process:\n    exit()\n"
         "merged = AutoModelForCausalLM.from_pretrained('gpt2', device_map='auto')\n")),
@@ -127,3 +133,8 @@ def test_correct_code_near_a_defect_is_not_named() -> None:
         )
     ]
     assert not named, "\n\n".join(f"{rule}:\n{text}" for rule, text in named)
+
+
+def test_a_number_without_a_type_is_a_text_for_the_optimizer() -> None:
+    text = PARSED.replace("parameters())", "parameters(), lr=args.lr)")
+    assert [finding.id for finding in check_script(text, hyperparameters={"lr": 0.3})] == ["SMP003"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -234,6 +235,12 @@ def compare(calls: list[tuple[Call, str, str]]) -> Comparison:
     return Comparison(PROCESSES, tuple(meetings), tuple(pairs), (*alone, *waiting))
 
 
+def of_counted_processes(call: Call) -> bool:
+    """Whether a condition on the number of processes or GPUs is around a call."""
+    return any(_COUNT.search(ast.unparse(guard.test)) for guard in call.guards)
+
+
+_COUNT = re.compile(r"size|world|count|gpus|n_?gpu|nproc|num_proc", re.IGNORECASE)
 _CLOCKS = frozenset(_NAMES["local"]["clocks"])
 _FILES = frozenset(["os.path.exists", "os.path.isfile"])
 _REDUCED = tuple(_NAMES["local"]["reduced"])

@@ -11,7 +11,7 @@ from smp_advisor.review.reading.values import Constant, Instance, Item, Result, 
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
 from smp_advisor.review.scripts.checks.parallel import by_framework, joins, parallel_wraps
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.processes import framework_runs, owner_kind
+from smp_advisor.review.scripts.processes import framework_runs, of_counted_processes, owner_kind
 from smp_advisor.review.scripts.queries import argument_node, constant, derivation, makers, mentions, origins, ranks
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ def _gpu_of_every_process(context: Context) -> Iterator[Hit]:
         return
     started = [call for call in context.trace.named("torch.distributed.init_process_group") if call.reached]
     for call in context.trace.named("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
-        several = any(not exclusive(start, call) for start in started) and not _of_one_process(call)
+        several = any(not exclusive(start, call) for start in started) and not of_counted_processes(call)
         if call.reached and several and not call.gives("device_ids", 1) and not parallel_wraps(context):
             yield Hit(call.module, call.node, variant="all")
     for call in parallel_wraps(context):
-        if _of_one_process(call):
+        if of_counted_processes(call):
             continue
         number = next(iter(getattr(call.argument("device_ids", 1), "items", ())), None)
         moved, model = "", call.argument("module", 0)
@@ -100,13 +100,7 @@ def _gpu_of_every_process(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, {"device": moved or f"cuda:{constant(number)}"}, variant="one")
 
 
-def _of_one_process(call: Call) -> bool:
-    """Whether a condition on the number of processes or GPUs is around a call."""
-    return any(_COUNT.search(ast.unparse(guard.test)) for guard in call.guards)
-
-
 _ONE_GPU = re.compile(r"cuda:\d+")
-_COUNT = re.compile(r"size|world|count|gpus|nproc|num_proc", re.IGNORECASE)
 
 
 _DEVICES = ("torch.cuda.set_device",)

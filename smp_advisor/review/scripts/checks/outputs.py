@@ -46,8 +46,7 @@ def _options_that_text_can_switch(context: Context) -> Iterator[Hit]:
         option.name
         for use in context.trace.calls
         if use.reached and (use.name in _OF_NUMBERS or is_optimizer(use.name))
-        for value in (*use.arguments, *use.keywords.values())
-        for option in options(value)
+        for option in (*use.arguments, *use.keywords.values())
         if isinstance(option, Argument)
     ]
     texts = [

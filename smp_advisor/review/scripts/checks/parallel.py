@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.review.reading.trace import exclusive
@@ -151,7 +152,7 @@ def _divides(call: Call) -> bool:
 @check("DDP604")
 def _another_order_each_epoch(context: Context) -> Iterator[Hit]:
     calls = context.trace.methods("set_epoch")
-    has_name = any(node.attr == "set_epoch" for module in context.trace.modules for node in module.all(ast.Attribute))
+    has_name = any("set_epoch" in module.source.text for module in context.trace.modules)
     once = bool(calls) and all(not call.loops or isinstance(call.argument("epoch", 0), Constant) for call in calls)
     if not parallel_wraps(context) or (has_name and not once):
         return
@@ -215,7 +216,7 @@ def _divided_alike(context: Context) -> Iterator[Hit]:
     for selection in context.trace.selections if together and not seeds else ():
         part = selection.module.parent(selection.node)
         text = ast.unparse(getattr(selection.module.parent(part), "value", part)) if part is not None else ""
-        sent = any("broadcast" in call.called for call in context.trace.calls)
+        sent = any(re.search("broadcast|scatter", call.called) for call in context.trace.calls)
         for call in context.trace.named("random.shuffle", "numpy.random.shuffle") if ranks(selection.by) else ():
             here = call.module is selection.module and call.functions[-1:] == selection.functions[-1:]
             before = here and call.node.lineno < selection.node.lineno and not (sent or _of_one_rank(call))

@@ -14,7 +14,7 @@ from smp_advisor.review.scripts.checks.parallel import REPLICATING, reached_acce
 from smp_advisor.review.scripts.checks.sharding import FSDP, shards
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.processes import PROCESSES
+from smp_advisor.review.scripts.processes import PROCESSES, of_counted_processes
 from smp_advisor.review.scripts.queries import argument_node, constant, makers
 from smp_advisor.review.scripts.settings import CHECKPOINTING, blocks_of
 
@@ -264,7 +264,7 @@ def _one_device_per_process(context: Context) -> Iterator[Hit]:
         device_map = call.argument("device_map")
         spreads = constant(device_map) in _SPREADING
         fixed = isinstance(device_map, Mapping) and constant(device_map.get("")) == 0
-        if not PROCESSES[1].runs(call):
+        if not PROCESSES[1].runs(call) or of_counted_processes(call):
             continue
         if call.reached and spreads and sharded:
             yield Hit(call.module, argument_node(call, "device_map") or call.node, variant="sharded")
