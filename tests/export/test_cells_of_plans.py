@@ -213,7 +213,8 @@ def test_the_first_rows_are_checked_before_the_job_starts(rows, words, capsys):
     body = SimpleNamespace(read=(rows or "").encode)
     # The console has an object for a folder, and save_to_disk a description; a list is a file of rows, too.
     name = "" if rows == "folder" else "0.json" if rows == '[{"text": "a"}]' else "0.jsonl"
-    keys = [f"train/{name}", *["train/dataset_info.json"] * bool(name), "model/chat_template.jinja"]
+    about = ["train/dataset_infos.json", *["train/a manifest.json"] * name.endswith("l")]
+    keys = [*about * bool(name), f"train/{name}", "model/chat_template.jinja"]
     keys = keys[: -1 if "no chat template" in words else None] if name else keys[:1]
     contents = {} if rows is None else {"Contents": [{"Key": key} for key in keys]}
     s3 = SimpleNamespace(list_objects_v2=lambda **_: contents, get_object=lambda **_: {"Body": body})

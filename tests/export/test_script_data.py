@@ -415,6 +415,41 @@ def test_files_that_cannot_be_read_are_named_with_the_line_and_the_remedy(tmp_pa
         read(tmp_path)
 
 
+ROW = '{"text": "row"}\n'
+ABOUT = '{"files": ["train.jsonl"],\n "rows": 1}'
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("rows", "others"),
+    [
+        ({"a.jsonl": ROW}, {"dataset_infos.json": ABOUT}),
+        ({"a.jsonl": ROW}, {"manifest.json": ABOUT, "files.json": '["a.jsonl"]'}),
+        ({"a.jsonl": ROW, "b.json": ROW * 2, "c.json": f"[{ROW}]"}, {}),
+        ({"a.csv": "text\nrow\n"}, {"metadata.json": ABOUT, "dataset_infos.json": ABOUT}),
+        ({"jsonl/part-00000": ROW, "jsonl/part-00001": ROW}, {"jsonl/LICENSE": ABOUT}),
+        ({"data-0.arrow": None}, {"cache-1a2b3c.arrow": None, "cache-1a2b_00000_of_00002.arrow": None}),
+    ],
+)
+def test_files_about_the_rows_are_no_rows(rows, others, tmp_path, capsys):
+    from datasets import Dataset
+
+    for name, text in (rows | others).items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        if text is None:
+            Dataset.from_list([{"text": "row"}]).save_to_disk(tmp_path.with_name(f"{tmp_path.name} rows"))
+            (written,) = tmp_path.with_name(f"{tmp_path.name} rows").glob("*.arrow")
+            written.rename(path)
+        else:
+            path.write_text(text)
+    found = ROWS.read_rows(tmp_path, cache_dir=str(tmp_path.with_name("cache of rows")))["text"][:]
+    assert found == ["row"] * (len(rows) + ("b.json" in rows))
+    printed = capsys.readouterr().out
+    ignored = [name for name in others if name in ("manifest.json", "files.json", "metadata.json")]
+    assert [name for name in others if name in printed] == ignored, "the log names what may be rows"
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_loss_of_a_conversation_is_that_of_the_assistant_or_it_is_refused(name):
