@@ -97,7 +97,6 @@ CORRECT = {
         leaves("flag = [rank == 0 and epoch > 1]\n        dist.broadcast_object_list(flag, src=0)", "flag[0]"),
         leaves("pass", "rank == -1"),
         leaves("pass", "os.environ.get('RANK') is None"),
-        leaves("flag = agree(rank == 0 and epoch > 1)", "flag"),
     ],
     "DDP628": [
         ddp(("for epoch", f"model.part = torch.nn.{layer}\nfor epoch"))
@@ -125,6 +124,7 @@ CORRECT = {
     "TRN721": [reentrant("net", ", static_graph=True"), reentrant("teacher")],
     "DDP630": [
         net("self.norm = torch.nn.BatchNorm1d(8, affine=False)"),
+        net("self.head = torch.nn.Linear(8, 8)", "compute(model, 1)\n", before="from mylib import compute\n"),
         net("if norm: self.norm = torch.nn.LayerNorm(8)"),
         net("self.norm = torch.nn.LayerNorm(8)", line="x = forward_features(self, x)\n        ",
             before="from mylib import forward_features\n"),

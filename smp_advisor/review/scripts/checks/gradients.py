@@ -250,7 +250,11 @@ def _marked_ready_once(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, variant="adapter")
     for wrap in parallel_wraps(context):
         looks = constant(wrap.argument("find_unused_parameters", 6)) is True and wrap.name in REPLICATING
-        looks = looks and not wrap.gives("static_graph") and not context.trace.methods("_set_static_graph")
+        looks = (
+            looks
+            and not wrap.gives("static_graph")
+            and not context.trace.methods("_set_static_graph", "gradient_checkpointing_disable")
+        )
         models = inside(wrap.argument("module", 0))
         for call in context.trace.methods("gradient_checkpointing_enable") if looks else ():
             passed = call.argument("gradient_checkpointing_kwargs", 0)

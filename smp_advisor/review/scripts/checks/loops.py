@@ -123,16 +123,18 @@ def _keeps(call: Call) -> bool:
 
 
 def _is_loss(call: Call) -> bool:
-    return call.name.startswith("torch.nn.") and call.name.endswith("Loss")
+    return call.name.startswith("torch.nn.") and call.name.endswith("Loss") and "WithLoss" not in call.name
+
+
+def _is_switch(call: Call) -> bool:
+    return call.called in ("no_grad", "inference_mode") and not (call.arguments or call.keywords)
 
 
 def _is_passive(call: Call) -> bool:
     """Whether a call is certainly in a block without gradients."""
-    around = [options(value) for value in call.contexts]
-    return without_gradients(call) and (not around or any(
-        all(isinstance(option, Result) and option.call.called in ("no_grad", "inference_mode") for option in block)
-        for block in around
-    ))  # fmt: skip
+    calls = [[getattr(option, "call", None) for option in options(value)] for value in call.contexts]
+    certain = any(all(entered and _is_switch(entered) for entered in block) for block in calls)
+    return without_gradients(call) and (certain or not calls)
 
 
 @check("DDP636")
@@ -175,7 +177,7 @@ def _monitored_and_logged(context: Context) -> Iterator[Hit]:
         at = {"ModelCheckpoint": 2, "EarlyStopping": 0}.get(call.called) if call.name.startswith(_LIGHTNING) else None
         name = constant(call.argument("monitor", at)) if at is not None and call.reached else None
         stem = re.sub(r"(?:_epoch|_step)?(?:/dataloader_idx_\d+)?$", "", name) if isinstance(name, str) else ""
-        if stem and not names & {name, stem, "epoch", "step"}:
+        if stem and not names & {name, stem} and name not in ("epoch", "step"):
             yield Hit(call.module, call.node, {"metric": name, "call": call.called})
 
 

@@ -182,6 +182,9 @@ def _all_parameters_used(context: Context) -> Iterator[Hit]:
     # All parameters may have a part in the loss, or be frozen.
     visited = any("parameters(" in ast.unparse(over) for over in loops) or _has(context, "requires_grad")
     for wrap in parallel_wraps(context) if not visited and context.trace.methods("backward") else ():
+        if any(wrap in makers(value) for call in context.trace.calls if call.name and not call.name.startswith("torch.")
+               for value in (*call.arguments, *call.keywords.values())):  # fmt: skip
+            continue  # a function of another package may use every layer
         switches = (wrap.argument("find_unused_parameters", 6), wrap.argument("static_graph"))
         tolerant = wrap.unpacks or any(switch is not None and constant(switch) is not False for switch in switches)
         models = inside(wrap.argument("module", 0)) if wrap.name in REPLICATING and not tolerant else []
@@ -196,7 +199,7 @@ def _all_parameters_used(context: Context) -> Iterator[Hit]:
                 continue  # other code gets the model
             read = [node.attr for module in context.trace.modules for node in module.all(ast.Attribute)]
             for node in statements:
-                target = node.targets[0] if isinstance(node, ast.Assign) else None
+                target = node.targets[0] if isinstance(node, ast.Assign) and not node.targets[1:] else None
                 layer = ast.unparse(node.value) if isinstance(node, ast.Assign) else ""
                 unused = isinstance(target, ast.Attribute) and read.count(target.attr) == 1
                 if unused and _is_new_layer(layer) and target is not None:
