@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
@@ -383,18 +384,26 @@ def fewer_nodes(question: Question, chosen: ClusterSize) -> str:
 
 _ALL = 8
 """Numbers of nodes between two that were searched, up to which all of them are searched next."""
+_ABOVE = 32
+"""Numbers of nodes above the fastest cluster that are all searched."""
 
 
-def _between(question: Question, goal: Goal, limits: Limits, sizes: list[ClusterSize]) -> None:
-    """Add numbers of nodes between those that were searched, until the answer is that of every number.
+def _between(
+    question: Question, goal: Goal, limits: Limits, sizes: list[ClusterSize], progress: Progress | None
+) -> None:
+    """Add numbers of nodes between those that were searched, until those next to the answer are.
 
     Whether a number fits depends on its divisors, too: every smaller number that costs less per hour is searched for
-    the smallest. Days and costs are halved toward the answer, and toward the best cluster before values within 3 % of
-    it count as equal.
+    the smallest without limits. Else the numbers are halved toward the answer, toward the best cluster before values
+    within 3 % of it count as equal, and toward those from which the runs of each instance type are surely within the
+    limits. A number away from these that its divisors alone favor is not found.
     """
     is_first = goal == "smallest" and not limits
     while trials := _smaller(question, goal, limits, sizes) if is_first else _near(goal, limits, sizes):
+        total = len(sizes) + len(trials)
         for cluster in trials:
+            if progress is not None:
+                progress(len(sizes), total, _name(cluster))
             sizes.append(best_on(question, cluster))
             if is_first and sizes[-1].fits:
                 break
@@ -418,23 +427,55 @@ def _smaller(question: Question, goal: Goal, limits: Limits, sizes: Sequence[Clu
 
 
 def _near(goal: Goal, limits: Limits, sizes: Sequence[ClusterSize]) -> list[Cluster]:
-    """Clusters next to the chosen one, and next to the best one by the goal alone, that were not searched."""
+    """Clusters that were not searched, next to the best ones and where the runs of a type pass the limits."""
     able = [size for size in sizes if size.fits and within(size, limits)]
-    able = [size for size in able if within(size, limits, surely=True)] or able
-    best = [
-        choose(sizes, goal, limits),
-        max(able, key=lambda of: of.tokens_per_second if goal == "fastest" else -(of.usd or math.inf), default=None),
-    ]
+    sure = [size for size in able if within(size, limits, surely=True)]
+    chosen = choose(sizes, goal, limits)
+    if chosen is None:
+        return []
+
+    def merit(size: ClusterSize) -> float:
+        return size.tokens_per_second if goal == "fastest" else -(size.usd or math.inf)
+
+    best = chosen, max(sure or able, key=merit)
+    are_best, are_sure = {id(size) for size in best}, {id(size) for size in sure}
+
+    def may_win(low: ClusterSize, high: ClusterSize) -> bool:
+        if goal == "fastest":
+            return max(low.tokens_per_second, high.tokens_per_second) > chosen.tokens_per_second
+        if goal == "smallest":
+            return hourly(low.cluster) < hourly(chosen.cluster)
+        least = min(low.usd or math.inf, high.usd or math.inf)
+        return bool(least <= (chosen.usd or 0.0) * (1 + NEAR_BEST))
+
     numbers: dict[Cluster, None] = {}
-    for size in filter(None, best):
-        machine, nodes = size.cluster.instance, size.cluster.nodes
-        searched = {of.cluster.nodes for of in sizes if of.cluster.instance == machine}
-        below = max((number for number in searched if number < nodes), default=0)
-        above = min((number for number in searched if number > nodes), default=nodes)
-        for low, high in ((below, nodes), (nodes, above)):
-            between = range(low + 1, high) if high - low <= _ALL else [(low + high) // 2]
-            numbers |= {Cluster(machine, number): None for number in between if number not in searched}
-    return list(numbers)
+    ordered = sorted(sizes, key=lambda size: (size.cluster.instance.name, size.cluster.nodes))
+    for low, high in pairwise(ordered):
+        machine, first, last = low.cluster.instance, low.cluster.nodes + 1, high.cluster.nodes
+        if machine != high.cluster.instance or first == last:
+            continue
+        is_best = bool({id(low), id(high)} & are_best)
+        if is_best and last - first < _ALL:
+            numbers |= {Cluster(machine, number): None for number in range(first, last)}
+        elif is_best or ((id(low) in are_sure) != (id(high) in are_sure) and may_win(low, high)):
+            numbers[Cluster(machine, (first + last) // 2)] = None
+    return list(numbers) or (_around(goal, chosen, able, sizes) if limits else [])
+
+
+def _around(goal: Goal, chosen: ClusterSize, able: list[ClusterSize], sizes: Sequence[ClusterSize]) -> list[Cluster]:
+    """Clusters next to the chosen one, and for the fastest those above it that may be within the limits."""
+    machine, nodes = chosen.cluster.instance, chosen.cluster.nodes
+    most = nodes + _ALL // 2
+    if goal == "fastest":
+        largest = max(size.cluster.nodes for size in able if size.cluster.instance == machine)
+        most = max(most, min(largest, nodes + _ABOVE))
+    searched = {size.cluster for size in sizes}
+    around = (Cluster(machine, number) for number in range(max(1, nodes - _ALL // 2), most))
+    return [cluster for cluster in around if cluster not in searched]
+
+
+def _name(cluster: Cluster) -> str:
+    return f"{cluster.nodes} x {cluster.instance.name}"
 
 
 def compare(question: Question, places: Places, limits: Limits, progress: Progress | None = None) -> ClusterSizes:
@@ -444,12 +485,12 @@ def compare(question: Question, places: Places, limits: Limits, progress: Progre
     try:
         for done, cluster in enumerate(clusters):
             if progress is not None:
-                progress(done, len(clusters), f"{cluster.nodes} x {cluster.instance.name}")
+                progress(done, len(clusters), _name(cluster))
             sizes.append(best_on(question, cluster))
         if places.any_number:
-            _between(question, places.goal, limits, sizes)
+            _between(question, places.goal, limits, sizes, progress)
         if progress is not None:
-            progress(len(clusters), len(clusters), "done")
+            progress(len(sizes), len(sizes), "done")
         complete = True
     except KeyboardInterrupt:
         if not sizes:

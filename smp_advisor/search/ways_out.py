@@ -244,7 +244,7 @@ def decided(question: Question, places: Places, limits: Limits, progress: Progre
         Places(clusters=more, goal="smallest", any_number=True),
         Places(clusters=elsewhere, goal=places.goal),
     )
-    enough = filter(None, (compare(question, of, limits).chosen for of in larger))
+    enough = filter(None, (compare(question, of, limits, progress).chosen for of in larger))
     raise NoPlanFitsError(f"{sizes.refusal(next(enough, None))}.")
 
 

@@ -206,7 +206,8 @@ def test_any_instance_is_one_question_with_progress():
     steps = []
     advice = smpa.advise("1.3B", "any", on_progress=lambda *step: steps.append(step), **SMALL)
     assert [done for done, _, _ in steps] == list(range(len(advice.sizes.sizes) + 1))
-    assert {total for _, total, _ in steps} == {len(advice.sizes.sizes)}
+    assert all(done < total for done, total, _ in steps[:-1])
+    assert steps[-1][:2] == (len(advice.sizes.sizes),) * 2
     assert steps[0][2].startswith("1 x ml.")
     cheapest = min(size.usd for size in advice.sizes.sizes if size.fits)
     assert advice.estimate.usd_total <= 1.03 * cheapest * (1 + 1e-9)
@@ -320,6 +321,26 @@ def test_the_answer_is_that_of_every_number():
         found = compare(question, open_places, limits).chosen
         every = [best_on(question, Cluster(machine, nodes)) for nodes in range(1, found.cluster.nodes * 5 // 4 + 8)]
         assert choose(every, open_places.goal, limits).cluster == found.cluster, model
+
+
+@pytest.mark.parametrize(
+    ("machines", "library", "count", "of_run"),
+    [
+        (P4D, "smp-v2", None, {"max_usd": 147_866}),  # above a number that is not within it
+        (P4D, "smp-v2", None, {"max_days": 7.19}),
+        (P4D, "smp-v2", "smallest", {"max_days": 7.19}),
+        ([P4D, P5], "smp-v2", "smallest", {"max_days": 12}),
+    ],
+)
+def test_limits_are_searched_on_each_side_with_progress(machines, library, count, of_run):
+    limits, steps = Limits(**of_run), []
+    question = question_of(Request.of("20B", P4D, library=library, tokens="100B"), Cluster(P4D, 1))
+    open_places = places(machines, count, limits=limits, library=library)
+    sizes = compare(question, open_places, limits, lambda *step: steps.append(step))
+    assert [done for done, *_ in steps] == list(range(len(sizes.sizes) + 1))
+    types = machines if isinstance(machines, list) else [machines]
+    every = [best_on(question, Cluster(name, nodes)) for name in types for nodes in range(1, 70)]
+    assert choose(every, open_places.goal, limits).cluster == sizes.chosen.cluster
 
 
 def test_fewer_nodes_neighbors_and_prices_are_named():
