@@ -120,6 +120,8 @@ CORRECT = (
     ("SMP007", DDP.replace(DIVIDED, "words = torch.load('/opt/ml/input/data/vocab.pt')\n" + DIVIDED) + (
         "import argparse\nargs = argparse.ArgumentParser().parse_args()\n"
         "torch.save({'args': args}, '/opt/ml/checkpoints/last.pt')\n")),
+    ("DDP615", DDP.replace("dataset = Tensor", "model.teacher = torch.nn.Linear(8, 8)\n"
+        "model.teacher.requires_grad_(False)\ndataset = Tensor")),
 )  # fmt: skip
 
 

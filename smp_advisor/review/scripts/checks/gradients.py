@@ -83,8 +83,12 @@ def _frozen_before_wrapping(context: Context) -> Iterator[Hit]:
                 yield Hit(store.module, store.node, {"wrapper": "DistributedDataParallel"})
                 break
 
+    attached = {store.node.attr: store.order for store in context.trace.stores}
     for call in context.trace.methods("requires_grad_") if wraps and trains and not finds else ():
         off = constant(call.argument("requires_grad", 0)) is False
+        name = call.receiver.name if isinstance(call.receiver, Member) else ""
+        if attached.get(name, -1) > min(wrap.order for wrap in wraps):
+            continue  # a module that came after the wrapper, which does not wait for its gradients
         for wrap in wraps if off and call.reached else ():
             of_wrap = _is_part_of(call.receiver, [wrap]) or _is_parameter_of(call.receiver, [wrap])
             if call.order > wrap.order and of_wrap and wrapped_by(call.receiver, [wrap]) is None:
