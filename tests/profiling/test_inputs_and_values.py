@@ -200,6 +200,12 @@ def test_the_sentence_says_whether_the_inputs_or_the_module_are_at_fault():
         profiled(nn.Linear(8, 8), precision="fp32", inputs=torch.zeros(2, 9))
 
 
+def test_two_batches_are_asked_for_as_a_function():
+    for batch in (lambda n: (torch.zeros(n, 8),), lambda n: [torch.zeros(n, 8)], lambda n: {"x": torch.zeros(n, 8)}):
+        with pytest.raises(ProfileError, match=r"2 batches as its arguments: .*pass a function of \(batch, sequence\)"):
+            profiled(net(lambda self, x: self.layer(x), layer=nn.Linear(8, 8)), inputs=[batch(2), batch(4)])
+
+
 def _padded(batch, sequence):
     return torch.empty(batch, sequence, 16, device="meta"), torch.full((batch,), sequence)
 
