@@ -16,6 +16,7 @@ from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries.library import get_library, libraries, meant_library, plan_fields
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.validation import fault_of, unsupported_settings
+from smp_advisor.libraries.version import reserved_positions
 from smp_advisor.search.candidates import Request as Terms
 from smp_advisor.search.candidates import pins_for
 from smp_advisor.search.clusters import ANY, Question
@@ -344,8 +345,8 @@ def suited(job: Job, model: Any, workload: Model, *, has_length: bool) -> Job:
 
 def _within_positions(job: Job, model: Model, *, is_set: bool) -> Job:
     """Return the job, with the model's own length if the user set none; an error if theirs exceeds its positions."""
-    positions = model.shape.max_positions
-    if not positions or model.fixed_sequence_length or job.sequence_length <= positions:
+    positions = model.shape.max_positions - reserved_positions(model.family)
+    if positions <= 0 or model.fixed_sequence_length or job.sequence_length <= positions:
         return job
     if not is_set:
         return replace(job, sequence_length=positions)

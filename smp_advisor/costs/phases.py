@@ -15,6 +15,7 @@ from smp_advisor.core.files import sentence
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.effective_time import checkpoint_bytes, writing_nodes
 from smp_advisor.costs.estimate import Phase
+from smp_advisor.libraries.library import supports_tensor_parallelism
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -57,6 +58,17 @@ def copied_bytes(model: Model, cluster: Cluster, job: Job, phase: PhaseName) -> 
     return copies[phase] * _BYTES_FP32 * model.parameter_count if phase in copies else None
 
 
+def _loaded_copies(model: Model, cluster: Cluster, job: Job, processes: str) -> int:
+    if not processes or (processes == "unsupported" and supports_tensor_parallelism(model.family, "smp-v2")):
+        return 0
+    # Tied parameters lose their connection in processes that start without values. TRL, which trains sharded models
+    # in bf16 and fp32, ties them again.
+    tunes = job.adapter is not None or job.training == "fine-tuning"
+    by_trainer = processes == "first" and tunes and job.precision != "fp16"
+    one = processes != "each" and (by_trainer or not model.head.tied)
+    return 1 if one else cluster.instance.gpus
+
+
 def load_host_bytes(model: Model, cluster: Cluster, job: Job, layout: Layout) -> float:
     """Bytes of a node's host memory while weights are loaded: as a rehearsal counted, or by the exported script.
 
@@ -66,7 +78,7 @@ def load_host_bytes(model: Model, cluster: Cluster, job: Job, layout: Layout) ->
     if (size := copied_bytes(model, cluster, job, "load")) is not None:
         return size
     state = layout.state_bytes
-    copies = {"": 0, "first": 1, "each": cluster.instance.gpus}[state.loaded_copies]
+    copies = _loaded_copies(model, cluster, job, state.loaded_copies)
     bytes_ = state.parameter_bytes if state.frozen_bytes is None else state.frozen_bytes
     return copies * bytes_ * model.parameter_count
 

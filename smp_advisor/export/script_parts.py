@@ -21,6 +21,7 @@ from smp_advisor.libraries.version import (
     image,
     newest_script_release,
     release,
+    reserved_positions,
     script_release,
     smp_v1_release,
     transformers_families,
@@ -76,8 +77,6 @@ class Architecture:
     """First release of transformers with the family, of those that the scripts use."""
     mask_token_id: int = 0
     """Token that replaces a masked token, for the task ``masked``."""
-    reserved_positions: int = 0
-    """Rows of the position embeddings that no token of a sequence uses."""
 
     @property
     def reads_text(self) -> bool:
@@ -101,13 +100,15 @@ def architecture_of(model: Model) -> Architecture:
     if model.head.kind != "language-model" and task != "image_classification":
         task = "text_classification"
     table = data_file("export", "architectures")
-    figures: dict[str, Any] = {
-        name: next((int(value) for value, having in table[name].items() if model.family in having), 0)
-        for name in ("mask_token_id", "reserved_positions")
-    }
+    masks = table["mask_token_id"].items()
     layers = tuple(table["layers"].get(model.family, table["layers"]["usual"]))
     return Architecture(
-        family=model.family, task=task, layers=layers, since=listed.since, **table["task"][task], **figures
+        family=model.family,
+        task=task,
+        layers=layers,
+        since=listed.since,
+        mask_token_id=next((int(value) for value, having in masks if model.family in having), 0),
+        **table["task"][task],
     )
 
 
@@ -205,7 +206,7 @@ class Training:
     @property
     def positions(self) -> int:
         """Longest sequence that the position embeddings support, in tokens; 0 without position embeddings."""
-        return max(0, self.model.shape.max_positions - self.architecture.reserved_positions)
+        return max(0, self.model.shape.max_positions - reserved_positions(self.model.family))
 
     @property
     def lacks_positions(self) -> bool:
@@ -251,7 +252,7 @@ class Training:
         if self.lacks_positions:
             # The number of positions of an inferred shape is inferred too: use the sequence length.
             name = next(name for name in ("n_positions", "max_position_embeddings") if name in settings)
-            settings[name] = self.sequence_length + self.architecture.reserved_positions
+            settings[name] = self.sequence_length + reserved_positions(self.model.family)
         if self.model.family in data_file("export", "architectures")["starts_with_padding"]:
             settings.setdefault("decoder_start_token_id", settings.get("pad_token_id", 0))
         if self.architecture.task == "text_classification":

@@ -77,8 +77,9 @@ class StateBytes:
     """Whether a run holds about twice the checkpointed inputs."""
     loaded_entirely: bool = False
     """Whether every GPU has the full quantized model before it is sharded."""
-    loaded_copies: Literal["", "first", "each"] = ""
-    """Processes of a node that load the model into host memory: none, the first of the job, or each."""
+    loaded_copies: Literal["", "first", "unsupported", "each"] = ""
+    """Processes of a node that load the model into host memory: none, the first of the job, the first for families
+    whose layers the library does not build itself, or each."""
     unpacked: bool = False
     """Whether frozen weights are unpacked into the compute type for every use (bitsandbytes)."""
     gathered_element_bytes: float = 0.0

@@ -23,6 +23,7 @@ from smp_advisor.libraries.version import (
     driving_versions,
     image,
     release,
+    transformers_families,
     version_on,
     versions,
 )
@@ -329,6 +330,9 @@ def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance,
     precise = instance.bf16 or not (own.divides_model or adapter.quantized)
     if own.adapter_bases and not (precise and _has_trl(library, instance)):
         return sentence("libraries", "adapters_by_trl")
+    entry = transformers_families().get(model.family)
+    if own.adapter_bases and ((entry is not None and entry.task != "causal") or model.head.kind == "classification"):
+        return sentence("libraries", "adapters_of_language_models", model=model)
     if own.adapter_bases and (remedy := adapter.instead(model)):
         return sentence("libraries", "unadapted_family", model=model, remedy=remedy)
     if adapter.base_bits in own.adapter_bases:

@@ -282,6 +282,12 @@ def transformers_families() -> dict[str, TransformersFamily]:
     }
 
 
+def reserved_positions(family: str) -> int:
+    """Rows of the position embeddings of a family that no token of a sequence uses."""
+    listed = table("smp_advisor.libraries", "data/transformers_releases.toml")["positions"]
+    return 2 if family in listed["reserves_two"] else 0
+
+
 @cache
 def has_plain_head(family: str) -> bool:
     """Whether the logits of a causal family are its last states times its output weight, so that parts have a loss."""

@@ -193,13 +193,11 @@ def free_search(
         worth = _WORTH_LESS_EXACT if name == "gradient_reduction" else _WORTH
         changed, pins = replace(job, **{name: value}), dict(terms["pins"] or {})
         own = {degree: 1 for degree in _REPLACED_LAYERS if degree in plan_fields(library)}
-        for narrowed in [{**own, **pins}, pins] if name == "loss" and own and not len(result.ranked) else [own | pins]:
-            with suppress(AdvisorError):
-                candidate = search(model, cluster, changed, objective=objective, **{**terms, "pins": narrowed})
-                if _gains(candidate, result, worth):
-                    used.append((name, getattr(job, name)))
-                    job, result = changed, candidate
-                    break
+        with suppress(AdvisorError):
+            candidate = search(model, cluster, changed, objective=objective, **{**terms, "pins": own | pins})
+            if _gains(candidate, result, worth):
+                used.append((name, getattr(job, name)))
+                job, result = changed, candidate
     for name, before in used[:-1]:  # those after it may bring the same
         plain = replace(job, **{name: before})
         without = search(model, cluster, plain, objective=objective, **terms)

@@ -12,9 +12,10 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.core.files import sentence
 from smp_advisor.core.tables import number
 from smp_advisor.costs.wording import SAME, listed, percent, sample_unit
-from smp_advisor.errors import AdvisorError, InstanceError, PlanError
+from smp_advisor.errors import AdvisorError, InstanceError, NoPlanFitsError, PlanError
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.training_compiler import nearest_tested
+from smp_advisor.libraries.validation import unscripted_adapter
 from smp_advisor.libraries.version import default_of, default_version, images, release, require_supported_instance
 from smp_advisor.search.candidates import (
     Candidate,
@@ -121,7 +122,10 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
     if compiled is not None:
         return compiled
     fitting = [entry for entry in usual if entry.obstacle is None]
-    fitting = [entry for entry in fitting if entry.scripted] or fitting
+    if fitting and not any(entry.scripted for entry in fitting):
+        of_job = fitting[0].library, request.job, request.model, request.cluster.instance
+        raise NoPlanFitsError(unscripted_adapter(*of_job, only=True))
+    fitting = [entry for entry in fitting if entry.scripted]
     if fitting:
         chosen = fitting[0]
         for entry in fitting[1:] if request.cluster.gpus > 1 else ():

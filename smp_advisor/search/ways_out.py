@@ -275,6 +275,8 @@ def nothing_fits(question: Question, results: Sequence[SearchResult]) -> NoPlanF
         shortfall = f"leaves {gib(usable - nearest)} free and fits with a probability of {probability(chance)}"
     else:
         shortfall = "leaves GPU memory free, and needs more host memory than a node has"
+        if not request.own_script:
+            shortfall += " (with the generated script: pass script= with your own)"
     if len(of_library) > 1:
         shortfall = f"({get_library(result.space.library).title}) {shortfall}"
     required, count = percent(request.min_fit_probability), sum(of.plans_enumerated for of in of_library.values())

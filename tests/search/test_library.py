@@ -84,10 +84,10 @@ def test_auto_prefers_libraries_with_a_script_for_the_adapter():
     # A script of the user may shard a quantized base.
     own = advise("llama-3-8b", "ml.p4d.24xlarge", script="train.py", **settings)
     assert not any("without a generated script" in text for text in own.library_comparisons)
-    # Where no replica fits, only sharding remains.
-    large = advise("llama-3-70b", "ml.p4d.24xlarge", **settings)
-    assert large.plan.library == "fsdp"
-    assert "does not shard a base of 8 bits" in large.because
+    # Where no replica fits, only sharding remains, which has no generated script.
+    with pytest.raises(NoPlanFitsError, match="does not shard a base of 8 bits.*pass script="):
+        advise("llama-3-70b", "ml.p4d.24xlarge", **settings)
+    assert advise("llama-3-70b", "ml.p4d.24xlarge", script="train.py", **settings).plan.library == "fsdp"
 
 
 def test_a_script_of_the_user_is_not_assumed_to_compute_its_loss_in_parts():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
@@ -175,7 +175,7 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
         shards = where(shards == 0, cluster.gpus // (tensor * experts), shards)
     horizon = plans["activation_loading_horizon"]
     return Layout.of_columns(
-        trained(fully_sharded(job), job),
+        replace(trained(fully_sharded(job), job), loaded_copies="unsupported" if job.stack == "auto" else ""),
         rows=plans.rows,
         tensor_parallel_degree=tensor,
         sequence_parallel=tensor > 1,
