@@ -278,8 +278,8 @@ def test_adapters_that_fit_or_name_their_library():
         smpa.advise("llama-2-13b", "ml.g5.xlarge", adapter=smpa.Adapter(rank=8), sequence_length=4096)
     assert error.value.ways_out.of("adapter").size.job.adapter == smpa.Adapter(rank=8, base_bits=4)
 
-    with pytest.raises(NoPlanFitsError, match="LoRA of rank 16 with SMP v2 instead of SMP v1"):
-        smpa.advise("llama-3-70b", P4D, instance_count=2, library="smp-v1")
+    with pytest.raises(NoPlanFitsError, match="LoRA of rank 16 with FSDP instead of SMP v1"):
+        smpa.advise("llama-3-70b", "ml.p4de.24xlarge", instance_count=2, library="smp-v1")
 
     adapter = smpa.Adapter(rank=16, targets="all-linear")
     advice = smpa.advise("llama-3-70b", "ml.p5.48xlarge", instance_count=2, adapter=adapter, sequence_length=4096)
@@ -292,7 +292,7 @@ def test_adapters_that_fit_or_name_their_library():
 @pytest.mark.slow
 def test_far_from_fitting():
     with pytest.raises(NoPlanFitsError, match=r"changes that fit there: .*QLoRA") as error:
-        smpa.advise("70B", ["g5.12xlarge", "g6.12xlarge"], instance_count=2, sequence_length=4096)
+        smpa.advise("20B", ["g5.12xlarge", "g6.12xlarge"], instance_count=1, sequence_length=4096)
     assert error.value.ways_out.of("adapter") is not None
 
     with pytest.raises(NoPlanFitsError) as error:
