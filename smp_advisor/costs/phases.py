@@ -65,8 +65,7 @@ def _loaded_copies(model: Model, cluster: Cluster, job: Job, processes: str) -> 
     # in bf16 and fp32, ties them again.
     tunes = job.adapter is not None or job.training == "fine-tuning"
     by_trainer = processes == "first" and tunes and job.precision != "fp16"
-    one = processes != "each" and (by_trainer or not model.head.tied)
-    return 1 if one else cluster.instance.gpus
+    return 1 if processes != "each" and (by_trainer or not model.head.tied) else cluster.instance.gpus
 
 
 def load_host_bytes(model: Model, cluster: Cluster, job: Job, layout: Layout) -> float:

@@ -284,8 +284,8 @@ def transformers_families() -> dict[str, TransformersFamily]:
 
 def reserved_positions(family: str) -> int:
     """Rows of the position embeddings of a family that no token of a sequence uses."""
-    listed = table("smp_advisor.libraries", "data/transformers_releases.toml")["positions"]
-    return 2 if family in listed["reserves_two"] else 0
+    positions = table("smp_advisor.libraries", "data/transformers_releases.toml")["positions"]
+    return 2 if family in positions["reserves_two"] else 0
 
 
 @cache
