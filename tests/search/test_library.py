@@ -85,7 +85,7 @@ def test_auto_prefers_libraries_with_a_script_for_the_adapter():
     own = advise("llama-3-8b", "ml.p4d.24xlarge", script="train.py", **settings)
     assert not any("without a generated script" in text for text in own.library_comparisons)
     # Where no replica fits, only sharding remains, which has no generated script.
-    with pytest.raises(NoPlanFitsError, match="does not shard a base of 8 bits.*pass script="):
+    with pytest.raises(NoPlanFitsError, match=r"does not shard a base of 8 bits.*pass script="):
         advise("llama-3-70b", "ml.p4d.24xlarge", **settings)
     assert advise("llama-3-70b", "ml.p4d.24xlarge", script="train.py", **settings).plan.library == "fsdp"
 
