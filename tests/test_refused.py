@@ -52,6 +52,7 @@ CALLS = {
     "check_against": (suited, PlanError),
     "gpu": (gpu, ClusterError),
     "parse_count": (parse_count, ModelError),
+    "tuples": (lambda rows: tuple(tuple(row) if isinstance(row, list) else row for row in rows), JobError),
     "require_supported_instance": (require_supported_instance, InstanceError),
 }
 VALUES = {"None": None, "bytes": b"bytes", "object": object(), "many digits": 10**2600, "open brackets": "[" * 100_000}

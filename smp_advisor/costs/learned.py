@@ -3,7 +3,8 @@
 The error of a step time is the logarithm of its measured over its predicted seconds; that of memory is their difference
 in GiB, in which an out-of-memory error is a lower limit. Both are normal with mean zero before the first run. Errors of
 two runs are the less correlated, the more their conditions differ (``data/transfer.toml``). A measured run thus
-corrects its own plan entirely, and all others by a factor that is shrunk toward 1.
+corrects the plans of its request entirely, and those of other models, code and clusters by a factor that is shrunk
+toward 1.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ _MEMORY = re.compile(r"(?<!\s)\s*+(?<!\d)\d++\s*+GB$")
 _SETTINGS = ("optimizer_step", "paged_optimizer", "state_precision", "loss", "unsharded_accumulation")
 _NODES = 1
 """Place of the nodes in the figures: the same work per GPU on more of them has nearly the same error."""
+_WORK = (0, 2 + FEATURES.index("sequence_length"))
+"""Places of figures that are equal for all plans of a request: parameters and the sequence length."""
+_OPEN = 10.0
+"""Spread of the logarithm of a source's mean before its first run: wide enough that the run determines it."""
 _SAME = 1e-3
 """Differences below which conditions are equal, but for the rounding of their figures."""
 
@@ -90,6 +95,11 @@ class Targets:
         for name in _TEXTS:
             result = result + (self.texts[name][:, np.newaxis] != runs.texts[name])
         return result, nodes
+
+    def different_code(self, runs: Targets) -> NDArray[np.int64]:
+        """Numbers of differences from measured runs in GPU, instance, code, family and training, shape (n, runs)."""
+        names = [name for name in _TEXTS if name != "kind"]
+        return np.sum([self.texts[name][:, np.newaxis] != runs.texts[name] for name in names], axis=0)
 
     def differing(self, run: Targets) -> tuple[str, ...]:
         """Names of the conditions of the first plan that a measured run did not have."""
@@ -199,15 +209,19 @@ def _spreads(of: Targets) -> Floats:
 def _covariances(of: Targets, runs: Targets) -> tuple[Floats, Floats]:
     """Covariances with the errors of time of measured runs, shape (n, runs): for the intervals, and for the means.
 
-    The error of the source is alike for all its plans, that of a configuration its own. Means follow a run as if both
-    were alike: a plan that nobody has measured is not preferred for that reason.
+    The error of the source is alike for all its plans, that of a configuration its own. Nothing is known about a
+    source's mean before its first run, which thus moves all plans of a request alike: none is preferred because nobody
+    has measured it. A second run of another plan shows the errors of the two configurations.
     """
     of_time, (apart, nodes) = rule("time"), of.differences(runs)
-    alike = of_time["per_difference"] ** apart * of_time["per_doubling_of_nodes"] ** nodes
-    alike *= np.where(of.texts["gpu"][:, np.newaxis] != runs.texts["gpu"], of_time["gpu"], 1.0)
+    common = of_time["per_doubling_of_nodes"] ** nodes
+    common *= np.where(of.texts["gpu"][:, np.newaxis] != runs.texts["gpu"], of_time["gpu"], 1.0)
+    alike = common * of_time["per_difference"] ** apart
+    works = np.abs(of.figures[:, np.newaxis, _WORK] - runs.figures[:, _WORK]).sum(axis=2) + of.different_code(runs)
     own = alike * (apart < _SAME)
     sources, configurations = (np.outer(*both) for both in zip(_spreads(of).T, _spreads(runs).T, strict=True))
-    return alike * sources + own * configurations, alike * (sources + configurations)
+    means = _OPEN**2 * common * of_time["per_difference_of_work"] ** works + alike * configurations
+    return alike * sources + own * configurations, means
 
 
 @lru_cache(maxsize=32)
@@ -267,12 +281,27 @@ class LearnedMemory:
     errors: Floats
     """Spread of each part of each run's error in GiB, shape (runs, parts)."""
     posterior: Posterior
+    limits: Floats
+    """Memory that the runs ran out of, bytes, shape (n, runs): 0 if a plan has other conditions, or a run a peak."""
+    predicted: Floats
+    """Predicted memory of the runs, bytes, shape (runs,)."""
 
     @classmethod
     def of(cls, calibration: Calibration, plans: Targets) -> LearnedMemory | None:
         """The effect of a calibration; None without measured memory."""
         solved = _solved_memory(calibration)
-        return None if solved is None else cls(_memory_correlations(plans, solved[0]), *solved[1:])
+        if solved is None:
+            return None
+        runs, errors, posterior = solved
+        measured = [run for run in calibration.runs if run.memory_gib is not None]
+        ran_out = [(run.memory_gib or 0.0) if run.memory_kind == "out of memory" else 0.0 for run in measured]
+        return cls(
+            correlations=_memory_correlations(plans, runs),
+            errors=errors,
+            posterior=posterior,
+            limits=np.where(plans.different_code(runs) == 0, ran_out, 0.0) * GIB,
+            predicted=np.array([run.predicted_gib for run in measured]) * GIB,
+        )
 
     def of_stage(
         self, by_category: dict[str, Numbers], shards: Numbers, activation_band: float
@@ -286,6 +315,11 @@ class LearnedMemory:
         cross, square = self.correlations * (errors @ self.errors.T), (errors**2).sum(axis=1)
         left = np.maximum(square - self.posterior.reduction(cross), 0.0) + repeat_gib(0.0) ** 2
         spread: Floats = np.sqrt(np.minimum(left, square)) * GIB
+        # A plan of which every part is as large as that of a run that ran out of memory runs out of it, too.
+        larger = (errors[:, np.newaxis] >= self.errors * (1 - _SAME)).all(axis=2)
+        larger &= np.atleast_1d(needed_bytes(by_category))[:, np.newaxis] >= self.predicted * (1 - _SAME)
+        beyond = np.where(larger & (self.limits > 0), self.limits + repeat_gib(0.0) * GIB, 0.0).max(axis=1)
+        shifts[:, 1] += np.maximum(beyond - needed_bytes(by_category) - shifts.sum(axis=1), 0.0)
         needed = np.maximum(needed_bytes(by_category) + shifts.sum(axis=1), 0.0)
         corrected: dict[str, Floats] = {}
         for shift, names in zip(shifts.T, _CATEGORIES, strict=True):
@@ -295,6 +329,10 @@ class LearnedMemory:
         if len(needed) > 1:
             return dict(corrected), needed, spread
         return {name: values.item() for name, values in corrected.items()}, needed.item(), spread.item()
+
+
+_EXACT_GIB = 1e-4
+"""Noise that keeps the covariances of equal runs invertible."""
 
 
 def repeat_gib(gib: float) -> float:
@@ -318,7 +356,8 @@ def _solved_memory(calibration: Calibration) -> tuple[Targets, Floats, Posterior
     runs = Targets.of_runs(measured)
     errors = np.array([run.memory_errors_gib for run in measured])
     differences = np.array([(run.memory_gib or 0.0) - run.predicted_gib for run in measured])
-    variance = np.array([run.memory_noise_gib for run in measured]) ** 2
     censored = np.array([run.memory_kind == "out of memory" for run in measured])
+    # What a run needed is beyond its limit, whatever a repeat would need.
+    variance = np.where(censored, _EXACT_GIB, [run.memory_noise_gib for run in measured]) ** 2
     prior = _memory_correlations(runs, runs) * (errors @ errors.T)
     return runs, errors, update(prior, differences, variance, censored)

@@ -86,6 +86,14 @@ _MOST_MINUTES = 28 * 24 * 60
 """The longest training job of SageMaker."""
 
 
+def _are_copies(value: object) -> bool:
+    """Whether a value is an entry of `Overheads.host_copies`."""
+    if not isinstance(value, tuple) or len(value) != 3 or value[0] not in ("load", "save"):
+        return False
+    numbers = [number for number in value[1:] if isinstance(number, int | float) and not isinstance(number, bool)]
+    return len(numbers) == 2 and 0 <= min(numbers) <= max(numbers) <= _MOST_COPIES
+
+
 @checked_methods
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overheads:
@@ -121,9 +129,11 @@ class Overheads:
             raise JobError(f"The storage of checkpoints must be one of {', '.join(_STORAGES)}, not {self.storage!r}.")
         if not isinstance(self.asynchronous, bool):
             raise JobError(f"asynchronous must be True or False, not {self.asynchronous!r}.")
-        for phase, *copies in self.host_copies:
-            if phase not in ("load", "save") or len(copies) != 2 or not 0 <= min(copies) <= max(copies) <= _MOST_COPIES:
-                raise JobError(f"host_copies must be (load or save, 0 to 100, 0 to 100), not {(phase, *copies)!r:.80}.")
+        counts: object = self.host_copies
+        known = isinstance(counts, tuple) and all(map(_are_copies, counts))
+        if not known or len({phase for phase, *_ in self.host_copies}) < len(self.host_copies):
+            must = "(('load', 1.0, 0.0), ('save', 1.0, 0.0)): each phase at most once, with two numbers from 0 to 100"
+            raise JobError(f"host_copies must be such as {must}, not {counts!r:.80}.")
         minutes: object = self.checkpoint_minutes
         if minutes is None:
             return
