@@ -23,7 +23,7 @@ from smp_advisor.core.files import data_file
 from smp_advisor.costs.memory import memory_error_squares, needed_bytes
 from smp_advisor.costs.uncertainty import plan_kinds, spreads
 from smp_advisor.costs.world import World, stack_of
-from smp_advisor.workload.calibration import FEATURES, MEMORY_QUANTITIES, Conditions
+from smp_advisor.workload.calibration import FEATURES, FIGURES_VERSION, MEMORY_QUANTITIES, Conditions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +48,9 @@ _NODES = 1
 """Place of the nodes in the figures: the same work per GPU on more of them has nearly the same error."""
 _WORK = (0, 2 + FEATURES.index("sequence_length"))
 """Places of figures that are equal for all plans of a request: parameters and the sequence length."""
+_AMBIGUOUS = {"sharding_level": 4, "checkpointed": 2}
+_EARLIER = np.log2([math.nan, math.nan, *(_AMBIGUOUS.get(name, math.nan) for name in FEATURES)])
+"""Logarithms of figures that stood for two settings each in the first version."""
 _OPEN = 10.0
 """Spread of the logarithm of a source's mean before its first run: wide enough that the run determines it."""
 _SAME = 1e-3
@@ -72,10 +75,11 @@ class Targets:
     @classmethod
     def of_runs(cls, runs: Sequence[MeasuredRun]) -> Targets:
         conditions = [run.conditions for run in runs]
-        return cls(
-            texts={name: np.array([getattr(c, name) for c in conditions]) for name in _TEXTS},
-            figures=np.log2([(c.parameters, c.nodes, *c.configuration) for c in conditions]),
-        )
+        figures = np.log2([(c.parameters, c.nodes, *c.configuration) for c in conditions])
+        # The plan of an earlier run is not known: between the two that it may be, it is the same as none.
+        earlier = np.array([run.figures_version < FIGURES_VERSION for run in runs])[:, np.newaxis]
+        figures += 0.5 * (earlier & (np.abs(figures - _EARLIER) < _SAME))
+        return cls(texts={name: np.array([getattr(c, name) for c in conditions]) for name in _TEXTS}, figures=figures)
 
     @property
     def first(self) -> Conditions:
@@ -99,7 +103,8 @@ class Targets:
     def different_code(self, runs: Targets) -> NDArray[np.int64]:
         """Numbers of differences from measured runs in GPU, instance, code, family and training, shape (n, runs)."""
         names = [name for name in _TEXTS if name != "kind"]
-        return np.sum([self.texts[name][:, np.newaxis] != runs.texts[name] for name in names], axis=0)
+        result: NDArray[np.int64] = np.sum([self.texts[of][:, np.newaxis] != runs.texts[of] for of in names], axis=0)
+        return result
 
     def differing(self, run: Targets) -> tuple[str, ...]:
         """Names of the conditions of the first plan that a measured run did not have."""

@@ -39,6 +39,7 @@ FEATURES = (
 """Figures of a configuration, 1 or more. Runs are close if the logarithms of their figures are. `sharding_groups` is
 the number of groups with all parts of the divided state."""
 
+FIGURES_VERSION = 2
 MAX_RUNS = 200
 """Most runs of a calibration: more take longer to solve and teach nothing further."""
 ACCEPTED = "Accepted by its user:"
@@ -91,6 +92,9 @@ class MeasuredRun:
     """Predicted memory of the same kind, without calibration."""
     memory_errors_gib: tuple[float, ...] = ()
     """One standard deviation of the prediction by `MEMORY_QUANTITIES`."""
+    figures_version: int = 1
+    """Meaning of the configuration: `FIGURES_VERSION` for new runs. In 1, gathered shards counted as fully sharded, and
+    all kinds of checkpointing as one."""
 
     def __post_init__(self) -> None:
         _require_text("source", self.source)
@@ -98,6 +102,7 @@ class MeasuredRun:
             raise CalibrationError("The notes of a measured run must be short texts.")
         for note in self.notes:
             _require_text("a note", note, 2 * _TEXT)
+        _require_number("figures_version", self.figures_version, least=1)
         for name in ("step_noise", "memory_noise_gib"):
             _require_number(name, getattr(self, name), least=1e-4, infinite=True)
         _require_number("predicted_gib", self.predicted_gib)
