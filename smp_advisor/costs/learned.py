@@ -103,7 +103,8 @@ class Targets:
     def different_code(self, runs: Targets) -> NDArray[np.int64]:
         """Numbers of differences from measured runs in GPU, instance, code, family and training, shape (n, runs)."""
         names = [name for name in _TEXTS if name != "kind"]
-        result: NDArray[np.int64] = np.sum([self.texts[of][:, np.newaxis] != runs.texts[of] for of in names], axis=0)
+        differ = [self.texts[name][:, np.newaxis] != runs.texts[name] for name in names]
+        result: NDArray[np.int64] = np.sum(differ, axis=0)
         return result
 
     def differing(self, run: Targets) -> tuple[str, ...]:
@@ -362,7 +363,7 @@ def _solved_memory(calibration: Calibration) -> tuple[Targets, Floats, Posterior
     errors = np.array([run.memory_errors_gib for run in measured])
     differences = np.array([(run.memory_gib or 0.0) - run.predicted_gib for run in measured])
     censored = np.array([run.memory_kind == "out of memory" for run in measured])
-    # What a run needed is beyond its limit, whatever a repeat would need.
+    # A run that ran out of memory needed more than its limit, without doubt.
     variance = np.where(censored, _EXACT_GIB, [run.memory_noise_gib for run in measured]) ** 2
     prior = _memory_correlations(runs, runs) * (errors @ errors.T)
     return runs, errors, update(prior, differences, variance, censored)
