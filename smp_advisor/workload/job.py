@@ -86,11 +86,11 @@ _MOST_MINUTES = 28 * 24 * 60
 """The longest training job of SageMaker."""
 
 
-def _are_copies(value: object) -> bool:
-    """Whether a value is an entry of `Overheads.host_copies`."""
-    if not isinstance(value, tuple) or len(value) != 3 or value[0] not in ("load", "save"):
+def _are_copies(entry: object) -> bool:
+    """Whether an object is an entry of `Overheads.host_copies`."""
+    if not isinstance(entry, tuple) or len(entry) != 3 or entry[0] not in ("load", "save"):
         return False
-    numbers = [number for number in value[1:] if isinstance(number, int | float) and not isinstance(number, bool)]
+    numbers = [number for number in entry[1:] if isinstance(number, int | float) and not isinstance(number, bool)]
     return len(numbers) == 2 and 0 <= min(numbers) <= max(numbers) <= _MOST_COPIES
 
 
@@ -130,8 +130,8 @@ class Overheads:
         if not isinstance(self.asynchronous, bool):
             raise JobError(f"asynchronous must be True or False, not {self.asynchronous!r}.")
         counts: object = self.host_copies
-        known = isinstance(counts, tuple) and all(map(_are_copies, counts))
-        if not known or len({phase for phase, *_ in self.host_copies}) < len(self.host_copies):
+        valid = isinstance(counts, tuple) and all(map(_are_copies, counts))
+        if not valid or len({phase for phase, *_ in self.host_copies}) < len(self.host_copies):
             must = "(('load', 1.0, 0.0), ('save', 1.0, 0.0)): each phase at most once, with two numbers from 0 to 100"
             raise JobError(f"host_copies must be such as {must}, not {counts!r:.80}.")
         minutes: object = self.checkpoint_minutes

@@ -150,8 +150,8 @@ def test_a_plan_like_one_that_ran_out_of_memory_or_larger_does_not_fit(advice, p
             logs.append(Log(title="your figures", peak_gib={"total": peak_gib}))
         runs = tuple(measured_run(log, advice.model, advice.cluster, job, plan) for log in logs)
         before, after = (
-            smpa.estimate(advice.model, advice.cluster, replace(job, calibration=known), replace(plan, **more))
-            for known in (None, smpa.Calibration(runs=runs))
+            smpa.estimate(advice.model, advice.cluster, replace(job, calibration=calibration), replace(plan, **more))
+            for calibration in (None, smpa.Calibration(runs=runs))
         )
         assert before.fit_probability > 0.95
         assert after.fit_probability < 0.5
