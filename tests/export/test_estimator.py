@@ -180,12 +180,12 @@ def test_script_of_a_model_that_is_code_is_left_to_the_user():
     model = make_model(config={})
     case = CASES["g4dn"]
     assert script_cell(model, *case.parts[1:]) == ""
-    assert estimator_arguments(estimator_cell(model, *case.parts[1:]))["entry_point"] == "train.py"
+    assert estimator_arguments(estimator_cell(model, *case.parts[1:], sdk="v2"))["entry_point"] == "train.py"
 
 
 def test_any_name_of_a_model_makes_a_valid_job_name():
     def name_of(model_name):
-        return estimator_arguments(call(model=make_model(name=model_name)))["base_job_name"]
+        return estimator_arguments(call(model=make_model(name=model_name), sdk="v2"))["base_job_name"]
 
     assert name_of("-_/é" + "x " * 40).startswith("smp-x-x-")
     assert len(name_of("-_/é" + "x " * 40)) <= 38
@@ -196,7 +196,8 @@ def test_disk_holds_three_checkpoints():
     case, model = CASES["pipeline"], make_model(layers=4, parameters_per_block=1_000_000_000)
 
     def disk(plan, nodes=2):
-        cell = estimator_cell(model, Cluster("ml.p3.16xlarge", nodes), case.job, plan, checkpoints="s3://bucket/1")
+        cluster = Cluster("ml.p3.16xlarge", nodes)
+        cell = estimator_cell(model, cluster, case.job, plan, checkpoints="s3://bucket/1", sdk="v2")
         return estimator_arguments(cell)["volume_size"]
 
     # Replicas are the same, and one node writes them.

@@ -217,7 +217,7 @@ def test_advice_passes_its_required_probability():
 
 def test_learning_rates_follow_size_batch_and_kind():
     def rate(model=LLAMA, plan=FSDP, **settings):
-        emitted = estimator_cell(model, FOUR, job(1e9, **settings), plan)
+        emitted = estimator_cell(model, FOUR, job(1e9, **settings), plan, sdk="v2")
         return estimator_arguments(emitted)["hyperparameters"]
 
     gpt3 = Model.from_shape(layers=32, hidden=4096, heads=32, vocab=50_257)  # GPT-3 6.7B

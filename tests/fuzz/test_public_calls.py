@@ -168,6 +168,7 @@ def test_wrong_arguments_are_refused_in_one_sentence(sweep, monkeypatch):
     assert len(sweep) > 10_000
 
 
+@pytest.mark.torch  # a profile is one of the points
 @pytest.mark.filterwarnings("ignore")
 def test_a_sample_of_wrong_arguments(sweep, monkeypatch, request):
     monkeypatch.setattr(os, "fork", _no_child)

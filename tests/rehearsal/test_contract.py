@@ -91,6 +91,7 @@ trainer = ModelTrainer(source_code=SourceCode(source_dir="src", command="torchru
     assert job_of(f'PyTorch(entry_point="a.py", image_uri="{image}")')[1]["versions"] == {"torch": "2.7.1"}
 
 
+@pytest.mark.torch
 def test_versions_other_than_those_of_the_job_are_named(tmp_path):
     (tmp_path / "requirements.txt").write_text("transformers==4.44.2  # tested\npeft[extra] == 0.12\nnumpy>=1\n")
     pins = pins_of(tmp_path, {"torch": "2.5", "transformers": "4.49.0"})

@@ -150,7 +150,7 @@ def test_the_container_has_the_scripts_framework(model, framework, library, cont
     assert advice.plan.library == library
     assert image(library, advice.plan.version).framework_version == container
     assert advice.job.attention == ("eager" if container.startswith("1.") else "fused")
-    assert f'framework_version="{container}"' in advice.cell(script="train.py")
+    assert f'framework_version="{container}"' in advice.cell(script="train.py", sdk="v2")
 
 
 def test_frameworks_decide_containers_and_attention():
