@@ -1,4 +1,4 @@
-"""Arithmetic of scores: errors, rates with intervals, rank correlation, regret."""
+"""Arithmetic of scores: rates with intervals, rank correlation, regret."""
 
 from __future__ import annotations
 
@@ -6,26 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Errors", "Rate", "errors", "kendall_tau", "log_error", "quantile", "rate", "regret"]
+__all__ = ["Rate", "kendall_tau", "rate", "regret"]
 
 _Z95 = 1.959963984540054
-
-
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """Errors of predictions, as natural logarithms of predicted over measured."""
-
-    rows: int
-    median: float | None
-    """Median of the absolute error."""
-    p90: float | None
-    bias: float | None
-    """Median of the signed error. Above zero, predictions are too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +22,6 @@ class Rate:
     share: float | None
     low: float | None
     high: float | None
-
-
-def log_error(predicted: float, measured: float) -> float:
-    """Natural logarithm of predicted over measured."""
-    return math.log(predicted / measured)
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Quantile with linear interpolation between the values."""
-    return float(np.quantile(values, share))
-
-
-def errors(logarithms: Sequence[float]) -> Errors:
-    """Median and 90th percentile of the absolute error, and bias."""
-    if not logarithms:
-        return Errors(0, None, None, None)
-    absolute = [abs(value) for value in logarithms]
-    return Errors(len(logarithms), quantile(absolute, 0.5), quantile(absolute, 0.9), quantile(logarithms, 0.5))
 
 
 def rate(hits: int, cases: int) -> Rate:

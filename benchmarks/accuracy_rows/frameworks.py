@@ -23,6 +23,8 @@ class Habits:
 
     logit_bytes: float | None = None
     """Bytes of a logit and its loss at the start of the backward pass."""
+    gathers_logits: bool = False
+    """Whether every GPU of a tensor-parallel group has all logits."""
     accumulates_unsharded: bool = False
     """Whether gradients of sharded parameters stay undivided until the last microbatch."""
     default_optimizer: Literal["", "paged-in-backward"] = ""

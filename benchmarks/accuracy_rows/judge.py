@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
+from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 
 from . import predict
-from .arithmetic import errors, log_error, quantile, rate
+from .arithmetic import rate
 from .known_good import known_good_run
 from .max_batch import largest_batch
 from .plans import run_of
@@ -57,38 +58,12 @@ class Scored:
     @property
     def error(self) -> float:
         """Natural logarithm of predicted over measured."""
-        return log_error(self.predicted, self.measured)
+        return math.log(self.predicted / self.measured)
 
     @property
     def is_public(self) -> bool:
         """Whether settings that users have describe the row."""
         return self.run is not None and self.run.plan is not None
-
-    @property
-    def parallelism(self) -> str:
-        """Kind of parallelism that divides the model and its state."""
-        if self.run is None:
-            return "none"
-        layout = self.run.layout
-        degrees = {
-            "TP": layout.tensor_parallel_degree,
-            "PP": layout.pipeline_parallel_degree,
-            "CP": layout.context_parallel_degree,
-            "EP": layout.expert_parallel_degree,
-        }
-        divided = [name for name, degree in degrees.items() if degree[0] > 1]
-        level = int(layout.shard_level[0])
-        group = self.run.cluster.gpus // (
-            int(layout.tensor_parallel_degree[0]) * int(layout.pipeline_parallel_degree[0])
-        )
-        if level and group > 1:
-            hybrid = " hybrid" if 0 < int(layout.shard_degree[0]) < group else ""
-            divided.append(f"ZeRO-{level}{hybrid}")
-        elif group > 1:
-            divided.append("DP")
-        if self.run.job.adapter is not None:
-            divided.append("QLoRA" if self.run.job.adapter.quantized else "LoRA")
-        return "+".join(divided) or "none"
 
 
 @dataclass
@@ -120,9 +95,6 @@ def judge(tables: Iterable[Table]) -> Judged:
         for row in table.rows:
             if row.judged:
                 by_kind[table.kind](judged, row)
-    published = {entry.row.text("source") for name in _CLASSES.values() for entry in judged.scored[name]}
-    others = [entry for entry in judged.scored["memory_of_timed"] if entry.row.text("source") not in published]
-    judged.scored["memory_of_timed"] = others
     timed = [*judged.scored["step_time_a100_h100"], *judged.scored["step_time_other"], *judged.scored["assumed"]]
     judged.sweeps = sweeps(
         (entry.row, entry.run, entry.predicted, entry.measured) for entry in timed if entry.run is not None
@@ -168,8 +140,6 @@ def _throughput_row(judged: Judged, row: Row) -> None:
         run = run_of(row)
         if not per_stage:
             _fit(judged, row, run)
-        if timed and not per_stage and row.text("mem_class") in _CLASSES and row.positive("memory_gib_per_gpu"):
-            judged.scored["memory_of_timed"].append(_memory(row, run))
         if timed:
             terms = predict.step_seconds(run)
             seconds = sum(terms.values())
@@ -225,72 +195,30 @@ def _max_batch_row(judged: Judged, row: Row) -> None:
 
 
 def figures(judged: Judged) -> dict[str, Any]:
-    """The scores as plain data. Errors are natural logarithms of predicted over measured."""
-    result: dict[str, Any] = {}
-    for name in ("memory_allocated", "memory_total", "memory_of_timed", "step_time_a100_h100", "step_time_other"):
-        result[name] = _error_figures(judged, name)
+    """Decisions on fit, ranking and batches, and the reasons of skipped rows, as plain data."""
     ran, out = list(judged.ran.values()), list(judged.ran_out.values())
-    false, missed = _rate(ran, fits=False), _rate(out, fits=True)
-    result["fit"] = {
-        "ran": len(ran),
-        "false_oom_rate": false["share"],
-        "oom": len(out),
-        "missed_oom_rate": missed["share"],
-        "false_oom": false,
-        "missed_oom": missed,
-        "false_oom_at_search_margin": _rate(ran, fits=False, threshold=_CERTAIN),
-        "missed_oom_at_search_margin": _rate(out, fits=True, threshold=_CERTAIN),
-        "skipped": sum(judged.skipped["fit"].values()),
-        "skipped_by_reason": dict(judged.skipped["fit"]),
-    }
     taus = [sweep.kendall_tau for sweep in judged.sweeps if sweep.kendall_tau is not None]
     regrets = [sweep.regret for sweep in judged.sweeps]
-    result["ranking"] = {
-        "sweeps": len(judged.sweeps),
-        "kendall_tau_median": quantile(taus, 0.5) if taus else None,
-        "regret_median": quantile(regrets, 0.5) if regrets else None,
-        "regret_mean": sum(regrets) / len(regrets) if regrets else None,
-        "each": [
-            {"plans": sweep.plans, "kendall_tau": sweep.kendall_tau, "regret": sweep.regret, "fixed": sweep.fixed}
-            for sweep in judged.sweeps
-        ],
+    factors = [math.exp(abs(row.error)) for row in judged.scored["max_batch"]]
+    return {
+        "fit": {
+            "false_oom": _rate(ran, fits=False),
+            "missed_oom": _rate(out, fits=True),
+            "false_oom_at_search_margin": _rate(ran, fits=False, threshold=_CERTAIN),
+            "missed_oom_at_search_margin": _rate(out, fits=True, threshold=_CERTAIN),
+        },
+        "ranking": {
+            "sweeps": len(judged.sweeps),
+            "kendall_tau_median": median(taus) if taus else None,
+            "regret_median": median(regrets) if regrets else None,
+            "regret_mean": mean(regrets) if regrets else None,
+        },
+        "max_batch": {"rows": len(factors), "median_factor": median(factors) if factors else None},
+        "skipped": {figure: dict(reasons) for figure, reasons in judged.skipped.items()},
     }
-    batches = judged.scored["max_batch"]
-    factors = [max(row.predicted / row.measured, row.measured / row.predicted) for row in batches]
-    result["max_batch"] = {
-        "rows": len(factors),
-        "skipped": sum(judged.skipped["max_batch"].values()),
-        "median_factor": quantile(factors, 0.5) if factors else None,
-        "p90_factor": quantile(factors, 0.9) if factors else None,
-        "bias": errors([row.error for row in batches]).bias,
-        "skipped_by_reason": dict(judged.skipped["max_batch"]),
-        "by_gpu": _by(batches, lambda scored: scored.row.text("gpu")),
-        "by_model": _by(batches, lambda scored: scored.row.text("model")),
-    }
-    return result
 
 
 def _rate(cases: list[tuple[Row, float]], *, fits: bool, threshold: float = _LIKELY) -> dict[str, Any]:
     """Share of the cases that are predicted (not) to fit with at least the probability `threshold`."""
     hits = sum((probability >= threshold) == fits for _, probability in cases)
     return asdict(rate(hits, len(cases)))
-
-
-def _error_figures(judged: Judged, name: str) -> dict[str, Any]:
-    scored, skipped = judged.scored[name], judged.skipped[name]
-    return {
-        **asdict(errors([row.error for row in scored])),
-        "skipped": sum(skipped.values()),
-        "skipped_by_reason": dict(skipped),
-        "by_gpu": _by(scored, lambda row: row.row.text("gpu")),
-        "by_parallelism": _by(scored, lambda row: row.parallelism),
-        "by_precision": _by(scored, lambda row: row.row.text("precision_class") or "not given"),
-        "by_mapping": _by(scored, lambda row: "public settings" if row.is_public else "private mapping"),
-    }
-
-
-def _by(scored: list[Scored], key: Callable[[Scored], str]) -> dict[str, Any]:
-    groups: dict[str, list[float]] = defaultdict(list)
-    for row in scored:
-        groups[key(row)].append(row.error)
-    return {name: asdict(errors(values)) for name, values in sorted(groups.items())}

@@ -81,8 +81,8 @@ def run_of(row: Row) -> Run:
         job, plan = form
         layout = layout_of([plan], job, cluster)
         state = replace(layout.state_bytes, reduces_late=habits(row).reduces_late)
-        if habits(row).logit_bytes is not None and job.precision != "fp32":
-            state = replace(state, logit_bytes=min(state.logit_bytes, habits(row).logit_bytes or 0.0))
+        if (logit_bytes := _logit_bytes(row, degrees)) is not None and job.precision != "fp32":
+            state = replace(state, logit_bytes=min(state.logit_bytes * degrees.tensor, logit_bytes))
         return Run(model, cluster, job, replace(layout, state_bytes=state), stage, plan)
     return Run(model, cluster, job, _private_layout(row, job, degrees, column), stage)
 
@@ -95,7 +95,7 @@ def _private_layout(row: Row, job: Job, degrees: Degrees, column: OptimizerColum
             # Runs with FlashAttention also use other fused kernels.
             pure = row.text("precision_class").endswith("pure") or job.adapter is not None
             state = replace(state, logit_bytes=PURE_LOGIT_BYTES if pure else COMPILED_LOGIT_BYTES, fused_kernels=True)
-        state = _by_habit(row, state, job)
+        state = _by_habit(row, state, job, degrees)
         if shard_level(row) < 3 and row.text("offload").startswith("optimizer"):  # ZeRO-Offload
             on_host = state.moment_bytes + state.copy_bytes
             state = replace(state, moment_bytes=0, copy_bytes=0, paged_moment_bytes=on_host)
@@ -186,11 +186,11 @@ def _state_bytes(row: Row, job: Job, column: OptimizerColumn, degrees: Degrees) 
     return _habitual_recipe(row, job, level, parallel=degrees.tensor > 1 or degrees.pipeline > 1)
 
 
-def _by_habit(row: Row, state: StateBytes, job: Job) -> StateBytes:
+def _by_habit(row: Row, state: StateBytes, job: Job, degrees: Degrees) -> StateBytes:
     """State bytes with the habits of the row's library."""
     library = habits(row)
-    if library.logit_bytes is not None:
-        state = replace(state, logit_bytes=library.logit_bytes)
+    if (logit_bytes := _logit_bytes(row, degrees)) is not None:
+        state = replace(state, logit_bytes=logit_bytes)
     if library.default_optimizer == "paged-in-backward" and job.adapter is None and leaves_optimizer_open(row):
         state = replace(state, gradient_bytes=0, moment_bytes=0)
     state = replace(state, root_stays_gathered=not library.root_units, reduces_late=library.reduces_late)
@@ -205,6 +205,13 @@ def _by_habit(row: Row, state: StateBytes, job: Job) -> StateBytes:
                 frozen_gradient_bytes=undivided if job.adapter is not None else 0.0,
             )
     return state
+
+
+def _logit_bytes(row: Row, degrees: Degrees) -> float | None:
+    """Bytes of a logit by the library's loss; if tensor parallelism does not divide them, of each that it would."""
+    library = habits(row)
+    copies = degrees.tensor if library.gathers_logits else 1
+    return None if library.logit_bytes is None else copies * library.logit_bytes
 
 
 def _habitual_recipe(row: Row, job: Job, level: int, *, parallel: bool) -> StateBytes:

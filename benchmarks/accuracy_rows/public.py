@@ -121,7 +121,9 @@ def _job(row: Row, job: Job, column: OptimizerColumn, *, sharded: bool) -> Job:
     """The job with the documented settings of the row's library."""
     known = public_settings(row)
     changes: dict[str, Any] = {}
-    if row.text("precision_class").endswith("pure") or job.adapter is not None:
+    # PEFT's preparation leaves adapters in fp32, which train under autocast.
+    adapts = job.adapter is not None and not job.adapter.upcast
+    if row.text("precision_class").endswith("pure") or adapts:
         if column.state_bits == 32:
             raise AdvisorError("16-bit parameters with fp32 optimizer state")
         changes["state_precision"] = "16-bit"
@@ -129,6 +131,7 @@ def _job(row: Row, job: Job, column: OptimizerColumn, *, sharded: bool) -> Job:
         changes["loss"] = loss
     if sharded and row.count("num_microbatches") != 1:
         changes["unsharded_accumulation"] = bool(known.get("unsharded_accumulation"))
+        changes["gradient_reduction"] = known.get("gradient_reduction", "auto")
     if job.adapter is None and leaves_optimizer_open(row):
         changes |= {name: known[name] for name in ("optimizer", "paged_optimizer", "optimizer_step") if name in known}
     elif column.fused and OPTIMIZERS[job.optimizer].steps:

@@ -28,7 +28,7 @@ def write_residuals(groups: Sequence[Judged], path: Path) -> None:
     )
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["figure", "predicted", "low", "high", "measured", "error", "parallelism", *_COLUMNS, *terms])
+        writer.writerow(["figure", "predicted", "low", "high", "measured", "error", *_COLUMNS, *terms])
         for figure, rows in (entry for judged in groups for entry in judged.scored.items()):
             for scored in rows:
                 writer.writerow(
@@ -38,7 +38,6 @@ def write_residuals(groups: Sequence[Judged], path: Path) -> None:
                         *(f"{end:.4g}" for end in scored.interval or (math.nan, math.nan)),
                         f"{scored.measured:.4g}",
                         f"{scored.error:+.4f}",
-                        scored.parallelism,
                         *(scored.row.values.get(column, "") for column in _COLUMNS),
                         *(f"{scored.terms[name]:.4g}" if name in scored.terms else "" for name in terms),
                     ]

@@ -29,7 +29,6 @@ _FIXED = (
 class Sweep:
     """One sweep with the ranking quality of its plans."""
 
-    fixed: dict[str, str]
     plans: int
     kendall_tau: float | None
     """None if all measured or all predicted times are equal."""
@@ -48,11 +47,10 @@ def sweeps(timed: Iterable[tuple[Row, Run, float, float]]) -> list[Sweep]:
         key = tuple(row.text(column) for column in _FIXED)
         groups[key][run.identity].append((predicted, measured))
     result = []
-    for key, plans in groups.items():
+    for plans in groups.values():
         if len(plans) < _LEAST_PLANS:
             continue
         predictions = [pairs[0][0] for pairs in plans.values()]
         medians = [median(pair[1] for pair in pairs) for pairs in plans.values()]
-        fixed = dict(zip(_FIXED, key, strict=True))
-        result.append(Sweep(fixed, len(plans), kendall_tau(predictions, medians), regret(predictions, medians)))
+        result.append(Sweep(len(plans), kendall_tau(predictions, medians), regret(predictions, medians)))
     return result

@@ -151,7 +151,9 @@ def _cast_seconds(block: Block, layout: Layout, world: World, instance: Instance
 
     Autocast makes a 16-bit copy of every fp32 weight, and an fp32 copy of its gradient. With fp8, the forward pass
     casts inputs and weights, the backward pass gradients of outputs. Each is read in 16 bits and written in 8, once
-    more transposed for the other product (Transformer Engine documentation, FP8 primer).
+    more transposed for the other product (Transformer Engine documentation, FP8 primer). Code that keeps fp8 copies of
+    weights casts them in the first microbatch only (``is_first_microbatch`` of Transformer Engine's modules, which
+    Megatron-Core passes), unless sharded parameters are gathered again.
     """
     if layout.state_bytes.cast_bytes > 0 and layout.state_bytes.frozen_bytes is None:
         weights = 6.0 * block.parameters / layout.tensor_parallel_degree / memory_bandwidth(instance)
@@ -160,6 +162,8 @@ def _cast_seconds(block: Block, layout: Layout, world: World, instance: Instance
         return 0.0, 0.0
     tp, tokens = layout.tensor_parallel_degree, world.microbatch_tokens
     moved: Floats = 4.0 * block.parameters / tp / maximum(1.0, layout.expert_parallel_degree)
+    if stack_of(job, layout).divided.fp8_weight_bytes:
+        moved = moved / where(layout.shard_level >= 3, 1, layout.microbatches)
     gradients: Floats = 0.0
     for m in block.matmuls:
         rows = 4.0 * tokens * m.weights_per_token * m.rows_per_token
@@ -378,7 +382,8 @@ def stage_passes(
     degree: int,
     locals_: Sequence[LocalParameters],
 ) -> tuple[Passes, ...]:
-    placed = (world.microbatch_samples, world.tensor_stride, world.data_stride)
+    cast = layout.microbatches if job.fp8 else 1
+    placed = (world.microbatch_samples, world.tensor_stride, world.data_stride, cast)
     single = one(layout, world, placed, of_blocks=True)
     if single is None:
         blocks, head = _passes_of_parts(model, cluster, job, layout, world)

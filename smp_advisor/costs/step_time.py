@@ -179,8 +179,9 @@ class _Work(NamedTuple):
 
 
 def _work(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> _Work:
-    # Passes read the schedule as the samples of a microbatch. On one GPU, the first microbatch accumulates nothing.
-    accumulated = layout.microbatches if world.gpus == 1 else 1
+    # Passes read the schedule as the samples of a microbatch. On one GPU, the first microbatch accumulates nothing,
+    # and with fp8, it alone casts weights.
+    accumulated = layout.microbatches if world.gpus == 1 or job.fp8 else 1
     few = distinct(layout, [world.microbatch_samples, accumulated], but=(*SCHEDULE, *OFFLOADING))
     of_few = world if few.layout is layout else World.of(model, cluster, job, few.layout)
     locals_ = [local_parameters(model, few.layout, stage) for stage in stage_kinds(model, degree)]

@@ -151,7 +151,7 @@ def spreads(stack: str, kind: str) -> tuple[float, float]:
 
 _LEAST_ALIKE = 0.5
 """Least share of the variance of a configuration's error that stays: 95 % of runs of one source with nearly the same
-figures are within 20 % of each other (57 pairs of 13 sources, benchmarks/own_run.py)."""
+figures are within 20 % of each other (57 pairs of 13 sources, benchmarks/accuracy_rows/own_run.py)."""
 
 
 def narrowed(kind: str, stack: str, width: float, doubt: Doubt) -> tuple[float, float]:

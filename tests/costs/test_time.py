@@ -238,7 +238,9 @@ def block(
     level: int = 0,
 ) -> BlockSeconds:
     job = Job(sequence_length=sequence, precision="bf16", stack=stack)
-    layout = Layout.of_columns(fully_sharded(job), batch_samples=samples, tensor_parallel_degree=tp, shard_level=level)
+    layout = Layout.of_columns(
+        fully_sharded(job), 2, batch_samples=samples, tensor_parallel_degree=tp, shard_level=level
+    )
     cluster = Cluster(instance, 1)
     world = World.of(model, cluster, job, layout)
     seconds = block_seconds(model.groups[0].block, layout, world, cluster.instance, job)
@@ -290,7 +292,7 @@ def test_compiled_code_is_no_slower_than_eager_code(samples: int, sequence: int,
 def test_launches_do_not_hide_collectives() -> None:
     model = Model.from_shape(layers=8, hidden=1024, heads=16, vocab=32_000, family="llama")
     job = Job(sequence_length=128, precision="fp16", stack="megatron")
-    layout = Layout.of_columns(fully_sharded(job), batch_samples=1, tensor_parallel_degree=4)
+    layout = Layout.of_columns(fully_sharded(job), 2, batch_samples=1, tensor_parallel_degree=4)
     cluster = Cluster(P4D, 1)
     with overriding({"time.launch_seconds": 1e-4}):
         waiting = seconds_columns(model, cluster, job, layout)["tensor_parallel_seconds"]
@@ -354,6 +356,20 @@ def test_a_stack_of_the_job_replaces_that_of_the_exported_script() -> None:
     assert estimate(LLAMA, cluster, own, plan).step_seconds == exported.step_seconds
     assert estimate(LLAMA, cluster, replace(job, stack="torch-compile"), plan).step_seconds < exported.step_seconds
     assert any("exported script" in sentence for sentence in exported.assumptions)
+
+
+def test_weights_are_cast_to_fp8_once_where_their_copies_are_kept() -> None:
+    def growth(stack: str, level: int) -> float:
+        """Seconds of eight forward passes over eight times those of a step's only one."""
+        job, many = Job(sequence_length=4096, precision="bf16", stack=stack, fp8=True), ints(1, 8)
+        layout = Layout.of_columns(fully_sharded(job), 2, batch_samples=many, microbatches=many,
+                                   shard_level=level)  # fmt: skip
+        one, eight = seconds_columns(LLAMA, Cluster(P5, 2), job, layout)["forward_seconds"]
+        return float(eight / one / 8)
+
+    assert 0.8 < growth("transformer-engine", 1) < 0.995
+    # Sharded weights are gathered anew, and other code keeps no copies.
+    assert growth("transformer-engine", 3) == growth("torch-compile", 1) == pytest.approx(1)
 
 
 def test_products_in_fp8_save_less_than_half_of_their_time() -> None:

@@ -23,14 +23,8 @@ microbatches_of = Deferred("smp_advisor.profiling.inputs", "microbatches_of")
 pytestmark = pytest.mark.torch
 
 
-def of(tag):
-    return [case for case in (*cases.FAULTS, *cases.SOUND) if tag in case.tags]
-
-
 def test_faults_are_named_with_their_cause_and_sound_models_raise_no_alarm():
-    assert (len(cases.FAULTS), len(cases.SOUND)) == (26, 30)
-    assert len(of("fast")) >= 9
-    for case in of("fast"):
+    for case in (*cases.FAULTS, *cases.SOUND):
         ok, text = report(case)
         assert ok == (not case.causes), (case.name, text)
         assert ok or is_found(case, text), (case.name, text)
