@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice.learned import Summary
     from smp_advisor.advice.practices import Pitfall, Reference, Step
-    from smp_advisor.cluster import Cluster
+    from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.decision import Decision
@@ -169,6 +169,8 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
     # 2. The cluster, before the library: both depend on the instance.
     sizes = None  # of one cluster without limits
     if places.fixed is None or limits:
+        if len({cluster.instance for cluster in places.clusters}) == 1:
+            _require_instance(request.library, terms.job, place.instance)
         framework = framework_of(request.framework)[0]
         family = library_policy().tensorflow if framework == "tensorflow" else request.library
         sizes = decided(replace(question, library=family), places, limits, on_progress)
@@ -179,15 +181,13 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
     if request.library == "auto":
         choice = choose_library(terms, request.framework)
     else:
-        require_supported_instance(request.library, place.instance)
         choice = LibraryChoice(library=request.library, because="")
     library = choice.library
     before = job = job_for(library, terms)
     pins = pins_for(library, terms)
     require_fields(library, pins)
     require_trainable(library, job)
-    if job.precision == "bf16" and not place.instance.bf16:
-        raise JobError(f"{place.instance.gpu_label} does not compute in bf16; use precision='fp16'.")
+    _require_instance(request.library, job, place.instance)
     if pins:
         check_against(pinned_plan(library, job, place, pins), place, workload)
 
@@ -199,8 +199,8 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
     if not len(best.ranked):
         # A script of TensorFlow can use no other library.
         is_open = request.library == "auto" and library != library_policy().tensorflow
-        results = [of for of in (searches_of_all(terms) if is_open else ()) if not len(of.ranked)]
-        raise nothing_fits(replace(question, request=replace(terms, model=workload)), [best, *results])
+        results = [best, *(searches_of_all(terms) if is_open else ())]
+        raise nothing_fits(replace(question, request=replace(terms, model=workload)), results)
     if request.script is None and (text := loaded_entirely(library, job, workload, best.cluster.instance)):
         raise NoPlanFitsError(text)
     plan = best.best()
@@ -291,6 +291,14 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         result=representatives(best),
         sizes=sizes,
     )
+
+
+def _require_instance(library: str, job: Job, machine: Instance) -> None:
+    """Refuse an instance on which a named library or the precision of a job does not run."""
+    if library != "auto":
+        require_supported_instance(library, machine)
+    if job.precision == "bf16" and not machine.bf16:
+        raise JobError(f"{machine.gpu_label} does not compute in bf16; use precision='fp16'.")
 
 
 def _repeatable(request: Request, model: Model, job: Job) -> Request:

@@ -273,14 +273,23 @@ _PHRASES = {
     "Cluster.custom(...)": "[hardware] of smp_advisor.toml",
     "advice.quota_cell()": "the export of quota",
     "advice.after(failure)": "why with the saved advice",
+    "advice.compare_clusters": "compare",
+    "advice.permissions_cell()": "the export of permissions",
+    "advice.cell()": "the export of the job",
     "the fields of Job and Plan": "the settings of jobs and plans",
 }
 
 
-def worded(text: str, *, command: bool) -> str:
-    """A sentence in the words of the command line (``--batch-size 4``), or in those of the tools of assistants."""
+def without_python(text: str) -> str:
+    """A sentence without calls of Python, which neither the command line nor the tools of assistants have."""
     for words, instead in _PHRASES.items():
         text = text.replace(words, instead)
+    return text
+
+
+def worded(text: str, *, command: bool) -> str:
+    """A sentence in the words of the command line (``--batch-size 4``), or in those of the tools of assistants."""
+    text = without_python(text)
     if not command:
         return re.sub(r"(?<![\w-])--([a-z][\w-]*)", lambda match: match[1].replace("-", "_"), text)
 

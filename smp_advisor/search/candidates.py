@@ -14,7 +14,7 @@ from smp_advisor.core import GIB, MOST
 from smp_advisor.core.files import data_file
 from smp_advisor.costs.evaluate import estimate, seconds_columns
 from smp_advisor.costs.wording import percent, plural
-from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries.layout import of_own_code
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.state_bytes import reduces_in_fp32
@@ -166,11 +166,12 @@ def _levers(model: Model, cluster: Cluster, job: Job, library: str, user_setting
         levers["optimizer_step"] = "fused"  # replicas update with foreach, which copies
     if job.gradient_reduction == "auto" and reduces_in_fp32(job) and get_library(library).divides_model:
         levers["gradient_reduction"] = "16-bit"
-    return {
-        name: value
-        for name, value in levers.items()
-        if name not in user_settings and not undocumented_settings(library, replace(job, **{name: value}))
-    }
+    free = dict[str, Any]()
+    for name, value in levers.items():
+        with suppress(JobError):  # not every optimizer has a fused step
+            if name not in user_settings and not undocumented_settings(library, replace(job, **{name: value})):
+                free[name] = value
+    return free
 
 
 def free_search(
@@ -193,6 +194,8 @@ def free_search(
         worth = _WORTH_LESS_EXACT if name == "gradient_reduction" else _WORTH
         changed, pins = replace(job, **{name: value}), dict(terms["pins"] or {})
         own = {degree: 1 for degree in _REPLACED_LAYERS if degree in plan_fields(library)}
+        if name == "loss" and any(pins.get(degree, 1) != 1 for degree in own):
+            continue
         with suppress(AdvisorError):
             candidate = search(model, cluster, changed, objective=objective, **{**terms, "pins": own | pins})
             if _gains(candidate, result, worth):

@@ -122,7 +122,9 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
     if compiled is not None:
         return compiled
     fitting = [entry for entry in usual if entry.obstacle is None]
-    if fitting and not any(entry.scripted for entry in fitting):
+    # Without any plan that fits, the search of the first library that could divide the model reports by how much.
+    dividing = [entry for entry in usual if entry.obstacle == "memory" and get_library(entry.library).divides_model]
+    if fitting and not dividing and not any(entry.scripted for entry in fitting):
         of_job = fitting[0].library, request.job, request.model, request.cluster.instance
         raise NoPlanFitsError(unscripted_adapter(*of_job, only=True))
     fitting = [entry for entry in fitting if entry.scripted]
@@ -145,8 +147,6 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
             reason = f"{reason} {sentence('search', 'patched', faster=faster if gain >= SAME else '', **values)}"
         return patched, reason
     archived = candidate(policy.archived, request)
-    # Without any plan that fits, the search of the first library that could divide the model reports by how much.
-    dividing = [entry for entry in usual if entry.obstacle == "memory" and get_library(entry.library).divides_model]
     if archived.obstacle is None or (archived.obstacle == "memory" and not dividing):
         return archived, _reason(archived, usual, request)
     if archived.obstacle != "instance" or not request.pytorch:
@@ -242,7 +242,7 @@ def _requirements(lacking: list[Candidate], request: Request) -> str:
 
 def _with_the_batch(rival: Candidate, chosen: Candidate, request: Request) -> Candidate:
     """A faster rival with the batch of the chosen library: a larger one alone is no merit of a library."""
-    larger = request.job.global_batch_size is None and chosen.samples < rival.samples
+    larger = request.job.global_batch_size is None and 0 < chosen.samples < rival.samples
     if not larger or rival.tokens_per_second < chosen.tokens_per_second * (1 + _RESOLVED):
         return rival
     same = candidate(rival.library, request, samples=chosen.samples)

@@ -82,12 +82,17 @@ def within(size: ClusterSize, limits: Limits, *, surely: bool = False) -> bool:
 
 
 def choose(
-    sizes: Sequence[ClusterSize], goal: Goal, limits: Limits, requested: Cluster | None = None
+    sizes: Sequence[ClusterSize],
+    goal: Goal,
+    limits: Limits,
+    requested: Cluster | None = None,
+    *,
+    equal: float = NEAR_BEST,
 ) -> ClusterSize | None:
     """The best cluster for a goal among those that fit within the limits; None if there is none.
 
-    Clusters whose entire interval is within the limits come first. Values within 3 % are equal: then the lower price
-    per hour wins. The requested cluster stays unless the 95 % interval of the saving is above zero.
+    Clusters whose entire interval is within the limits come first. Values within the share `equal` are equal: then the
+    lower price per hour wins. The requested cluster stays unless the 95 % interval of the saving is above zero.
     """
     fitting = [size for size in sizes if size.fits and within(size, limits)]
     candidates = [size for size in fitting if within(size, limits, surely=True)] or fitting
@@ -99,11 +104,11 @@ def choose(
         return min(candidates, key=lambda size: (hourly(size.cluster), -size.tokens_per_second))
     if goal == "fastest":
         top = max(size.tokens_per_second for size in candidates)
-        equal = [size for size in candidates if size.tokens_per_second >= top * (1 - NEAR_BEST)]
-        return min(equal, key=lambda size: hourly(size.cluster))
+        best = [size for size in candidates if size.tokens_per_second >= top * (1 - equal)]
+        return min(best, key=lambda size: hourly(size.cluster))
     least = min(size.usd or 0.0 for size in candidates)
-    equal = [size for size in candidates if (size.usd or 0.0) <= least * (1 + NEAR_BEST)]
-    cheapest = min(equal, key=lambda size: hourly(size.cluster))
+    best = [size for size in candidates if (size.usd or 0.0) <= least * (1 + equal)]
+    cheapest = min(best, key=lambda size: hourly(size.cluster))
     own = next((size for size in candidates if size.cluster == requested), None)
     return own if own is not None and not saves(cheapest, own) else cheapest
 
@@ -260,7 +265,21 @@ class ClusterSizes:
                 surely = within(chosen, self.limits, surely=True)
                 verdict += f" {self.limits.words}, {'' if surely else 'though not '}with its entire interval"
         result = [f"{chosen.name}{verdict}: {self._figures(chosen)}."]
-        return result if count == 1 else [*result, *self._saving(chosen), *self._knee(chosen), compared]
+        if count == 1:
+            return result
+        return [*result, *self._next_to(chosen), *self._saving(chosen), *self._knee(chosen), compared]
+
+    def _next_to(self, chosen: ClusterSize) -> list[str]:
+        """Clusters that are better by less than counts, and the one with the lowest price per hour."""
+        best, least = choose(self.sizes, self.goal, self.limits, equal=0), self.smallest
+        lines = []
+        if best is not None and best is not chosen and chosen is not self.own:
+            rule = f"Within {percent(NEAR_BEST)}, the lower price per hour decides"
+            lines.append(f"{rule}: {best.name} takes {self._figures(best)}.")
+        if least is not None and not self.limits and hourly(least.cluster) < hourly(chosen.cluster):
+            price = f"{least.name} has the lowest price per hour, {hourly(least.cluster):,.2f} USD"
+            lines.append(f"{price}: {self._figures(least)}.")
+        return lines
 
     def _figures(self, size: ClusterSize) -> str:
         now = size.estimate

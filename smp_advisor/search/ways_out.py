@@ -78,7 +78,11 @@ class WaysOut:
     @property
     def words(self) -> str:
         """The changes other than more nodes in one phrase: ``2 x ml.p5.48xlarge (54.9 GiB), LoRA (20.1 GiB)``."""
-        return ", ".join(f"{way.words} ({way.memory})" for way in self.ways if way.change != "nodes")
+        return ", ".join(self.phrases)
+
+    @property
+    def phrases(self) -> list[str]:
+        return [f"{way.words} ({way.memory})" for way in self.ways if way.change != "nodes"]
 
     @property
     def enough(self) -> str:
@@ -255,8 +259,11 @@ def _node_tflops(machine: Instance) -> float:
 def nothing_fits(question: Question, results: Sequence[SearchResult]) -> NoPlanFitsError:
     """The error for searches without a plan that fits; `NoPlanFitsError.ways_out` has the ways out as a table.
 
-    The first search is that of the preferred library. The nearest plan is that of all of them.
+    The first search is that of the preferred library. The nearest plan is that of all of them. Of an adapter, a library
+    for which no script is generated may have a plan that fits.
     """
+    own = [get_library(of.space.library).title for of in results if len(of.ranked) and question.request.job.adapter]
+    results = [of for of in results if not len(of.ranked)]
     of_library = {result.space.library: result for result in reversed(results)}
     result = min(results, key=lambda result: result.needed_gib.min(initial=math.inf))
     request = question.request
@@ -282,9 +289,11 @@ def nothing_fits(question: Question, results: Sequence[SearchResult]) -> NoPlanF
     required, count = percent(request.min_fit_probability), sum(of.plans_enumerated for of in of_library.values())
     values = {"count": count, "model": model, "place": place, "required": required, "shortfall": shortfall}
     problem = sentence("search", "nothing_fits", **values)
-    enough, changes = ways.enough, ways.words
-    while changes and len(problem) + len(changes) + len(enough) > _LONGEST:
-        changes = changes.rpartition(", ")[0]
+    enough, phrases = ways.enough, ways.phrases
+    enough += f"; your own script (script=) fits with {' or '.join(own)}" if own else ""
+    while phrases and len(problem) + len(", ".join(phrases)) + len(enough) > _LONGEST:
+        phrases.pop()
+    changes = ", ".join(phrases)
     remedy = ""
     if not get_library(results[0].space.library).divides_model:
         if ways.of("library") is None or not (changes or enough):

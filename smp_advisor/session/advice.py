@@ -74,7 +74,8 @@ class Advice:
     """A recommendation and the plan on screen, which are the same for Python, all views and the magics.
 
     `plan`, `estimate`, `job`, `steps`, `pitfalls`, `reference`, `because` and `warnings` are those of the plan on
-    screen, at first the recommended one. The other attributes are those of the recommendation.
+    screen, at first the recommended one. The other attributes are those of the recommendation. A method that refuses
+    raises a subclass of `AdvisorError`, whose sentence is the reason, and the advice stays as it is.
 
     Examples
     --------
@@ -239,13 +240,7 @@ class Advice:
             return value
 
     def move(self, **settings: Setting) -> str:
-        """Move controls by name, one after the other, and return a summary of the change.
-
-        Raises
-        ------
-        PlanError
-            There is no such control, or the settings exclude each other. The controls then keep their values.
-        """
+        """Move controls by name, one after the other, and return a summary of the change."""
         with self.turn:
             start = state = self._controls
             for name, value in settings.items():
@@ -260,13 +255,7 @@ class Advice:
             return Sentence(state.summary)
 
     def adopt(self, plan: Plan | int) -> str:
-        """Show a plan, or the row of one in `alternatives`, and return a summary of the change.
-
-        Raises
-        ------
-        PlanError
-            The plan does not suit the model, the cluster or the job, or there is no such row.
-        """
+        """Show a plan, or the row of one in `alternatives`, and return a summary of the change."""
         with self.turn:
             state = control_state.adopt(self._controls, plan_of(self.recommended, plan))
             self.settle(state)
@@ -321,13 +310,7 @@ class Advice:
         return {name: settings[name] for name in self._pins if name in settings}
 
     def pin(self, *names: str, **settings: Setting) -> None:
-        """Pin settings for the next search: names at their values on screen, keywords at values to which they move.
-
-        Raises
-        ------
-        PlanError
-            There is no such setting, or a value cannot be combined with the others.
-        """
+        """Pin settings for the next search: names at their values on screen, keywords at values to which they move."""
         with self.turn:
             for name in (*names, *settings):
                 require_name(name, self.plan.library)
@@ -359,11 +342,6 @@ class Advice:
         **changes
             Keywords of `advise` with new values: ``instance_count=8``, ``sequence_length=4096``, ``library="fsdp"``.
             None removes a setting. Without any, the settings that are not pinned are searched again.
-
-        Raises
-        ------
-        AdvisorError
-            A change is wrong, or no plan fits. The advice then stays as it is.
         """
         search = self.search(changes)
         after = search.run(on_progress=on_progress)
@@ -411,13 +389,7 @@ class Advice:
         return {name: entry.state.plan for name, entry in self._snapshots.items()}
 
     def keep(self, name: str) -> None:
-        """Keep the plan on screen as a named snapshot; a snapshot of that name is replaced.
-
-        Raises
-        ------
-        AdvisorError
-            The name is empty, too long or reserved, or there are too many snapshots.
-        """
+        """Keep the plan on screen as a named snapshot; a snapshot of that name is replaced."""
         longest = 60
         if type(name) is not str or not 0 < len(name.strip()) <= longest:
             raise AdvisorError(f"The name of a snapshot must be a text of 1 to {longest} characters, not {name!r}.")
@@ -462,11 +434,6 @@ class Advice:
         plans
             Names of snapshots, plans, or rows of `alternatives`. Without any, the recommended plan and that on screen;
             with one, it and the plan on screen.
-
-        Raises
-        ------
-        AdvisorError
-            There is no such snapshot or row, a plan does not suit the cluster, or there are more than two plans.
         """
         with self.turn:
             if len(plans) > 2:
@@ -512,13 +479,7 @@ class Advice:
             self._observers.remove(callback)
 
     def diff(self, advice: Advice) -> Comparison:
-        """Settings and figures of another advice's plan next to those of this one, and the price of the difference.
-
-        Raises
-        ------
-        AdvisorError
-            The argument is no advice.
-        """
+        """Settings and figures of another advice's plan next to those of this one, and the price of the difference."""
         return compare(_entry(advice), _entry(self), ("Other advice", "This advice"))
 
     @property
@@ -561,11 +522,6 @@ class Advice:
         plan
             Another plan for the same model, cluster and job, or the row of one in `alternatives`; the plan on screen
             if None.
-
-        Raises
-        ------
-        PlanError
-            The plan does not suit the model or the cluster, or there is no such row.
         """
         return ladder_of(self.explained, plan)
 
@@ -582,11 +538,6 @@ class Advice:
             As for `ladder`.
         placement_strategy
             Another placement of SMP v1, for example ``PTD``; the plan's own if None.
-
-        Raises
-        ------
-        PlanError
-            The plan does not suit the model or the cluster, or there is no such row or placement.
         """
         return rank_map(
             self.plan if plan is None else plan_of(self.recommended, plan), self.cluster, placement_strategy
@@ -605,11 +556,6 @@ class Advice:
             ``memory``, ``time``, ``alternatives``, ``clusters``, or ``modules`` of a profile.
         plan
             As for `ladder`.
-
-        Raises
-        ------
-        AdvisorError
-            There is no such chart, or no such plan.
 
         Examples
         --------
@@ -630,11 +576,6 @@ class Advice:
         path
             The file. A name that ends in ``.html`` or ``.md`` is that of a report of the plan on screen, with its
             figures, reasons and the cell that starts the job.
-
-        Raises
-        ------
-        StorageError
-            The file cannot be written. Its earlier content stays.
 
         Examples
         --------

@@ -68,11 +68,6 @@ def calibrate(
         Those of the run; the advice's own if None.
     accept
         Whether to learn from a figure that is possible but far from the estimate.
-
-    Raises
-    ------
-    CalibrationError
-        The run cannot be read, contradicts the plan, or has a figure that no hardware reaches.
     """
     from smp_advisor.runs import Probe, measure
     from smp_advisor.runs.watching import Run
@@ -104,11 +99,6 @@ def rehearse(
 
     The script is that of the request, or the generated one with a small model of the family. See
     `smp_advisor.rehearse`.
-
-    Raises
-    ------
-    ExportError
-        No script can be generated for the model.
     """
     from smp_advisor.export import small_training
     from smp_advisor.rehearsal import rehearse
@@ -142,13 +132,6 @@ def after(advice: Advice, failure: Failure | str, *, plan: Plan | None = None) -
         A failure of `smp_advisor.read_failure`, or the text of its log.
     plan
         Plan of the run; that of the failure, or the advice's own if None.
-
-    Raises
-    ------
-    CalibrationError
-        Another plan does not avoid the failure, or its message has figures of another GPU.
-    NoPlanFitsError
-        No plan of the request needs enough less memory.
     """
     from smp_advisor.runs.failures import failure_of_plan
 
@@ -168,13 +151,7 @@ def after(advice: Advice, failure: Failure | str, *, plan: Plan | None = None) -
 
 
 def probe(advice: Advice, plan: Plan | None = None) -> Probe:
-    """Return the cheapest short job on one or two nodes that teaches the most about the plan's step time.
-
-    Raises
-    ------
-    CalibrationError
-        No short job with the plan's shape per GPU fits on two nodes.
-    """
+    """Return the cheapest short job on one or two nodes that teaches the most about the plan's step time."""
     from smp_advisor.runs import best_probe
 
     least = advice.min_fit_probability
@@ -186,11 +163,6 @@ def worth_measuring(advice: Advice) -> Worth:
 
     The saving is that of known step times, over the joint draws of the plans' step times
     (`Worth.expected_saving_usd`).
-
-    Raises
-    ------
-    CalibrationError
-        The cost of the run is unknown: the job has no `tokens`, or the instance no price.
 
     Examples
     --------
@@ -239,13 +211,6 @@ def start(
         Steps of a local run; 40 if None. It goes on up to four times as long until 20 of them are regular.
     options
         As for `cell`; of a local run, ``processes``, ``data`` and ``allow_unconfined`` as for `smp_advisor.rehearse`.
-
-    Raises
-    ------
-    RunError
-        The start was not confirmed, or the run cannot be started.
-    AdvisorError
-        As for `cell`, or the policy of the project does not allow the job.
 
     Examples
     --------

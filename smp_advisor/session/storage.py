@@ -59,13 +59,7 @@ def plain(value: Any) -> Any:
 
 
 def from_plain(data: Any, kind: str) -> Any:
-    """Return the value of what `plain` wrote.
-
-    Raises
-    ------
-    StorageError
-        A field is missing, unknown or has a value that is not valid.
-    """
+    """Return the value of what `plain` wrote."""
     from pydantic import ValidationError
 
     try:
@@ -158,13 +152,7 @@ class Alternatives:
         )
 
     def restored(self, job: Job) -> SearchResult:
-        """Return the search for a job.
-
-        Raises
-        ------
-        StorageError
-            The columns do not suit the plans.
-        """
+        """Return the search for a job."""
         plans = self.plans
         columns = {name: np.array(getattr(self, name)) for name in _COLUMNS if name != "ranked"}
         scores = {name: np.array(column) for name, column in self.scores.items()}

@@ -62,13 +62,7 @@ def live_text(recommended: Recommendation, state: ControlState, snapshots: Mappi
 
 
 def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:
-    """Return the value of a JSON text of `as_text`, and the document.
-
-    Raises
-    ------
-    StorageError
-        The text is no document of this package, or one of another version that this one does not read.
-    """
+    """Return the value of a JSON text of `as_text`, and the document."""
     try:
         document = json_values(text)
     except ValueError:

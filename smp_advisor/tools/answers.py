@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.choice import certainty
+from smp_advisor.arguments import without_python
 from smp_advisor.core.tables import Table, between, number
 from smp_advisor.costs.estimate import CATEGORIES, Estimate
 from smp_advisor.costs.guesses import assumed, guesses
@@ -30,6 +31,7 @@ from smp_advisor.costs.wording import (
 )
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library, plan_defaults
+from smp_advisor.search.clusters import hourly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,7 +61,8 @@ _MOST_LINES = 20
 _EXPLAIN = {"Library", "Needed", "Certainty", "Instead", "Assumed", "Heed"}
 """Rows without figures of the plan."""
 _WIDTH = 100
-_DIGITS = 4
+_DIGITS = 3
+"""As the words have them: of four, a second rounding could end in another third digit."""
 
 Details = Mapping[str, Callable[[], Any]]
 
@@ -160,12 +163,13 @@ def figures(model: Model, estimate: Estimate, least: float, gpus: int = 0) -> di
         "needed_gib_per_gpu": round(estimate.needed_gib, 1),
         "usable_gib_per_gpu": round(estimate.usable_gpu_memory_gib, 1),
         "headroom_gib_per_gpu": round(estimate.headroom_gib, 1),
+        "host_gib_per_node": round(estimate.host_memory_gib_per_node, 1) or None,
         "global_batch_size": estimate.global_batch_size,
         "tokens_per_step": estimate.tokens_per_step if model.reads_tokens else None,
         "step_seconds": _ranged(estimate.step_seconds, estimate.step_seconds_range),
         per_second: _ranged(getattr(estimate, per_second), getattr(estimate, f"{per_second}_range")),
         "mfu": _ranged(estimate.mfu, estimate.mfu_range),
-        "usd_per_hour": None if estimate.usd_per_hour is None else _rounded(estimate.usd_per_hour),
+        "usd_per_hour": None if estimate.usd_per_hour is None else round(estimate.usd_per_hour, 2),
         per_million: _ranged(price, ends, 1 / amount(model, 1)),
         "days": _ranged(estimate.days, estimate.days_range),
         "gpu_hours": _ranged(estimate.days, estimate.days_range, 24 * gpus) if gpus else None,
@@ -190,9 +194,11 @@ def plan_words(plan: Plan) -> str:
 
 
 def memory_words(value: Estimate) -> str:
-    """``28.1 of 39.4 GiB per GPU (over 99.9 % likely)``."""
+    """``28.1 of 39.4 GiB per GPU (over 99.9 % likely)``; with the host memory of a node if it is too small."""
     share = probability(value.fit_probability)
-    return f"{value.needed_gib:,.1f} of {value.usable_gpu_memory_gib:.1f} GiB per GPU ({share} likely)"
+    host = f", and {gib(value.host_memory_gib_per_node)} of host memory per node: too much"
+    gpu = f"{value.needed_gib:,.1f} of {value.usable_gpu_memory_gib:.1f} GiB per GPU ({share} likely)"
+    return gpu if value.host_memory_fits else gpu + host
 
 
 def memory_table(estimate: Estimate) -> dict[str, float]:
@@ -223,14 +229,15 @@ def unknown_failure() -> Answer:
 
 def failed(failure: Failure, advice: Advice | None) -> Answer:
     """The answer for a failure, with the next plan of an advice if another plan avoids it."""
+    change = without_python(failure.change)
     rows = [
         ("Cause", failure.cause),
-        ("Change", failure.change),
+        ("Change", change),
         ("Line", f"{failure.line:,}: {failure.evidence}"),
         ("Then", ", ".join(failure.consequences)),
         ("Source", failure.source),
     ]
-    data: dict[str, Any] = {"answer": f"{failure.cause} {failure.change}", "found": True, "kind": failure.kind}
+    data: dict[str, Any] = {"answer": f"{failure.cause} {change}", "found": True, "kind": failure.kind}
     data |= {name: getattr(failure, name) for name in ("line", "rank", "phase", "evidence", "source")}
     data |= {"consequences": list(failure.consequences)}
     data |= {"memory_gib": {name: round(gib, 2) for name, gib in failure.memory_gib.items()}}
@@ -337,11 +344,11 @@ def _alternatives(advice: Advice, most: int) -> list[dict[str, Any]]:
 
 
 def sizes_data(sizes: ClusterSizes) -> list[dict[str, Any]]:
-    """Compared clusters: first those that no other one beats in both speed and cost, then the others, fastest first."""
-    first = [sizes.chosen, *sizes.pareto]
-    by_speed = sorted(sizes.sizes, key=lambda size: -size.tokens_per_second)
+    """Compared clusters: those that no other one beats in speed and cost, the cheapest first, then by price per hour."""
+    first = [sizes.chosen, sizes.smallest, *reversed(sizes.pareto)]
+    by_price = sorted(sizes.sizes, key=lambda size: (not size.fits, hourly(size.cluster)))
     rows = []
-    for size in {id(size): size for size in (*first, *by_speed) if size is not None}.values():
+    for size in {id(size): size for size in (*first, *by_price) if size is not None}.values():
         row = {
             "cluster": size.name,
             "model": sizes.model.name,
@@ -358,7 +365,7 @@ def _short(model: Model, size: ClusterSize) -> dict[str, Any]:
     """The figures of a cluster's best plan in a row."""
     if size.estimate is None:
         return {} if size.nearest_gib is None else {"needed_gib_per_gpu": round(size.nearest_gib, 1)}
-    names = ("needed_gib_per_gpu", *_units(unit(model)), "days", "usd_total")
+    names = ("needed_gib_per_gpu", *_units(unit(model)), "usd_per_hour", "days", "usd_total")
     values = figures(model, size.estimate, 0.0)
     return {name: values[name] for name in names if name in values}
 

@@ -477,12 +477,13 @@ def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, 
         raise AdvisorError("A plan requires a number of instances: --count 2.")
     job_settings, shape, fields = sort_settings(values)
     plan = Plan(library=library, **fields)
-    own = {"precision": plan.precision, "attention": get_library(library).default_attention}
+    cluster = Cluster(instance, count or 1)
+    precision = "fp16" if plan.precision == "bf16" and not cluster.instance.bf16 else plan.precision
+    own = {"precision": precision, "attention": get_library(library).default_attention}
     job = job_of(None, own | job_settings)
     described = _model(model)
     workload = read_model(described, sequence_length=job.sequence_length, shape=shape, job=job, library=plan.library)
     job = suited(job, described, workload, has_length="sequence_length" in job_settings)
-    cluster = Cluster(instance, count or 1)
     return workload, cluster, job, evaluate(workload, cluster, job, plan)
 
 

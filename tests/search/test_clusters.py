@@ -273,6 +273,22 @@ def test_a_comparison_takes_the_library_of_the_advice(model, instance):
     assert advice.compare_clusters(counts=(2,)).own.library == advice.plan.library
 
 
+def test_an_open_number_of_nodes_has_the_refusal_of_one_node_and_a_tolerance_is_said():
+    for settings, words in (({"library": "smp-v1"}, "not on AWS's list for SMP v1"), ({"precision": "bf16"}, "V100")):
+        machine = "ml.g6.12xlarge" if "library" in settings else "ml.p3.16xlarge"
+        for count in (1, "smallest"):
+            with pytest.raises(AdvisorError, match=words):
+                smpa.advise("gemma-2-9b", machine, instance_count=count, **settings)
+
+    equal = ClusterSizes(model=MODEL, sizes=(size(1, 1.0), size(2, 2.02)), goal="cheapest")
+    assert equal.chosen is equal.sizes[0]
+    assert equal.lines()[1].startswith("Within 3.0 %, the lower price per hour decides: 2 x ml.p4d.24xlarge takes")
+    slow = size(1, 0.1, name="ml.g5.xlarge", usd_per_hour=4.0)
+    cheap = ClusterSizes(model=MODEL, sizes=(slow, size(1, 1.0)), goal="cheapest")
+    assert cheap.lines()[1].startswith("1 x ml.g5.xlarge has the lowest price per hour, 1.41 USD: ")
+    assert not any("per hour" in line for line in replace(cheap, sizes=cheap.sizes[1:]).lines())
+
+
 def test_adapters_that_fit_or_name_their_library():
     with pytest.raises(NoPlanFitsError, match="QLoRA of rank 8") as error:
         smpa.advise("llama-2-13b", "ml.g5.xlarge", adapter=smpa.Adapter(rank=8), sequence_length=4096)

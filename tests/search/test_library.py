@@ -88,6 +88,19 @@ def test_auto_prefers_libraries_with_a_script_for_the_adapter():
     with pytest.raises(NoPlanFitsError, match=r"does not shard a base of 8 bits.*pass script="):
         advise("llama-3-70b", "ml.p4d.24xlarge", **settings)
     assert advise("llama-3-70b", "ml.p4d.24xlarge", script="train.py", **settings).plan.library == "fsdp"
+    # Where a change fits with a library that has one, that is the remedy, and the script of the user's another.
+    settings = {"sequence_length": 4096, "adapter": Adapter(rank=16)}
+    with pytest.raises(NoPlanFitsError, match=r"changes that fit: 1 x .*; 2 nodes.*; your own script.*SMP v2\."):
+        advise("llama-3-70b", "ml.p4d.24xlarge", **settings)
+    assert advise("llama-3-70b", "ml.p4d.24xlarge", instance_count=2, **settings).plan.library == "fsdp"
+
+
+def test_a_free_setting_is_tried_only_where_optimizer_and_script_have_it():
+    for optimizer in ("adam-8bit", "lion", "muon", "adafactor"):
+        assert advise("350M", "ml.p4d.24xlarge", library="ddp", optimizer=optimizer).job.optimizer == optimizer
+    pinned = advise("30B", "ml.p4d.24xlarge", instance_count=4, tensor_parallel_degree=8)
+    assert pinned.job.loss == "plain"
+    assert pinned.script_cell()
 
 
 def test_a_script_of_the_user_is_not_assumed_to_compute_its_loss_in_parts():

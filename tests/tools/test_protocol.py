@@ -232,6 +232,16 @@ def test_answers_of_checks_and_comparisons():
         "1 x ml.p4d.24xlarge": False, "2 x ml.p4d.24xlarge": False, "8 x ml.p4d.24xlarge": True,
     }  # fmt: skip
 
+    for library in ("ddp", "fsdp"):  # the advised plan of GPUs without bf16 is a plan of estimate
+        request = {"model": "350M", "instance": "ml.p3.16xlarge", "library": library}
+        _, advised = call("advise", request, Caller())
+        settings = {name: value for name, value in advised["plan"].items() if name != "library"}
+        _, data = call("estimate", {**request, "settings": settings}, Caller())
+        assert data["step_seconds"] == advised["step_seconds"]
+
+    _, data = call("why", {"text": "ResourceLimitExceeded: The account-level service limit 'ml.p5.48xlarge'"}, Caller())
+    assert "(the export of quota)" in data["answer"]
+
     _, data = call("check", {"text": "print(1)"}, Caller())
     assert data["answer"].endswith("nothing that a check applies to")
 
