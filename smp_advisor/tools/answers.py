@@ -344,7 +344,7 @@ def _alternatives(advice: Advice, most: int) -> list[dict[str, Any]]:
 
 
 def sizes_data(sizes: ClusterSizes) -> list[dict[str, Any]]:
-    """Compared clusters: those that no other one beats in speed and cost, the cheapest first, then by price per hour."""
+    """Compared clusters: those that no other one beats, the cheapest first, then the others by price per hour."""
     first = [sizes.chosen, sizes.smallest, *reversed(sizes.pareto)]
     by_price = sorted(sizes.sizes, key=lambda size: (not size.fits, hourly(size.cluster)))
     rows = []
