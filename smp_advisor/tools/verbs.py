@@ -28,7 +28,7 @@ from smp_advisor.estimators.check import looks_like_estimator
 from smp_advisor.estimators.readback import MODEL_IS_MISSING
 from smp_advisor.estimators.report import EstimatorReport
 from smp_advisor.export.formats import FORMATS
-from smp_advisor.libraries.library import get_library, require_library
+from smp_advisor.libraries.library import get_library, plan_fields, require_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.review.reading.module import shared_trees
 from smp_advisor.review.scripts import check_script
@@ -479,6 +479,8 @@ def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, 
     plan = Plan(library=library, **fields)
     cluster = Cluster(instance, count or 1)
     precision = "fp16" if plan.precision == "bf16" and not cluster.instance.bf16 else plan.precision
+    if "precision" in plan_fields(library):
+        plan = replace(plan, precision=job_settings.get("precision", precision))
     own = {"precision": precision, "attention": get_library(library).default_attention}
     job = job_of(None, own | job_settings)
     described = _model(model)
