@@ -22,6 +22,7 @@ from smp_advisor.estimators.documents import Siblings, yaml_table
 from smp_advisor.estimators.manifests import configuration_of_manifest, looks_like_manifest
 from smp_advisor.estimators.readback import read_back
 from smp_advisor.estimators.recipes import configuration_of_recipe
+from smp_advisor.estimators.shell import configuration_of_shell
 from smp_advisor.estimators.torch_jobs import read_job
 from smp_advisor.libraries.library import get_library
 from smp_advisor.review.reading.values import Mapping
@@ -219,13 +220,23 @@ def _first(configurations: list[Configuration]) -> list[Configuration]:
 
 _IGNORED = ("entry_point", "hyperparameters", "distribution")
 """Arguments of ``PyTorch(...)`` that SDK 2.257 ignores with a recipe."""
-_HYPERPOD_COMMAND = re.compile(r"\bhyp (?:create|init) hyp-[\w-]+job\b|\bhyperpod start-job\b")
+_OTHER_FORMS = {
+    r"\bhyp (?:create|init) hyp-[\w-]+job\b|\bhyperpod start-job\b": "paste its manifest or recipe",
+    r"\bJumpStartEstimator\(": "JumpStart has the script, its defaults and the instance: describe the job to advise",
+    r"\bRemoteExecutor\(": "check the function that it runs with check_script, and the job with @remote(...)",
+    r"\b(?:SFT|DPO|RLVR|RLAIF)Trainer\((?=[^()]*\bmodel_package_group)": "it is serverless, without a plan",
+    r"\b(?:SKLearn|XGBoost|Chainer|MXNet|RLEstimator)\(": "plans are for PyTorch and TensorFlow",
+    r"\bcreate_hyper_parameter_tuning_job\(": "paste the TrainingJobDefinition as a CreateTrainingJob request",
+}
+"""Other starts of jobs, and what to do instead."""
 
 
 def read_configurations(
     document: Document, variables: Dictionary[str, Any] | None
 ) -> tuple[list[Configuration], tuple[Unresolved, ...]]:
     """The configurations in a document, and the followed cell."""
+    if document.dialect == "shell":
+        return [configuration_of_shell(document.source.text)], ()
     if document.dialect == "yaml":
         table = yaml_table(document.source.text)
         if looks_like_manifest(table):
@@ -245,11 +256,9 @@ def read_configurations(
         ignored = [name for name in _IGNORED if any(name in call.keywords for call in recipes)]
         note = f" The SDK ignores {', '.join(ignored)} along with training_recipe." if ignored else ""
         raise AdvisorError(f"{in_recipe}{note}")
-    if command := _HYPERPOD_COMMAND.search(document.source.text):
-        raise AdvisorError(
-            f"The job is started by the command {command[0]}, which is not read: paste the manifest or the recipe that"
-            " the command submits."
-        )
+    for pattern, instead in _OTHER_FORMS.items():
+        if match := re.search(pattern, document.source.text):
+            raise AdvisorError(f"The job is started by {match[0].rstrip('(')}, which is not read: {instead}.")
     if cell.stopped is not None:
         line, why = cell.stopped
         raise AdvisorError(

@@ -108,7 +108,10 @@ def configurations_of_cell(cell: Cell) -> list[Configuration]:
             configurations.append(configuration_of_request(call.passed))
     if configurations:
         for configuration in configurations:
-            configuration.settings["read_with"] = Setting(cell.assumed)
+            groups = (configuration.settings, configuration.parameters, configuration.hyperparameters)
+            values = {f"is {setting.value!r}," for group in groups for setting in group.values()}
+            entered = tuple(note for note in cell.assumed if any(value in note for value in values))
+            configuration.settings["read_with"] = Setting(entered)
         # An input on FSx for Lustre or EFS; with several jobs, its owner is not known.
         places = [call for call in cell.calls if call.reached and call.called in _FILE_SYSTEMS]
         if places and len(configurations) == 1:

@@ -62,8 +62,8 @@ def check_estimator(
     source
         The text of a cell with an estimator (SDK 2.x: ``PyTorch``, ``TensorFlow``, ``HuggingFace``) or a
         ``ModelTrainer`` (3.x), of the dictionary alone (``distribution``, ``smp_options``, ``mp_parameters``; Python
-        or JSON), of a HyperPod recipe (YAML) or a CreateTrainingJob request; the path of a file with one of these; or
-        the dictionary itself.
+        or JSON), of a HyperPod recipe or manifest (YAML), a batch file of Slurm or a CreateTrainingJob request; the
+        path of a file with one of these; or the dictionary itself.
     model
         Model for the checks of memory; by default the shape in the hyperparameters, if there is one.
     job

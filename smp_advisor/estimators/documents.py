@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.core.files import (
     CONFIGURATION,
     NOTEBOOK,
@@ -30,6 +29,7 @@ from smp_advisor.core.files import (
     user_path,
 )
 from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators.shell import DOCUMENT, is_shell
 from smp_advisor.review.reading.source import Source, Span, read
 from smp_advisor.review.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
 
@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 
 _WRITES = re.compile(r"\s*%%writefile\s+(?:-a\s+)?(?P<path>\S+)[^\n]*\n(?P<text>.*)", re.DOTALL)
 _PRINTS = re.compile(r"\s*cat\b(?=[^\n]*<<)(?=[^\n]*>)[^\n]*")
-_END = re.compile(r"<<-?[ \t]*['\"]?(\w+)")
 _TARGET = re.compile(r">>?[ \t]*['\"]?([^\s<>'\"]+)")
+_ASSIGNED = re.compile(r"^(\w+)\s*=\s*[\"']([^\"'\n]{1,200})[\"']", re.MULTILINE)
+_EXPORTED = re.compile(r"^os\.environ\[[\"'](\w+)[\"']\]\s*=\s*(?:(\w+)\s*$|[\"']([^\"'\n]{1,200})[\"'])", re.MULTILINE)
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 FETCHES = re.compile(
     r"\b(?:git clone|wget|curl|cp|mv|cd|chdir|tee|unzip|untar)\b|urlretrieve|extractall|download|write_text|\bdump\("
     r"|\bopen\([^)\n]{0,200}['\"][wax]"
@@ -94,30 +96,40 @@ class Siblings:
             texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
         except (OSError, ValueError, KeyError, TypeError):
             return None
+        environment = _environment("\n".join(texts))
         for text in texts:
             match = _WRITES.match(text)
-            written = [(match["path"], match["text"])] if match is not None else _printed(text)
+            written = [(match["path"], match["text"])] if match is not None else _printed(text, environment)
             for path, content in written:
                 if PurePosixPath(path).name == name:
                     return content
         return None
 
 
-def _printed(text: str) -> Iterator[tuple[str, str]]:
-    """Files that a shell cell writes with ``cat > args.yaml <<EOF``: path and content, variables as written."""
+def _environment(text: str) -> dict[str, str]:
+    """Environment of the cells of a shell, as far as a notebook sets it to one text."""
+    assigned = _ASSIGNED.findall(text)
+    single = {name: value for name, value in assigned if all(value == again for key, again in assigned if key == name)}
+    exported = {name: text or single.get(source, "") for name, source, text in _EXPORTED.findall(text)}
+    return {name: value for name, value in exported.items() if value}
+
+
+def _printed(text: str, environment: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Files that a shell cell writes with ``cat > args.yaml <<EOF``: path and content, with known variables."""
     path, end = "", ""
     lines: list[str] = []
     for line in text.split("\n"):
         if end and line.strip() == end:
-            yield path, "\n".join([*lines, ""])
+            content = "\n".join([*lines, ""])
+            yield path, _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), content)
             end = ""
         elif end:
             lines.append(line)
-        elif _PRINTS.fullmatch(line) and (last := _END.search(line)) and (target := _TARGET.search(line)):
+        elif _PRINTS.fullmatch(line) and (last := DOCUMENT.search(line)) and (target := _TARGET.search(line)):
             path, end, lines = target[1], last[1], []
 
 
-Dialect = Literal["python", "json", "yaml"]
+Dialect = Literal["python", "json", "yaml", "shell"]
 
 _DEEPEST = 40
 _PLAIN = (bool, int, float, str)
@@ -127,6 +139,9 @@ _FILES: dict[str, Dialect] = {
     ".yml": "yaml",
     ".py": "python",
     ".ipynb": "python",
+    ".sh": "shell",
+    ".sbatch": "shell",
+    ".slurm": "shell",
 }
 _CHECKED_HERE = "%%smp_check"
 _TYPESET = str.maketrans("\u00a0\u2007\u202f\u201c\u201d\u2018\u2019", "   \"\"''")
@@ -231,9 +246,11 @@ def _of_text(text: str, dialect: Dialect | None = None) -> Document:
             json.loads(text)
             dialect = "json"
     keyed = _YAML_KEY.search(text) is not None
+    if dialect is None and is_shell(text):
+        dialect = "shell"
     if dialect is None and keyed and (_only_annotates(text) or not _is_python(text)):
         dialect = "yaml"
-    if dialect in ("json", "yaml"):
+    if dialect is not None:
         return Document(Source("<text>", text), dialect, text)
     text, elided = _as_python(text)
     source = read(text if text.lstrip().startswith("%") else f"{text}\n")
@@ -422,24 +439,3 @@ def _referred(recipe: Mapping, table: Mapping, value: Constant) -> Value:
             return Constant(target.value, value.span)
         path, home = again.group(1), owner if isinstance(owner, Mapping) else recipe
     return Unknown(f"it refers to {match.group(0)}")
-
-
-def around_the_script(words: list[str]) -> tuple[list[str], str, list[str]]:
-    """Words before the Python file of a command, the file, and the words after it."""
-    at = next((number for number, word in enumerate(words) if word.endswith(".py")), None)
-    return (words, "", []) if at is None else (words[:at], words[at], words[at + 1 :])
-
-
-def options_of(words: list[str]) -> dict[str, Any]:
-    """Options of a command: ``--layers=32``, ``--layers 32``, ``--resume``."""
-    options: dict[str, Any] = {}
-    name = ""
-    for word in words:
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            name = name.replace("-", "_")
-            options[name] = digits_as_number(value) if equals else True
-            name = "" if equals else name
-        elif name:
-            options[name], name = digits_as_number(word), ""
-    return options

@@ -18,7 +18,7 @@ from smp_advisor.estimators.configuration import (
 from smp_advisor.estimators.configuration import (
     count as count_of,
 )
-from smp_advisor.estimators.documents import around_the_script, options_of
+from smp_advisor.estimators.shell import around_the_script, options_of, starts_processes
 from smp_advisor.review.reading.values import Collection, Constant, Entry, Mapping, Result
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
     configuration.set(requests_efa=any(EFA in values for values in limits), command=_command(containers))
     before, entry, after = around_the_script(_command(containers).split())
     if entry:
-        configuration.set(entry_point=entry, starts=any("run" in word or "launch" in word for word in before))
+        configuration.set(entry_point=entry, starts=starts_processes(before) or "hyperpodrun" in before)
     for name, value in options_of(after).items():
         configuration.hyperparameters[name] = Setting(value, table.span)
     return configuration

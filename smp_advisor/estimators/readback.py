@@ -13,7 +13,7 @@ from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import count, inner_table, is_on, plain_of
 from smp_advisor.estimators.recipes import adapter_of
-from smp_advisor.estimators.terms import LOCAL, is_version, library_version, version_of_older_pair
+from smp_advisor.estimators.terms import LOCAL, container_of, is_version, library_version, version_of_older_pair
 from smp_advisor.libraries.job_rules import EXPORTED_SCRIPT
 from smp_advisor.libraries.layout import of_own_code
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
@@ -86,7 +86,7 @@ def read_back(
 ) -> ReadBack:
     """Convert a configuration to a plan, cluster, job and model; those of the user replace the ones in the text."""
     inferred: list[str] = [*configuration.get("read_with", ()), *filter(None, [configuration.get("limit")])]
-    left_open: list[str] = [*configuration.get("unreceived", ())]
+    left_open: list[str] = []
     library = configuration.library
     version = _version(configuration, inferred) if library else ""
     own = get_library(library).plan.SCRIPT_SETTINGS if library else ()
@@ -102,7 +102,7 @@ def read_back(
             "SMP v2 only shards the model (use_smp_model: False), which has no tensor parallelism, expert parallelism"
             " or fp8 then."
         )
-    if configuration.get("trains_on_preferences", default=False):
+    if configuration.get("trains_on_preferences", default=False) and not configuration.get("adapter"):
         left_open.append(
             "The estimate has no reference model, which training on preferences (dpo) keeps in memory, too."
         )
@@ -131,7 +131,7 @@ def read_back(
         assumes_length=job is None and own_job is None and not any(_number(configuration, name) for name in SEQUENCE),
         settings=frozenset(settings),
         inferred=tuple(inferred),
-        open=tuple(left_open),
+        open=(*left_open, *configuration.get("unreceived", ())),
     )
 
 
@@ -148,7 +148,9 @@ def _version(configuration: Configuration, inferred: list[str]) -> str:
         inferred.append(f"{name} {older}, the nearest known version to the image of framework version {framework}.")
         return older
     chosen = default_version(library)
-    missing = f"it has no image with framework version {framework!r}"
+    older_than_known = container_of(configuration.framework, framework) is not None
+    missing = "its image is older than the versions estimated here"
+    missing = missing if older_than_known else f"it has no image with framework version {framework!r}"
     why = "the configuration has no framework version" if framework is None else missing
     inferred.append(f"{name} {chosen}, because {why}.")
     return chosen
@@ -226,7 +228,12 @@ def _cluster(
         return chosen
     kind = chosen if chosen is not None else configuration.get("instance_type")
     described = configuration.strategy is None or configuration.library is not None
-    if kind is None and described and configuration.form == "recipe" and not configuration.unknown("instance_type"):
+    if (
+        kind is None
+        and described
+        and configuration.form in ("recipe", "manifest")
+        and not configuration.unknown("instance_type")
+    ):
         left_open.append(
             f"{configuration.title} names no instance, so memory is not checked: pass one, for example"
             " cluster='ml.p5.48xlarge'."
@@ -283,6 +290,7 @@ def _job(
             attention="fused" if fused else "eager",
             adapter=adapter_of(configuration, inferred),
             state_precision=configuration.get("state_precision", "mixed"),
+            **configuration.get("of_job", {}),
         )
     except AdvisorError:
         return None

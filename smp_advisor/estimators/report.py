@@ -196,18 +196,26 @@ class EstimatorReport(Report):
         now, needed = main.estimate, main.checkpointed
         state, words = _verdict(now)
         text = _OUT_OF_MEMORY if state == "over" else ""
+        if state == "over" and main.assumes_length and main.job is not None and not self._lacks_memory:
+            state, words = "risk", "May not fit"
+            text = f"It does not fit with {main.job.sequence_length:,} tokens; the text sets no length."
         if needed is not None:
             fits = _verdict(needed)[0] == "fits"
-            if fits and not any(finding.id == MEMORY for finding in self.of("error")):  # another script may set it
+            if fits and not self._lacks_memory:  # another script may set it
                 state, words, text = "risk", "Depends on the script", ""
             size = f"{gib(needed.needed_gib)}: {'fits' if fits else 'still too big'}"
             text = f"{text} With activation checkpointing, which the text does not set: {size}."
         if self.mended is not None and self.mended.estimate is not None and state != "fits":
             after = self.mended.estimate
             text += f" With the fixes: {gib(after.needed_gib)}, {_verdict(after)[1].lower()}." * (after != now)
+        reference = next((sentence for sentence in main.open if "reference model" in sentence), "")
+        if reference and state == "fits":
+            state, words, text = "risk", "Depends on the reference model", reference
         errors = [finding for finding in self.of("error") if finding.id != MEMORY]
         if errors and state != "over":
-            state, words, text = "over", "Fails", f"Its memory {fit(now, REQUIRED)}, but it fails: {errors[0].message}"
+            joined = "but" if now.fits else "and"
+            text = f"Its memory {fit(now, REQUIRED)}, {joined} it fails: {errors[0].message}"
+            state, words = "over", "Fails"
         return replace(
             base,
             state=state,
@@ -216,6 +224,11 @@ class EstimatorReport(Report):
             memory=(now.needed_gib, now.usable_gpu_memory_gib),
             call=self._call(hold=state != "over"),
         )
+
+    @property
+    def _lacks_memory(self) -> bool:
+        """Whether the plan certainly does not fit, whatever the text leaves open."""
+        return any(finding.id == MEMORY for finding in self.of("error"))
 
     def _call(self, *, hold: bool) -> str:
         """Python of the advice for this job, with its global batch if `hold`."""

@@ -232,15 +232,6 @@ def configuration_of_request(table: Mapping) -> Configuration:
     configuration.hyperparameters = {
         key: replace(setting, value=decoded(setting.value)) for key, setting in configuration.hyperparameters.items()
     }
-    # Debugger and profiler run only if the request configures them, because requests have no SDK defaults.
-    configuration.put("debugger_hook_config", "DebugHookConfig" in request.entries, request, "DebugHookConfig")
-    profiler, entry = inner_table(request, "ProfilerConfig"), request.entries.get("ProfilerConfig")
-    configuration.settings["disable_profiler"] = Setting(
-        profiler is None or constant(profiler, "DisableProfiler") is True,
-        None if entry is None else entry.span,
-        profiler or request,
-        "DisableProfiler",
-    )
     if configuration.parameters and image is None and "mp_parameters" not in configuration.tables:
         configuration.tables.setdefault("modelparallel", configuration.tables["parameters"])
     configuration.library = choose_library(configuration, configuration.get("framework_version"), image)

@@ -26,11 +26,11 @@ from smp_advisor.review.reading.unused import unused_options
 from smp_advisor.review.reading.values import Argument, Collection, Constant, External, Function, Mapping, options
 from smp_advisor.review.scripts.check import report_of
 from smp_advisor.review.scripts.checks.arguments import passed
-from smp_advisor.review.scripts.checks.outputs import flags_of, in_model_folder
+from smp_advisor.review.scripts.checks.outputs import MODEL_DIR, flags_of, in_model_folder
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import may_offload, running
 from smp_advisor.review.scripts.conditions import Conditions
-from smp_advisor.review.scripts.following import follow
+from smp_advisor.review.scripts.following import follow, stack_shown
 from smp_advisor.review.scripts.queries import constant, makers
 from smp_advisor.review.scripts.releases import default_of, newest
 from smp_advisor.review.scripts.settings import CHECKPOINTING, from_plan
@@ -73,8 +73,8 @@ class Script:
     """Whether it starts the processes of its node by itself: Lightning, or ``spawn``."""
     model: str
     """Name of the model that it loads; empty if it is not known."""
-    keeps_checkpoints: bool | None
-    """Whether its checkpoints are in the folder that SageMaker copies; None if they are not seen."""
+    checkpoints_in: str
+    """Folder of its checkpoints; empty if it is not seen."""
     resumes: bool
     """Whether it may load a checkpoint at its start; true unless it certainly does not."""
     strategy: Strategy | None
@@ -101,6 +101,14 @@ class Script:
     """Whether it checkpoints activations, by itself or by the default of its option."""
     trains: bool
     """Whether it calls anything that trains."""
+    runs_others: bool
+    """Whether it starts other programs."""
+    loads_in: str
+    """``bf16`` or ``fp16`` if it loads every model in this type, unquantized."""
+    of_job: dict[str, Any]
+    """Fields of `Job` for its optimizer and its loss."""
+    wraps: bool
+    """Whether its own loop shards the model with FSDP."""
     settings: dict[str, Any]
     """Values that the script sets, or has as defaults of its options: batch size, accumulation, precision, length."""
     batch: int | None
@@ -175,6 +183,7 @@ _LAUNCHED = {"DistributedDataParallel", "init_process_group", "Accelerator", "fu
 _GENERATING = ("GRPOTrainer", "RLOOTrainer", "PPOTrainer", "OnlineDPOTrainer")
 _COMPARING = ("DPOTrainer", "KTOTrainer")
 """Trainers of TRL that generate answers, or compare them with those of a reference model."""
+_IS_MODEL = re.compile(r"Model|ForCausalLM|ForConditional|ForSequence")
 _HALF = re.compile(r"bf16|fp16|float16|\bhalf\(|autocast|\bamp\b|mixed_precision|--precision|precision\s*=")
 _LOADS = re.compile(
     r"resume|restore|last_checkpoint|load_state|load_checkpoint|torch\.load|dcp\.load|ckpt_path|from_checkpoint"
@@ -241,6 +250,7 @@ class _Reader:
         names = {call.called for call in self.context.trace.calls if call.reached}
         spawns = any("spawn" in name or name == "notebook_launcher" for name in names)
         batch = self._batch(self.makers)
+        called = {call.name for call in self.context.trace.calls if call.reached}
         return Script(
             name=path.rpartition("/")[2],
             report=report_of(self.context),
@@ -250,7 +260,7 @@ class _Reader:
             and (bool(names & _LAUNCHED) or any(name.endswith(("Trainer", "Fabric")) for name in names)),
             starts=spawns or any(constant(call.argument("devices")) not in (1, "1") for call in lightning),
             model=_model_of(self.context),
-            keeps_checkpoints=_keeps(self.context),
+            checkpoints_in=_checkpoints_in(self.context),
             resumes=not trains or bool(self.context.unresolved) or _LOADS.search(self.text) is not None,
             strategy=strategy,
             deepspeed_file=file,
@@ -273,6 +283,11 @@ class _Reader:
             ),
             checkpoints=self._checkpoints(),
             trains=bool(trains or instances),
+            runs_others=any(name.startswith("subprocess.") for name in called) or "os.system" in called,
+            loads_in="" if loads or casts else self._loads_in(),
+            of_job=self._of_job(),
+            wraps=bool(self.named("fully_shard", "FullyShardedDataParallel", "FSDP"))
+            and not (self.makers or self.named("Accelerator")),
             settings=self._settings(batch, parses=parses),
             batch=batch,
             unset=(parses or bool(self.makers))
@@ -284,6 +299,19 @@ class _Reader:
                 constant(call.argument("device_map")) == "auto" for several in self.calls.values() for call in several
             ),
         )
+
+    def _loads_in(self) -> str:
+        """The type of 16 bits that every model gets that is loaded or built."""
+        models = [call for call in self.named("from_pretrained", "from_config") if _IS_MODEL.search(call.name)]
+        types = [call.argument("torch_dtype") or call.argument("dtype") for call in models]
+        names = {str(getattr(value, "path", None) or self.known(value)).rpartition(".")[2] for value in types}
+        return {"bfloat16": "bf16", "float16": "fp16"}.get(names.pop(), "") if len(names) == 1 else ""
+
+    def _of_job(self) -> dict[str, Any]:
+        stack = stack_shown(self.context.trace)
+        settings = {} if stack.undecided else stack.settings
+        loss = {"loss": "fused"} if settings.get("stack") == "liger" else {}
+        return {name: value for name, value in settings.items() if name in ("optimizer", "paged_optimizer")} | loss
 
     def _batch(self, calls: list[Call]) -> int | None:
         """The one batch size that arrives in these calls."""
@@ -472,12 +500,12 @@ def _arriving(context: Context, value: Value | None) -> Value | None:
     return Constant(passed_values) if passed_values is not None else value.default
 
 
-def _keeps(context: Context) -> bool | None:
+def _checkpoints_in(context: Context) -> str:
     """Where the Trainer's checkpoints are."""
     for call in trainer_arguments(context):
         source = _arriving(context, call.argument("output_dir", 0))
         if in_model_folder(source):
-            return False
+            return MODEL_DIR
         if isinstance(source, Constant):
-            return str(source.value).startswith("/opt/ml/checkpoints")
-    return None
+            return str(source.value)
+    return ""

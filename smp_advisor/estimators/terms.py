@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.review.reading.source import Span
 
-__all__ = ["LOCAL", "container_of", "image_name", "is_version", "known_pairs", "library_version", "span_of_term"]
-__all__ += ["terms_of", "version_of_older_pair"]
+__all__ = ["LOCAL", "container_of", "image_name", "is_version", "known_pairs", "library_version", "nearest_pair"]
+__all__ += ["span_of_term", "terms_of", "version_of_older_pair"]
 
 _TAG = re.compile(
     r"(?:^|/)(?P<repository>[a-z0-9._-]+):(?P<framework>[0-9]+(?:\.[0-9]+){1,2})"
@@ -56,6 +56,17 @@ def known_pairs(library: str) -> list[tuple[str, str]]:
     return sorted(
         {(image.framework_version, image.py_version) for image in images(library)}, key=lambda pair: release(pair[0])
     )
+
+
+def nearest_pair(pairs: list[tuple[str, str]], framework: str) -> tuple[str, str]:
+    """The last pair with the nearest framework version, with which its text begins."""
+    target = (*release(framework), 0, 0)[:3] if is_version(framework) else ()
+
+    def distance(pair: tuple[str, str]) -> list[int]:
+        there = (*release(pair[0].partition(" ")[0]), 0, 0)[:3]
+        return [abs(first - second) for first, second in zip(target, there, strict=False)]
+
+    return min(reversed(pairs), key=distance)
 
 
 def library_version(library: str, framework_version: object, py_version: object = None) -> str | None:

@@ -27,7 +27,7 @@ from smp_advisor.estimators.configuration import (
     strategy_of_environment,
     undescribed,
 )
-from smp_advisor.estimators.documents import FETCHES, around_the_script, options_of, yaml_table
+from smp_advisor.estimators.documents import FETCHES, yaml_table
 from smp_advisor.estimators.readback import BATCH, SEQUENCE
 from smp_advisor.estimators.script import (
     BITS,
@@ -39,8 +39,10 @@ from smp_advisor.estimators.script import (
     read_script,
     take_from_script,
 )
+from smp_advisor.estimators.shell import around_the_script, commands_of, options_of
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.libraries.library import get_library
+from smp_advisor.review.scripts.following import trainer_optimizer
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 _TRAINER_BATCH = 8
 """Default batch size of TrainingArguments."""
 _DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_file")
+_MEGATRON = {"tensor_model_parallel_size", "pipeline_model_parallel_size"}
 _CONFIG = ("config", "config_file", "training_config")
 _BESIDE = "put that file next to the checked one"
 """Remedy for settings of a script, which are no job by themselves."""
@@ -100,10 +103,14 @@ def _read_strategy(
     passed = ", ".join(f"{name} {value}" for name, value in arriving.items())
     assumptions = [f"The command passes {passed}."] if passed else []
     assumptions += [*_defaults(configuration, script), *_accumulated(configuration), *_adapter(configuration, script)]
+    assumptions += _of_job(configuration, script)
     if strategy.library is not None:
-        strategy = strategy.assuming(*assumptions, _precision(configuration, script))
+        strategy = strategy.assuming(*assumptions, _precision(configuration, strategy, script))
         if configuration.hyperparameters.get("activation_checkpointing") == Setting("each"):  # not in the text
             strategy = strategy.assuming("The script turns on activation checkpointing.")
+        if (half := _kept_in(strategy, script)) and configuration.get("adapter") is None:
+            configuration.set(state_precision="16-bit")
+            strategy = strategy.assuming(f"Parameters and Adam's states are in {half}: the script loads the model so.")
         if script is not None:
             configuration.set(shares_gpus=script.shares, trains_on_preferences=script.compares)
         if not any(name in configuration.hyperparameters for name in BATCH):
@@ -162,7 +169,7 @@ def _read_command(  # noqa: C901 - a list of cases
                 configuration.hyperparameters.setdefault(str(half.value), Setting(value=True))
             continue
         for key, value in plain_of(table).items():
-            if isinstance(value, str | int | float | bool):
+            if isinstance(value, str | int | float | bool | list):
                 configuration.hyperparameters.setdefault(key, Setting(value))
     if strategy is not None and "unread_file" in configuration.settings:
         file = configuration.get("unread_file")
@@ -180,9 +187,9 @@ def _take_options(configuration: Configuration, siblings: Siblings, commands: li
             texts = [siblings.source(*parts) for parts in (*places, (word,))] if word.endswith(".sh") else []
             commands += [source.text for source in texts if source is not None][:1]
     for command in commands:
-        for line in command.replace("\\\n", " ").split("\n"):
-            before, entry, after = around_the_script(line.split())
-            if entry and (before or len(commands) == 1) and not line.lstrip().startswith("#"):
+        for words in commands_of(command):
+            before, entry, after = around_the_script(words)
+            if entry and (before or len(commands) == 1):
                 passed = {name: value for name, value in options_of(after).items() if "$" not in str(value)}
                 configuration.set_hyperparameters(**passed)
                 read = {name: value for name, value in passed.items() if name in READ}
@@ -193,6 +200,8 @@ def _words_of_shell(text: str) -> list[str]:
     """Words of the lines that start the script, or that assign what is started."""
     marks = ("ACCELERATE_CONFIG=", "TRAINING_SCRIPT=", "--config_file", "torchrun")
     lines = [line for line in text.split("\n") if any(mark in line for mark in marks)]
+    if not any(".py" in line for line in lines):
+        lines += [" ".join(words) for words in commands_of(text) if around_the_script(words)[1]]
     return [word.rpartition("}/")[2] for line in lines for word in _WORDS.split(line)]
 
 
@@ -243,7 +252,7 @@ def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
             configuration.settings["unread_file"] = Setting(f"{setting.value!r}: {_BESIDE}", setting.span)
             continue
         for key, value in data.items():
-            if isinstance(value, str | int | float | bool | dict):
+            if isinstance(value, str | int | float | bool | dict | list):
                 configuration.hyperparameters.setdefault(key, Setting(value, setting.span))
 
 
@@ -266,9 +275,11 @@ def _source(configuration: Configuration, siblings: Siblings) -> Source | None:
 
 
 def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy | None:
+    if _MEGATRON & configuration.hyperparameters.keys():
+        return undescribed("Megatron-LM", "no library here has its tensor and pipeline parallelism")
     for name in _DEEPSPEED:
         setting = configuration.hyperparameters.get(name)
-        if setting is not None and setting.value not in (None, "", False):
+        if setting is not None and setting.value not in (None, "", False, True):
             return _deepspeed(configuration, setting, siblings)
     option = configuration.hyperparameters.get(SHARDS)
     if option is not None and option.value not in (None, "", False, '""'):
@@ -315,7 +326,9 @@ def _of_code(configuration: Configuration, siblings: Siblings, script: Script | 
     if terms.gpus == 1 and (script is None or script.trains):
         return replicated("One GPU")
     if script is not None and not script.trains and not script.trainer:
-        return undescribed("The script next to the text", "it calls nothing that trains")
+        programs = "it starts other programs, which are not followed"
+        why = programs if script.runs_others else "it calls nothing that trains"
+        return undescribed(f"The script {script.name}", why)
     if not launched and terms.launched is False and terms.gpus is not None:
         return undescribed("One process", f"it has {terms.gpus} GPUs and no launcher")
     if launched and script is not None and script.trainer and not script.sets_arguments:
@@ -356,6 +369,17 @@ def _adapter(configuration: Configuration, script: Script | None) -> list[str]:
         "" if rank else f"The adapter's rank is {_PEFT_RANK}, PEFT's default.",
         "" if "_proj" in modules else "The adapter is on all linear products, because its target modules are not read.",
     ]
+
+
+def _of_job(configuration: Configuration, script: Script | None) -> list[str]:
+    """Set the optimizer and the loss, by the options of the job or by the script; a sentence on them."""
+    values = {name: entry.value for name, entry in configuration.hyperparameters.items()}
+    fields = {**(script.of_job if script is not None else {}), **trainer_optimizer(values.get("optim"))}
+    fields |= {"loss": "fused"} if is_on(values.get("use_liger_kernel", values.get("use_liger"))) else {}
+    fields.pop("optimizer_step", None)
+    configuration.set(of_job=fields)
+    text = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+    return [f"The job's optimizer and loss are read as {text}."] if fields else []
 
 
 def _accumulated(configuration: Configuration) -> list[str]:
@@ -400,7 +424,14 @@ def _defaults(configuration: Configuration, script: Script | None) -> list[str]:
     return assumed
 
 
-def _precision(configuration: Configuration, script: Script | None) -> str:
+def _kept_in(strategy: Strategy, script: Script | None) -> str:
+    """The 16 bits in which parameters stay as they are loaded; DeepSpeed, and FSDP by accelerate, train fp32 copies."""
+    if script is None or strategy.library is None or strategy.name.startswith("DeepSpeed"):
+        return ""
+    return script.loads_in if script.wraps or not get_library(strategy.library).divides_model else ""
+
+
+def _precision(configuration: Configuration, strategy: Strategy, script: Script | None) -> str:
     """Set precision and checkpointing by the Trainer's arguments; the assumption about the precision, if any."""
     values = configuration.hyperparameters
     new = values.get("activation_checkpointing")
@@ -417,6 +448,9 @@ def _precision(configuration: Configuration, script: Script | None) -> str:
     ):
         values.setdefault("activation_checkpointing", Setting("each"))
     if any(is_on(values[name].value) for name in ("bf16", "fp16") if name in values) or "precision" in values:
+        return ""
+    if half := _kept_in(strategy, script):
+        values["precision"] = Setting(half)
         return ""
     example = script is None and "git_config" in configuration.settings
     if example or (script is not None and (script.parses_arguments or script.full)):

@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 _REHEARSE = "%smp_rehearse --plan\n"
 """Of the plan displayed last."""
 KINDS = (
-    "job", "script", "local", "rehearsal", "monitoring", "permissions", "quota", "probe", "worth", "kubernetes",
+    "job", "script", "local", "rehearsal", "monitoring", "permissions", "quota", "probe", "kubernetes",
     "slurm",
 )  # fmt: skip
 """Kinds of cells: the job with its training script, the script alone, cells for preparing and watching jobs, the short
-job that measures the plan's shape on one or two nodes, and those of the leading plans. The last two write the job for
+job that measures the plan's shape on one or two nodes. The last two write the job for
 another launcher into a file."""
+
+
+_LEARN = "# Afterwards: the advice with what it measured, once it has ended.\n%smp_calibrate --job {job_name}"
 
 
 def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **options: Any) -> list[str]:
@@ -43,20 +46,9 @@ def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **op
         sources = [advice.quota_cell(**options)]
     elif what == "probe":
         estimator = advice.probe_cell(sdk, plan, **options)
-        sources = ["" if options.get("script") else advice.probe_script_cell(plan), estimator, _learn("job_name")]
-    elif what == "worth":
-        worth = advice.worth_measuring()
-        sources = [f"# {worth.decision}", *worth.cells(sdk, **options), _learn(*worth.jobs)]
+        sources = ["" if options.get("script") else advice.probe_script_cell(plan), estimator, _LEARN]
     elif what in FORMATS:
         sources = [format_cell(advice.export(what, plan, **options), what)]
     else:
         raise ExportError(f"There is no cell {what!r} to export: choose one of {', '.join(KINDS)}.")
     return [source for source in sources if source.strip()]
-
-
-def _learn(*jobs: str) -> str:
-    """The cell that shows the advice with what the jobs in these variables measured; empty without any."""
-    if not jobs:
-        return ""
-    options = " ".join(f"--job {{{name}}}" for name in jobs)
-    return f"# Afterwards: the advice with what it measured, once it has ended.\n%smp_calibrate {options}"

@@ -6,7 +6,6 @@ import json
 import secrets
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
@@ -198,10 +197,6 @@ def start(advice: Advice, state: ControlState, options: Mapping[str, object]) ->
         job = named_values(words)
         terms = value.terms(**job)
         parts += [f"<p>{escape(line)}</p>" for line in (f"This job would run on {terms.run}", terms.probe) if line]
-        worth = None
-        with suppress(AdvisorError):  # without tokens, a run has no cost to save
-            worth = value.worth_measuring()
-            parts.append(f"<p>{escape(worth.decision)}</p>")
         parts.append(
             '<details class="smp-section"><summary class="smp-summary">Request</summary>'
             f'<pre class="smp-pre" tabindex="0">{escape(terms.cell)}</pre></details>'
@@ -214,9 +209,6 @@ def start(advice: Advice, state: ControlState, options: Mapping[str, object]) ->
                 set={"confirm": _offered(lambda: value.start(confirm=True, **job)), "stop": False},
             )
         )
-        if worth is not None and worth.measure:
-            note = "Inserts the cells of short jobs that measure the leading plans first."
-            parts.append(_action("Insert the probes", note, insert="worth"))
     folders = sorted(Path("smp_runs").glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
     runs = "".join(
         f"<li>{escape(folder.name)}: <code>{escape(f'%smp_watch {str(folder)!r}')}</code></li>"

@@ -56,8 +56,6 @@ class Probe(Shown):
     """Expected 95 % interval of the plan's step time after the probe, if the probe takes the predicted time."""
     layers: tuple[int, int]
     """Layers of the probe and of the full model."""
-    afterwards: str = "advice.calibrate(log, probe=True), with the path of the log"
-    """The call that learns from its log."""
 
     @property
     def seconds(self) -> float:
@@ -78,7 +76,7 @@ class Probe(Shown):
     @property
     def comment(self) -> str:
         """`lines` as Python comments."""
-        text = [*self.lines, f"Afterwards: {self.afterwards}."]
+        text = [*self.lines, "Afterwards: advice.calibrate(log, probe=True), with the path of the log."]
         if self.layers[0] != self.layers[1]:
             text.append("The probe has a script of its own: write that of the plan again before its job.")
         return "\n".join(
@@ -134,12 +132,6 @@ def candidates(*where: *Where, scalable: bool = True, min_fit_probability: float
                 continue
             if figures.host_memory_fits and figures.fit_probability >= min_fit_probability:
                 yield _probe(where, (reduced, small, short, smaller), figures)
-
-
-def full_probe(*where: *Where) -> Probe:
-    """Return the first steps of the run itself, on its cluster."""
-    model, cluster, job, plan = where
-    return _probe(where, (model, cluster, replace(job, tokens=None), plan), estimate(*where))
 
 
 def _probe(where: Where, short: Where, figures: Estimate) -> Probe:

@@ -18,6 +18,7 @@ from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.runs.causes import NOT_OF_PLAN, Cause, causes_of
 from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.measure import PREFERRED, PROCESSOR, timed
+from smp_advisor.runs.offer import Offer, offer_of
 from smp_advisor.runs.page import (
     IN_A_ROW,
     Figure,
@@ -30,7 +31,6 @@ from smp_advisor.runs.page import (
 from smp_advisor.runs.readers import Log, Reader, Sample
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, Source, TrainingJob
 from smp_advisor.runs.steps import STEADY_STEPS, Typical, typical
-from smp_advisor.runs.worth import Offer, offer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -634,7 +634,6 @@ class Advice:
     calibrate = jobs.calibrate
     after = jobs.after
     probe = jobs.probe
-    worth_measuring = jobs.worth_measuring
     compare_clusters = clusters.compare_clusters
 
     def _mime_(self) -> tuple[str, str]:

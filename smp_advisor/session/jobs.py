@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from smp_advisor.runs import Failure, Probe
     from smp_advisor.runs.start import Terms
     from smp_advisor.runs.watching import Run
-    from smp_advisor.runs.worth import Worth
     from smp_advisor.session import Advice
     from smp_advisor.workload import Job
 
@@ -156,24 +155,6 @@ def probe(advice: Advice, plan: Plan | None = None) -> Probe:
 
     least = advice.min_fit_probability
     return best_probe(*run_of(advice, plan), scalable=advice.script is None, min_fit_probability=least)
-
-
-def worth_measuring(advice: Advice) -> Worth:
-    """Return whether a short probe of the leading plans saves more than it costs, which one, and its cells.
-
-    The saving is that of known step times, over the joint draws of the plans' step times
-    (`Worth.expected_saving_usd`).
-
-    Examples
-    --------
-    >>> import smp_advisor as smpa
-    >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", tokens="1B")
-    >>> advice.worth_measuring().measure
-    False
-    """
-    from smp_advisor.runs.worth import worth_measuring
-
-    return worth_measuring(type(advice)(advice.recommended))
 
 
 def start(

@@ -6,7 +6,6 @@ import re
 
 from playwright.sync_api import Locator, expect
 
-import smp_advisor as smpa
 from smp_advisor.runs.sources import LogFile
 from smp_advisor.runs.watching import Run
 from smp_advisor.session import Advice
@@ -114,16 +113,3 @@ def test_the_button_is_off_until_the_options_and_the_price_are_there(host, root,
     assert len(started) == 1
     expect(panel.get_by_role("alert").first).to_contain_text("loss is nan")
     assert violations_in_both_themes(page, root, PANEL) == []
-
-
-def test_inserted_probes_end_in_the_cell_that_learns_from_them(host):
-    page = host(smpa.advise("13B", "ml.p5.48xlarge", instance_count=2, library="smp-v2", tokens="1T"))
-    panel = open_tab(page.view, "Start and watch")
-    panel.get_by_role("textbox").fill("role=arn:aws:iam::111122223333:role/Training")
-    panel.get_by_role("button", name="Show request and price").click()
-    expect(panel).to_contain_text("on average: measure.")
-    panel.get_by_role("button", name="Insert the probes").click()
-    page.settle()
-    decision, *_, learn = page.inserted[-1]["sources"]
-    assert decision.startswith("# A probe of 20 steps of these 2 plans costs")
-    assert learn.endswith("%smp_calibrate --job {probe_1} --job {probe_2}")

@@ -15,9 +15,6 @@ from botocore.stub import Stubber
 
 import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError, RunError
-from smp_advisor.notebook import Advisor
-from smp_advisor.notebook.cells import cells
-from smp_advisor.notebook.shown import displayed_last, set_displayed_last
 from smp_advisor.runs.cloudwatch import main
 from smp_advisor.runs.sources import TrainingJob
 from smp_advisor.runs.start import plan_tag
@@ -155,26 +152,6 @@ def test_a_new_process_finds_the_prediction_of_any_model_in_its_job(
     shown = subprocess.run(command, cwd=tmp_path / "other", stdout=subprocess.PIPE, text=True, check=True).stdout
     assert float(shown.split()[0]) == learned.estimate.step_seconds
     assert "in the environment of the job" in shown
-
-
-def test_inserted_probes_change_the_choice(account, tmp_path, monkeypatch, capsys, shell):
-    monkeypatch.chdir(tmp_path)
-    advice = smpa.advise("gpt-neox-20b", "ml.p4d.24xlarge", instance_count=4, library="smp-v2", tokens="100B")
-    set_displayed_last(shell, Advisor(advice))
-    _, *probes, learn = cells(advice, advice.plan, "worth", "v2")
-    for number, probe in enumerate(advice.worth_measuring().probes):
-        first, _, script = probes[2 * number].partition("\n")
-        (tmp_path / first.split()[1]).write_text(script)
-        command = [sys.executable, "-c", f"{probes[2 * number + 1]}\nprint(probe_{number + 1})"]
-        name = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
-        seconds = (1.0, 1.3)[number == 0] * probe.estimate.step_seconds
-        write(account, name, exported([9 * seconds, *[seconds] * 24], tokens=probe.estimate.tokens_per_step))
-        shell.user_ns[f"probe_{number + 1}"] = name
-    shell.run_cell(learn)
-    learned = displayed_last(shell).advice
-    assert len(learned.job.calibration.runs) == 2
-    assert learned.plan != advice.plan
-    assert "per step (predicted" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

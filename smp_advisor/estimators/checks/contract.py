@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from smp_advisor.cluster.containers import containers_of
 from smp_advisor.estimators.cases import SDK_2, SDK_3, Case, Hit
 from smp_advisor.estimators.configuration import constant, count, inner_table
-from smp_advisor.estimators.terms import LOCAL, is_version, terms_of
-from smp_advisor.libraries.version import release
+from smp_advisor.estimators.terms import LOCAL, nearest_pair, terms_of
 from smp_advisor.review.reading.values import Collection, Constant, Mapping, Result
+from smp_advisor.review.scripts.checks.outputs import MODEL_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,32 +41,20 @@ def versions(case: Case) -> Iterator[Hit]:
         return
     versions_text = f"transformers {transformers} with PyTorch {framework}" if transformers else f"PyTorch {framework}"
     written = versions_text + (f" and {python}" if isinstance(python, str) else "")
-    near = _nearest(same or short or rows or containers_of(home), framework)
+    usable = same or short or rows or [row for row in containers_of(home) if row.sdk_2 is not None]
+    pairs = [
+        (f"{row.framework_version} (transformers {row.transformers_version})", row.py_versions[-1]) for row in usable
+    ]
+    near = nearest_pair(pairs, framework)
     why = "the SDK takes short versions only without a distribution" if short and not same and launched else ""
     values: dict[str, object] = {
         "versions": written,
-        "framework": near[0],
+        "framework": near[0].removesuffix(" (transformers )"),
         "python": near[1],
         "why": f": {why}" if why else "",
     }
     hit = case.hit("EST506", "no image of PyTorch", "framework_version", "transformers_version")
     yield replace(hit, values=values)
-
-
-def _nearest(rows: object, framework: str) -> tuple[str, str]:
-    listed = list(rows)  # type: ignore[call-overload]
-    if not is_version(framework):
-        return listed[-1].framework_version, listed[-1].py_versions[-1]
-    target = release(framework)
-    usable = [row for row in listed if row.sdk_2 is not None] or listed
-
-    def distance(row: object) -> tuple[int, ...]:
-        there = release(row.framework_version)  # type: ignore[attr-defined]
-        return tuple(abs(a - b) for a, b in zip((*target, 0, 0), (*there, 0, 0), strict=False))
-
-    best = min(usable, key=distance)
-    pair_text = f"{best.framework_version} (transformers {best.transformers_version})"
-    return pair_text if best.transformers_version else best.framework_version, best.py_versions[-1]
 
 
 _TOOLKIT_SETS = ("btl_vader_single_copy_mechanism",)
@@ -222,10 +210,15 @@ def outputs(case: Case) -> Iterator[Hit]:
         return
     if terms.checkpoints and terms.spot and not received.resumes:
         yield case.hit("EST515", "not resumed", "checkpoint_s3_uri", script=received.name)
-    if received.keeps_checkpoints is not False:
+    folder = received.checkpoints_in.rstrip("/")
+    config = call.get("checkpoint_config")
+    inner = config.call.passed if isinstance(config, Result) else None
+    copied = constant(call, "checkpoint_local_path") or constant(inner, "local_path") or "/opt/ml/checkpoints"
+    if not folder or f"{folder}/".startswith(f"{copied.rstrip('/')}/"):
         return
     if terms.checkpoints:
-        yield case.hit("EST515", "elsewhere", "checkpoint_s3_uri", script=received.name)
+        where = "the folder of the model" if folder == MODEL_DIR else repr(folder)
+        yield case.hit("EST515", "elsewhere", "checkpoint_s3_uri", script=received.name, folder=where, copied=copied)
     size = constant(call, "volume_size", "train_volume_size")
     adapts = bool(case.configuration.get("adapter"))  # its checkpoints are small
     if isinstance(size, int) and model is not None and not adapts:

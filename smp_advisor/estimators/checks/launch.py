@@ -16,13 +16,14 @@ from smp_advisor.estimators.terms import (
     is_version,
     known_pairs,
     library_version,
+    nearest_pair,
     span_of_term,
     terms_of,
     version_of_older_pair,
 )
 from smp_advisor.libraries.job_rules import job_faults
 from smp_advisor.libraries.schema import schema
-from smp_advisor.libraries.version import nearest_supported, release, require_supported_instance
+from smp_advisor.libraries.version import nearest_supported, require_supported_instance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,13 +73,13 @@ def _versions(case: Case) -> Iterator[Hit]:
     if python_version is None and configuration.form == SDK_2 and call is not None:
         if configuration.unknown("py_version"):
             return
-        pair = _nearest_pair(library, framework)
+        pair = nearest_pair(known_pairs(library), framework)
         fixes: tuple[Change, ...] = (Change(call, "py_version", pair[1]),)
         yield case.hit("EST506", "no py_version", "framework_version", framework=framework, python=pair[1], fixes=fixes)
         return
     if _has_image(library, framework, python_version, short=case.smp_launcher != "torchrun"):
         return
-    pair = _nearest_pair(library, framework)
+    pair = nearest_pair(known_pairs(library), framework)
     shown = f"framework version {framework}" + (f" and {python_version}" if python_version else "")
     fixes = case.setting_change("framework_version", pair[0]) + case.setting_change("py_version", pair[1])
     if configuration.settings["framework_version"].key == "image_uri" or configuration.framework == "huggingface":
@@ -93,21 +94,6 @@ def _has_image(library: str, framework: str, python: str | None, *, short: bool)
         return False
     versions = library_version(library, framework, python), version_of_older_pair(library, framework, python)
     return any(version is not None for version in versions)
-
-
-def _nearest_pair(library: str, framework: str) -> tuple[str, str]:
-    """Image with the nearest framework version; the newer one of two."""
-    pairs = known_pairs(library)
-    if not is_version(framework):
-        return pairs[-1]
-
-    def distance(pair: tuple[str, str]) -> tuple[int, int, int]:
-        target, there = (*release(framework), 0, 0)[:3], (*release(pair[0]), 0, 0)[:3]
-        gaps = [abs(first - second) for first, second in zip(target, there, strict=True)]
-        return gaps[0], gaps[1], gaps[2]
-
-    best = min(distance(pair) for pair in pairs)
-    return [pair for pair in pairs if distance(pair) == best][-1]
 
 
 def _library_instance(case: Case) -> Iterator[Hit]:
@@ -302,19 +288,7 @@ def monitoring(case: Case) -> Iterator[Hit]:
     configuration = case.configuration
     names = ("debugger_hook_config", "disable_profiler")
     hook, profiler = configuration.get(names[0]), configuration.get(names[1])
-    if not case.of_sagemaker or configuration.form not in (SDK_2, "request"):
-        return
-    if configuration.form == "request":
-        table = configuration.tables["request"]
-        on = ["Debugger (DebugHookConfig)"] if hook else []
-        changes = []
-        if "DebugHookConfig" in table.entries and (hook or profiler is False):
-            changes.append(Change(table, "DebugHookConfig", None, "remove"))
-        if profiler is False:
-            on.append("the profiler (ProfilerConfig without DisableProfiler)")
-            changes.append(Change(table, "ProfilerConfig", {"DisableProfiler": True}))
-        if on:
-            yield case.hit("EST507", "request", *names, tools=" and ".join(on), fixes=tuple(changes))
+    if not case.of_sagemaker or configuration.form != SDK_2:
         return
     call = configuration.tables["estimator"]
     debugs = hook is not False and not configuration.unknown("debugger_hook_config")

@@ -205,7 +205,17 @@ def read_stack(path_or_source: str | Path) -> ScriptStack:
     >>> read_stack("import torch\nmodel = torch.compile(torch.nn.Linear(2, 2))\n").stack
     'torch-compile'
     """
-    trace = read_through(read(path_or_source)).trace
+    return stack_shown(read_through(read(path_or_source)).trace)
+
+
+def trainer_optimizer(name: object) -> Mapping[str, Any]:
+    """Fields of `Job` for a value of TrainingArguments' ``optim``."""
+    settings: Mapping[str, Any] = _stacks()["trainer"].get(str(name), {})
+    return settings
+
+
+def stack_shown(trace: Trace) -> ScriptStack:
+    """The kind of training code of a script that was followed."""
     settings: dict[str, Any] = {}
     because: list[str] = []
     undecided: list[str] = []

@@ -106,11 +106,12 @@ def flags_of(context: Context, parses: list[Call]) -> set[str] | None:
         values = [value.value if isinstance(value, Constant) else None for value in call.arguments]
         if not values or not all(isinstance(value, str) for value in values):
             return None
-        flags.update(str(value) for value in values)
+        # A positional argument takes the value of an option that the parser does not know.
+        flags.update(value if value.startswith("-") else f"--{value}" for value in map(str, values))
     return flags
 
 
-_MODEL_DIR = "/opt/ml/model"
+MODEL_DIR = "/opt/ml/model"
 _SAVES = frozenset(known_names("saves"))
 
 
@@ -119,7 +120,7 @@ def in_model_folder(value: Value | None) -> bool:
     for option in options(value):
         source = option.default if isinstance(option, Argument) else option
         for part in derivation(source):
-            if isinstance(part, Constant) and str(part.value).rstrip("/").startswith(_MODEL_DIR):
+            if isinstance(part, Constant) and str(part.value).rstrip("/").startswith(MODEL_DIR):
                 return True
             key = part.key if isinstance(part, Item) else None
             if isinstance(part, Result) and part.call.name in ("os.environ.get", "os.getenv") and part.call.arguments:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 
 import pytest
 
@@ -66,63 +65,3 @@ def test_a_plan_that_fits_on_no_two_nodes_is_refused_with_a_remedy():
     own = smpa.advise("70B", "ml.p4d.24xlarge", instance_count=32, library="fsdp", script="train.py", precision="bf16")
     with pytest.raises(CalibrationError, match="measure the first steps"):
         own.probe()
-
-
-def request(tokens):
-    return smpa.advise("gpt-neox-20b", "ml.p4d.24xlarge", instance_count=4, library="smp-v2", tokens=tokens)
-
-
-@pytest.fixture(scope="module")
-def worth():
-    return request("100B").worth_measuring()
-
-
-def test_close_plans_of_a_long_run_are_worth_a_probe_and_those_of_a_short_one_are_not(worth):
-    assert worth.measure
-    assert 0 < worth.cost_usd < worth.expected_saving_usd <= worth.certain_saving_usd
-    assert worth.cost_usd == pytest.approx(sum(probe.usd or 0 for probe in worth.probes))
-    assert worth.decision == (
-        f"A probe of 20 steps of these 2 plans costs {worth.cost_usd:,.2f} USD and saves up to "
-        f"{worth.expected_saving_usd:,.0f} USD on average: measure."
-    )
-    short = request("100M").worth_measuring()
-    assert not short.measure
-    assert short.certain_saving_usd == pytest.approx(worth.certain_saving_usd / 1000, rel=0.03)
-    assert short.decision.startswith("Not worth measuring: a probe of 20 steps")
-
-
-def test_its_cells_run_the_probes_with_their_own_plans(worth):
-    cells = worth.cells("v2")
-    jobs = [cell for cell in cells if not cell.startswith("%%writefile")]
-    assert len(jobs) == len(worth.probes) == len(worth.plans)
-    for cell, probe in zip(jobs, worth.probes, strict=True):
-        ast.parse(cell)
-        assert cell.startswith(probe.comment)
-        assert '"max_steps": 25' in cell
-        assert "%smp_calibrate --job" in cell
-    scripts = [cell for cell in cells if cell.startswith("%%writefile")]
-    assert len(scripts) == len(jobs)
-
-
-def test_what_the_probes_measure_decides(worth):
-    def log(row, factor):
-        estimate = worth.probes[row].estimate
-        seconds = [9 * estimate.step_seconds] + [factor * estimate.step_seconds] * 24
-        return exported(seconds, tokens=estimate.tokens_per_step)
-
-    slow_first, slow_second = worth.learn(log(0, 1.3), log(1, 1.0)), worth.learn(log(0, 1.0), log(1, 1.3))
-    assert slow_first.plan != worth.plans[0]
-    assert slow_second.plan == worth.plans[0]
-    assert len(slow_second.learned.runs) == 2
-    with pytest.raises(CalibrationError, match="takes 2 logs"):
-        worth.learn(log(0, 1.0))
-
-
-def test_without_the_cost_of_the_run_there_is_no_saving():
-    advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp")
-    with pytest.raises(CalibrationError, match="tokens="):
-        advice.worth_measuring()
-    single = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", tokens="1B").worth_measuring()
-    assert (single.measure, single.plans, single.cells()) == (False, (), ())
-    assert "cheapest in every draw" in single.decision
-    assert replace(single, certain_saving_usd=1.0).decision == single.decision

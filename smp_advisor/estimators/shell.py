@@ -1,0 +1,150 @@
+"""Shell scripts of jobs: the commands in them with their variables filled in, and Slurm's batch files as jobs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.arguments.amounts import digits_as_number
+from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators.configuration import Configuration, Gap, Setting, count
+from smp_advisor.review.reading.source import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_BATCH = "#SBATCH"
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
+DOCUMENT = re.compile(r"<<-?[ \t]*['\"]?(\w+)")
+_ASSIGNS = re.compile(
+    r"\s*(?:export\s+|readonly\s+|local\s+|declare\s+(?:-\w+\s+)?)?(\w+)="
+    r"(\"[^\"]*\"|'[^']*'|\([^()]*(?:\([^()]*\)[^()]*)*\)|[^\s;]*)[\s;]*"
+)
+_VARIABLE = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$(\w+)")
+_PRODUCT = re.compile(r"\$\(\(\s*(\d+)\s*\*\s*(\d+)\s*\)\)")
+_OPENS, _CLOSES = ("if", "for", "while", "until", "case"), ("fi", "done", "esac")
+_STARTS = ("torchrun", "launch", "deepspeed", "mpirun", "torch.distributed.run", "lightning")
+_MOST_LINES = 2_000
+
+
+def is_shell(text: str) -> bool:
+    """Whether a text is a shell script or a batch file of Slurm, by its first lines."""
+    first = text.lstrip()[:100].partition("\n")[0]
+    return (first.startswith("#!") and re.search(r"sh\b", first) is not None) or _BATCH in text[:4_000]
+
+
+def commands_of(text: str, **names: str) -> list[list[str]]:
+    """Words of each command of a shell script, with the values of its variables.
+
+    A value from a branch is taken where nothing else sets the variable; what stays unknown keeps its ``$``.
+    """
+    branches: dict[str, str] = {}
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[3]
+        return names.get(name) or match[2] or branches.get(name) or match[0]
+
+    def filled(part: str) -> str:
+        for _ in range(3):  # a value may name others
+            part = _PRODUCT.sub(lambda match: str(int(match[1]) * int(match[2])), _VARIABLE.sub(value, part))
+        return part[:20_000]
+
+    commands, depth = [], 0
+    for line in _statements(text):
+        word = line.split(maxsplit=1)[0].rstrip(";")
+        depth = max(0, depth + (word in _OPENS) - (word in _CLOSES))
+        if (match := _ASSIGNS.fullmatch(line)) is not None:
+            (branches if depth else names)[match[1]] = filled(match[2].strip("\"'()"))
+        else:
+            commands.append([part.strip("\"'") for part in _split(filled(line))])
+    return commands
+
+
+def _split(line: str) -> list[str]:
+    """Words of a command; those of a quoted command, as of ``bash -c``, one by one."""
+    try:
+        return " ".join(shlex.split(line)).split()
+    except ValueError:
+        return line.split()
+
+
+def _statements(text: str) -> Iterator[str]:
+    """Lines of a script without comments and documents, each with the lines that continue it."""
+    statement, end = "", ""
+    for line in text.replace("\\\n", " ").split("\n")[:_MOST_LINES]:
+        if end:
+            end = "" if line.strip() == end else end
+            continue
+        statement = f"{statement} {_COMMENT.sub('', line)}".strip()
+        document = DOCUMENT.search(statement)
+        end = document[1] if document is not None else ""
+        is_open = statement.count('"') % 2 or (
+            re.search(r"\w=\(", statement) and statement.count("(") > statement.count(")")
+        )
+        if statement and (end or not is_open):
+            yield statement
+            statement = ""
+
+
+def around_the_script(words: list[str]) -> tuple[list[str], str, list[str]]:
+    """Words before the Python file of a command, the file, and the words after it."""
+    place = next((number for number, word in enumerate(words) if word.endswith(".py")), None)
+    return (words, "", []) if place is None else (words[:place], words[place], words[place + 1 :])
+
+
+def options_of(words: list[str]) -> dict[str, Any]:
+    """Options of a command: ``--layers=32``, ``--layers 32``, ``--resume``."""
+    options: dict[str, Any] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            options[name] = digits_as_number(value) if equals else True
+            name = "" if equals else name
+        elif name:
+            options[name], name = digits_as_number(word), ""
+    return options
+
+
+def starts_processes(words: list[str]) -> bool:
+    """Whether the words of a command have a launcher that starts a process per GPU."""
+    return any(start in word for word in words for start in _STARTS)
+
+
+def configuration_of_shell(text: str) -> Configuration:
+    """The job of a batch file of Slurm, or of a shell script that starts one."""
+    lines = [line.partition(_BATCH)[2] for line in text.split("\n") if line.lstrip().startswith(_BATCH)]
+    words = [re.sub("^-N", "--nodes", word) for line in lines for word in _split(_COMMENT.sub("", line))]
+    options, kind = options_of(words), "Slurm job" if lines else "shell script"
+    nodes = count(options.get("nodes")) or (1 if lines and not {"nodes", "ntasks"} & options.keys() else None)
+    per_node = str(options.get("gpus_per_node", options.get("gres"))).rpartition(":")[2]
+    gpus, tasks = count(digits_as_number(per_node)), count(options.get("ntasks_per_node")) or 1
+    names = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes}
+    names |= {"SLURM_GPUS_PER_NODE": gpus, "SLURM_GPUS_ON_NODE": gpus}
+    commands = commands_of(text, **{name: str(number) for name, number in names.items() if number})
+    starts = [words for words in commands if starts_processes(words) or around_the_script(words)[1]]
+    if not starts:
+        raise AdvisorError(
+            f"The {kind} starts no Python file and no launcher that can be read: paste the script or the command that"
+            " starts the training."
+        )
+    words = next((words for words in starts if starts_processes(words) and around_the_script(words)[1]), starts[0])
+    before, entry, after = around_the_script(words)
+    span, launcher = Span(0, len(text)), options_of(before)
+    configuration = Configuration("manifest", f"The {kind}", span)
+    if nodes := nodes or count(launcher.get("nnodes")) or count(launcher.get("num_machines")):
+        configuration.settings["instance_count"] = Setting(nodes, span)
+    else:
+        configuration.gaps.append(Gap("instance_count", "the script leaves it to the call of sbatch", span))
+    processes = (launcher.get("nproc_per_node"), gpus, tasks if tasks > 1 else None)
+    if processes_per_host := next(filter(None, map(count, processes)), None):
+        configuration.settings["processes_per_host"] = Setting(processes_per_host, span)
+    by_tasks = words[0] == "srun" and tasks > 1
+    configuration.set(requests_efa=True, command=" ".join(words), starts=by_tasks or starts_processes(before))
+    if entry:
+        configuration.set(entry_point=entry)
+    passed = {name: value for name, value in options_of(after).items() if "$" not in str(value)}
+    configuration.hyperparameters |= {name: Setting(value, span) for name, value in passed.items()}
+    return configuration

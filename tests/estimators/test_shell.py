@@ -1,0 +1,129 @@
+"""Shell scripts as jobs: batch files of Slurm, variables that are filled in, and other forms by their names."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from smp_advisor import check_estimator
+from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators.shell import commands_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BATCH = """#!/bin/bash
+#SBATCH --nodes=4 # of one kind
+#SBATCH --gres=gpu:8
+GPUS=8   # per node
+if [ -n "$IMAGE" ]; then
+    export SCRIPT=/image/other.py
+fi
+export SCRIPT=${SCRIPT:=../src/train.py}
+declare -a LAUNCH=(
+    --nproc_per_node=$GPUS
+    --nnodes=$SLURM_JOB_NUM_NODES
+)
+ARGS="--train_batch_size 2 \\
+  --max_seq_length 4096"
+srun -l torchrun "${LAUNCH[@]}" $SCRIPT $ARGS
+"""
+SCRIPT = """
+import argparse
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from transformers import AutoModelForCausalLM
+import torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--train_batch_size", type=int)
+parser.add_argument("--max_seq_length", type=int)
+args = parser.parse_args()
+model = FSDP(AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B", torch_dtype=torch.bfloat16))
+loader = torch.utils.data.DataLoader(rows, batch_size=args.train_batch_size, collate_fn=cut(args.max_seq_length))
+for batch in loader:
+    model(**batch).loss.backward()
+"""
+
+
+def test_a_batch_file_is_a_job_with_its_script(tmp_path: Path) -> None:
+    for folder in ("slurm", "src"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "src" / "train.py").write_text(SCRIPT)
+    (tmp_path / "slurm" / "job.sbatch").write_text(BATCH)
+    reading = check_estimator(tmp_path / "slurm" / "job.sbatch", cluster="ml.p5.48xlarge").readings[0]
+    assert reading.plan is not None
+    assert (reading.plan.library, reading.plan.batch_size) == ("fsdp", 2)
+    assert reading.job is not None
+    assert (reading.job.sequence_length, reading.job.state_precision) == (4096, "16-bit")
+    assert reading.cluster is not None
+    assert reading.cluster.nodes == 4
+    alone = check_estimator(tmp_path / "slurm" / "job.sbatch")
+    assert "names no instance" in alone.verdict.sentence
+
+
+FLOW = """A="x y"
+if true; then
+B=1
+fi
+cat <<E
+not
+E
+run $A $B ${C:-d} $E $((2 * 4)) 'a b'
+"""
+
+
+def test_variables_are_filled_in() -> None:
+    words = commands_of(BATCH, SLURM_JOB_NUM_NODES="4")[-1]
+    assert " ".join(words[2:6]) == "torchrun --nproc_per_node=8 --nnodes=4 ../src/train.py"
+    assert words[6:] == ["--train_batch_size", "2", "--max_seq_length", "4096"]
+    lines = [" ".join(words) for words in commands_of(FLOW)]
+    assert lines == ["if true; then", "fi", "cat <<E", "run x y 1 d $E 8 a b"]
+
+
+ENVIRONMENT = """import os
+model_id = "Qwen/Qwen3-0.6B"
+os.environ["MODEL"] = model_id
+"""
+ARGUMENTS = """%%bash
+cat > args.yaml <<EOF
+model_id: "${MODEL}"
+per_device_train_batch_size: 4
+bf16: true
+lora_target_modules: ["q_proj", "v_proj"]
+use_peft: true
+optim: paged_adamw_8bit
+EOF"""
+TRAINER = """from sagemaker.train import ModelTrainer
+from sagemaker.train.configs import Compute, SourceCode
+compute = Compute(instance_type="ml.g5.2xlarge", instance_count=1)
+code, settings = SourceCode(entry_script="train.py"), {"config": "args.yaml"}
+ModelTrainer(training_image="i", compute=compute, source_code=code, hyperparameters=settings).train()
+"""
+
+
+def test_cells_of_a_shell_get_the_environment_of_the_notebook(tmp_path: Path) -> None:
+    cells = (ENVIRONMENT, ARGUMENTS, TRAINER)
+    listed = [{"cell_type": "code", "source": cell, "metadata": {}, "outputs": []} for cell in cells]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": listed, "nbformat": 4, "metadata": {}}))
+    (tmp_path / "train.py").write_text("from trl import SFTTrainer\nSFTTrainer(model, args=args).train()\n")
+    reading = check_estimator(tmp_path / "a.ipynb").readings[0]
+    assert "Qwen/Qwen3-0.6B" in " ".join(reading.inferred)
+    assert reading.job is not None
+    assert reading.job.adapter is not None
+    assert (reading.job.adapter.targets, reading.job.optimizer) == ("query-value", "adam-8bit")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('JumpStartEstimator(model_id="m").fit()', "JumpStart"),
+        ("with RemoteExecutor(max_parallel_jobs=2) as executor:\n    executor.submit(f)", "RemoteExecutor"),
+        ('SKLearn(entry_point="a.py").fit()', "PyTorch and TensorFlow"),
+        ("#!/bin/bash\n#SBATCH --nodes=2\nsrun hostname", "Slurm job"),
+        ("#!/bin/sh\necho a", "shell script"),
+    ],
+)
+def test_other_forms_are_named(text: str, said: str) -> None:
+    with pytest.raises(AdvisorError, match=said):
+        check_estimator(text)
