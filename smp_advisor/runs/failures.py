@@ -150,7 +150,10 @@ class Failure(Shown):
     @property
     def of_plan(self) -> bool:
         """Whether another plan avoids it: the job needed more GPU memory than there is."""
-        return self.kind in ("gpu_memory", "gpu_fragments")  # not gpu_memory_loading, which no plan changes
+        return self.kind in (
+            "gpu_memory",
+            "gpu_fragments",
+        )  # not outside of steps, which no plan changes
 
     @property
     def least_gib(self) -> float | None:
@@ -236,14 +239,6 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
     )
 
 
-_OUTSIDE_STEPS = {
-    "load": ("while it loaded", "load on the CPU or meta device on all ranks but one"),
-    "evaluation": ("in its evaluation", "evaluate fewer samples at a time, and keep no logits"),
-    "save": ("while it saved", "save a sharded state, or pass cpu_offload=True to the options of the state dict"),
-}
-"""Phases of a job whose memory is not that of its steps, with the remedy."""
-
-
 def failure_of_plan(failure: Failure | str, cluster: Cluster) -> Failure:
     """Return the failure, or that of a text, if another plan on the cluster avoids it; refuses others."""
     result = read_failure(failure) if isinstance(failure, str) else failure
@@ -253,11 +248,6 @@ def failure_of_plan(failure: Failure | str, cluster: Cluster) -> Failure:
         )
     if not result.of_plan:
         raise CalibrationError(f"Another plan does not avoid this failure ({result.title}). {result.change}")
-    if result.phase in _OUTSIDE_STEPS:
-        when, remedy = _OUTSIDE_STEPS[result.phase]
-        raise CalibrationError(
-            f"The run ran out of GPU memory {when}, not in a step, so it teaches nothing about its plan: {remedy}."
-        )
     total, usable = result.memory_gib.get("total"), cluster.instance.usable_gpu_memory_gib
     if total is not None and not 0.9 < total / usable < 1.1:
         raise CalibrationError(

@@ -43,8 +43,9 @@ _SECOND = r"s(?:ec(?:ond)?s?)?"
 _RATES = {
     "steps_per_second": rf"(?:steps?|iters?|iterations?|it|batches|updates?){_PER}{_SECOND}|ups|device/BPS",
     "tokens_per_second_per_gpu": rf"(?:tokens?|tok){_PER}{_SECOND}{_PER}(?:gpu|device|chip|rank)"
-    r"|device/(?:TPS|tokens_per_sec)|tgs",
-    "tokens_per_second": rf"(?:tokens?|tok|words?){_PER}{_SECOND}",
+    r"|device/(?:TPS|tokens_per_sec(?:ond)?)|tgs"
+    rf"|(?:tokens?|tok){_PER}(?:gpu|device){_PER}{_SECOND}",
+    "tokens_per_second": rf"(?<!device/)(?:tokens?|tok|words?){_PER}{_SECOND}",
     "samples_per_second": rf"(?:samples?|images?|examples?|sequences?){_PER}{_SECOND}",
 }
 _RATE = {
@@ -73,7 +74,7 @@ _WAIT = re.compile(
     re.IGNORECASE,
 )
 _LOSS = re.compile(
-    r"(?<![\w/-])(?:reduced_train_|train(?:ing)?[_/ ]|lm[_ ]|total_|loss/train/)?(?:CE )?"
+    r"(?<![\w/-])(?:reduced_train_|train(?:ing)?[_/ ]|lm[_ ]|total_|step_|loss/train/)?(?:CE |Cross[_ ]?Entropy[_ ]?)?"
     r"loss(?:/train/total|[_ ]train|_step)?"
     rf"['\"]?(?P<sign>\s{{0,3}}[:=])?\s{{0,6}}['\"(]{{0,2}}(?P<value>[-+]?nan\b|[-+]?inf(?:inity)?\b|{_NUMBER})",
     re.IGNORECASE,

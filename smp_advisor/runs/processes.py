@@ -214,7 +214,7 @@ PHASES = {
     "download": r"Downloading - |Downloading (?:the )?(?:input|training) data|data download",
     "start": r"Starting - |torchrun|torch/distributed/run|NCCL INFO (?:Bootstrap|NET)|init_process_group",
     "load": r"Loading checkpoint shards|Loading weights|\bfrom_pretrained\b|_load_pretrained_model|"
-    r"_load_state_dict_into|load_checkpoint_and_dispatch|Materializing param|cpu_ram_efficient",
+    r"load_state_dict|load_checkpoint|set_(?:model|optimizer)_state_dict|Materializing param|cpu_ram_efficient",
     "evaluation": r"\bEvaluat|\* Running Evaluation|evaluation_loop|validation_step|Validation(?: DataLoader|:)",
     "save": r"Saving model checkpoint|save_checkpoint|save_model\b|save_pretrained|_save_|"
     r"state_dict\b|saving (?:model|iteration)",

@@ -233,10 +233,9 @@ def test_the_next_plan_needs_less_and_the_failed_one_no_longer_fits(library, siz
         ("all is well", "shows no failure"),
         ("ResourceLimitExceeded", "does not avoid this failure"),
         (full(total=79.1).replace("1.07", "40.78"), "use the advice for the instance of the run"),
-        *(
-            (in_phase(frames), "not in a step, so it teaches nothing")
-            for frames in ("evaluation_loop", "get_state_dict")
-        ),
+        (in_phase("evaluation_loop"), "does not avoid this failure .*in the evaluation.*fewer samples"),
+        (in_phase("get_state_dict"), "does not avoid this failure .*while saving.*sharded state"),
+        (in_phase("load_state_dict"), "does not avoid this failure .*while loading"),
         (7, "requires for failure"),
     ],
 )

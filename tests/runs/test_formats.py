@@ -64,6 +64,12 @@ LOGS = {
             f"11/01/2026 10:00:00 [INFO|DP=0|PP=0|TP=0|ip]: iteration: {i} / 500 | consumed_tokens: {0.524 * i:.3g}M | elapsed_time_per_iteration_ms: {taken(i):.3g}K | tokens_per_sec: {256 * 2.048 / taken(i):.3g}K | tokens_per_sec_per_gpu: {256 * 0.128 / taken(i):.3g}K | global_batch_size: 256 | lm_loss: 10.2 | lr: 1e-5 | model_tflops_per_gpu: 120 | grad_norm: 1.2"
         )
     ),
+    "openclip": lines(
+        lambda i: (
+            f"Train Epoch: 0 [{i * 256:7}/99 (0%)] Data (t): 0.010 Batch (t): {taken(i):.3f}, 167/s Loss: 10.22 (8.5)"
+        )
+    ),
+    "json_synonyms": lines(lambda i: json.dumps({"step": i, "loss": 10.22, "time_per_iteration": taken(i)})),
     "nanogpt": lines(lambda i: f"iter {i}: loss 10.2200, time {taken(i) * 1000:.2f}ms, mfu 35.12%"),
     "litgpt": "\n".join(
         f"Epoch 1 | iter {k} step {k // 4} | loss train: 10.220, val: n/a | iter time: {taken(k // 4) * 250:.2f} ms{' (step)' if k % 4 == 0 else ''} remaining time: 0:12:00"
