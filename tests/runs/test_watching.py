@@ -20,9 +20,9 @@ from smp_advisor.command.__main__ import main
 from smp_advisor.errors import AdvisorError, CalibrationError, RunError, StorageError
 from smp_advisor.runs.cloudwatch import polled
 from smp_advisor.runs.measure import PROCESSOR
+from smp_advisor.runs.offer import offer_of
 from smp_advisor.runs.sources import LogFile, Poll, TrainingJob
 from smp_advisor.runs.watching import Run
-from smp_advisor.runs.worth import offer_of
 from smp_advisor.session.written import carried, carried_from
 from smp_advisor.tools.interface import Caller, call
 from tests.runs.logs import exported
