@@ -207,6 +207,12 @@ def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> I
     if any(not near(a, b, 1e-4) for a, b in zip(expected["rates"], after["rates"], strict=False)):
         rates = f"{after['rates'][0]:.4g}, and {expected['rates'][0]:.4g} without it"
         yield noted(text=f"after a kill the learning rate of update {number} is {rates}")
+        return
+    for ours, theirs in zip(expected["schedules"], after["schedules"], strict=False):
+        if theirs < ours and len(expected["schedules"]) == len(after["schedules"]):
+            text = f"after a kill a schedule of the learning rate is at step {theirs} again, and at {ours} without it"
+            yield noted(text=text)
+            return
 
 
 def _continues(expected: Event, after: Event) -> bool:

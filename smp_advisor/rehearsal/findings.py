@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.rehearsal.report import Observed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 Stage = dict[str, Any]
 Event = dict[str, Any]
@@ -223,31 +223,29 @@ def apart(stage: Stage) -> Iterator[Observed]:
     if not events(stage, 0, "tensor parallel") and not any(events(stage, rank, "message") for rank in ranks_of(stage)):
         yield from [*_not_averaged(steps)] or other_parameters(steps)
         yield from same_batches(stage)
-    if any(event["size"] == len(steps) for event in events(stage, 0, "tensor parallel")):
-        yield from _other_batches(stage)
-    for mine, theirs in zip(events(stage, 0, "loader"), events(stage, 1, "loader"), strict=False):
-        if (
-            mine["length"] != theirs["length"]
-            and mine["site"] == theirs["site"]
-            and None not in (mine["length"], theirs["length"])
-        ):
-            text = f"the loader has {mine['length']} batches on rank 0 and {theirs['length']} on rank 1"
-            yield Observed(kind="uneven", text=text, site=mine["site"], level="warning")
-    for number, (mine, theirs) in enumerate(zip(steps[0], steps[1], strict=False), 1):
-        if mine["optimizer"] == theirs["optimizer"] and mine["rates"] != theirs["rates"]:
-            first, second = mine["rates"][0], theirs["rates"][0]
-            text = f"update {number}: the learning rate is {first:.4g} on rank 0 and {second:.4g} on rank 1"
-            yield Observed(kind="learning rate", text=text, site=mine["site"])
-            break
+    is_divided = any(event["size"] == len(steps) for event in events(stage, 0, "tensor parallel"))
+    for what, kind, level, differs, text in _DIFFERENCES:
+        pairs = zip(events(stage, 0, what), events(stage, 1, what), strict=False)
+        for n, (mine, theirs) in enumerate(pairs, 1):
+            if differs(mine, theirs) and (is_divided or kind != "other batches"):
+                filled = text.format(n=n, a=mine, b=theirs)
+                yield Observed(kind=kind, text=filled, site=mine["site"], level=level)
+                break
 
-    for mine, theirs in zip(events(stage, 0, "metric"), events(stage, 1, "metric"), strict=False):
-        if not near(mine["value"], theirs["value"], 1e-6):
-            text = (
-                f"ReduceLROnPlateau decides by {mine['value']:.4g} on rank 0 and {theirs['value']:.4g} on rank 1: the "
-                "learning rates will differ by rank"
-            )
-            yield Observed(kind="learning rate", text=text, site=mine["site"])
-            break
+
+_DIFFERENCES: tuple[tuple[str, str, str, Callable[[Event, Event], bool], str], ...] = (
+    ("pass", "other batches", "error", lambda a, b: a["digest"] != b["digest"],
+     "training pass {n} has other inputs on rank 0 than on rank 1, which divide the same layers"),
+    ("loader", "uneven", "warning",
+     lambda a, b: a["site"] == b["site"] and len({a["length"], b["length"]} - {None}) > 1,
+     "the loader has {a[length]} batches on rank 0 and {b[length]} on rank 1"),
+    ("step", "learning rate", "error",
+     lambda a, b: a["optimizer"] == b["optimizer"] and a["rates"] != b["rates"],
+     "update {n}: the learning rate is {a[rates][0]:.4g} on rank 0 and {b[rates][0]:.4g} on rank 1"),
+    ("metric", "learning rate", "error", lambda a, b: not near(a["value"], b["value"], 1e-6),
+     "ReduceLROnPlateau decides by {a[value]:.4g} on rank 0 and by {b[value]:.4g} on rank 1"),
+)  # fmt: skip
+"""Events of the first two ranks that are pairs: the kind of finding where they differ, its level, and its text."""
 
 
 def _not_averaged(steps: list[list[Event]]) -> Iterator[Observed]:
@@ -314,14 +312,6 @@ def same_batches(stage: Stage) -> Iterator[Observed]:
         ):
             text = "the second epoch has the same batches in the same order: set_epoch() is not called"
             yield Observed(kind="same order", text=text, site=loader["site"], level="warning")
-
-
-def _other_batches(stage: Stage) -> Iterator[Observed]:
-    for number, (mine, theirs) in enumerate(zip(events(stage, 0, "pass"), events(stage, 1, "pass"), strict=False), 1):
-        if mine["digest"] != theirs["digest"]:
-            text = f"training pass {number} has other inputs on rank 0 than on rank 1, which divide the same layers"
-            yield Observed(kind="other batches", text=text, site=mine["site"])
-            return
 
 
 def alone(stage: Stage) -> Iterator[Observed]:

@@ -268,10 +268,7 @@ def _arguments(observer: Observer) -> None:
         )  # fmt: skip
         for name, value in vars(values).items():
             if any(part in name for part in _ACCUMULATION) and isinstance(value, int) and value > 1:
-                observer.accumulates(value)
-                if observer.options.get("fold"):
-                    setattr(values, name, 1)
-                    observer.options["batch_times"] = value
+                setattr(values, name, observer.microbatches(value))
         return values, unread
 
     argparse.ArgumentParser.parse_known_args = parsed  # type: ignore[method-assign, assignment]

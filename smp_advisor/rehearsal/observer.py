@@ -82,13 +82,19 @@ class Observer:
         """Record that something is not what the job will have."""
         self.once("stand-in", what=what)
 
-    def accumulates(self, times: int) -> None:
-        """Record that an update has several microbatches: loaders then give as many more, unless they are folded."""
-        if ("accumulates",) not in self._noted:
+    def microbatches(self, times: int) -> int:
+        """Microbatches of an update: the script's, of which loaders then give as many more, or one, which is as large.
+
+        They are folded into the batches of loaders where the stage does so.
+        """
+        folds = bool(self.options.get("fold"))
+        if times > 1 and ("accumulates",) not in self._noted:
             self._noted.add(("accumulates",))
             self.put("accumulation", times=times)
-            if not self.options.get("fold"):
-                self.options["batches"] *= times
+            self.options["batches"] *= 1 if folds else times
+        if times > 1 and folds:
+            self.options["batch_times"] = times
+        return 1 if folds else times
 
     def site(self) -> str:
         """``file:line`` of the innermost frame of the user's code."""
@@ -168,12 +174,26 @@ def digest_of(batch: Any) -> tuple[str, int, int]:
     if tensors and tensors[0].dim():
         count = tensors[0].shape[0]
         columns = [local(tensor).detach() for tensor in tensors if tensor.dim() and tensor.shape[0] == count][:8]
+        columns = [column for column in columns if not _is_mask(column)] or columns
         for row in range(min(count, 4096)):
             content = hashlib.sha1(
-                b"".join(bytes_of(column[row]) for column in columns), usedforsecurity=False
+                b"".join(bytes_of(_unpadded(column[row])) for column in columns), usedforsecurity=False
             ).digest()
             total = (total + int.from_bytes(content[:7], "big")) % 2**56
     return digest.hexdigest()[:16], total, count
+
+
+def _is_mask(column: torch.Tensor) -> bool:
+    """Whether a column has zeros and ones only, such as the mask of what is padded."""
+    return column.dim() == 2 and not column.is_floating_point() and bool(((column == 0) | (column == 1)).all())
+
+
+def _unpadded(row: torch.Tensor) -> torch.Tensor:
+    """A row of numbers without the equal ones at its ends: those are as many as the longest row of its batch needs."""
+    if row.dim() != 1 or row.is_floating_point() or not len(row):
+        return row
+    inner = ((row != row[0]).nonzero()[:1], (row != row[-1]).nonzero()[-1:])
+    return row[int(inner[0]) : int(inner[1]) + 1] if len(inner[0]) else row[:0]
 
 
 def figures_of(tensors: Iterable[Any]) -> list[float]:

@@ -64,7 +64,11 @@ KINDS: Mapping[str, str] = {
     "bad batch": "a bad batch on one rank",
 }
 """Kinds of findings that a rehearsal looks for."""
-PROVOCATIONS = {"bad batch": "a bad batch on the last rank", "uneven": "an update less on the last rank"}
+PROVOCATIONS = {
+    "bad batch": "a bad batch on the last rank",
+    "uneven": "an update less on the last rank",
+    "order": "a loss that never falls on the last rank",
+}
 """Stages that are made where the reading of a script suspects a kind."""
 
 

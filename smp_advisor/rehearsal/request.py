@@ -31,7 +31,20 @@ _LEFT_OUT = ("__pycache__", ".git", ".ipynb_checkpoints", "node_modules", "wandb
 _SIZE_BYTES = 4 * 2**30
 _CHANNEL = re.compile(r"environ\[\s*[\"']SM_CHANNEL_(\w+)")
 """Channels without which a script does not start; what it gets by ``get()`` may be absent."""
-_BAD_BATCHES = re.compile(r"isnan|isfinite|isinf|nan_to_num")
+_SUSPECTED = {
+    "bad batch": r"isnan|isfinite|isinf|nan_to_num",
+    "order": r"(?is)^(?=.*\bbreak\b).*(?:\bpatience|early_?stop|\bbest|\binf\b)",
+}
+"""Words of scripts that decide by values of a batch, or end a loop by the best loss: what libraries do, all ranks do."""
+_PRELOADED = frozenset({
+    "transformers", "datasets", "accelerate", "peft", "trl", "lightning", "diffusers", "timm", "torchvision",
+    "evaluate",
+})  # fmt: skip
+_OF_MODELS = (
+    "import transformers.modeling_utils, transformers.models.auto.modeling_auto",
+    "from transformers.conversion_mapping import get_checkpoint_conversion_mapping as make; make('llama')",
+)
+"""What every rank would else compute when it makes, or saves, its first model."""
 _PROVOKED = {"DDP612": "bad batch", "DDP613": "late", "DDP620": "uneven"}
 """Findings of the reading of two ranks, and the kind of defect that a stage then provokes."""
 _ROW_NAMES = frozenset(
@@ -130,7 +143,7 @@ def request_of(
         "processes": processes, "steps": STEPS, "batches": BATCHES, "most": MOST, "stages": "all",
         "seconds": GUARD_SECONDS,
         "size_bytes": min(_SIZE_BYTES, max(2**28, available_memory_bytes() // 3)), "allow_unconfined": allow_unconfined,
-        "imports": sorted(roots), "trainers": ["transformers.trainer"] if re.search(r"Trainer\b", code_text) else [],
+        "imports": sorted(roots), "preloads": _preloads(texts, roots),
         "names": names, "one_label": "SequenceClassification" in code.text,
         "needs_table": needs_table, "texts_needed": '"text"' in code.text and needs_table,
         "columns": _columns(tree), "keep_half": keep_half,
@@ -143,7 +156,20 @@ def _provoked(code: Code, text: str) -> list[str]:
     # By its text: a caller may have files of its own folder only.
     read_ids = {finding.id for finding in check_script(f"{code.text}\n").findings}
     kinds = {kind for number, kind in _PROVOKED.items() if number in read_ids}
-    return sorted(kinds | ({"bad batch"} if _BAD_BATCHES.search(text) else set()))
+    return sorted(kinds | {kind for kind, words in _SUSPECTED.items() if re.search(words, text)})
+
+
+def _preloads(texts: list[str], roots: set[str]) -> list[str]:
+    """Imports of libraries, made once before the processes fork; names of lazy modules are imported as they are got."""
+    statements = {f"import {root}" for root in roots & _PRELOADED}
+    statements |= set(_OF_MODELS if "transformers" in roots else ())
+    statements |= {"import transformers.trainer"} if any(re.search(r"Trainer\b", text) for text in texts) else set()
+    for text in texts:
+        with suppress(SyntaxError):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _PRELOADED:
+                    statements.add(ast.unparse(node))
+    return sorted(statements, key=lambda statement: (statement.startswith("from"), statement))
 
 
 def _tree(code: Code) -> ast.Module:

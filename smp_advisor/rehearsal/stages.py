@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import importlib.metadata
 import json
 import mmap
@@ -33,13 +32,10 @@ _PAUSE_SECONDS = 0.02
 _STILL = 25
 """Observations in a row of processes that all sleep, after which none will go on."""
 _LOG_LINES = 60
-_PRELOADED = (
-    "transformers", "datasets", "accelerate", "peft", "trl", "lightning", "diffusers", "timm", "torchvision",
-    "evaluate",
-)  # fmt: skip
 _OF_MODELS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp", ".pkl", ".npz", ".onnx")
 _OF_REQUEST = ("steps", "batches", "most", "full", "columns", "keep_half", "texts_needed", "provoked")
-_OF_TRANSFORMERS = ["transformers.modeling_utils", "transformers.models.auto.modeling_auto"]
+_FEW = 2
+"""Updates of stages of which the first ones are compared."""
 SOURCE, CHANNELS = "/smp/source", "/smp/channels"
 
 
@@ -172,15 +168,16 @@ class _Rehearsed:
         if loaded:
             first["loaded"] = loaded
         if world > 1:
-            self._stage("one process", world=1, batch_times=world)
+            self._stage("one process", world=1, batch_times=world, steps=_FEW)
         accumulates = any(event["kind"] == "accumulation" for event in first["ranks"][0]["events"])
         if accumulates:
-            self._stage("accumulation folded", fold=True)
+            self._stage("accumulation folded", fold=True, steps=_FEW)
         if world > 1:
-            self._stage("nodes of one GPU", nodes=world)
+            self._stage("nodes of one GPU", nodes=world, steps=_FEW)
         for kind, name in PROVOCATIONS.items():
             if kind in self.request["provoked"] and world > 1:
-                self._stage(name, provokes=kind)
+                longer = {"steps": self.request["most"]} if kind == "order" else {}
+                self._stage(name, provokes=kind, **longer)
         saves = any(event["kind"] == "save" for event in first["ranks"][0]["events"])
         if saves or self.job.keeps_checkpoints:
             # It saves after some updates, so that the run with a kill lasts until it does.
@@ -188,7 +185,7 @@ class _Rehearsed:
             killed = self._stage("killed after a save", kill_after=2, **longer)
             was_killed = any(event["kind"] == "killed" for rank in killed["ranks"] for event in rank["events"])
             if killed["checkpoints"] and (was_killed or not killed["failed"]):
-                self._stage("resumed" if was_killed else "started again after its end", keeps=True)
+                self._stage("resumed" if was_killed else "started again after its end", keeps=True, steps=_FEW)
 
     def _import(self) -> None:
         os.environ |= {
@@ -204,12 +201,10 @@ class _Rehearsed:
         import torch.distributed.optim
         import torch.nn.parallel
 
-        names = [name for name in _PRELOADED if name in self.request["imports"]]
-        names += _OF_TRANSFORMERS if "transformers" in names else []
-        for name in [*names, *self.request["trainers"]]:
-            progress(0, 1, f"importing {name}")
+        for statement in self.request["preloads"]:
+            progress(0, 1, statement)
             with contextlib.suppress(Exception):
-                importlib.import_module(name)
+                exec(statement, {})  # noqa: S102 - an import of the script's
         torch.set_num_threads(1)
         gc.freeze()  # a collection in a fork would copy the pages of all that was imported
 

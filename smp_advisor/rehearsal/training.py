@@ -28,6 +28,8 @@ MARK = 1e-3
 _MOST_RANKS, _LARGEST_STATE_BYTES = 4, 256 * 2**20
 _OF_ANOTHER_PHASE = 8
 """Steps of another optimizer in a row, after which those of the first one have ended: a search of the rate before."""
+_ENDING = ("LambdaLR", "OneCycleLR", "CosineAnnealingLR", "PolynomialLR")
+"""Schedules whose end can be computed."""
 _LONGEST_SCHEDULE, _ZERO, _NEARLY_ZERO = 10_000_000, 1e-13, 0.02
 
 
@@ -124,7 +126,7 @@ class Training:
                 result = call(module, *arguments, **options)
             finally:
                 observer.depth -= 1
-            return self._poisoned(result) if trains and id(module) in self.models else result
+            return self._provoked(result, trains=trains and id(module) in self.models) if is_top else result
 
         torch.nn.Module.__call__ = called  # type: ignore[method-assign]
 
@@ -175,20 +177,25 @@ class Training:
                     if value.shape == target.shape:
                         target.copy_(value)
 
-    def _poisoned(self, result: Any) -> Any:
+    def _provoked(self, result: Any, *, trains: bool) -> Any:
+        """The result of a pass, which on the last rank is bad once, or always worse than before."""
         observer = self.observer
-        is_last = observer.rank == observer.world - 1
-        if (
-            not (observer.options.get("provokes") == "bad batch" and is_last and observer.updates == 1)
-            or self.is_poisoned
-        ):
+        kind = observer.options.get("provokes")
+        if observer.rank < observer.world - 1 or not observer.updates or kind not in ("bad batch", "order"):
+            return result
+        if kind == "bad batch" and (self.is_poisoned or not trains or observer.updates > 1):
             return result
         self.is_poisoned = True
         from torch.utils._pytree import tree_map_only
 
-        return tree_map_only(
-            torch.Tensor, lambda tensor: tensor * float("nan") if tensor.is_floating_point() else tensor, result
-        )
+        def changed(tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.is_floating_point():
+                return tensor
+            if kind == "bad batch":
+                return tensor * float("nan")
+            return tensor.detach() * (1.0 + observer.updates) + tensor * 0.0  # the gradients of other ranks are theirs
+
+        return tree_map_only(torch.Tensor, changed, result)
 
     def _parts(self, optimizer: Any) -> tuple[list[Any], list[Any], list[Any]]:
         """All parameters of an optimizer, those that every rank has, and those of which it has a part."""
@@ -233,6 +240,7 @@ class Training:
             parameters=figures_of(replicated), parts=figures_of(parts), state=figures_of(states), states=len(states),
             backwards=observer.backwards,
             groups=[[len(group["params"]), float(group.get("weight_decay") or 0)] for group in optimizer.param_groups],
+            schedules=[int(getattr(schedule, "last_epoch", 0)) for schedule in self.schedules],
         )  # fmt: skip
         observer.backwards = 0
 
@@ -273,20 +281,19 @@ class Training:
             decide(schedule, metrics, *arguments, **options)
 
         lr_scheduler.ReduceLROnPlateau.step = decided  # type: ignore[method-assign, assignment]
-        kinds = ("LambdaLR", "OneCycleLR", "CosineAnnealingLR", "PolynomialLR")
-        for kind in (getattr(lr_scheduler, name) for name in kinds):
+        make = lr_scheduler.LRScheduler.__init__
 
-            def create(schedule: Any, *arguments: Any, _create: Any = kind.__init__, **options: Any) -> None:
-                schedules.append(schedule)
-                _create(schedule, *arguments, **options)
+        def create(schedule: Any, *arguments: Any, **options: Any) -> None:
+            schedules.append(schedule)
+            make(schedule, *arguments, **options)
 
-            kind.__init__ = create  # type: ignore[method-assign, assignment]
+        lr_scheduler.LRScheduler.__init__ = create  # type: ignore[method-assign, assignment]
 
     def _note_schedules(self) -> None:
         observer = self.observer
         for schedule in self.schedules:
             steps = int(getattr(schedule, "last_epoch", 0))
-            if observer.updates and steps > 0:
+            if observer.updates and steps > 0 and type(schedule).__name__ in _ENDING:
                 observer.put("schedule", per_update=steps / observer.updates, zero_step=_zero_step(schedule))
 
     def finish(self) -> None:

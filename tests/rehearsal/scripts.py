@@ -92,7 +92,8 @@ if rank == 0:
 dist.barrier()
 """
 ACCUMULATE = """
-for epoch in range(arguments.epochs):
+best, patience = float("inf"), 0
+for epoch in range(4 * arguments.epochs):
     sampler.set_epoch(epoch)
     for number, (a, b) in enumerate(loader):
         model.require_backward_grad_sync = number % 2 == 1
@@ -102,6 +103,11 @@ for epoch in range(arguments.epochs):
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
+    total = loss.detach()
+    dist.all_reduce(total)
+    best, patience = (total.item(), 0) if total < best else (best, patience + 1)
+    if patience > 2:
+        break
 """
 DDP = START + WRAP + DATA + RESUME + SAVE
 FSDP2 = START + SHARD + DATA + LOOP + SAVE_SHARDS
@@ -315,6 +321,12 @@ PLANTED = {
         ),
     ),
     "resume": changed(DDP, ('    optimizer.load_state_dict(saved["optimizer"])\n', "")),
+    "resume, the schedule": changed(
+        DDP,
+        ("path, start", "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)\npath, start"),
+        ("        optimizer.step()\n", "        optimizer.step()\n        scheduler.step()\n"),
+    ),
+    "order, an early stop": changed(CORRECT["accumulation"], ("    dist.all_reduce(total)\n", "")),
     "saved in part": changed(FSDP2, (SAVE_SHARDS, "torch.save(model.state_dict(), f'/opt/ml/model/{rank}.pt')\n")),
     "written twice": changed(DDP, ("if rank == 0:\n    " + SAVED, "if True:\n    " + SAVED)),
     "place": changed(DDP, ('os.environ["SM_MODEL_DIR"] + "/model.pt"', '"model.pt"')),

@@ -50,10 +50,10 @@ def change(observer: Observer, module: Any) -> None:
         "transformers.modeling_utils": _models,
         "transformers.models.auto.auto_factory": _auto_models,
         "transformers.models.auto.configuration_auto": _configurations,
-        "transformers.models.auto.tokenization_auto": _auto_tokenizers,
-        "transformers.models.auto.processing_auto": _auto_tokenizers,
-        "transformers.models.auto.image_processing_auto": _image_processors,
-        "transformers.tokenization_utils_base": _tokenizers,
+        "transformers.models.auto.tokenization_auto": _preprocessing,
+        "transformers.models.auto.processing_auto": _preprocessing,
+        "transformers.models.auto.image_processing_auto": _preprocessing,
+        "transformers.tokenization_utils_base": _preprocessing,
         "transformers.generation.utils": _generation,
         "transformers.training_args": _arguments,
         "transformers.trainer": _trainer,
@@ -242,40 +242,37 @@ def _tokenizer(observer: Observer, name: Any) -> Any:
     return tokenizer
 
 
-def _own_tokenizer(observer: Observer, original: Any) -> Any:
-    def from_pretrained(cls: Any, name: Any = None, *arguments: Any, **options: Any) -> Any:
-        folder = Path(str(name))
-        if any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json", "vocab.json")):
-            return original.__func__(cls, name, *arguments, **options)
-        return _tokenizer(observer, name)
+def _image_processor(observer: Observer, name: Any) -> Any:
+    import transformers
 
-    return classmethod(from_pretrained)
+    observer.stand_in(f"{name}: images of 224 pixels")
+    return transformers.ViTImageProcessor()
 
 
-def _tokenizers(observer: Observer, module: Any) -> None:
-    kind = module.PreTrainedTokenizerBase
-    kind.from_pretrained = _own_tokenizer(observer, kind.from_pretrained)
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
+_STAND_INS: dict[str, tuple[tuple[str, ...], Any]] = {
+    "PreTrainedTokenizerBase": (_TOKENIZER_FILES, _tokenizer),
+    "AutoTokenizer": (_TOKENIZER_FILES, _tokenizer),
+    "AutoProcessor": (_TOKENIZER_FILES, _tokenizer),
+    "AutoImageProcessor": (("preprocessor_config.json",), _image_processor),
+}
+"""Classes, files of which one is in a folder that they can load, and what makes a stand-in otherwise."""
 
 
-def _auto_tokenizers(observer: Observer, module: Any) -> None:
-    for name in ("AutoTokenizer", "AutoProcessor"):
-        if hasattr(module, name):
-            kind = getattr(module, name)
-            kind.from_pretrained = _own_tokenizer(observer, kind.from_pretrained)
+def _preprocessing(observer: Observer, module: Any) -> None:
+    for name, (files, make) in _STAND_INS.items():
+        kind = getattr(module, name, None)
+        if kind is not None and kind.__module__ == module.__name__:
 
+            def from_pretrained(
+                cls: Any, name: Any = None, *arguments: Any, _files: Any = files, _make: Any = make,
+                _load: Any = kind.from_pretrained.__func__, **options: Any,
+            ) -> Any:  # fmt: skip
+                if any(Path(str(name), file).is_file() for file in _files):
+                    return _load(cls, name, *arguments, **options)
+                return _make(observer, name)
 
-def _image_processors(observer: Observer, module: Any) -> None:
-    original = module.AutoImageProcessor.from_pretrained
-
-    def from_pretrained(cls: Any, name: Any, *arguments: Any, **options: Any) -> Any:
-        if Path(str(name), "preprocessor_config.json").is_file():
-            return original.__func__(cls, name, *arguments, **options)
-        import transformers
-
-        observer.stand_in(f"{name}: images of 224 pixels")
-        return transformers.ViTImageProcessor()
-
-    module.AutoImageProcessor.from_pretrained = classmethod(from_pretrained)
+            kind.from_pretrained = classmethod(from_pretrained)
 
 
 def _generation(observer: Observer, module: Any) -> None:
@@ -317,11 +314,10 @@ def _arguments(observer: Observer, module: Any) -> None:
         self.dataloader_prefetch_factor, self.dataloader_persistent_workers = None, False
         self.tf32, self.torch_compile = None, False
         times = self.gradient_accumulation_steps
-        if times > 1:
-            observer.accumulates(times)
-        if observer.options.get("fold") and times > 1:
-            self.gradient_accumulation_steps = 1
+        self.gradient_accumulation_steps = observer.microbatches(times)
+        if self.gradient_accumulation_steps < times:  # its own sizes, by which some trainers divide what they generate
             self.per_device_train_batch_size *= times
+            observer.options["batch_times"] = 1
         for name in ("save_steps", "eval_steps"):
             value = getattr(self, name, None)
             if not observer.options.get("live") and value and (value > 2 or value < 1):

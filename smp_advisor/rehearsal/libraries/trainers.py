@@ -67,13 +67,9 @@ def _accelerator(observer: Observer, module: Any) -> None:
             options["mixed_precision"] = "no"
         options.pop("cpu", None)
         options["log_with"] = None
-        plugin = options.get("gradient_accumulation_plugin")
         times = options.get("gradient_accumulation_steps", 1) or 1
-        if plugin is None and times > 1:
-            observer.accumulates(times)
-            if observer.options.get("fold"):
-                options["gradient_accumulation_steps"] = 1
-                observer.options["batch_times"] = times
+        if options.get("gradient_accumulation_plugin") is None and times > 1:
+            options["gradient_accumulation_steps"] = observer.microbatches(times)
         create(self, *arguments, **options)
         self.rehearsed_scales = scales
 
@@ -116,10 +112,7 @@ def _trainer(observer: Observer, kind: Any) -> None:
     def created(self: Any, *arguments: Any, **options: Any) -> None:
         times = options.get("accumulate_grad_batches", 1)
         if isinstance(times, int) and times > 1:
-            observer.accumulates(times)
-            if observer.options.get("fold"):
-                options["accumulate_grad_batches"] = 1
-                observer.options["batch_times"] = times
+            options["accumulate_grad_batches"] = observer.microbatches(times)
         steps, batches = observer.options["steps"], observer.options["batches"]
         if not observer.options.get("live"):  # full epochs, each with its validation
             per_epoch = max(1, batches // (times if isinstance(times, int) else 1))
