@@ -35,7 +35,7 @@ _SUSPECTED = {
     "bad batch": r"isnan|isfinite|isinf|nan_to_num",
     "order": r"(?is)^(?=.*\bbreak\b).*(?:\bpatience|early_?stop|\bbest|\binf\b)",
 }
-"""Words of scripts that decide by values of a batch, or end a loop by the best loss: what libraries do, all ranks do."""
+"""Words of scripts that decide by the values of a batch, or end a loop by the best loss."""
 _PRELOADED = frozenset({
     "transformers", "datasets", "accelerate", "peft", "trl", "lightning", "diffusers", "timm", "torchvision",
     "evaluate",

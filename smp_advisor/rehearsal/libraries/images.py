@@ -177,6 +177,7 @@ def _short(observer: Observer, kind: Any) -> None:
     kind.set_timesteps = set_timesteps
 
 
+_IMPORTING = ("<frozen importlib", str(Path(importlib.util.__file__).parent), str(Path(__file__).parent))
 _SILENT = (
     "wandb", "tensorboard", "tensorboardX", "mlflow", "comet_ml", "visdom", "matplotlib", "torchinfo", "torchsummary",
     "neptune", "aim", "swanlab", "clearml", "torchmetrics", "sagemaker_ssh_helper", "smdebug", "smexperiments",
@@ -278,6 +279,11 @@ class _Finder(MetaPathFinder, Loader):
         root = fullname.partition(".")[0]
         is_installed = root != fullname and not isinstance(sys.modules.get(root), _Nothing)  # it lacks that part only
         is_absent = not is_installed and (root in ("torchvision", "evaluate") or root in _SILENT)
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_IMPORTING):
+            frame = frame.f_back
+        if frame is None or not frame.f_code.co_filename.startswith(self.observer.code):
+            return None  # a library does without what is not installed
         if is_absent or fullname.startswith("torch.utils.tensorboard"):
             self.observer.stand_in(f"{'tensorboard' if root == 'torch' else root}: not installed here")
             return ModuleSpec(fullname, self, is_package=True)
