@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 Stage = dict[str, Any]
 Event = dict[str, Any]
 _LOST_PEER = re.compile(r"[Cc]onnection|closed by peer|gloo|Broken pipe|timed out|[Ss]ocket|Application timeout")
+_LACKED = re.compile(r"pip install|[Rr]equire(?:ment|s)|not installed|be installed|not met")
+"""In errors of libraries that name what they lack."""
 _DOWNLOAD = re.compile(
     r"huggingface\.co(?!/docs)|offline mode|LocalEntryNotFound|resolve host|name resolution|urlopen|"
     r"Name or service not known|"
@@ -56,6 +58,8 @@ def not_rehearsed(stage: Stage) -> str:
     error = failure[1]
     if error["module"] and error["name"] == "ModuleNotFoundError":
         return f"the module {error['module']!r} is not installed here"
+    if error["name"].endswith(("ModuleNotFoundError", "ImportError")) and _LACKED.search(error["text"]):
+        return f"a package is not installed here ({error['text'][:120]})"
     if error["text"].startswith("ProcessGroupGloo::") and not stage["verdict"]:
         return f"gloo cannot do it ({error['text'][:120]})"
     if _DOWNLOAD.search(error["text"]):

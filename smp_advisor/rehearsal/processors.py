@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import types
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -191,20 +192,25 @@ def _cuda(observer: Observer) -> None:
         "set_device": set_device, "current_device": lambda: int(os.environ.get("LOCAL_RANK", "0")),
         "get_device_properties": lambda *_: properties, "get_device_name": lambda *_: properties.name,
         "get_device_capability": lambda *_: (9, 0), "mem_get_info": lambda *_: (_MEMORY_BYTES, _MEMORY_BYTES),
-        "memory_summary": lambda *_, **__: "", "memory_stats": lambda *_: {},
+        "memory_summary": lambda *_, **__: "", "memory_stats": lambda *_, **__: Counter(),
         "get_rng_state": lambda *_: torch.zeros(8, dtype=torch.uint8), "get_rng_state_all": list,
         "Stream": _Nothing, "Event": _Nothing, "CUDAGraph": _Nothing, "device": _Nothing,
         "stream": lambda *_: nothing, "current_stream": lambda *_: nothing, "default_stream": lambda *_: nothing,
     }  # fmt: skip
-    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
-        answers[name] = lambda *_: 0
+    for name in (
+        "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached",
+        "max_memory_cached", "utilization", "temperature", "power_draw", "clock_rate", "memory_usage",
+    ):  # fmt: skip
+        answers[name] = lambda *_, **__: 0
     for name in (
         "synchronize", "empty_cache", "reset_peak_memory_stats", "reset_max_memory_allocated", "manual_seed",
         "manual_seed_all", "set_rng_state", "set_rng_state_all", "ipc_collect", "init",
-        "set_per_process_memory_fraction",
+        "set_per_process_memory_fraction", "reset_accumulated_memory_stats", "_record_memory_history",
+        "_dump_snapshot",
     ):  # fmt: skip
         answers[name] = lambda *_, **__: None
     vars(cuda).update(answers)
+    vars(cuda.memory).update({name: answer for name, answer in answers.items() if hasattr(cuda.memory, name)})
     cuda.nvtx.range_push = cuda.nvtx.range_pop = cuda.nvtx.mark = lambda *_: None
     cuda.nvtx.range = _Nothing
     accelerator: Any = getattr(torch, "accelerator", None)
