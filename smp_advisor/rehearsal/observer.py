@@ -22,6 +22,7 @@ _IDLE_LOOKS, _IDLE_SECONDS, _MOST_LOOKS = 100, 0.02, 1000
 MOST_FLOPS = 5e11
 """Of the forward passes of one stage and rank: a minute of a processor."""
 LOOKED_AT = 6
+_DEVICE_OF_SCRIPT = "/site-packages/timm/"
 WAITS = 1
 """State of a rank in a collective, in the memory that the ranks share."""
 
@@ -113,8 +114,9 @@ class Observer:
         return frame is not None
 
     def is_asked_by_user(self, depth: int = 2) -> bool:
-        """Whether the frame that called the caller is the user's."""
-        return sys._getframe(depth).f_code.co_filename.startswith(self.code)
+        """Whether the frame that called the caller is the user's, or of a library that does not choose the device."""
+        file = sys._getframe(depth).f_code.co_filename
+        return file.startswith(self.code) or _DEVICE_OF_SCRIPT in file
 
     def holds(self, elements: float) -> None:
         """Count what this process loads into host memory, until its first module is on the GPU."""

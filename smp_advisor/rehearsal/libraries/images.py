@@ -30,7 +30,11 @@ _SHAPES = {
 }  # fmt: skip
 """Channels, side, labels and length of the data sets of images whose name has a part."""
 _DIFFERENT = 256
-_SMALL_SETS = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "SVHN", "ImageNet", "ImageFolder", "LSUN", "STL10")
+_WITH_LABELS = (
+    "MNIST", "FashionMNIST", "EMNIST", "KMNIST", "QMNIST", "USPS", "CIFAR10", "CIFAR100", "SVHN", "STL10", "ImageNet",
+    "ImageFolder", "LSUN", "CelebA", "Flowers102", "Food101", "OxfordIIITPet", "StanfordCars", "GTSRB", "DTD",
+    "EuroSAT", "FGVCAircraft", "Places365", "Caltech101", "Caltech256", "INaturalist", "PCAM", "Country211",
+)  # fmt: skip
 _TIMESTEPS = 4
 
 
@@ -79,10 +83,10 @@ class Images(torch.utils.data.Dataset[Any]):
 def change(observer: Observer, module: Any) -> None:
     """Change a module after its import."""
     name = module.__name__
-    if isinstance(module, _Nothing):
+    if isinstance(module, Nothing):
         return
     if name == "torchvision.datasets":
-        for kind in _SMALL_SETS:
+        for kind in _WITH_LABELS:
             if hasattr(module, kind):
                 setattr(module, kind, _data_set(observer, kind, getattr(module, kind)))
     elif name == "torchvision.models":
@@ -186,7 +190,7 @@ _SILENT = (
 """Libraries that only report: every call of theirs does nothing."""
 
 
-class _Nothing(types.ModuleType):
+class Nothing(types.ModuleType):
     """A module, class, function and value that does nothing."""
 
     def __init__(self, name: str = "nothing") -> None:
@@ -196,7 +200,7 @@ class _Nothing(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Nothing(name)
+        return Nothing(name)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         return self
@@ -208,7 +212,7 @@ class _Nothing(types.ModuleType):
         return None
 
     def __iter__(self) -> Any:
-        return iter((_Nothing(), _Nothing()))
+        return iter((Nothing(), Nothing()))
 
     def __getitem__(self, key: object) -> Any:
         return self
@@ -249,7 +253,7 @@ class _Network(nn.Module):
         return scores
 
 
-class _Lazy(_Nothing):
+class _Lazy(Nothing):
     """A module that makes its attributes by their names."""
 
     def __init__(self, name: str, make: Callable[[str], Any]) -> None:
@@ -277,7 +281,7 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
         del path, target
         root = fullname.partition(".")[0]
-        is_installed = root != fullname and not isinstance(sys.modules.get(root), _Nothing)  # it lacks that part only
+        is_installed = root != fullname and not isinstance(sys.modules.get(root), Nothing)  # it lacks that part only
         is_absent = not is_installed and (root in ("torchvision", "evaluate") or root in _SILENT)
         frame: Any = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(_IMPORTING):
@@ -291,10 +295,10 @@ class _Finder(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         if spec.name == "torchvision":
-            return _Lazy(spec.name, lambda name: self.images.get(f"torchvision.{name}", _Nothing(name)))
+            return _Lazy(spec.name, lambda name: self.images.get(f"torchvision.{name}", Nothing(name)))
         if spec.name == "evaluate":
             return _Lazy(spec.name, lambda _: lambda *_, **__: Metric())
-        return self.images.get(spec.name, _Nothing(spec.name))
+        return self.images.get(spec.name, Nothing(spec.name))
 
     def exec_module(self, module: types.ModuleType) -> None:
         module.__path__ = []
@@ -303,5 +307,5 @@ class _Finder(MetaPathFinder, Loader):
 def install(observer: Observer) -> None:
     """Answer for libraries that no finder before found."""
     if importlib.util.find_spec("torch.utils.tensorboard") and not importlib.util.find_spec("tensorboard"):
-        sys.modules["torch.utils.tensorboard"] = _Nothing("torch.utils.tensorboard")
+        sys.modules["torch.utils.tensorboard"] = Nothing("torch.utils.tensorboard")
     sys.meta_path.append(_Finder(observer))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from smp_advisor.rehearsal.libraries.images import Nothing
 from smp_advisor.rehearsal.observation import note_save, note_together
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def _accelerator(observer: Observer, module: Any) -> None:
         setattr(kind, name, _marked(observer, getattr(kind, name), is_scaled=is_scaled))
     for name in ("init_trackers", "log"):
         setattr(kind, name, lambda *_, **__: None)
+    kind.get_tracker = lambda *_, **__: Nothing()
     save_state = kind.save_state
 
     @functools.wraps(save_state)
