@@ -44,7 +44,7 @@ _OF_MODELS = (
     "import transformers.modeling_utils, transformers.models.auto.modeling_auto",
     "from transformers.conversion_mapping import get_checkpoint_conversion_mapping as make; make('llama')",
 )
-"""What every rank would else compute when it makes, or saves, its first model."""
+"""Imports and tables of the first model of a process."""
 _PROVOKED = {"DDP612": "bad batch", "DDP613": "late", "DDP620": "uneven"}
 """Findings of the reading of two ranks, and the kind of defect that a stage then provokes."""
 _ROW_NAMES = frozenset(
