@@ -242,8 +242,7 @@ def compared(result: Rehearsal, new: dict[str, Any], old: dict[str, Any]) -> Reh
         return result
     done: list[str] = []
     differences = [
-        *_updates(first, second, done), *_parameters(first, second, done), *_saved(first, second, done),
-        *_collectives(first, second, done),
+        *_updates(first, second, done), *_parameters(first, second, done), *_saved(first, second, done)
     ]  # fmt: skip
     return replace(result, findings=(*result.findings, *differences), compared=tuple(done))
 
@@ -305,11 +304,3 @@ def _saved(first: dict[str, Any], second: dict[str, Any], done: list[str]) -> It
         yield Observed(kind="saved in part", text=text, level="warning")
     elif names[1]:
         done.append(f"{len(names[1])} saved files")
-
-
-def _collectives(first: dict[str, Any], second: dict[str, Any], done: list[str]) -> Iterator[Observed]:
-    counts = [len(events(stage, 0, "collective")) for stage in (first, second)]
-    if (counts[0] and not counts[1]) or (counts[1] and not counts[0]):
-        text = f"this version has {counts[0]} collectives, and the other one {counts[1]}"
-        yield Observed(kind="order", text=text, level="note")
-    done.append(f"{counts[0]} collectives in one order on all ranks")

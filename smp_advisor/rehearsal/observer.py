@@ -84,10 +84,7 @@ class Observer:
         self.once("stand-in", what=what)
 
     def microbatches(self, times: int) -> int:
-        """Microbatches of an update: the script's, of which loaders then give as many more, or one, which is as large.
-
-        They are folded into the batches of loaders where the stage does so.
-        """
+        """Microbatches of an update: the script's, for which loaders give more batches, or a large one, if folded."""
         folds = bool(self.options.get("fold"))
         if times > 1 and ("accumulates",) not in self._noted:
             self._noted.add(("accumulates",))
@@ -176,18 +173,14 @@ def digest_of(batch: Any) -> tuple[str, int, int]:
     if tensors and tensors[0].dim():
         count = tensors[0].shape[0]
         columns = [local(tensor).detach() for tensor in tensors if tensor.dim() and tensor.shape[0] == count][:8]
-        columns = [column for column in columns if not _is_mask(column)] or columns
+        # Masks are as long as the longest row of a batch.
+        columns = [c for c in columns if c.dim() != 2 or c.is_floating_point() or not bool((c <= 1).all())] or columns
         for row in range(min(count, 4096)):
             content = hashlib.sha1(
                 b"".join(bytes_of(_unpadded(column[row])) for column in columns), usedforsecurity=False
             ).digest()
             total = (total + int.from_bytes(content[:7], "big")) % 2**56
     return digest.hexdigest()[:16], total, count
-
-
-def _is_mask(column: torch.Tensor) -> bool:
-    """Whether a column has zeros and ones only, such as the mask of what is padded."""
-    return column.dim() == 2 and not column.is_floating_point() and bool(((column == 0) | (column == 1)).all())
 
 
 def _unpadded(row: torch.Tensor) -> torch.Tensor:

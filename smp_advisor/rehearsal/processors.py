@@ -198,15 +198,13 @@ def _cuda(observer: Observer) -> None:
         "stream": lambda *_: nothing, "current_stream": lambda *_: nothing, "default_stream": lambda *_: nothing,
     }  # fmt: skip
     for name in (
-        "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached",
-        "max_memory_cached", "utilization", "temperature", "power_draw", "clock_rate", "memory_usage",
+        "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "utilization",
     ):  # fmt: skip
         answers[name] = lambda *_, **__: 0
     for name in (
         "synchronize", "empty_cache", "reset_peak_memory_stats", "reset_max_memory_allocated", "manual_seed",
         "manual_seed_all", "set_rng_state", "set_rng_state_all", "ipc_collect", "init",
-        "set_per_process_memory_fraction", "reset_accumulated_memory_stats", "_record_memory_history",
-        "_dump_snapshot",
+        "set_per_process_memory_fraction", "reset_accumulated_memory_stats", "_record_memory_history", "_dump_snapshot",
     ):  # fmt: skip
         answers[name] = lambda *_, **__: None
     vars(cuda).update(answers)

@@ -76,8 +76,8 @@ def rehearse(
         Folder or file by channel, or that of the channel ``train``, seen read-only. A few rows of it are read; without
         it stand-ins are, which the result names.
     compare
-        Another version of the script, such as the one before a change: losses, gradients, parameters, saved names and
-        collectives of the two are compared.
+        Another version of the script, such as the one before a change: losses, gradients, parameters and saved names of
+        the two are compared.
     environment
         Python, or folder of a virtual or conda environment, that runs the script instead of this one: with the versions
         of the image, errors of these versions show. It needs Python 3.11, PyTorch and psutil.
