@@ -110,7 +110,7 @@ def test_every_variant_is_used_and_has_an_example() -> None:
         for path in Path(smp_advisor.__file__).parent.glob(pattern):
             tree = ast.parse(path.read_text("utf-8"))
             used |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    composed = {f"{name} by option" for name in ("call", "framework")} | {"v1 with the MPI driver on one node"}
+    composed = {"v1 with the MPI driver on one node"}
     composed |= {row["name"] for row in data_file("review.scripts", "combinations")["row"]}
     assert {name for _, name, _ in WORDINGS} - {""} <= used | composed
 

@@ -21,8 +21,6 @@ SCHEDULE = (
     )
     + "        schedule.step()\n"
 )
-KERAS = "import tensorflow as tf\n{}model = tf.keras.Sequential()\nmodel.compile()\nmodel.fit(rows)\n"
-MIRRORED = "strategy = tf.distribute.MirroredStrategy()\n"
 PARSED = DDP.replace(
     START,
     'import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument("--lr", default=0.1)\n'
@@ -76,10 +74,6 @@ CORRECT = (
         "ema.load_state_dict(weights['ema'])\nmodel = D"
     )).replace(MODEL, "DistributedDataParallel(net.cuda())") + (
         "torch.save({'model': model.state_dict(), 'ema': ema.state_dict()}, '/opt/ml/checkpoints/last.pt')\n")),
-    ("TRN743", KERAS.format(MIRRORED + "tf.distribute.experimental_set_strategy(strategy)\n")),
-    ("TRN743", "import contextlib\n" + KERAS.format(
-        MIRRORED + "stack = contextlib.ExitStack()\nstack.enter_context(strategy.scope())\n")),
-    ("TRN743", KERAS.format(MIRRORED + "scope = strategy.scope()\nscope.__enter__()\n")),
     ("DDP623", DDP.replace(LOOP, FILES + PART + "random.shuffle(files)\n" + LOOP)),
     ("DDP623", DDP.replace(LOOP, FILES + (
         "if rank == 0:\n    random.shuffle(files)\ndist.broadcast_object_list(files, src=0)\n") + PART + LOOP)),
@@ -120,6 +114,38 @@ CORRECT = (
     ("SMP007", DDP.replace(DIVIDED, "words = torch.load('/opt/ml/input/data/vocab.pt')\n" + DIVIDED) + (
         "import argparse\nargs = argparse.ArgumentParser().parse_args()\n"
         "torch.save({'args': args}, '/opt/ml/checkpoints/last.pt')\n")),
+    ("DDP603", DDP.replace("loader = " + LOADER, (
+        "from mesh import size\nif size() > 1:\n    loader = " + LOADER + "\n"
+        "else:\n    loader = DataLoader(dataset, shuffle=True)"))),
+    ("DDP603", DDP.replace("loader = " + LOADER, (
+        "if dist.get_world_size() > 1:\n    loader = " + LOADER + "\nelse:\n    loader = DataLoader(dataset)"))),
+    ("DDP601", DDP.replace('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n', (
+        "from options import args\ndevice = torch.device('cuda')\n"
+        "if args.local_rank != -1:\n    device = torch.device('cuda', args.local_rank)\n"
+    )).replace(".cuda()", ".to(device)")),
+    ("DDP604", DDP.replace(DIVIDED, "for epoch in range(0, 1):\n")),
+    ("DDP606", DDP + "from options import args\nif args.all_ranks or rank == 0:\n    dist.barrier()\n"),
+    ("DDP606", "def evaluate(): ...\n" + DDP + "if rank == 0 and not evaluate:\n    dist.barrier()\n"),
+    ("DDP610", DDP + (
+        "        if epoch % 4 == 0:\n            model(batch.cuda()).square().mean().backward()\n"
+        "            optimizer.step()\n")),
+    ("DDP621", DDP.replace("        optimizer.zero_grad()\n", (
+        "        if STEPS == 1:\n            optimizer.zero_grad()\n")).replace("        optimizer.step()\n", (
+        "        if STEPS > 1 and epoch % STEPS == 0:\n            optimizer.step()\n"
+        "            optimizer.zero_grad()\n")).replace(START, "from options import STEPS\n" + START)),
+    ("DDP626", DDP.replace("loss.backward()\n        optimizer.step()", (
+        "scaler.scale(loss).backward()\n        scaler.step(optimizer)\n        update()"
+    )).replace(LOOP, "scaler = torch.amp.GradScaler('cuda')\nupdate = scaler.update\n" + LOOP)),
+    ("DDP633", DDP.replace('int(os.environ["LOCAL_RANK"])', "0 if rank < 0 else rank % 8")),
+    ("SMP327", BASES["fsdp2"] + (
+        "def whole(optimizer):\n    state = optimizer.state_dict()\n    parts = {}\n"
+        "    for name, part in state['state'].items():\n        parts[name] = part['exp_avg'].full_tensor()\n"
+        "    return {'param_groups': state['param_groups'], 'state': parts}\n\n\n"
+        "state = whole(optimizer)\nif rank == 0:\n    torch.save(state, 'optimizer.pt')\n")),
+    ("STC401", ("import torch_xla.core.xla_model as xm\nfrom transformers import AutoTokenizer\n"
+        "tokenizer = AutoTokenizer.from_pretrained('gpt2')\n"
+        "rows = [tokenizer(text, padding='longest', truncation=True) for text in open('rows.txt')]\n"
+        "xm.mark_step()\n")),
     ("DDP615", DDP.replace("dataset = Tensor", "model.teacher = torch.nn.Linear(8, 8)\n"
         "model.teacher.requires_grad_(False)\ndataset = Tensor")),
 )  # fmt: skip
@@ -140,3 +166,20 @@ def test_correct_code_near_a_defect_is_not_named() -> None:
 def test_a_number_without_a_type_is_a_text_for_the_optimizer() -> None:
     text = PARSED.replace("parameters())", "parameters(), lr=args.lr)")
     assert [finding.id for finding in check_script(text, hyperparameters={"lr": 0.3})] == ["SMP003"]
+
+
+DEFECTS = (
+    ("DDP608", DDP.replace(LOOP, (
+        "class Loss:\n    def of(self, net, batch):\n        return net(batch).mean()\n\n\n"
+        "class Spaced(Loss):\n    def of(self, net, batch):\n        return super().of(net, batch)\n\n\n" + LOOP
+    )).replace("model(batch.cuda()).mean()", "Spaced().of(model.module, batch.cuda())")),
+    ("DDP605", ACCELERATE.replace("optimizer.zero_grad()", "pass")),
+    ("DDP612", ACCELERATE.replace("        accelerator.backward(loss)", (
+        "        if loss.item() < 0.1:\n            break\n        accelerator.backward(loss)"
+    )) + "rows = accelerator.gather_for_metrics((model(batch), batch))\n"),
+)  # fmt: skip
+
+
+def test_defects_are_named_through_what_real_scripts_put_between() -> None:
+    silent = [(rule, text) for rule, text in DEFECTS if rule not in {each.id for each in check_script(text).findings}]
+    assert not silent, "\n\n".join(f"{rule}:\n{text}" for rule, text in silent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.review.reading.data import (
@@ -71,7 +72,19 @@ def _name(run: Run, frame: Frame, node: ast.Name) -> Value:
 
 def _attribute(run: Run, frame: Frame, node: ast.Attribute) -> Value:
     owner = evaluate(run, frame, node.value)
-    return choice(*(attribute(run, frame, option, node.attr, node) for option in something(owner)))
+    inherited = _inherited(frame, node)
+    return inherited or choice(*(attribute(run, frame, option, node.attr, node) for option in something(owner)))
+
+
+def _inherited(frame: Frame, node: ast.Attribute) -> Function | None:
+    """The method of ``super().method`` in the files that are read, bound to the object at hand."""
+    function, called = frame.function, getattr(node.value, "func", None)
+    if getattr(called, "id", "") != "super" or function is None or function.home is None:
+        return None
+    lineage = list(getattr(function.owner, "cls", function.home).lineage)
+    after = lineage[lineage.index(function.home) + 1 :] if function.home in lineage else []
+    member = next((cls.members[node.attr] for cls in after if node.attr in cls.members), None)
+    return replace(member, owner=function.owner) if isinstance(member, Function) else None
 
 
 def _subscript(run: Run, frame: Frame, node: ast.Subscript) -> Value:

@@ -210,8 +210,7 @@ def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
 def _is_of_the_function(run: Run, frame: Frame) -> bool:
     """Whether the innermost loop is one of the function in progress: a return leaves no loop of its caller."""
     node = run.functions[-1].node if run.functions else None
-    first: int = getattr(run.loops[-1], "lineno", 0)
-    return node is None or (frame.function is not None and node.lineno <= first <= (node.end_lineno or first))
+    return node is None or (frame.function is not None and run.loops[-1] in ast.walk(node))
 
 
 def _after(run: Run, frame: Frame, paths: list[tuple[Leaving, Changes]], why: Reason) -> Leaving:

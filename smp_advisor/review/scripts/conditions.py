@@ -19,6 +19,7 @@ from smp_advisor.review.reading.values import (
     Value,
     options,
 )
+from smp_advisor.review.scripts.processes import PROCESSES
 from smp_advisor.review.scripts.queries import mentions
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Conditions:
         return option.default.value if isinstance(option.default, Constant) else _UNSEEN
 
 
-_COUNT = re.compile(r"accum|grad_acc|acc_steps")
+_COUNT = re.compile(r"accum|grad_acc|acc_steps|update_freq")
 """Options for the number of batches per step: ``gradient_accumulation_steps``, ``accum_iter``."""
 
 
@@ -290,9 +291,10 @@ class Reaching:
         self._default = Conditions(context.settings, defaults=True, granted=_granted(context))
 
     def never(self, hit: Hit) -> bool:
-        """Whether the plan prevents the job from reaching the place: ``if args.tensor_parallel_degree == 1``."""
+        """Whether the plan or the number of processes prevents it: ``if args.tensor_parallel_degree == 1``."""
         calls = self._around(hit.module, hit.node)
-        return bool(calls) and all(self._planned.off(call) for call in calls)
+        off = (self._planned.off(call) or not any(process.runs(call) for process in PROCESSES) for call in calls)
+        return bool(calls) and all(off)
 
     def needed(self, hit: Hit) -> str:
         """Options that the job must pass to reach the place: "with --fp16"; empty if it always does."""

@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import table
 from smp_advisor.review.reading.values import (
+    Argument,
     Choice,
+    Class,
     Collection,
     Constant,
     External,
+    Function,
     Instance,
     Item,
     Member,
     Operation,
     Result,
+    Unknown,
     Value,
     options,
 )
@@ -81,9 +85,7 @@ class Process:
                 inner = self.truth(value.operands[0], depth + 1)
                 return None if inner is None else not inner
             if value.operator in ("And", "Or"):
-                truths = {self.truth(operand, depth + 1) for operand in value.operands} - {None}
-                decides = value.operator == "Or"
-                return None if not truths else decides if decides in truths else not decides
+                return self._joined(value, depth + 1)
             compare = _COMPARE.get(value.operator)
             numbers = [self._number(operand, depth + 1) for operand in value.operands]
             if compare is None or len(numbers) != 2 or None in numbers:
@@ -94,9 +96,17 @@ class Process:
                 return bool(compare(*numbers))
             except TypeError:
                 return None
-        if isinstance(value, Constant):
-            return bool(value.value)
+        if isinstance(value, (Constant, Function, Class)):  # ``not evaluate``, where a function has this name
+            return bool(getattr(value, "value", True))
         return _as_truth(self._named(value, depth + 1))
+
+    def _joined(self, value: Operation, depth: int) -> bool | None:
+        truths = {self.truth(operand, depth) for operand in value.operands}
+        decides = value.operator == "Or"
+        if decides and truths == {None, False} and any(map(_is_switch, value.operands)):
+            return None  # ``all_ranks or rank == 0``
+        truths -= {None}
+        return None if not truths else decides if decides in truths else not decides
 
     def _number(self, value: Value, depth: int) -> Any:
         if isinstance(value, Constant):
@@ -149,6 +159,11 @@ class Process:
 
 PROCESSES = Process(0, 0), Process(1, 1), Process(15, 7)
 """Ranks of a job on two instances: the first, its neighbor, and the last."""
+
+
+def _is_switch(value: Value) -> bool:
+    """Whether a condition is a setting of the script, not known here."""
+    return isinstance(value, (Argument, External, Member, Unknown)) and not ranks(value)
 
 
 def _as_truth(value: Any) -> bool | None:
@@ -268,15 +283,38 @@ def of_own_batches(context: Context, value: Value | None, divided: Callable[[Cal
     calls = [part.call for part in parts if isinstance(part, Result)]
     if any(call.called.endswith(_REDUCED) for call in calls):
         return False
-    inside = {id(part) for part in parts} | {id(call) for call in calls}
+    inside = {id(part) for part in parts if not isinstance(part, Constant)} | {id(call) for call in calls}
     for call in context.trace.calls:
         if call.called.endswith(_REDUCED) and any(
             id(part) in inside or (isinstance(part, Result) and id(part.call) in inside)
-            for argument in (*call.arguments, *call.keywords.values(), *options(call.receiver))
-            for part in derivation(argument)
+            for argument in (*call.arguments, *call.keywords.values(), *_tensor_of(call))
+            for part in _numbers_of(argument)
         ):
             return False
     return any(divided(call) for call in calls)
+
+
+def _tensor_of(call: Call) -> list[Value]:
+    """The tensor of ``loss.reduce()``: no object of a framework."""
+    return [] if owner_kind(call.receiver) else options(call.receiver)
+
+
+def _numbers_of(value: Value, depth: int = 0) -> Iterator[Value]:
+    """A tensor and what it is computed from, without the model, the loader and the batch."""
+    if not isinstance(value, (Item, Instance)):  # a batch, which the loss is made of
+        yield value
+    of_tensor = isinstance(value, Result) and (value.call.method in _KEEPING or value.call.name in _MADE_OF)
+    inner = list[Value](options(value)) if isinstance(value, Choice) else []
+    if isinstance(value, (Operation, Collection)):
+        inner = [*(value.operands if isinstance(value, Operation) else value.items)]
+    elif isinstance(value, Result) and of_tensor:
+        inner = [*value.call.arguments[:1], *options(value.call.receiver)]
+    for part in inner if depth < _DEEPEST else ():
+        yield from _numbers_of(part, depth + 1)
+
+
+_KEEPING = frozenset(["detach", "clone", "item", "mean", "sum", "float", "to", "cuda", "unsqueeze", "reshape"])
+_MADE_OF = frozenset(["torch.tensor", "torch.stack", "torch.as_tensor", "torch.cat", "torch.mean", "float"])
 
 
 _ARITHMETIC = frozenset(["int", "abs", "min", "max", "round", "sum", "all", "any"])
@@ -316,7 +354,7 @@ def owner_kind(value: Value | None) -> str:
         for _ in range(3):  # self.trainer.strategy, self.accelerator
             if isinstance(source, Member) and source.name in _NAMES["members"]:
                 return str(_NAMES["members"][source.name])
-            if isinstance(source, Member) and source.name == "trainer" and _home(source) == "LightningModule":
+            if isinstance(source, Member) and source.name == "trainer" and _home(source).startswith("Lightning"):
                 return "lightning"
             source = source.owner if isinstance(source, Member) else source
         names = [maker.name for maker in makers(option)]
@@ -339,7 +377,7 @@ def _kind_of_class(name: str) -> str:
 def _home(member: Member) -> str:
     """Last name of the class outside of the script that the owner derives from."""
     owner = member.owner
-    paths = list(owner.cls.ancestors()) if isinstance(owner, Instance) else []
+    paths = list(owner.cls.ancestors()) if isinstance(owner, Instance) else [call.name for call in makers(owner)]
     return paths[0].rpartition(".")[2] if paths else ""
 
 

@@ -171,6 +171,11 @@ def _loaded_to_its_own_device(context: Context) -> Iterator[Hit]:
         or context.libraries.xla
     ):
         return
+    for load in mapped:
+        first_gpu = constant(load.argument("map_location", 1)) == "cuda:0"
+        if first_gpu and load.reached and PROCESSES[1].runs(load):
+            yield Hit(load.module, load.node, variant="fixed")
+            return
     for save, load, _ in own_checkpoints(context):
         parts = [part.call for part in derivation(save.argument("obj", 0)) if isinstance(part, Result)]
         states = [part for part in parts if part.method == "state_dict"]

@@ -22,7 +22,6 @@ from smp_advisor.review.scripts.checks.data import loaders, samples_of
 from smp_advisor.review.scripts.conditions import BACK_ENDS
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.queries import (
-    argument_node,
     constant,
     derivation,
     is_cuda,
@@ -45,8 +44,6 @@ _SYNCS = ("xm.reduce_gradients", "xm.all_reduce", "xm.optimizer_step")
 _READING = ("item", "tolist", "numpy")
 _SHOWING = ("print", "float", "xm.master_print", "tqdm.tqdm.write")
 _LOGGING = ("info", "debug", "warning", "error", "add_scalar", "set_postfix", "set_description", "log")
-_OFTEN = 10
-"""Steps. Logging or saving less often than this is not reported."""
 
 
 def _elsewhere(context: Context, call: Call) -> bool:
@@ -77,9 +74,18 @@ def _static_padding(context: Context) -> Iterator[Hit]:
         constants = [constant(option) for option in options(padding)]
         dynamic = next((value for value in constants if value is True or value == "longest"), None)
         tokenizes = "token" in call.module.text(call.node.func).lower()
+        if _gets_one_text(call):
+            continue
         if dynamic is not None and (tokenizes or {"truncation", "max_length", "return_tensors"} & call.keywords.keys()):
             # Without max_length, every text gets the length of the longest one that the model supports.
             yield Hit(call.module, call.node, {"padding": repr(dynamic)})
+
+
+def _gets_one_text(call: Call) -> bool:
+    """Whether it gets one text at a time, which is not padded: ``[tokenizer(text) for text in texts]``."""
+    around = call.module.parent(call.node)
+    targets = [ast.unparse(part.target) for part in getattr(around, "generators", ())]
+    return bool(call.node.args) and ast.unparse(call.node.args[0]) in targets
 
 
 @check("STC402", "xla")
@@ -188,21 +194,6 @@ def _order_with_scaler(context: Context) -> Iterator[Hit]:
         for clip in clips:
             if clip.loops[-1:] == unscale.loops[-1:] and clip.node.lineno < unscale.node.lineno:
                 yield Hit(clip.module, clip.node, variant="clipped first")
-
-
-@check("STC409", "xla")
-def _rare_interruptions(context: Context) -> Iterator[Hit]:
-    for call in context.trace.calls:
-        if call.name.endswith("TrainingArguments") and call.name.startswith("transformers."):
-            for name in ("logging_steps", "save_steps", "eval_steps"):
-                every = constant(call.keywords.get(name))
-                if isinstance(every, int) and 0 < every < _OFTEN:
-                    node = argument_node(call, name) or call.node
-                    yield Hit(call.module, node, {"name": name, "steps": every}, variant="interval")
-    loops = _training_loops(context)
-    for call in context.trace.named("xm.save", "torch.save"):
-        if call.loops and call.loops[-1] in loops and not _now_and_then(call) and not call.guards:
-            yield Hit(call.module, call.node, variant="checkpoint")
 
 
 @check("STC410", "xla")

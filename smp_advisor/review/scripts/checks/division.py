@@ -11,7 +11,7 @@ from smp_advisor.review.reading.values import Constant, Instance, Item, Result, 
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
 from smp_advisor.review.scripts.checks.parallel import by_framework, joins, parallel_wraps
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.processes import framework_runs, of_counted_processes, owner_kind
+from smp_advisor.review.scripts.processes import PROCESSES, framework_runs, of_counted_processes, owner_kind
 from smp_advisor.review.scripts.queries import argument_node, constant, derivation, makers, mentions, origins, ranks
 
 if TYPE_CHECKING:
@@ -98,6 +98,13 @@ def _gpu_of_every_process(context: Context) -> Iterator[Hit]:
         numbered = isinstance(listed, ast.List) and all(isinstance(item, ast.Constant) for item in listed.elts)
         if (numbered and number is not None) or (_ONE_GPU.fullmatch(moved) and moved in text):
             yield Hit(call.module, call.node, {"device": moved or f"cuda:{constant(number)}"}, variant="one")
+
+    for call in context.trace.named(*_DEVICES) if started and parallel_wraps(context) else ():
+        number = constant(call.argument("device", 0))
+        number = number if isinstance(number, int) else str(number).removeprefix("cuda:")
+        every = call.reached and all(process.runs(call) for process in PROCESSES)
+        if every and str(number).isdigit() and not of_counted_processes(call):
+            yield Hit(call.module, call.node, {"device": f"cuda:{number}"}, variant="current")
 
 
 _ONE_GPU = re.compile(r"cuda:\d+")

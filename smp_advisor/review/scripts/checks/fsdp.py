@@ -195,7 +195,9 @@ def _blocks_before_the_root(context: Context) -> Iterator[Hit]:
         beside = [block for block in wraps if block.functions[-1:] == wrap.functions[-1:] and block.node not in before]
         for block in beside:
             owners = [owner for origin in origins(block.argument("module", 0)) for owner in _owners(origin)]
-            inner = any(same(model, owner) for model in sharded_model(wrap) for owner in owners)
+            models = sharded_model(wrap)
+            models += [part for model in models for part in getattr(model, "attributes", {}).values()]
+            inner = any(same(model, owner) for model in models for owner in owners)
             if inner and wrap.order < block.order and not wrap.loops and not exclusive(wrap, block):
                 yield Hit(wrap.module, wrap.node)
                 break

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smp_advisor.review.reading.trace import exclusive
@@ -12,7 +11,6 @@ from smp_advisor.review.reading.values import (
     Constant,
     Function,
     Mapping,
-    Member,
     Result,
     Unknown,
     Value,
@@ -33,15 +31,8 @@ if TYPE_CHECKING:
 
 _OURS = ("fsdp", "fullysharded", "fully_shard")
 _OTHERS = ("ddp", "distributeddataparallel", "deepspeed")
-
-
-@dataclass(frozen=True, slots=True)
-class Delay:
-    """A call that delays the reduction of gradients that FSDP shards."""
-
-    call: Call
-    values: dict[str, object]
-    """Fields of the message: `call`, or `framework` with its `batches` or the `option` that sets them."""
+_Delay = tuple["Call", dict[str, object]]
+"""A call that delays the reduction of gradients, with `call`, or `framework` and its `batches` or their `option`."""
 
 
 def batches(context: Context, count: Value | None) -> dict[str, object]:
@@ -51,23 +42,8 @@ def batches(context: Context, count: Value | None) -> dict[str, object]:
         if isinstance(number, int) and number > 1:
             return {"batches": f"{number} batches"}
         if isinstance(option, Argument) and is_one(number) and not is_one(Conditions(context.settings).known(option)):
-            return {"option": option.name}
+            return {"option": option.name, "batches": "several batches"}
     return {}
-
-
-def calls_of(context: Context, name: str) -> list[Call]:
-    """Calls of a method by its name, also through a variable: ``sync = model.no_sync if more else nullcontext``."""
-    through_variables = [
-        call
-        for call in context.trace.calls
-        if not call.method
-        and call.receiver is not None
-        and any(
-            isinstance(candidate, Member) and candidate.name == name and candidate.owner is call.receiver
-            for candidate in call.candidates
-        )
-    ]
-    return [*context.trace.methods(name), *through_variables]
 
 
 def around_backward(context: Context, call: Call) -> bool:
@@ -103,7 +79,7 @@ def _excludes(test: ast.expr, *, holds: bool) -> bool:
     return holds and mentions(test, *_OTHERS)
 
 
-def _by_fabric(context: Context) -> Iterator[Delay]:
+def _by_fabric(context: Context) -> Iterator[_Delay]:
     """``no_backward_sync`` of a Fabric with an FSDP strategy."""
     runs = running(context)
     fabrics = [
@@ -112,20 +88,18 @@ def _by_fabric(context: Context) -> Iterator[Delay]:
         if call.name.endswith(".Fabric") and runs(call)
         if any(map(_is_sharded_strategy, options(call.argument("strategy", 1))))
     ]
-    launches = context.trace.methods("launch")
     # No other code calls the functions that `launch` calls.
-    launched = any(call.arguments and isinstance(call.arguments[0], Function) for call in launches)
-    for call in context.trace.methods("no_backward_sync") if fabrics else ():
-        of_fabric = runs(call) and any(maker in fabrics for maker in makers(call.receiver))
-        unknown = any(isinstance(owner, Unknown) for owner in origins(call.receiver))
-        handed = launched and not call.reached and unknown
+    launched = any(isinstance(value, Function) for call in context.trace.methods("launch") for value in call.arguments)
+    strategies = [maker for maker in context.trace.calls if maker.name.endswith(STRATEGY)]
+    # Unsharded gradients of adapters are small, unless they share units with frozen parameters.
+    light = adapters(context) and not any(mixes(context, strategy) for strategy in strategies)
+    for call in context.trace.methods("no_backward_sync") if fabrics and not light else ():
         enabled = call.argument("enabled", 1)
         off = enabled is not None and Conditions(context.settings).truth(enabled) is False
-        # Unsharded gradients of adapters are small, unless they share units with frozen parameters.
-        strategies = [maker for maker in context.trace.calls if maker.name.endswith(STRATEGY)]
-        light = adapters(context) and not any(mixes(context, strategy) for strategy in strategies)
-        if (of_fabric or handed) and not off and not elsewhere(call) and not light:
-            yield Delay(call, {"call": "no_backward_sync()"})
+        of_fabric = runs(call) and any(maker in fabrics for maker in makers(call.receiver))
+        of_fabric |= launched and not call.reached and any(isinstance(o, Unknown) for o in origins(call.receiver))
+        if of_fabric and not off and not elsewhere(call):
+            yield call, {"call": "no_backward_sync()"}
 
 
 def _is_sharded_strategy(value: Value) -> bool:
@@ -135,7 +109,7 @@ def _is_sharded_strategy(value: Value) -> bool:
     return str(constant(value)) == "fsdp"
 
 
-def _by_accelerate(context: Context) -> Iterator[Delay]:
+def _by_accelerate(context: Context) -> Iterator[_Delay]:
     """Accelerate with FSDP: ``accumulate`` with more than one batch, and ``no_sync`` itself."""
     runs = running(context)
     for accelerator in context.trace.named(*ACCELERATORS):
@@ -144,11 +118,11 @@ def _by_accelerate(context: Context) -> Iterator[Delay]:
         count = _unsynced_batches(context, accelerator)
         accumulates = context.trace.methods("accumulate")
         if count and any(runs(call) and accelerator in makers(call.receiver) for call in accumulates):
-            yield Delay(accelerator, {"framework": "Accelerate", **count})
-        for call in calls_of(context, "no_sync"):
+            yield accelerator, {"framework": "Accelerate", **count}
+        for call in context.trace.methods("no_sync"):
             own = runs(call) and accelerator in makers(call.receiver)
             if own and not elsewhere(call) and around_backward(context, call):
-                yield Delay(call, {"call": "no_sync()"})
+                yield call, {"call": "no_sync()"}
 
 
 def _accelerates_fsdp(context: Context, accelerator: Call) -> bool:
@@ -181,7 +155,7 @@ def _unsynced_batches(context: Context, accelerator: Call) -> dict[str, object]:
     return {}
 
 
-def _by_trainer(context: Context) -> Iterator[Delay]:
+def _by_trainer(context: Context) -> Iterator[_Delay]:
     """TrainingArguments with FSDP and several batches per step, written in the script or passed by the job."""
     runs = running(context)
     for call in context.trace.calls if not _trains_adapter(context) else ():
@@ -193,7 +167,7 @@ def _by_trainer(context: Context) -> Iterator[Delay]:
         elif call.name.endswith(("HfArgumentParser", "TrlParser")):
             count = _of_job(context)
         if count:
-            yield Delay(call, {"framework": "Trainer", **count})
+            yield call, {"framework": "Trainer", **count}
 
 
 def _of_arguments(context: Context, call: Call) -> dict[str, object]:
@@ -258,31 +232,30 @@ def _whole_gradients(context: Context) -> Iterator[Hit]:
     if never:
         return
     delays = (_of_models, _in_place, _by_fabric, _by_accelerate, _by_trainer)
-    for delay in (delay for ways in delays for delay in ways(context)):
-        values, variant = delay.values, "framework" if "framework" in delay.values else "call"
-        if option or "option" in values:
-            variant, values = f"{variant} by option", {"option": option, **values}
-        yield Hit(delay.call.module, delay.call.node, values, variant=variant)
+    for call, values in (delay for ways in delays for delay in ways(context)):
+        name, variant = values.get("option", option), "framework" if "framework" in values else "call"
+        needed = f"with --{name} above 1" if name else ""
+        yield Hit(call.module, call.node, values, variant=variant, needed=needed)
 
 
-def _of_models(context: Context) -> Iterator[Delay]:
+def _of_models(context: Context) -> Iterator[_Delay]:
     """``no_sync`` of a model that FSDP returned."""
     wraps, runs = sharding_calls(context), running(context)
-    for call in calls_of(context, "no_sync") if wraps else ():
+    for call in context.trace.methods("no_sync") if wraps else ():
         wrap = wrapped_by(call.receiver, wraps)
         if wrap is None or in_place(wrap) or not runs(call) or exclusive(call, wrap) or elsewhere(call):
             continue
         if may_offload(wrap.argument("cpu_offload", 3)):
             continue
         if around_backward(context, call) and not _is_light(context, wrap, adapters(context, wrap)):
-            yield Delay(call, {"call": "no_sync()"})
+            yield call, {"call": "no_sync()"}
 
 
-def _in_place(context: Context) -> Iterator[Delay]:
+def _in_place(context: Context) -> Iterator[_Delay]:
     """The counterpart of ``no_sync`` for a model that ``fully_shard`` has changed."""
     wraps, runs = [wrap for wrap in sharding_calls(context) if in_place(wrap)], running(context)
     replicating = context.trace.named(*_REPLICATE)
-    for call in calls_of(context, _LATER) if wraps else ():
+    for call in context.trace.methods(_LATER) if wraps else ():
         argument = call.argument("requires_gradient_sync", 0)
         wrap = wrapped_by(call.receiver, wraps)
         if argument is None or not runs(call) or elsewhere(call) or (replicating and wrap is None):
@@ -290,7 +263,7 @@ def _in_place(context: Context) -> Iterator[Delay]:
         reduces = Conditions(context.settings).truth(argument) is True
         apart = all(exclusive(call, sharding) for sharding in wraps)
         if not reduces and not apart and not _is_light(context, wraps[-1], adapters(context)):
-            yield Delay(call, {"call": f"{_LATER}()"})
+            yield call, {"call": f"{_LATER}()"}
 
 
 def _is_light(context: Context, wrap: Call, adapting: list[Call]) -> bool:

@@ -303,6 +303,9 @@ def _shards_of_every_rank(context: Context) -> Iterator[Hit]:
             continue
         parts = [part.call for part in derivation(call.argument("obj", 0)) if isinstance(part, Result)]
         gathered = any(part.called in _WHOLE or part.name.endswith("get_model_state_dict") for part in parts)
+        places = [part.functions[-1:] for part in parts if part.method == "state_dict"]
+        wholes = [whole.functions[-1:] for whole in context.trace.methods("full_tensor") if whole.functions]
+        gathered |= any(place in wholes for place in places)
         for part in parts if not gathered else ():
             of_parameters = [group for maker in makers(part.receiver) for group in makers(maker.argument("params", 0))]
             of_optimizer = any(wrapped_by(group.receiver, [*wraps, *flat]) for group in of_parameters)
@@ -346,7 +349,10 @@ def _kept_until_the_update(context: Context) -> Iterator[Hit]:
         for reset in context.trace.methods("zero_grad") if delays and step.reached else ():
             together = reset.reached and reset.loops[-1:] == step.loops[-1:]
             own = not set(makers(reset.receiver)).isdisjoint(makers(optimizer))
-            if together and own and not exclusive(step, reset) and not _delays(reset, step.loops):
+            inner = set(ast.walk(step.loops[-1])) if step.loops else set()
+            always = {(guard.test, guard.holds) for guard in reset.guards if guard.test in inner}
+            always -= {(guard.test, guard.holds) for guard in step.guards}
+            if together and own and not always and not _delays(reset, step.loops):
                 values: dict[str, object] = {"test": ast.unparse(delays[0].test)[:80]}
                 yield Hit(reset.module, reset.node, values, variant="accumulation")
         for reset in context.trace.methods("zero_grad") if not delays and step.reached and step.loops else ():

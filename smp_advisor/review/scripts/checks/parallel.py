@@ -25,6 +25,7 @@ from smp_advisor.review.scripts.checks.data import is_sharded, iterations_over, 
 from smp_advisor.review.scripts.checks.sharding import FSDP, in_place, inside, same
 from smp_advisor.review.scripts.conditions import Conditions, is_one, option_of_batches
 from smp_advisor.review.scripts.context import Context, Hit, check
+from smp_advisor.review.scripts.processes import elements_of
 from smp_advisor.review.scripts.queries import (
     KNOWN_PACKAGES,
     constant,
@@ -43,7 +44,7 @@ from smp_advisor.review.scripts.queries import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.reading.trace import Call, Guard
 
 
 REPLICATING = ("torch.nn.parallel.DistributedDataParallel",)
@@ -124,6 +125,8 @@ def _each_its_own_part(context: Context) -> Iterator[Hit]:
         trained = [loop for back in context.trace.methods("backward") if back.reached for loop in back.loops]
         trains = any(iteration.node in trained for iteration in iterations_over(context, call))
         together = any(not exclusive(wrap, call) for wrap in wraps)
+        # ``if size > 1: DataLoader(sampler=...) else: DataLoader()``
+        together &= not any(exclusive(other, call) and other.gives("sampler", 3) for other in loaders(context))
         if not call.reached or not trains or not together or dataset is None or is_sharded(dataset):
             continue
         sources = [maker for origin in origins(dataset) for maker in makers(whole_of(origin))]
@@ -164,10 +167,10 @@ def _another_order_each_epoch(context: Context) -> Iterator[Hit]:
             shuffle = sampler.argument("shuffle", 3)
             shuffles = sampler.name == _SAMPLER and sampler.reached and (shuffle is None or constant(shuffle) is True)
             epochs = [
-                conditions.known(count.arguments[0])
+                conditions.known(count.arguments[-1])
                 for iteration in context.trace.iterations
                 for count in makers(iteration.over)
-                if count.name == "range" and len(count.arguments) == 1
+                if count.name == "range" and (len(count.arguments) == 1 or constant(count.arguments[0]) == 0)
                 if any(back.loops[:1] == (iteration.node,) for back in context.trace.methods("backward"))
             ]
             several = not epochs or not all(map(is_one, epochs))
@@ -262,12 +265,13 @@ def _device_of_process(context: Context) -> Iterator[Hit]:
 
 def _to_current(call: Call) -> bool:
     """``to("cuda")``: the current device, which is GPU 0 of each process."""
+    current = list[bool]()
     for option in (option for value in call.arguments[:1] for option in options(value)):
-        device = isinstance(option, Result) and option.call.name == "torch.device" and len(option.call.arguments) == 1
+        device = isinstance(option, Result) and option.call.name == "torch.device"
         names = options(option.call.arguments[0]) if isinstance(option, Result) and device else (option,)
-        if any(constant(name) == "cuda" for name in names):
-            return True
-    return False
+        numbered = isinstance(option, Result) and (len(option.call.arguments) > 1 or option.call.gives("index"))
+        current.append(not numbered and any(constant(name) == "cuda" for name in names))
+    return bool(current) and all(current)
 
 
 def _chooses_devices(context: Context) -> bool:
@@ -310,7 +314,8 @@ def _wrapped_model_used(context: Context) -> Iterator[Hit]:
 def _gradients_reset(context: Context) -> Iterator[Hit]:
     libraries = context.libraries
     parallel = libraries.smp_torch or libraries.xla or libraries.smp_v2 or parallel_wraps(context)
-    if not (parallel or context.trace.named(*ACCELERATORS)) or context.trainer:
+    fabrics = any(call.name.endswith(".Fabric") for call in context.trace.calls)
+    if not (parallel or context.trace.named(*ACCELERATORS) or fabrics) or context.trainer:
         return
     for module in context.trace.modules:
         if any(word in module.source.text for word in ("zero_grad", ".grad = None", "set_to_none", "clear_gradients")):
@@ -320,6 +325,8 @@ def _gradients_reset(context: Context) -> Iterator[Hit]:
             call.loops and call.loops[-1:] == step.loops[-1:] for call in context.trace.methods("backward")
         ) or any(call.step is not None and call.reached for call in context.trace.calls)
         own = is_optimizer_call(optimizer) or is_wrapped_optimizer(optimizer)
+        prepares = [maker for maker in elements_of(optimizer) if maker.method in ("prepare", "setup")]
+        own |= any(is_optimizer_call(value) for maker in prepares for value in maker.arguments)
         if step.reached and step.loops and backward and own:
             yield Hit(step.module, step.node)
             return
@@ -430,6 +437,13 @@ def _scaled_in_half_precision(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node)
 
 
+def _counts(guard: Guard) -> bool:
+    """Whether a condition holds for each n-th batch."""
+    value = guard.value
+    parts = value.operands if isinstance(value, Operation) and value.operator == "Eq" else ()
+    return any(isinstance(part, Operation) and part.operator == "Mod" for part in parts)
+
+
 @check("DDP610")
 def _synchronized_once_per_update(context: Context) -> Iterator[Hit]:
     wraps = [wrap for wrap in parallel_wraps(context) if wrap.name in REPLICATING]
@@ -446,12 +460,9 @@ def _synchronized_once_per_update(context: Context) -> Iterator[Hit]:
         return not isinstance(over, Collection) or len(over.items) > 1
 
     for step, optimizer in updates(context.trace) if not never else ():
-        counted = any(
-            isinstance(guard.value, Operation)
-            and guard.value.operator == "Eq"
-            and any(isinstance(part, Operation) and part.operator == "Mod" for part in guard.value.operands)
-            for guard in step.guards
-        )
+        # The same optimizer also updates with every batch: what is counted is another loss.
+        others = [other for other, of in updates(context.trace) if set(makers(of)) & set(makers(optimizer))]
+        counted = all(any(map(_counts, other.guards)) for other in others if other.loops == step.loops)
         depth = len(step.loops)
         for call in context.trace.methods("backward") if step.reached and step.loops else ():
             inside = call.loops[:depth] == step.loops and any(several(loop) for loop in call.loops[depth:])

@@ -40,7 +40,7 @@ from smp_advisor.review.scripts.processes import (
     of_own_batches,
     owner_kind,
 )
-from smp_advisor.review.scripts.queries import constant, derivation, makers
+from smp_advisor.review.scripts.queries import constant, derivation, makers, updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -219,6 +219,10 @@ def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
         if local and guard.test not in visited:
             visited.add(guard.test)
             yield Hit(place.module, guard.test, {"test": ast.unparse(guard.test)[:80]}, variant=local)
+    for step, _ in updates(context.trace) if parallel_wraps(context) else ():
+        on = {process.runs(step) for process in PROCESSES}
+        if step.reached and step.loops and len(on) == 2:
+            yield Hit(step.module, step.node, {"test": step.module.text(step.node)}, variant="update")
     for call in context.trace.methods("step"):
         plateau = any(maker.name.endswith(".ReduceLROnPlateau") for maker in makers(call.receiver))
         metric = call.argument("metrics", 0)

@@ -52,11 +52,12 @@ def _scale_that_follows(context: Context) -> Iterator[Hit]:
     passed = [value for call in context.trace.calls if call.function is None for value in
               (*call.arguments, *call.keywords.values())]  # fmt: skip
     passed += [call.receiver for call in context.trace.methods("update") if call.receiver is not None]
-    if _has(context, r"\.update\(\)") or any(map(scales, passed)):
+    if _has(context, r"\.update(?:\(\)|\b(?! *\())") or any(map(scales, passed)):
         return
     for call in context.trace.methods("step"):
         once = all(maker.loops != call.loops for maker in makers(call.receiver))
-        if call.reached and call.loops and once and scales(call.receiver):
+        repeated = [loop for loop in call.loops if not any(isinstance(s, ast.Break) for s in getattr(loop, "body", ()))]
+        if call.reached and repeated and once and scales(call.receiver):
             yield Hit(call.module, call.node, {"call": call.module.text(call.node)})
             return
 
@@ -213,25 +214,6 @@ _LAYERS = re.compile(r"(?:torch\.)?nn\.(?:Linear|Conv[123]d|Embedding|LayerNorm|
 def _is_new_layer(text: str) -> bool:
     """Whether an expression makes a layer with parameters."""
     return bool(_LAYERS.match(text)) and "affine=False" not in text and "requires_grad" not in text
-
-
-@check("TRN743")
-def _made_in_the_scope(context: Context) -> Iterator[Hit]:
-    if _has(context, r"experimental_set_strategy|enter_context|__enter__"):
-        return
-    calls = [call for call in context.trace.calls if call.reached]
-    strategies = [call for call in calls if call.name.startswith(_TENSORFLOW) and call.name.endswith("Strategy")]
-    several = [call for call in strategies if call.called not in ("OneDeviceStrategy", "get_strategy")]
-    compiled = [maker for call in context.trace.methods("compile") for maker in makers(call.receiver)]
-    fits = [call for call in context.trace.methods("fit") if call.reached and several]
-    sources = [maker for call in fits for maker in makers(call.receiver) if maker in compiled]
-    around = [option for maker in sources for value in maker.contexts for option in options(value)]
-    scoped = any(isinstance(part, Result) and part.call.method == "scope" for part in around)
-    if sources and not scoped and all(maker.name.startswith(("tensorflow.keras.", "keras.")) for maker in sources):
-        yield Hit(sources[0].module, sources[0].node, {"call": sources[0].called})
-
-
-_TENSORFLOW = ("tensorflow.distribute.",)
 
 
 @check("TRN718")
