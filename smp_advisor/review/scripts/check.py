@@ -40,6 +40,7 @@ _WRAPPERS = ("smp.DistributedModel", "tsm.transform", "tsm.transform.transform",
 _SAVES = known_names("saves")
 _LIGHTNING = ("lightning.", "pytorch_lightning.", "lightning_fabric.")
 _SAVING = ("save_pretrained", "save_model", "save_checkpoint", "save_state", "save_weights")
+_PARSERS = ("HfArgumentParser", "TrlParser")
 _KERAS = ("tensorflow.keras.optimizers.", "tensorflow.optimizers.", "keras.optimizers.")
 _TITLES = {"smp_torch": "SMP v1 (PyTorch)", "smp_tensorflow": "SMP v1 (TensorFlow)", "smp_v2": "SMP v2"}
 
@@ -140,6 +141,9 @@ def _assumed(context: Context) -> Iterator[str]:
     options = sorted(set(context.trace.options) - set(context.settings.hyperparameters))
     if options and not context.settings.hyperparameters:
         yield f"Options of the script have their defaults ({len(options):,} options)."
+    parsers = [call for call in context.trace.calls if call.reached and call.called.endswith(_PARSERS)]
+    if parsers and not context.settings.hyperparameters:
+        yield "The job sets the arguments of Trainer: FSDP, precision and batches are not known. Pass hyperparameters=."
     for name in sorted(context.libraries.optional):
         title = BACK_ENDS[name].title
         yield f"{title} may be absent: code outside of its branches is judged without it. Pass library= to require it."
