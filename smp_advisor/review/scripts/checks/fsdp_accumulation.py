@@ -97,7 +97,9 @@ def _by_fabric(context: Context) -> Iterator[_Delay]:
         enabled = call.argument("enabled", 1)
         off = enabled is not None and Conditions(context.settings).truth(enabled) is False
         of_fabric = runs(call) and any(maker in fabrics for maker in makers(call.receiver))
-        of_fabric |= launched and not call.reached and any(isinstance(o, Unknown) for o in origins(call.receiver))
+        of_fabric |= (
+            launched and not call.reached and any(isinstance(owner, Unknown) for owner in origins(call.receiver))
+        )
         if of_fabric and not off and not elsewhere(call):
             yield call, {"call": "no_backward_sync()"}
 

@@ -304,8 +304,8 @@ def _shards_of_every_rank(context: Context) -> Iterator[Hit]:
         parts = [part.call for part in derivation(call.argument("obj", 0)) if isinstance(part, Result)]
         gathered = any(part.called in _WHOLE or part.name.endswith("get_model_state_dict") for part in parts)
         places = [part.functions[-1:] for part in parts if part.method == "state_dict"]
-        wholes = [whole.functions[-1:] for whole in context.trace.methods("full_tensor") if whole.functions]
-        gathered |= any(place in wholes for place in places)
+        gathering = [gather.functions[-1:] for gather in context.trace.methods("full_tensor") if gather.functions]
+        gathered |= any(place in gathering for place in places)
         for part in parts if not gathered else ():
             of_parameters = [group for maker in makers(part.receiver) for group in makers(maker.argument("params", 0))]
             of_optimizer = any(wrapped_by(group.receiver, [*wraps, *flat]) for group in of_parameters)

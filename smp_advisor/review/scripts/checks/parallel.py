@@ -126,7 +126,7 @@ def _each_its_own_part(context: Context) -> Iterator[Hit]:
         trains = any(iteration.node in trained for iteration in iterations_over(context, call))
         together = any(not exclusive(wrap, call) for wrap in wraps)
         # ``if size > 1: DataLoader(sampler=...) else: DataLoader()``
-        together &= not any(exclusive(other, call) and other.gives("sampler", 3) for other in loaders(context))
+        together &= not any(exclusive(peer, call) and peer.gives("sampler", 3) for peer in loaders(context))
         if not call.reached or not trains or not together or dataset is None or is_sharded(dataset):
             continue
         sources = [maker for origin in origins(dataset) for maker in makers(whole_of(origin))]
@@ -461,8 +461,8 @@ def _synchronized_once_per_update(context: Context) -> Iterator[Hit]:
 
     for step, optimizer in updates(context.trace) if not never else ():
         # The same optimizer also updates with every batch: what is counted is another loss.
-        others = [other for other, of in updates(context.trace) if set(makers(of)) & set(makers(optimizer))]
-        counted = all(any(map(_counts, other.guards)) for other in others if other.loops == step.loops)
+        peers = [peer for peer, owner in updates(context.trace) if set(makers(owner)) & set(makers(optimizer))]
+        counted = all(any(map(_counts, peer.guards)) for peer in peers if peer.loops == step.loops)
         depth = len(step.loops)
         for call in context.trace.methods("backward") if step.reached and step.loops else ():
             inside = call.loops[:depth] == step.loops and any(several(loop) for loop in call.loops[depth:])
