@@ -83,7 +83,7 @@ def test_a_comparison_is_with_the_nearest_plan_and_names_what_is_in_the_way() ->
     odd = smpa.advise("7B", P4D, instance_count=2, global_batch_size=7)
     assert any("no plan with a global batch of 7 samples fits" in text for text in odd.library_comparisons)
     adapter = smpa.Adapter(rank=16, base_bits=4)
-    with pytest.raises(AdvisorError, match=r"changes that fit: 1 x .*your own script \(script=\) fits with SMP v2"):
+    with pytest.raises(AdvisorError, match=r"the nearest \(FSDP\) needs .*; changes that fit: 1 x ml\.g7e"):
         smpa.advise("llama-3-70b", "ml.g5.48xlarge", adapter=adapter)  # no other library has a plan that fits
     single = smpa.advise("bert-large", "ml.p3.2xlarge", library="ddp")
     assert single.plan.gradient_accumulation_steps == 32
