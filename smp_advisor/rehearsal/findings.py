@@ -78,9 +78,9 @@ def not_rehearsed(stage: Stage) -> str:
     if is_input and not error["update"]:
         return f"the job's data are not here: pass data={{channel: folder}} ({error['text'][:80]})"
     rows = [e["what"] for e in events(stage, failure[0], "stand-in") if e["what"].startswith("data set ")]
-    names_column = re.search(r"column|features|KeyError|^'\w+'$", error["text"] + error["name"])
-    if rows and names_column and error["update"] == 0 and error["name"] in ("KeyError", "ValueError"):
-        return f"the stand-in of the {rows[0]} has other columns than the real data: pass data= ({error['text'][:80]})"
+    names_column = re.search(r"column|features|dataset of size|KeyError|^'\w+'$", error["text"] + error["name"])
+    if rows and names_column and error["update"] == 0 and error["name"] in ("KeyError", "ValueError", "IndexError"):
+        return f"the stand-in of the {rows[0]} is other than the real data: pass data= ({error['text'][:80]})"
     return ""
 
 

@@ -98,7 +98,8 @@ class ObservedGroup(dist.ProcessGroup):
         else:
             work = inner(*arguments, **options)
         if not is_message:
-            work.wait()
+            if work is not None:  # a monitored barrier has none
+                work.wait()
             observer.shared[observer.rank] = 0
             if averaged:
                 for tensor in _tensors(arguments[:1]):

@@ -89,7 +89,7 @@ with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictCon
     state = model.state_dict()
 if rank == 0:
     torch.save(state, os.environ["SM_MODEL_DIR"] + "/model.pt")
-dist.barrier()
+dist.new_group(backend="gloo").monitored_barrier()
 """
 ACCUMULATE = """
 best, patience = float("inf"), 0
