@@ -329,7 +329,9 @@ class _Reader:
         batch = batch or next((settings[name] for name in BATCH if settings.get(name) is not None), None)
         batch = batch or self._batch([] if self.makers or parses else self.named("DataLoader"))
         for maker in self.makers:
-            settings |= {name: self.known(maker.argument(name)) for name in READ if maker.argument(name) is not None}
+            settings |= {
+                name: self.known(maker.argument(name)) for name in sorted(READ) if maker.argument(name) is not None
+            }
         for call in [*self.named("Accelerator"), *self.ending("Trainer", "Fabric")]:
             word = str(self.known(call.argument("mixed_precision")) or self.known(call.argument("precision")))
             settings |= {half: True for half in ("bf16", "fp16") if word.startswith((half, half[2:] + "-"))}

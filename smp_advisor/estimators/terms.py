@@ -118,36 +118,57 @@ def container_of(
     return max(rows, key=lambda row: release(row.framework_version), default=None)
 
 
-_SPOT = (
-    *("use_spot_instances", "train_use_spot_instances"),
-    *("enable_managed_spot_training", "EnableManagedSpotTraining"),
-)
-_WRITTEN = {
-    "spot": _SPOT,
-    "checkpoints": _SPOT,
-    "max_run_seconds": ("max_run", "train_max_run", "max_runtime_in_seconds", "MaxRuntimeInSeconds"),
-    "max_wait_seconds": ("max_wait", "train_max_wait", "max_wait_time_in_seconds", "MaxWaitTimeInSeconds"),
-    "keep_alive_seconds": ("keep_alive_period_in_seconds", "KeepAlivePeriodInSeconds"),
-    "file_system": ("InputDataConfig",),
+_PLACES: dict[str, dict[str, tuple[str, ...]]] = {
+    "estimator": {
+        "spot": ("", "use_spot_instances", "train_use_spot_instances"),
+        "max_run_seconds": ("", "max_run", "train_max_run"),
+        "max_wait_seconds": ("", "max_wait", "train_max_wait"),
+        "waits": ("", "max_wait", "train_max_wait"),
+        "checkpoints": ("", "checkpoint_s3_uri"),
+        "keep_alive_seconds": ("", "keep_alive_period_in_seconds"),
+        "network": ("", "subnets"),
+    },
+    "model trainer": {
+        "spot": ("compute", "enable_managed_spot_training"),
+        "max_run_seconds": ("stopping_condition", "max_runtime_in_seconds"),
+        "max_wait_seconds": ("stopping_condition", "max_wait_time_in_seconds"),
+        "waits": ("stopping_condition", "max_wait_time_in_seconds"),
+        "checkpoints": ("", "checkpoint_config"),
+        "keep_alive_seconds": ("compute", "keep_alive_period_in_seconds"),
+        "network": ("networking", "subnets"),
+    },
+    "request": {
+        "spot": ("", "EnableManagedSpotTraining"),
+        "max_run_seconds": ("StoppingCondition", "MaxRuntimeInSeconds"),
+        "max_wait_seconds": ("StoppingCondition", "MaxWaitTimeInSeconds"),
+        "waits": ("StoppingCondition", "MaxWaitTimeInSeconds"),
+        "checkpoints": ("", "CheckpointConfig"),
+        "keep_alive_seconds": ("ResourceConfig", "KeepAlivePeriodInSeconds"),
+        "network": ("", "VpcConfig"),
+    },
 }
-"""Names of a term in estimators, trainers and requests."""
+"""For each form, the table that has a term, and the term's names there."""
 _LAUNCHERS = ("mpi", "torch_distributed", "pytorchxla", "pytorchddp", "dataparallel", "parameter_server", "driver")
 
 
 def terms_of(configuration: Configuration) -> JobTerms:
     """Terms of a job; those that the text does not determine are None."""
     kind = configuration.get("instance_type")
+    form, home = configuration.form, _home(configuration)
     terms: dict[str, Any] = {"file_system": bool(configuration.get("file_system"))}
-    if configuration.form == "request":
-        terms |= _of_request(configuration.tables["request"])
-    elif configuration.form == "estimator":
-        call = configuration.tables["estimator"]
-        terms |= _of_estimator(call) | {"launched": _launched_by_estimator(configuration, call)}
-    elif configuration.form == "remote":
+    if form in _PLACES and home is not None and (form != "request" or "AlgorithmSpecification" in home.entries):
+        terms |= {term: _read_term(home, term, *place) for term, place in _PLACES[form].items()}
+    if form == "request" and home is not None:
+        channels = home.get("InputDataConfig")
+        items = channels.items if isinstance(channels, Collection) else []
+        sources = [inner_table(item, "DataSource") or Mapping() for item in items if isinstance(item, Mapping)]
+        terms["file_system"] = any("FileSystemDataSource" in source.entries for source in sources)
+    elif form == "estimator" and home is not None:
+        terms["launched"] = _launched_by_estimator(configuration, home)
+    elif form == "remote":
         terms["launched"] = bool(configuration.get("torch_distributed") or configuration.get("mpi"))
-    elif configuration.form == "model trainer":
-        launched = True if configuration.get("driver") else None
-        terms |= _of_trainer(configuration.tables["estimator"]) | {"launched": launched}
+    elif form == "model trainer":
+        terms["launched"] = True if configuration.get("driver") else None
     return JobTerms(
         instance_type=kind if isinstance(kind, str) else None,
         instance_count=count(configuration.get("instance_count", 1)),
@@ -165,28 +186,37 @@ def span_of_term(configuration: Configuration, term: str) -> Span | None:
     """Place of a term in the text; None if it is not written."""
     if term in configuration.settings:
         return configuration.settings[term].span
-    home = configuration.tables.get("estimator") or configuration.tables.get("request")
-    if home is None:
+    home = _home(configuration)
+    if home is None or configuration.form not in _PLACES:
         return None
-    inner = (_arguments(home, name) or inner_table(home, name) for name in home.entries if isinstance(name, str))
-    for table in (home, *inner):
-        for name in _WRITTEN.get(term, ()):
-            if table is not None and name in table.entries:
-                return table.entries[name].span
-    return None
+    if term == "file_system":
+        return home.entries["InputDataConfig"].span if "InputDataConfig" in home.entries else None
+    places = _PLACES[configuration.form]
+    section, *names = places.get("spot" if term == "checkpoints" else term, ("",))
+    table = home if not section else _section(home, section)
+    written = (name for name in names if table is not None and name in table.entries)
+    return next((table.entries[name].span for name in written if table is not None), None)
 
 
-def _of_estimator(call: Mapping) -> dict[str, Any]:
-    spot = constant(call, "use_spot_instances", "train_use_spot_instances")
-    return {
-        "spot": spot if isinstance(spot, bool) else None if call.open else spot is not None,
-        "max_run_seconds": _seconds(call, "max_run", "train_max_run"),
-        "max_wait_seconds": _seconds(call, "max_wait", "train_max_wait"),
-        "waits": _present(call, "max_wait", "train_max_wait"),
-        "checkpoints": _present(call, "checkpoint_s3_uri"),
-        "keep_alive_seconds": _seconds(call, "keep_alive_period_in_seconds"),
-        "network": _present(call, "subnets"),
-    }
+def _home(configuration: Configuration) -> Mapping | None:
+    return configuration.tables.get("estimator") or configuration.tables.get("request")
+
+
+def _section(home: Mapping, name: str) -> Mapping | None:
+    """The arguments of an object of the SDK, or a table of a request."""
+    value = home.get(name)
+    return value.call.passed if isinstance(value, Result) else inner_table(home, name)
+
+
+def _read_term(home: Mapping, term: str, section: str, *names: str) -> int | bool | None:
+    """A term in seconds, or whether it is set; None if this is not known."""
+    table = home if not section else _section(home, section)
+    value = constant(table, *names)
+    if term.endswith("_seconds"):
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if term == "spot":
+        return value if isinstance(value, bool) else False if table is not None and not table.open else None
+    return _present(home, section) if table is None else _present(table, *names)
 
 
 def _launched_by_estimator(configuration: Configuration, call: Mapping) -> bool | None:
@@ -208,38 +238,6 @@ def _launched_by_estimator(configuration: Configuration, call: Mapping) -> bool 
     return False if plain and not configuration.get("compiler") else None
 
 
-def _of_trainer(call: Mapping) -> dict[str, Any]:
-    compute, stopping, network = (_arguments(call, name) for name in ("compute", "stopping_condition", "networking"))
-    spot = constant(compute, "enable_managed_spot_training")
-    return {
-        "spot": spot if isinstance(spot, bool) else False if compute is not None and not compute.open else None,
-        "max_run_seconds": _seconds(stopping, "max_runtime_in_seconds"),
-        "max_wait_seconds": _seconds(stopping, "max_wait_time_in_seconds"),
-        "waits": _present(stopping, "max_wait_time_in_seconds") if stopping else _present(call, "stopping_condition"),
-        "checkpoints": _present(call, "checkpoint_config"),
-        "keep_alive_seconds": _seconds(compute, "keep_alive_period_in_seconds"),
-        "network": _present(network, "subnets") if network is not None else _present(call, "networking"),
-    }
-
-
-def _of_request(request: Mapping) -> dict[str, Any]:
-    if "AlgorithmSpecification" not in request.entries:
-        return {}
-    stopping, channels = inner_table(request, "StoppingCondition"), request.get("InputDataConfig")
-    items = channels.items if isinstance(channels, Collection) else []
-    sources = [inner_table(item, "DataSource") for item in items if isinstance(item, Mapping)]
-    return {
-        "spot": constant(request, "EnableManagedSpotTraining") is True,
-        "max_run_seconds": _seconds(stopping, "MaxRuntimeInSeconds"),
-        "max_wait_seconds": _seconds(stopping, "MaxWaitTimeInSeconds"),
-        "waits": _present(stopping, "MaxWaitTimeInSeconds"),
-        "checkpoints": _present(request, "CheckpointConfig"),
-        "keep_alive_seconds": _seconds(inner_table(request, "ResourceConfig"), "KeepAlivePeriodInSeconds"),
-        "network": _present(request, "VpcConfig"),
-        "file_system": any(source is not None and "FileSystemDataSource" in source.entries for source in sources),
-    }
-
-
 def _present(table: Mapping | None, *names: str) -> bool | None:
     """Whether an entry is set to something else than None; None if unknown."""
     if table is None:
@@ -248,13 +246,3 @@ def _present(table: Mapping | None, *names: str) -> bool | None:
     if value is not None:
         return not (isinstance(value, Constant) and value.value is None)
     return None if table.open else False
-
-
-def _arguments(call: Mapping, name: str) -> Mapping | None:
-    value = call.get(name)
-    return value.call.passed if isinstance(value, Result) else None
-
-
-def _seconds(table: Mapping | None, *names: str) -> int | None:
-    number = constant(table, *names)
-    return number if isinstance(number, int) and not isinstance(number, bool) else None
