@@ -37,7 +37,7 @@ from smp_advisor.arguments import LIMITS, brief
 from smp_advisor.costs.evaluate import estimate, unreplaced
 from smp_advisor.errors import JobError, NoPlanFitsError
 from smp_advisor.libraries import require_supported_instance
-from smp_advisor.libraries.validation import check_against, loaded_entirely, unscripted_adapter
+from smp_advisor.libraries.validation import check_against, loaded_entirely, unscripted_adapter, unscripted_optimizer
 from smp_advisor.search.candidates import job_for, library_policy, pins_for, search_in_bf16_if_possible
 from smp_advisor.search.clusters import ClusterSize, Limits, Question, places_of
 from smp_advisor.search.decision import better_neighbor, cost_of_certainty, decide
@@ -239,6 +239,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         unscripted_adapter(library, job, workload, best.cluster.instance, only=request.library == "auto")
         if generated
         else "",
+        unscripted_optimizer(job) if generated else "",
     )
     because = (
         *(() if sizes is None else sizes.lines()),

@@ -29,7 +29,7 @@ from smp_advisor.export.template import Comment, render
 from smp_advisor.libraries.library import LOCAL_LIBRARY, get_library, supports_tensor_parallelism
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.state_bytes import reduces_in_fp32
-from smp_advisor.libraries.validation import unscripted_adapter
+from smp_advisor.libraries.validation import unscripted_adapter, unscripted_optimizer
 from smp_advisor.libraries.version import oldest_script_release, release, transformers_families, version_on
 from smp_advisor.workload.model import Model
 from smp_advisor.workload.stack import training_settings
@@ -264,10 +264,8 @@ def writable(
     if not builds(model):
         problem = f"No training script can be generated for {model.name!r}"
         raise unscripted(f"{problem}, which has no transformers configuration")
-    if job.optimizer not in {"adam", "sgd"}:
-        problem = "The generated script trains with Adam or SGD"
-        raise unscripted(f"{problem}, and the job has the optimizer {job.optimizer!r}")
-    if objection := unscripted_adapter(plan.library, job, model, cluster.instance):
+    own_adapter = unscripted_adapter(plan.library, job, model, cluster.instance)
+    if objection := unscripted_optimizer(job) or own_adapter:
         raise ExportError(objection)
     plan = replace(plan, version=version_on(plan.library, plan.version, cluster.instance))
     plan = script_trl.paired(plan, objective)

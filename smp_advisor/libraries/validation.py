@@ -351,6 +351,12 @@ def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance,
     return f"The generated script {reason}: {', '.join((*earlier, f'or {last}' if earlier else last))}."
 
 
+def unscripted_optimizer(job: Job) -> str:
+    """Return why the generated script does not train with a job's optimizer; empty if it does."""
+    reason = f"The generated script trains with Adam or SGD, and the job has the optimizer {job.optimizer!r}"
+    return "" if job.optimizer in {"adam", "sgd"} else f"{reason}: pass script= with your own script."
+
+
 def loaded_entirely(library: str, job: Job, model: Model, instance: Instance) -> str:
     """Return why the generated script cannot load a quantized base, of which each GPU has all before it is sharded."""
     adapter, own = job.adapter, get_library(library)
