@@ -277,7 +277,7 @@ class ClusterSizes:
             rule = f"Within {percent(NEAR_BEST)}, the lower price per hour decides"
             lines.append(f"{rule}: {best.name} takes {self._figures(best)}.")
         if least is not None and not self.limits and hourly(least.cluster) < hourly(chosen.cluster):
-            price = f"{least.name} has the lowest price per hour, {hourly(least.cluster):,.2f} USD"
+            price = f"{least.name} has the lowest price, {hourly(least.cluster):,.2f} USD per hour"
             lines.append(f"{price}: {self._figures(least)}.")
         return lines
 

@@ -61,8 +61,7 @@ _MOST_LINES = 20
 _EXPLAIN = {"Library", "Needed", "Certainty", "Instead", "Assumed", "Heed"}
 """Rows without figures of the plan."""
 _WIDTH = 100
-_DIGITS = 3
-"""As the words have them: of four, a second rounding could end in another third digit."""
+_DIGITS = 4
 
 Details = Mapping[str, Callable[[], Any]]
 

@@ -285,7 +285,7 @@ def test_an_open_number_of_nodes_has_the_refusal_of_one_node_and_a_tolerance_is_
     assert equal.lines()[1].startswith("Within 3.0 %, the lower price per hour decides: 2 x ml.p4d.24xlarge takes")
     slow = size(1, 0.1, name="ml.g5.xlarge", usd_per_hour=4.0)
     cheap = ClusterSizes(model=MODEL, sizes=(slow, size(1, 1.0)), goal="cheapest")
-    assert cheap.lines()[1].startswith("1 x ml.g5.xlarge has the lowest price per hour, 1.41 USD: ")
+    assert cheap.lines()[1].startswith("1 x ml.g5.xlarge has the lowest price, 1.41 USD per hour: ")
     assert not any("per hour" in line for line in replace(cheap, sizes=cheap.sizes[1:]).lines())
 
 
