@@ -115,7 +115,7 @@ IN_CHILDREN = (
     *("torch.distributed.checkpoint.state_dict", "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"),
     *("torch.profiler._cupti_monitor", "torch.utils.serialization", "transformers.models.gpt2.modeling_gpt2"),
     *(f"smp_advisor.rehearsal.{name}" for name in ("process", "stages")),
-    *(f"smp_advisor.profiling.{name}" for name in ("fallback", "scaled.training", "division")),
+    *(f"smp_advisor.profiling.{name}" for name in ("fallback", "scaled.training")),
 )
 """Modules that child processes of the advisor import first: of PyTorch, those of the first step of a training."""
 

@@ -18,7 +18,6 @@ from IPython.display import display
 
 from smp_advisor.core.files import user_path
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.groups import reduced_data_parallel_degree
 from smp_advisor.notebook.shown import (
     ProgressDisplay,
     model_named,
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 # IPython does not annotate the decorators that make a magic.
 
 
-_STAGES = ("trace", "copy", "division")
+_STAGES = ("trace", "copy")
 
 
 def _options_of_rehearsals(magic: Any) -> Any:
@@ -161,7 +160,6 @@ class ProfileMagics(Magics):
             settings |= {
                 "plan": advisor.plan,
                 "job": replace(job, sequence_length=length),
-                "data_parallel_degree": reduced_data_parallel_degree(advisor.plan, advisor.advice.cluster),
             }
         return settings
 

@@ -1,4 +1,4 @@
-"""`profile`: runs the requested stages (trace, scaled copy, division) and returns one `Profile`."""
+"""`profile`: runs the requested stages (trace, scaled copy) and returns one `Profile`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
 
 
-Stage = Literal["trace", "copy", "division"]
-STAGES: tuple[Stage, ...] = ("trace", "copy", "division")
+Stage = Literal["trace", "copy"]
+STAGES: tuple[Stage, ...] = ("trace", "copy")
 
-_STAGE_TEXTS = {"trace": "trace", "copy": "scaled copy", "division": "check of the division"}
+_STAGE_TEXTS = {"trace": "trace", "copy": "scaled copy"}
 _Result = TypeVar("_Result")
 
 
@@ -42,7 +42,6 @@ def profile(
     attention: str | None = None,
     library: str | None = None,
     batch: int | None = None,
-    data_parallel_degree: int | None = None,
     memory_bytes: int | None = None,
     seconds: float | None = None,
     on_line: Callable[[str], None] | None = None,
@@ -59,11 +58,10 @@ def profile(
     job
         The training job. Its fields can be passed as keywords instead (``sequence_length=512``).
     stages
-        Any of ``trace`` (the full model, without allocating it), ``copy`` (two real steps of a scaled copy) and
-        ``division`` (a batch of the copy against its microbatches). None runs the trace and the copy, and the division
-        if there is a `plan`.
+        ``trace`` (the full model, without allocating it), ``copy`` (two real steps of a scaled copy), or both. None
+        runs both.
     plan
-        The plan that divides the batch. The copy uses its microbatches and activation checkpointing.
+        The plan whose precision, microbatches and activation checkpointing the trace and the copy use.
     inputs
         Inputs of the forward method: a tensor, tensors by name or by position, a ``DataLoader`` (its first batch), or
         a function of (batch, sequence) that returns them. If the first dimension of all tensors has one size, it is
@@ -82,8 +80,6 @@ def profile(
         attention for most families only. None stands for the libraries from which `advise` chooses.
     batch
         Samples per microbatch for the displayed figures. None uses the plan's microbatch, or 1 without a plan.
-    data_parallel_degree
-        Model replicas in the planned job, for the division. None assumes two.
     memory_bytes
         Memory of each child process. None is half of the available memory, at most 4 GiB. The scaled copy is built for
         the same limit, and for 4 GiB without one.
@@ -113,7 +109,7 @@ def profile(
         )
     job = _job(job, settings)
     _require(inputs, memory_bytes=memory_bytes, seconds=seconds, batch=batch)
-    selected = _stages(stages, plan=plan)
+    selected = STAGES if stages is None else (stages,) if isinstance(stages, str) else tuple(stages)
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds or GUARD_SECONDS)
     trace_settings: dict[str, Any] = {
         "precision": precision_of_job(job, requested=precision, library=library, plan=plan),
@@ -170,18 +166,6 @@ def profile(
             ),
         )
         result = dataclasses.replace(result, scaled=copy)
-    if "division" in selected and plan is not None:
-        from smp_advisor.profiling import division
-        from smp_advisor.profiling.profiled_model import read_model
-
-        degree = data_parallel_degree
-        divided = runner.run(
-            "division",
-            lambda: division.run(
-                read_model(model), job, plan, data_parallel_degree=degree, inputs=inputs, **bounds, **callbacks
-            ),
-        )
-        result = dataclasses.replace(result, division=divided)
     return runner.completed(result)
 
 
@@ -238,15 +222,6 @@ def _require(inputs: object, **numbers: object) -> None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (is_number and 0 < cast("float", value) < math.inf):
             raise ProfileError(f"{name} must be a number above 0, not {value!r:.80}.")
-
-
-def _stages(stages: Stage | Collection[Stage] | None, *, plan: Any) -> tuple[Stage, ...]:
-    if stages is None:
-        return ("trace", "copy") if plan is None else STAGES
-    chosen: tuple[Stage, ...] = (stages,) if isinstance(stages, str) else tuple(stages)
-    if "division" in chosen and plan is None:
-        raise ProfileError("The stage 'division' requires a plan: pass plan=.")
-    return chosen
 
 
 def _trace_live(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any], inputs: Any) -> dict[str, Any]:

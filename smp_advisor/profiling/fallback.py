@@ -118,7 +118,7 @@ def _traced(profiled: ProfiledModel, settings: Settings) -> Profile:
     try:
         traced = trace(profiled, settings)
     except Exception as error:
-        if samples and is_about_inputs(error):
+        if samples and is_about_inputs(error) and not is_about_types(error):  # other precisions take the batch
             raise _NoBatchError from error
         raise
     profile = _labeled(traced, "traced", "exact")

@@ -57,6 +57,8 @@ class ExampleInputs:
     """Text for the user."""
     inferred_batch: int = 0
     """Samples of the supplied tensors, if their first dimension is taken as the batch and resized; else 0."""
+    period: int = 1
+    """Samples after which the values repeat that decide costs: lengths of supplied samples."""
     scales: bool = True
     """Whether the number of samples can be chosen; if not, one sample stands for the supplied inputs together."""
 

@@ -30,6 +30,9 @@ _EDGES = frozenset({"edge_index", "edges"})
 """Positions of nodes, which are no ids."""
 
 
+_LONGEST_PERIOD = 32
+
+
 @dataclass(frozen=True, slots=True)
 class OneCall:
     """Supplied inputs whose first dimension is no batch, as the trace showed."""
@@ -156,7 +159,10 @@ def _of_one_batch(model: nn.Module, inputs: Any) -> ExampleInputs | None:
     text = _described(leaves)
     if size > 1:
         text = text.replace(" (supplied)", f", batch inferred from the first dimension: {size:,} samples (supplied)")
-    return ExampleInputs(make=make, has_sequence=False, description=text, inferred_batch=size)
+    rows = [leaf for leaf in leaves if leaf.ndim == 1 and not (leaf.is_floating_point() or leaf.is_meta)]
+    varies = any(len(set(leaf.tolist())) > 1 for leaf in rows)
+    period = size if varies and size <= _LONGEST_PERIOD else 1
+    return ExampleInputs(make=make, has_sequence=False, description=text, inferred_batch=size, period=period)
 
 
 def _repeated(value: Tensor, shape: Sequence[int]) -> Tensor:
@@ -214,17 +220,12 @@ def samples_of(inputs: Any) -> int:
     return next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim)
 
 
-def mapped(change: Callable[..., Tensor], batch: Any, *batches: Any) -> Any:
-    """The batch with `change` applied to each tensor of one row per sample, with its like in `batches`."""
-    size = samples_of(batch)
-
-    def changed(value: Any, *likes: Any) -> Any:
-        is_batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == size
-        return change(value, *likes) if is_batched else value
-
-    return tree_map(changed, batch, *batches)
-
-
 def microbatches_of(batch: Any, count: int) -> list[Any]:
     """Split a batch into `count` equal microbatches, each with its own storages."""
-    return [mapped(lambda rows, i=i: rows.chunk(count)[i].clone(), batch) for i in range(count)]
+    size = samples_of(batch)
+
+    def part(value: Any, place: int) -> Any:
+        is_batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == size
+        return value.chunk(count)[place].clone() if is_batched else value
+
+    return [tree_map(lambda value, place=place: part(value, place), batch) for place in range(count)]

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, _BypassDispatchCache, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, _BypassDispatchCache
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._pytree import tree_map_only
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -58,17 +57,9 @@ class OperatorReplay:
         self._mode = mode
         self._results: dict[Hashable, tuple[_Part, ...] | _Part] = {}
         mode.cache_enabled = False
-        self._is_active = True
-
-    def stop(self) -> None:
-        """Leave all results to PyTorch's cache, for code that compares addresses of tensors (FSDP1)."""
-        self._is_active = False
-        self._mode.cache_enabled = True
 
     def key(self, operator: Any, operands: Sequence[Any], keywords: Mapping[str, Any]) -> Hashable | None:
         """Description of a call; None if its result may depend on more than the form of the operands."""
-        if not self._is_active:
-            return None
         parts: list[Any] = [
             operator, torch.get_default_dtype(), torch._C._get_default_device(), torch.is_inference_mode_enabled(),
         ]  # fmt: skip
@@ -179,13 +170,6 @@ def _is_plain(tensor: FakeTensor) -> bool:
     )
 
 
-def _is_on_cpu(operands: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
-    """Whether every operand and the result are fake tensors of the CPU."""
-    tensors = [value for value in operands if isinstance(value, FakeTensor)]
-    return bool(tensors) and "device" not in keywords and all(tensor.fake_device == _CPU for tensor in tensors)
-
-
-_CPU = torch.device("cpu")
 _ATEN = torch.ops.aten
 _CONSTRUCTORS = frozenset({
     _ATEN.ones.default, _ATEN.zeros.default, _ATEN.full.default, _ATEN.arange.default, _ATEN.arange.start,
@@ -197,19 +181,6 @@ _OF_THE_MODE = _CONSTRUCTORS | {_ASSIGNMENT}
 _DRAWS = frozenset({_ATEN.rand.default, _ATEN.rand_like.default, _ATEN.uniform.default})
 _TYPICAL_DRAW = 0.5
 """Value of a random scalar: a layer that is dropped with a small probability runs."""
-_OF_KERNELS = frozenset({
-    getattr(_ATEN, name)
-    for name in (
-        "add", "addmm", "baddbmm", "bmm", "clone", "detach", "div", "expand",
-        "gelu", "gelu_backward", "glu", "glu_backward", "leaky_relu_backward", "mm", "mul", "native_group_norm",
-        "native_group_norm_backward", "native_layer_norm_backward", "permute", "relu", "select", "select_backward",
-        "sigmoid", "silu", "silu_backward", "slice", "slice_backward", "_softmax", "_softmax_backward_data",
-        "split", "split_with_sizes", "squeeze", "sub", "sum", "t", "_to_copy", "transpose", "_unsafe_view",
-        "unsqueeze", "view",
-    )
-})  # fmt: skip
-"""Operators whose results on the meta device are those of fake tensors. PyTorch's way through its Python layers takes 5
-to 40 times longer, for every operator and size that a trace sees first."""
 _MOST_NUMBERS = 2**19
 """Numbers of a tensor whose values are kept: 8 edges per node for 8,192 nodes, or the corners of 120,000 anchors."""
 
@@ -239,14 +210,7 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             result = self.replay.result(key, args)
             if result is not MISSING:
                 return result
-        if key is not None and func._overloadpacket in _OF_KERNELS and _is_on_cpu(args, kwargs):
-            with in_kernel_invocation_manager(self):
-                result = func(*args, **kwargs)
-            result = tree_map_only(
-                Tensor, lambda of: of if isinstance(of, FakeTensor) else FakeTensor(self, of, _CPU), result
-            )
-        else:
-            result = super().__torch_dispatch__(func, types, args, kwargs)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
         if key is not None and func not in _OF_THE_MODE:
             self.replay.add(key, func, args, kwargs, result)
         return result

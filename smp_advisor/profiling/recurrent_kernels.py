@@ -14,13 +14,16 @@ delta rule.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch import Tensor, nn
+from torch.utils._mode_utils import no_dispatch
 
 from smp_advisor.profiling.patching import patched
 
@@ -49,11 +52,14 @@ def recurrent_kernels(on_launches: Callable[[int], None] = lambda _: None) -> It
     with contextlib.ExitStack() as stack:
         for kind in _KINDS:
             stack.enter_context(patched(torch._VF, kind, _replacement(kind, getattr(torch._VF, kind), on_launches)))
+        for name, replacement in (("_pack_padded_sequence", _packed), ("_pad_packed_sequence", _padded)):
+            stack.enter_context(patched(torch._VF, name, replacement(getattr(torch._VF, name))))
         for module in [sys.modules[name] for name in [*sys.modules] if name.startswith("transformers.models.")]:
-            for name, replacement in _REPLACEMENTS.items():
-                original = vars(module).get(name)
-                if original is not None:
-                    stack.enter_context(patched(module, name, replacement(original)))
+            for name in _RECURRENCES:
+                *owner, own = name.split(".")
+                place = getattr(module, owner[0], None) if owner else module
+                if place is not None and own in vars(place):
+                    stack.enter_context(patched(place, own, _recurrence(name, vars(place)[own])))
         yield
 
 
@@ -76,6 +82,43 @@ def _replacement(kind: str, original: Callable[..., Any], on_launches: Callable[
         return output.transpose(0, 1) if batch_first else output, *last
 
     return run
+
+
+def _packed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``pack_padded_sequence`` of lengths whose values are known, the longest first."""
+
+    def run(tokens: Tensor, lengths: Tensor, batch_first: bool) -> Any:  # noqa: FBT001 - PyTorch's signature
+        known = getattr(lengths, "constant", lengths)
+        if not _on_fake(tokens) or known is None:
+            return original(tokens, lengths, batch_first)
+        sizes = _counts(known)
+        rows = (tokens.transpose(0, 1) if batch_first else tokens)[: len(sizes)]
+        return rows.flatten(0, 1)[: sum(sizes)].clone(), torch.tensor(sizes)
+
+    return run
+
+
+def _padded(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Inverse of `_packed`."""
+
+    def run(rows: Tensor, sizes: Tensor, batch_first: bool, value: float, total: int) -> Any:  # noqa: FBT001
+        known = getattr(sizes, "constant", sizes)
+        if not _on_fake(rows) or known is None:
+            return original(rows, sizes, batch_first, value, total)
+        lengths = _counts(known)
+        length, batch = max(len(known), total), len(lengths)
+        empty = rows.new_full((length * batch - len(rows), *rows.shape[1:]), value)
+        tokens = torch.cat([rows, empty]).unflatten(0, (length, batch))
+        return tokens.transpose(0, 1) if batch_first else tokens, torch.tensor(lengths)
+
+    return run
+
+
+def _counts(known: Tensor) -> list[int]:
+    """Samples that have each token, by the lengths of samples; and the lengths, by the samples of each token."""
+    with no_dispatch():  # no operators of the model
+        values = known.tolist()
+    return [sum(value > place for value in values) for place in range(max(values))]
 
 
 def _layers(
@@ -170,76 +213,44 @@ def _on_fake(tensor: Tensor) -> bool:
     return isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta
 
 
-def _tensors(*values: Any) -> Iterator[Tensor]:
-    return (value for value in values if isinstance(value, Tensor))
-
-
-def _selective_scan(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Mamba's scan: elementwise in the operands [batch, width, sequence], whose states stay in the kernel."""
-
-    def run(values: Tensor, dt: Tensor, *arguments: Any, **options: Any) -> Any:
-        if not _on_fake(values):
-            return original(values, dt, *arguments, **options)
-        output = _Kernel.apply(values, 0, *_tensors(dt, *arguments, *options.values()))  # type: ignore[no-untyped-call]
-        return (output, None) if options.get("return_last_state") else output
-
-    return run
-
-
-def _chunk_scan(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Mamba 2's scan of values [batch, sequence, heads, width], in chunks.
-
-    Products per token: of B and C with the chunk in each group; per head with the chunk's values, and twice with the
-    state.
-    """
-
-    def run(values: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk_size: int, **options: Any) -> Any:
-        if not _on_fake(values):
-            return original(values, dt, a, b, c, chunk_size, **options)
-        heads, width = values.shape[-2:]
-        groups, state = b.shape[-2:]
-        products = chunk_size * (groups * state + heads * width) + 2 * heads * width * state
-        output = _Kernel.apply(values, products, *_tensors(dt, a, b, c, *options.values()))  # type: ignore[no-untyped-call]
-        return (output, None) if options.get("return_final_states") else output
-
-    return run
-
-
-def _delta_rule(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The gated delta rule, in chunks: queries and keys [batch, sequence, heads, width], and values.
-
-    Products per token and head: four with the keys of the chunk, one with the inverse of its triangular system, two
-    with its values, and three with the state.
-    """
-
-    def run(query: Tensor, key: Tensor, value: Tensor, *arguments: Any, chunk_size: int = 64, **options: Any) -> Any:
-        if not _on_fake(query):
-            return original(query, key, value, *arguments, chunk_size=chunk_size, **options)
-        heads, wide = value.shape[-2:]
-        products = heads * (chunk_size * (3 * key.shape[-1] + 2 * wide) + 3 * key.shape[-1] * wide)
-        operands = _tensors(query, key, *arguments, *options.values())
-        return _Kernel.apply(value, products, *operands), None  # type: ignore[no-untyped-call]
-
-    return run
-
-
-def _linear_attention(original: Callable[..., Any]) -> Callable[..., Any]:
-    """RWKV's attention of keys and values [batch, sequence, width]: elementwise, with states inside the kernel."""
-
-    def run(decay: Tensor, first: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-        if not _on_fake(key):
-            return original(decay, first, key, value, **options)
-        return _Kernel.apply(key, 0, decay, first, value), options.get("state")  # type: ignore[no-untyped-call]
-
-    return run
-
-
-_REPLACEMENTS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-    "mamba_selective_scan": _selective_scan,
-    "mamba2_chunk_scan": _chunk_scan,
-    "torch_chunk_gated_delta_rule": _delta_rule,
-    "rwkv_linear_attention": _linear_attention,
+_LRU = "RecurrentGemmaRglru._rnn_scan"
+_MAIN = {"torch_chunk_gated_delta_rule": "value", "rwkv_linear_attention": "key", _LRU: "hidden_states"}
+"""Operand with the shape of the output; the first one of other recurrences."""
+_RECURRENCES: dict[str, Callable[[dict[str, Any], Tensor], int]] = {
+    # Elementwise in the operands, with states inside the kernel.
+    **dict.fromkeys(("mamba_selective_scan", "rwkv_linear_attention", _LRU), lambda *_: 0),
+    # B and C with the chunk in each group; per head with the chunk's values, and twice with the state.
+    "mamba2_chunk_scan": lambda given, values: (
+        given["chunk_size"] * (prod(given["B"].shape[-2:]) + prod(values.shape[-2:]))
+        + 2 * prod(values.shape[-2:]) * given["B"].shape[-1]
+    ),
+    # Per head four with the keys of the chunk, one with the inverse of its triangular system, two with its values, and
+    # three with the state.
+    "torch_chunk_gated_delta_rule": lambda given, values: (
+        given["chunk_size"] * values.shape[-2] * (3 * given["key"].shape[-1] + 2 * values.shape[-1])
+        + 3 * prod(values.shape[-2:]) * given["key"].shape[-1]
+    ),
 }
+"""Multiplications per token of the recurrences in transformers, which it runs as loops without their packages."""
+
+
+def _recurrence(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The recurrence as one kernel on fake tensors."""
+    form = inspect.signature(original)
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        call = form.bind(*arguments, **options)
+        call.apply_defaults()
+        given = call.arguments
+        main = _MAIN.get(name) or next(iter(given))
+        if not _on_fake(given[main]):
+            return original(*arguments, **options)
+        operands = [value for key, value in given.items() if key != main and isinstance(value, Tensor)]
+        output = _Kernel.apply(given[main], _RECURRENCES[name](given, given[main]), *operands)  # type: ignore[no-untyped-call]
+        states = [given[key] for key in ("return_last_state", "return_final_states") if key in given]
+        return output if states == [False] else (output, given.get("state"))
+
+    return run
 
 
 class _Kernel(torch.autograd.Function):
@@ -248,22 +259,25 @@ class _Kernel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, products: int, *operands: Tensor) -> Tensor:
         """`products` are the multiplications per token, as one product of the same arithmetic and little traffic."""
-        output = values + values
-        for operand in operands:
-            operand + operand  # which the kernel reads
-        rows = values.reshape(values.shape[0] * values.shape[1], -1)
-        ctx.columns = round(products / rows.shape[1])
-        if ctx.columns:
-            rows @ rows.new_empty(rows.shape[1], ctx.columns)
+        ctx.products = products
         ctx.save_for_backward(values, *operands)
-        return output
+        _multiply(values, products)
+        return _read(values, *operands)[0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         values, *operands = ctx.saved_tensors
-        first = gradients[0] + values
-        if ctx.columns:
-            rows = values.reshape(values.shape[0] * values.shape[1], -1)
-            for _ in range(2):
-                rows @ rows.new_empty(rows.shape[1], ctx.columns)
-        return first, None, *(operand + operand for operand in operands)
+        for _ in range(2):
+            _multiply(values, ctx.products)
+        return gradients[0] + values, None, *_read(*operands)
+
+
+def _read(*tensors: Tensor) -> list[Tensor]:
+    return [tensor + tensor for tensor in tensors]
+
+
+def _multiply(values: Tensor, products: int) -> None:
+    rows = values.reshape(values.shape[0] * values.shape[1], -1)
+    columns = round(products / rows.shape[1])
+    if columns:
+        rows @ rows.new_empty(rows.shape[1], columns)

@@ -23,69 +23,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.scaled.result import ScaledRun
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
-    """A property of the model, its loss or its data that breaks a divided step."""
-
-    kind: str
-    """Cause in two or three words: ``sum loss``."""
-    text: str
-    parameter: str = ""
-    """Name of the parameter with the largest difference; empty if the problem is in no single parameter."""
-    line: str = ""
-    """The user's file and line; empty if unknown."""
-
-    def __str__(self) -> str:
-        details = [f"parameter {self.parameter}" if self.parameter else "", self.line]
-        details = [detail for detail in details if detail]
-        return f"{self.text} ({'; '.join(details)})" if details else self.text
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Division(NotebookResult):
-    """Whether the batch of a step may be divided into microbatches and replicas."""
-
-    name: str
-    parts: int
-    """Microbatches of all replicas into which the batch was divided."""
-    samples: int
-    """Samples per part."""
-    reductions: tuple[str, ...]
-    """Reduced dimensions of the copy."""
-    loss: float | None
-    """Loss of all samples in one pass; None if it is not comparable."""
-    problems: tuple[Problem, ...] = ()
-    """Properties of the model, its loss or its data that break the planned job."""
-    notes: tuple[str, ...] = ()
-    """Requirements of the model that break nothing, one sentence each."""
-    not_checked: tuple[str, ...] = ()
-    """Parts of the plan that were not looked at, one sentence each."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing that breaks the job was found."""
-        return not self.problems
-
-    @property
-    def summary(self) -> str:
-        """The check in one line."""
-        if self.problems:
-            return " ".join(map(str, self.problems))
-        return f"The batch may be divided: {self.parts} parts of {self.samples} agree with the entire batch."
-
-    @property
-    def findings(self) -> tuple[tuple[str, str], ...]:
-        """Label and text of each check."""
-        rows = [("Problem", str(problem)) for problem in self.problems]
-        if self.loss is not None:
-            rows.append(("Entire batch", f"loss {self.loss:.7g} in one pass"))
-        rows.append(("Reduced", ", ".join(self.reductions) or "nothing"))
-        rows += [("Note", sentence) for sentence in self.notes]
-        return (*rows, *(("Not checked", sentence) for sentence in self.not_checked))
-
-    _repr_pretty_ = NotebookResult._repr_pretty_
-
-
 @checked_class
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile(NotebookResult):
@@ -137,14 +74,13 @@ class Profile(NotebookResult):
     saved_bytes: Polynomial = field(default_factory=Polynomial)
     """Saved by autograd at the end of the forward pass, excluding parameters and buffers."""
     checkpointed_bytes: Polynomial | None = None
-    """`saved_bytes` with every block checkpointed; None if single blocks cannot be checkpointed."""
+    """`saved_bytes` with every block checkpointed; None without blocks."""
     forward_flops: Polynomial = field(default_factory=Polynomial)
     backward_flops: Polynomial = field(default_factory=Polynomial)
     input_bytes: Polynomial = field(default_factory=Polynomial)
     """Bytes of the model's input tensors."""
     timeline: tuple[Segment, ...] = ()
     """Forward and backward pass in order, with gradients freed between steps."""
-    checkpointed_timeline: tuple[Segment, ...] = ()
     gradient_bytes: int = 0
     """Gradients of all trainable parameters."""
     optimizer_rise_bytes: int = 0
@@ -172,8 +108,6 @@ class Profile(NotebookResult):
     """The transformers configuration; ``{}`` if there is none."""
     scaled: ScaledRun | None = None
     """Real steps of the scaled copy; None if not run."""
-    division: Division | None = None
-    """A batch of the copy against its parts; None if not run."""
 
     def activation_bytes(self, batch: int, sequence: int = 1, *, checkpointing: bool = False) -> int:
         """Bytes saved by autograd for one microbatch at the end of its forward pass, on one GPU without parallelism."""
@@ -183,7 +117,7 @@ class Profile(NotebookResult):
             return self.checkpointed_bytes(batch, sequence)
         return self.saved_bytes(batch, sequence)
 
-    def peak_memory(self, batch: int, sequence: int = 1, *, checkpointing: bool = False) -> PeakMemory:
+    def peak_memory(self, batch: int, sequence: int = 1) -> PeakMemory:
         """Peak memory of a steady-state training step on one GPU, with its parts.
 
         If gradients are freed between steps, the peak of a transformer with an fp32 loss is
@@ -194,16 +128,15 @@ class Profile(NotebookResult):
         parameters = precision.parameter_bytes * self.parameter_count + self.buffer_bytes
         state = precision.state_bytes(self.optimizer) * self.trainable_parameter_count
         resident = parameters + state + self.input_bytes(batch, sequence)
-        saved = self.activation_bytes(batch, sequence, checkpointing=checkpointing)
-        timeline = self.checkpointed_timeline if checkpointing else self.timeline
+        saved = self.activation_bytes(batch, sequence)
         phase: Literal["forward", "backward", "optimizer"] = "forward"
         live = highest = 0
-        for segment in timeline:
+        for segment in self.timeline:
             top = live + segment.rise_bytes(batch, sequence)
             if top > highest:
                 highest, phase = top, segment.phase
             live += segment.change_bytes(batch, sequence)
-        if not timeline:  # the timeline could not be fitted: use the closed form, without the loss
+        if not self.timeline:  # the timeline could not be fitted: use the closed form, without the loss
             highest, phase = saved, "backward"
         step = self.gradient_bytes + self.optimizer_rise_bytes
         return PeakMemory(

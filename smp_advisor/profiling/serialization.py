@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.parts import Agreement, BlockProfile, ModuleProfile, OperatorProfile, Provenance, Segment
 from smp_advisor.profiling.polynomial import Polynomial
-from smp_advisor.profiling.result import Division, Profile
+from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.result_html import restored
 from smp_advisor.profiling.scaled.result import ScaledRun
 
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-_SHARED: dict[str, Any] = {"blocks": BlockProfile, "timeline": Segment, "checkpointed_timeline": Segment}
+_SHARED: dict[str, Any] = {"blocks": BlockProfile, "timeline": Segment}
 """Fields whose entries are mostly equal, and the kind of these."""
 _KINDS: dict[str, Any] = {
     "scaled": ScaledRun | None,
-    "division": Division | None,
     "provenance": tuple[Provenance, ...],
     "agreements": tuple[Agreement, ...],
     "outside_operators": tuple[OperatorProfile, ...],

@@ -20,12 +20,11 @@ def verdicts(profile: Profile) -> tuple[str, ...]:
     """One sentence for each finding; empty if no stage found anything."""
     parts = ", ".join(f"{path or 'the module'} ({format_count(size)})" for path, size in profile.unreached[:5])
     idle = [f"The inputs did not reach parameters of {parts}: their costs are missing."] if parts else []
-    titles = ((profile.scaled, "Scaled copy"), (profile.division, "Division"))
     notes = [entry.note for entry in profile.provenance if entry.figure == "FLOPs" and entry.confidence == "low"]
     return (
         *idle,
         *profile.failures,
-        *(f"{title}: {stage.summary}" for stage, title in titles if stage is not None and not stage.ok),
+        *(f"Scaled copy: {stage.summary}" for stage in _stages(profile) if not stage.ok),
         *(
             f"The FLOPs of {profile.name}, times and cost have low confidence{f': {note}' if note else ''}."
             for note in notes
@@ -102,17 +101,16 @@ def report(profile: Profile, most_lines: int | None = _MOST_LINES) -> list[tuple
                 + " + ".join(f"{name} {_size(value)}" for name, value in _at_peak(peak)),
             ),
         ]
-        if profile.checkpointed_timeline:
-            less = profile.peak_memory(*size, checkpointing=True)
-            saved = f"activations {_size(less.activations_bytes)} instead of {_size(peak.activations_bytes)}"
-            lines.append(("With checkpointing", f"{_size(less.peak_bytes)}: {saved}, for a second forward pass"))
+        if profile.checkpointed_bytes is not None:
+            less = _size(profile.checkpointed_bytes(*size))
+            saved = f"activations of {less} instead of {_size(peak.activations_bytes)}"
+            lines.append(("With checkpointing", f"{saved}, for a second forward pass"))
         lines.append(("Trust", _trust(profile)))
     stages = [stage.summary for stage in _stages(profile)]
     if stages:
         lines.append(("Ran here", " ".join(stages)))
     missing = "times and memory of a GPU"
     missing += ', training steps (stages=["copy"])' if profile.scaled is None else ""
-    missing += ", the division of the batch (plan=advice.plan)" if profile.division is None else ""
     last = [("Next", f'smpa.advise(profile, "ml.p4d.24xlarge"). Not measured: {missing}')]
     warnings = [row for row in _notes(profile) if row[1].partition(": ")[2] not in stages]  # which are above
     room = len(warnings) if most_lines is None else max(1, most_lines - len(lines) - 1)
@@ -143,7 +141,7 @@ def _notes(profile: Profile) -> list[tuple[str, str]]:
 
 
 def _stages(profile: Profile) -> list[Any]:
-    return [stage for stage in (profile.scaled, profile.division) if stage is not None]
+    return [] if profile.scaled is None else [profile.scaled]
 
 
 def _sources(profile: Profile) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ import math
 import sys
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -20,8 +20,6 @@ from smp_advisor.profiling.extrapolation import (
     against_unseen,
     agrees,
     extrapolate,
-    stacks_that_ran,
-    timeline,
 )
 from smp_advisor.profiling.failures import Assumptions, EndlessLoopError, checks_of, is_about_values
 from smp_advisor.profiling.fake import fake_inputs
@@ -169,11 +167,9 @@ class _Tracer(TracedSteps):
         self.is_looped = len({points[batch, sequence].operations for batch in self.samples.batches}) > 1
         if self.operations > _MOST_OPERATIONS:
             self.warnings.append(
-                f"The traced steps have {self.operations:,} operations, so that the check at an unseen size and "
-                "activation checkpointing were skipped."
+                f"The traced steps have {self.operations:,} operations, so the check at an unseen size was skipped."
             )
-            return self._assembled(points, extrapolated, (None, ()), tuple(agreements))
-        if self.samples.unseen is not None:
+        elif self.samples.unseen is not None:
             self.report(0.7, "checking an unseen size")
             compared, warnings = self._unseen(points, repeats)
             if warnings and not self.example.has_sequence:  # a loss that compares the samples of a batch
@@ -183,9 +179,7 @@ class _Tracer(TracedSteps):
                 self.warnings.append("Samples of a batch are compared: costs per sample grow with the microbatch.")
             agreements += compared
             self.warnings += warnings
-        self.report(0.8, "activation checkpointing")
-        checkpointed = self._checkpointed(repeats, extrapolated)
-        return self._assembled(points, extrapolated, checkpointed, tuple(agreements))
+        return self._assembled(points, extrapolated, tuple(agreements))
 
     def _unseen(self, points: Mapping[tuple[int, int], StepMeasure], repeats: int) -> tuple[list[Agreement], list[str]]:
         assert self.samples.unseen is not None  # noqa: S101 (its caller's condition)
@@ -246,24 +240,10 @@ class _Tracer(TracedSteps):
         self.warnings.append("The repeated blocks could not be measured one by one: the figures are of the full model.")
         return _ALL_REPEATS, extrapolate(points, self.model, [], _ALL_REPEATS), points, []
 
-    def _checkpointed(self, repeats: int, extrapolated: Extrapolated) -> tuple[Polynomial | None, Any]:
-        """Activation bytes and timeline with activation checkpointing of every block."""
-        if not extrapolated.blocks or not self.settings.checkpointing:
-            return None, ()
-        try:
-            points = {point: self.step(*point, repeats, checkpointing=True) for point in self.samples.points}
-        except Exception:  # noqa: BLE001 - blocks may return objects that checkpointing does not support
-            return None, ()
-        saved = extrapolated.saved_bytes
-        for block in extrapolated.blocks:
-            saved = saved - block.saved_bytes + block.input_bytes
-        return saved, timeline(points, stacks_that_ran(next(iter(points.values())), self.stacks, repeats), repeats)
-
     def _assembled(
         self,
         points: dict[tuple[int, int], StepMeasure],
         extrapolated: Extrapolated,
-        checkpointed: tuple[Polynomial | None, Any],
         agreements: tuple[Agreement, ...],
     ) -> Profile:
         settings, profiled, model = self.settings, self.profiled, self.model
@@ -283,14 +263,13 @@ class _Tracer(TracedSteps):
             )
         counted = counted_profile(profiled, settings, model)
         gradient_bytes = sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
-        plain, recomputing = extrapolated.timeline, checkpointed[1]
+        timeline, recomputing = extrapolated.timeline, extrapolated.saved_bytes
+        for block in extrapolated.blocks:
+            recomputing = recomputing - block.saved_bytes + block.input_bytes
         if settings.training_precision.gathers:
             gradient_bytes = settings.training_precision.gradient_bytes * counted.trainable_parameter_count
-            sizes = {
-                "gathered_bytes": gathered_bytes(counted.parameter_count, extrapolated.blocks),
-                "gradient_bytes": gradient_bytes,
-            }
-            plain, recomputing = (with_gathered_parameters(line, **sizes) for line in (plain, recomputing))
+            gathered = gathered_bytes(counted.parameter_count, extrapolated.blocks)
+            timeline = with_gathered_parameters(timeline, gathered_bytes=gathered, gradient_bytes=gradient_bytes)
         return dataclasses.replace(
             counted,
             batch=max(settings.batch, self.example.inferred_batch) if settings.batch == 1 else settings.batch,
@@ -304,15 +283,14 @@ class _Tracer(TracedSteps):
             blocks=extrapolated.blocks,
             block_paths=extrapolated.block_paths,
             saved_bytes=extrapolated.saved_bytes,
-            checkpointed_bytes=checkpointed[0],
+            checkpointed_bytes=recomputing if extrapolated.blocks else None,
             forward_flops=extrapolated.forward_flops,
             backward_flops=extrapolated.backward_flops,
             input_bytes=self._input_bytes(),
-            timeline=plain,
+            timeline=timeline,
             outside_operators=extrapolated.outside_operators,
             tree=extrapolated.tree,
             unreached=extrapolated.unreached,
-            checkpointed_timeline=recomputing,
             gradient_bytes=gradient_bytes,
             optimizer_rise_bytes=settings.training_precision.rise_bytes(settings.optimizer)
             * counted.trainable_parameter_count,

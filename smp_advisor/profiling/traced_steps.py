@@ -43,8 +43,6 @@ class Settings:
     """Whether supplied inputs of one sample are repeated for larger batches."""
     assumptions: Assumptions | None = field(default=None, compare=False)
     """Values of data-dependent conditions; None raises on them."""
-    checkpointing: bool = True
-    """Whether to trace with checkpointed blocks as well."""
     build: str = "meta"
     """``meta``, or ``real`` for steps on real tensors."""
     on_progress: Callable[[float, float, str], None] | None = field(default=None, compare=False)
@@ -90,7 +88,8 @@ class Samples:
 
     def with_another_batch(self) -> Samples:
         """The grid with the unseen batch, for costs that grow with the square of the batch."""
-        return dataclasses.replace(self, batches=(*self.batches, _UNSEEN_BATCH), unseen=(2 * _UNSEEN_BATCH, 1))
+        another = _UNSEEN_BATCH * (self.batches[1] - self.batches[0])
+        return dataclasses.replace(self, batches=(*self.batches, another), unseen=(2 * another, 1))
 
 
 def choose_samples(sequence: int, *, has_sequence: bool, longest: int = 0, window: int = 0) -> Samples:
@@ -153,6 +152,10 @@ class TracedSteps:
             longest=self.example.longest,
             window=_window(profiled.config),
         )
+        period = self.example.period
+        if period > 1 and not self.is_real:
+            unseen = period * _UNSEEN_BATCH, 1
+            self.samples = dataclasses.replace(self.samples, batches=(period, 2 * period), unseen=unseen)
 
     @property
     def is_real(self) -> bool:
@@ -191,7 +194,6 @@ class TracedSteps:
         sequence: int,
         repeats: int,
         *,
-        checkpointing: bool = False,
         operators: bool = False,
         backward: bool = True,
     ) -> StepMeasure:
@@ -212,7 +214,6 @@ class TracedSteps:
                 attention=self.settings.attention,
                 blocks=paths,
                 assumptions=self.settings.assumptions,
-                checkpointing=checkpointing,
                 operators=operators,
                 backward=backward,
             )

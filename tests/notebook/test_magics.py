@@ -208,7 +208,7 @@ def test_options_and_their_values_are_completed(shell):
     assert "ml.p4d.24xlarge" in completed("%smp_advise 10B --instance ")
     assert set(completed("%smp_advise 10B --precision ")) >= {"fp16", "bf16", "fp32"}
     assert "--sdk" in completed("%smp_export --s")
-    assert set(completed("%smp_profile model --stage ")) >= {"trace", "division"}
+    assert set(completed("%smp_profile model --stage ")) >= {"trace", "copy"}
     assert "--processes" in completed("%%smp_local ")
 
 

@@ -13,7 +13,7 @@ Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 
 def profiled(model, **settings):
     """Profile of a model, traced in this process."""
-    values = {"precision": "bf16", "attention": "fused", "sequence": 64, "checkpointing": False} | settings
+    values = {"precision": "bf16", "attention": "fused", "sequence": 64} | settings
     return profile_with_fallbacks(read_model(model), Settings(**values))
 
 

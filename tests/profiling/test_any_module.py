@@ -68,9 +68,7 @@ def test_a_failing_copy_keeps_the_trace_and_is_an_error_if_only_it_was_requested
 
 
 def test_blocks_in_nested_lists_are_the_parts_that_ran():
-    nested, joined = (
-        profiled(build(depth=4), inputs=images, checkpointing=True) for build in (models.NestedViT, models.JoinedViT)
-    )
+    nested, joined = (profiled(build(depth=4), inputs=images) for build in (models.NestedViT, models.JoinedViT))
     assert [block.kind for block in nested.blocks] == 4 * ["Attention + FeedForward"]
     assert nested.blocks[3].name == "layers.1"  # the first of its kind
     assert nested.timeline
@@ -139,7 +137,6 @@ def test_a_container_that_is_registered_twice_is_one_stack():
         ({"stages": 3}, "requires for stages"),
         ({"inputs": 7}, "inputs must contain tensors"),
         ({"stages": ("dream",)}, "requires for stages one of 'trace'"),
-        ({"stages": ("division",)}, "requires a plan"),
         ({"attention": "fast"}, "attention must be fused or eager"),
         ({"precision": "fp4"}, "precision must be one of"),
         ({"sequence": 3}, "no setting 'sequence'"),
@@ -152,7 +149,7 @@ def test_wrong_arguments_are_refused_before_a_process_starts(arguments, reason, 
 
 
 def test_numbered_attributes_are_blocks():
-    profile = profiled(models.numbered(), checkpointing=True)
+    profile = profiled(models.numbered())
     assert [block.name for block in profile.blocks] == ["block_0", "block_1", "block_2", "block_3"]
     assert len({(block.parameters, block.saved_bytes, block.forward_flops) for block in profile.blocks}) == 1
     assert profile.checkpointed_bytes(2, 64) < profile.saved_bytes(2, 64)

@@ -1,6 +1,5 @@
 """Inputs inferred by trial, and forward passes that read values."""
 
-import importlib
 from contextlib import ExitStack
 
 import pytest
@@ -117,6 +116,12 @@ def test_the_first_dimension_that_all_tensors_share_is_the_batch_and_shown_as_in
     assert "batch inferred from the first dimension: 512 samples" in Model.from_profile(profile).note
 
 
+def test_a_module_that_fails_in_16_bits_keeps_its_batch_in_autocast():
+    casting = net(lambda self, x: self.layer(x.float()).square().mean(), layer=nn.Linear(8, 4))
+    profile = profiled(casting, precision="mixed", inputs=torch.zeros(512, 8))
+    assert (profile.precision, profile.scales, profile.batch) == ("amp", True, 512)
+
+
 def test_a_name_that_says_sequence_has_three_dimensions():
     actor = net(lambda self, trajectories: self.layer(trajectories), layer=nn.Linear(17, 4))
     example = example_inputs(actor)
@@ -230,59 +235,17 @@ def test_values_that_are_known_or_checked_leave_an_exact_trace(name, confidence)
     assert profile.forward_flops(2, 64) == 2 * tokens * 4 * 2 * 16 * 16
 
 
-def _described(result):
-    results = result if isinstance(result, tuple | list) else (result,)
-    return [
-        (r.shape, r.stride(), r.storage_offset(), r.dtype, r.device, r.requires_grad) for r in results if r is not None
-    ]
+def test_packed_sequences_of_known_lengths_are_traced():
+    def forward(self, tokens, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(tokens, lengths, batch_first=True, enforce_sorted=False)
+        padded, _ = nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True)
+        return padded.square().mean()
 
-
-def test_an_operator_that_skips_the_layers_of_pytorch_has_the_result_of_fake_tensors():
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    aten = torch.ops.aten
-
-    def cases(empty):
-        rows, row, square = empty(2, 8, 6), empty(6), empty(6, 6)
-        flat, images, sums = empty(4, 6), empty(2, 4, 3, 3), empty(2, 2)
-        return {
-            "add": (rows, row), "sub": (rows, 2.0), "mul": (rows.transpose(0, 1), row),
-            "div": (empty(4, kind=torch.long), 2),
-            "addmm": (row, flat, square), "baddbmm": (rows, empty(2, 8, 8), rows), "bmm": (empty(2, 8, 8), rows),
-            "mm": (flat, square.t()), "clone": (rows.transpose(0, 1),), "detach": (rows,), "expand": (row, [3, 6]),
-            "gelu": (rows,), "gelu_backward": (rows, rows), "glu": (rows, -1),
-            "glu_backward": (empty(2, 8, 3), rows, -1),
-            "leaky_relu_backward": (rows, rows, 0.1, False), "relu": (rows,), "sigmoid": (rows,), "silu": (rows,),
-            "silu_backward": (rows, rows), "permute": (rows, [2, 0, 1]), "select": (rows, 1, 3),
-            "slice": (rows, 1, 2, 5),
-            "select_backward": (empty(2, 6), [2, 8, 6], 1, 3),
-            "slice_backward": (empty(2, 3, 6), [2, 8, 6], 1, 2, 5, 1),
-            "_softmax": (rows, -1, False), "_softmax_backward_data": (rows, rows, -1, torch.bfloat16),
-            "split": (rows, 3, 1), "split_with_sizes": (rows, [2, 6], 1), "squeeze": (empty(2, 1, 6),),
-            "sum": (rows, [1]),
-            "t": (flat,), "transpose": (rows, 0, 2), "unsqueeze": (rows, 1), "view": (rows, [16, 6]),
-            "_to_copy": (rows,),
-            "_unsafe_view": (rows, [16, 6]), "native_group_norm": (images, empty(4), empty(4), 2, 4, 9, 2, 1e-5),
-            "native_group_norm_backward": (images, images, sums, sums, empty(4), 2, 4, 9, 2, [True, True, False]),
-            "native_layer_norm_backward": (rows, rows, [6], empty(2, 8, 1), empty(2, 8, 1), row, row, [True] * 3),
-        }  # fmt: skip
-
-    def results(mode):
-        def empty(*sizes, kind=torch.bfloat16):
-            return torch.empty(sizes, dtype=kind)
-
-        with mode:
-            return {
-                name: _described(
-                    getattr(aten, name)(*operands, **({"dtype": torch.float32} if name == "_to_copy" else {}))
-                )
-                for name, operands in cases(empty).items()
-            }
-
-    known = importlib.import_module("smp_advisor.profiling.known_values")
-    expected = results(FakeTensorMode())
-    assert results(known.KnownValuesMode()) == expected
-    assert {operator.__name__ for operator in known._OF_KERNELS} == set(expected)
+    module = net(forward, layer=nn.GRU(8, 16, batch_first=True))
+    for lengths, tokens in ((torch.full((4,), 10), 10), (torch.tensor([10, 4, 6, 10]), 7.5)):
+        profile = profiled(module, precision="fp32", inputs=(torch.zeros(4, 10, 8), lengths))
+        assert profile.forward_flops(4) == 4 * tokens * 2 * 3 * 16 * (8 + 16)
+        assert next(row for row in profile.provenance if row.figure == "FLOPs").method == "traced"
 
 
 def test_the_copy_takes_tensors_as_they_are_where_the_trace_showed_no_batch():

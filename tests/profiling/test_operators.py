@@ -58,7 +58,7 @@ def test_each_operator_has_the_traffic_and_the_products_of_its_module(plain):
 def test_operators_add_up_to_the_step_of_the_full_model(make, values):
     """Extrapolated from a few blocks and small sizes, they are those of the full model at another size."""
     model = make()
-    settings = {"precision": "bf16", "attention": "fused", "sequence": 256, "checkpointing": False} | values
+    settings = {"precision": "bf16", "attention": "fused", "sequence": 256} | values
     profile = profiled(model, **settings)
     tracer = _Tracer(read_model(model), Settings(**settings))
     batch, tokens = tracer.samples.unseen

@@ -25,25 +25,27 @@ LLAMA = {
 
 
 @pytest.mark.parametrize(
-    ("values", "precision", "sequence", "ways"),
-    [(GPT2, "bf16", 1024, (False, True)), (GPT2, "amp", 512, (False,)), (LLAMA, "bf16", 1024, (False,))],
+    ("values", "precision", "sequence"), [(GPT2, "bf16", 1024), (GPT2, "amp", 512), (LLAMA, "bf16", 1024)]
 )
-def test_the_composed_peak_is_the_traced_one(values, precision, sequence, ways):
-    settings = Settings(precision=precision, attention="fused", sequence=1024, checkpointing=True in ways)
+def test_the_composed_peak_is_the_traced_one(values, precision, sequence):
+    settings = Settings(precision=precision, attention="fused", sequence=1024)
     profiled = read_model(values)
     profile = trace(profiled, settings).profile
-    for checkpointing in ways:
-        # The second of two steps: the optimizer state is resident, and gradients are freed between steps.
-        mode, dtype = KnownValuesMode(), compute_dtype(settings.training_precision)
-        model = build_fake(lambda: profiled.build(attention=settings.attention), mode, dtype).train()
-        inputs = fake_inputs(example_inputs(model).make(2, sequence), mode, dtype)
-        options = {"precision": precision, "attention": "fused", "checkpointing": checkpointing, "steps": 2}
-        blocks = [path for stack in stacks(model) for path in stack.paths]
-        with mode:
-            optimizer = make_optimizer(list(model.parameters()), settings.optimizer)
-            traced = measure_step(model, inputs, blocks=blocks, optimizer=optimizer, **options)
-        composed = profile.peak_memory(2, sequence, checkpointing=checkpointing)
-        assert composed.peak_bytes == pytest.approx(traced.peak_bytes, rel=1e-3)
+    # The second of two steps: the optimizer state is resident, and gradients are freed between steps.
+    mode, dtype = KnownValuesMode(), compute_dtype(settings.training_precision)
+    model = build_fake(lambda: profiled.build(attention=settings.attention), mode, dtype).train()
+    inputs = fake_inputs(example_inputs(model).make(2, sequence), mode, dtype)
+    blocks = [path for stack in stacks(model) for path in stack.paths]
+    with mode:
+        optimizer = make_optimizer(list(model.parameters()), settings.optimizer)
+        options = {"precision": precision, "attention": "fused", "steps": 2}
+        traced = measure_step(model, inputs, blocks=blocks, optimizer=optimizer, **options)
+    # With every block checkpointed, autograd keeps what was counted from the inputs of the blocks.
+    composed = profile.peak_memory(2, sequence)
+    assert composed.peak_bytes == pytest.approx(traced.peak_bytes, rel=1e-3)
+    with mode:
+        kept = measure_step(model, inputs, blocks=blocks, checkpointing=True, precision=precision).saved_bytes
+    assert profile.activation_bytes(2, sequence, checkpointing=True) == pytest.approx(kept, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +54,7 @@ def test_the_composed_peak_is_the_traced_one(values, precision, sequence, ways):
 )
 def test_bytes_a_parameter(precision, at_rest, at_peak):
     config = transformers.GPT2Config(n_embd=512, n_head=8, n_layer=3, vocab_size=256, n_positions=64)
-    profile = trace(
-        read_model(config), Settings(precision=precision, attention="fused", sequence=64, checkpointing=False)
-    ).profile
+    profile = trace(read_model(config), Settings(precision=precision, attention="fused", sequence=64)).profile
     peak = profile.peak_memory(1, 8)
     assert peak.phase == "optimizer"
     count = profile.parameter_count

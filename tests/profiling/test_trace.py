@@ -34,7 +34,7 @@ def on_meta(build):
 
 
 def profile(model, **settings):
-    values = {"precision": "bf16", "attention": "fused", "sequence": 512, "checkpointing": False} | settings
+    values = {"precision": "bf16", "attention": "fused", "sequence": 512} | settings
     return trace(read_model(model), Settings(**values)).profile
 
 
@@ -55,7 +55,7 @@ def test_every_precision_and_kernel_extrapolates(precision, attention):
     config = transformers.LlamaConfig(
         hidden_size=128, intermediate_size=256, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2
     )
-    result = profile(config, precision=precision, attention=attention, checkpointing=precision == "amp")
+    result = profile(config, precision=precision, attention=attention)
     assert result.agreements
     for agreement in result.agreements:
         assert agreement.ratio == pytest.approx(1, abs=1e-4), agreement
@@ -87,7 +87,7 @@ def test_the_users_module_is_left_as_it_is():
     model = PlainGPT()
     model.eval()
     before = {name: (p.data_ptr(), p.dtype, p.grad) for name, p in model.named_parameters()}
-    profile(model, checkpointing=True)
+    profile(model)
     assert before == {name: (p.data_ptr(), p.dtype, p.grad) for name, p in model.named_parameters()}
     assert not model.training
     assert not model._forward_hooks

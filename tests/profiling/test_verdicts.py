@@ -10,7 +10,7 @@ import pytest
 
 import smp_advisor
 from smp_advisor.notebook.advisor import Advisor
-from smp_advisor.profiling.result import Division, Problem, Profile
+from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.scaled.result import ScaledRun
 from smp_advisor.workload import Job, Model
 from tests.profiling.shared import profiled
@@ -33,10 +33,6 @@ def copy(losses, **values):
         "comparisons": (), "notes": (),
     }  # fmt: skip
     return ScaledRun(**fields | values)
-
-
-def divided(*problems):
-    return Division(name="GPT-2", parts=2, samples=2, reductions=(), loss=4.3, problems=problems)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +65,7 @@ def test_a_copy_whose_loss_varies_still_trains(losses):
 
 
 def test_a_sound_profile_has_no_verdict(profile):
-    sound = dataclasses.replace(profile, scaled=copy((4.0, 3.9)), division=divided())
+    sound = dataclasses.replace(profile, scaled=copy((4.0, 3.9)))
     assert sound.verdicts == ()
     advice = smp_advisor.advise(sound, "ml.p4d.24xlarge", sequence_length=SEQUENCE)
     assert advice.model.verdicts == ()
@@ -77,14 +73,12 @@ def test_a_sound_profile_has_no_verdict(profile):
 
 
 def test_verdicts_reach_advice_report_widget_and_cells(profile):
-    problem = Problem(kind="sum loss", text="The loss is a sum.")
-    found = dataclasses.replace(profile, scaled=copy((4.377, 4.352, 4.281e8)), division=divided(problem))
-    exploding, disagreeing = found.verdicts
-    assert "→ 4.281e+08" in exploding
-    assert "The loss is a sum." in disagreeing
+    failure = "The trace failed, and the other results were kept."
+    found = dataclasses.replace(profile, scaled=copy((4.377, 4.352, 4.281e8)), failures=(failure,))
+    assert found.verdicts[0] == failure
+    assert "→ 4.281e+08" in found.verdicts[1]
     assert Model.from_profile(json.loads(json.dumps(found.as_dict()))).verdicts == found.verdicts
-    alone = dataclasses.replace(found, division=None)
-    assert Profile.from_dict(json.loads(json.dumps(alone.as_dict()))) == alone
+    assert Profile.from_dict(json.loads(json.dumps(found.as_dict()))) == found
     advice = smp_advisor.advise(found, "ml.p4d.24xlarge", library="fsdp", sequence_length=SEQUENCE)
     assert advice.warnings[:2] == found.verdicts
     for text in (advice.report(), advice.cell(sdk="v2"), advice.cell(sdk="v3"), advice.export("slurm")):

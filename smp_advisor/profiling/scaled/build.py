@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch import nn
 
 from smp_advisor.errors import AdvisorError, ProfileError
-from smp_advisor.profiling.failures import Assumptions, Site, checks_of, is_about_values
+from smp_advisor.profiling.failures import Assumptions, checks_of, is_about_values
 from smp_advisor.profiling.fake import fake_copy, fake_inputs, materialized
 from smp_advisor.profiling.gpu_kernels import gpu_kernels, without_initialization
-from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
+from smp_advisor.profiling.inputs import example_inputs
 from smp_advisor.profiling.known_values import KnownValuesMode
 from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.scaled.reduction import narrow_copy
@@ -180,120 +179,23 @@ def idle_layers(model: nn.Module, example: ExampleInputs) -> frozenset[str] | No
     return frozenset(layers) - called
 
 
-_DIVISORS = (2, 4, 8, 16, 32)
-_LEAST_SIZE = 32
-"""Images are not reduced below this size."""
-_LEAST_SAMPLES = 4096
-"""The same for sounds."""
+def trace_copy(
+    model: nn.Module, inputs: Any, dtype: torch.dtype, options: Mapping[str, Any]
+) -> tuple[StepMeasure | None, str]:
+    """Trace a step of the copy; also the error of the trace, after which assumed values still count the work."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Affordable:
-    """Inputs of a copy and its trace with them."""
-
-    example: ExampleInputs
-    traced: StepMeasure | None
-    """None if the copy could not be traced."""
-    failure: str = ""
-    """Error of the trace; with assumed values, it still counts the work of a step."""
-    note: str = ""
-    """Sizes before and after, as text; empty if the inputs have their full size."""
-
-
-def affordable_inputs(
-    model: nn.Module,
-    example: ExampleInputs,
-    *,
-    samples: int,
-    sequence: int,
-    vocab: int,
-    dtype: torch.dtype,
-    options: Mapping[str, Any],
-    memory_bytes: int,
-    most_work: int,
-) -> Affordable:
-    """Inputs whose step is affordable, reduced by 2 to 32 in every direction; else the smallest that are accepted."""
-    failure = ""
-    checks: dict[Site, bool] | None = None
-
-    def step(candidate: ExampleInputs, assumptions: Assumptions | None, *, backward: bool = True) -> StepMeasure:
-        inputs = cast_inputs(filled(candidate.make(samples, sequence), vocab), dtype)
+    def step(assumptions: Assumptions | None, *, backward: bool = True) -> StepMeasure:
         mode = KnownValuesMode()
         mode.assumptions = assumptions
         fake, sample = fake_copy(model, mode, None), fake_inputs(inputs, mode, dtype)
         with mode:
             return measure_step(fake, sample, **options, assumptions=assumptions, backward=backward)
 
-    def at(candidate: ExampleInputs, note: str = "") -> Affordable:
-        traced = step(candidate, None if checks is None else Assumptions(value=True, checks=checks))
-        return Affordable(example=candidate, traced=traced, failure=failure, note=note)
-
     try:
-        full = at(example)
+        return step(None), ""
     except Exception as error:  # noqa: BLE001 - a model may raise anything under a trace
         failure = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        try:
-            checks = checks_of(lambda assumptions: step(example, assumptions, backward=False))
-            full = at(example)
-        except Exception:  # noqa: BLE001
-            return Affordable(example=example, traced=None, failure=failure)
-    assert full.traced is not None  # noqa: S101 (only a failure has none)
-    excess = max(full.traced.work / most_work, full.traced.peak_bytes / (_SHARE_OF_MEMORY * memory_bytes))
-    if excess <= 1:
-        return full
-    size = _first(example.make(samples, sequence)).shape[1:]
-    smaller = {divisor: _divided(example, divisor) for divisor in _DIVISORS}
-    sizes = {divisor: _first(inputs.make(samples, sequence)).shape[1:] for divisor, inputs in smaller.items()}
-    # Work and memory shrink at least with the elements of the input: the largest that suffices, else the smallest.
-    sufficient = [divisor for divisor in _DIVISORS if sizes[divisor].numel() * excess <= size.numel()]
-    for divisor in [*sufficient, *reversed(_DIVISORS)]:
-        if sizes[divisor] != size:
-            change = f"from {_text(size)} to {_text(sizes[divisor])}"
-            with contextlib.suppress(Exception):  # a table of positions, for example, fits one size only
-                return at(smaller[divisor], f"inputs reduced {change} for the memory and the FLOPs of a copy.")
-    return full
-
-
-def _divided(example: ExampleInputs, divisor: int) -> ExampleInputs:
-    """The inputs with smaller images or sounds; labels and masks of their sizes follow."""
-
-    def make(batch: int, sequence: int) -> Any:
-        inputs = example.make(batch, sequence)
-        # Next to images or volumes, a tensor of fewer dimensions holds features, whose width remains.
-        images = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-        images = [leaf for leaf in images if leaf.ndim == max(image.ndim for image in images)]
-        sizes = {size for leaf in images for size in _sizes(leaf, divisor) if size != sequence}
-
-        def divide(value: Any) -> Any:
-            if not isinstance(value, Tensor):
-                return value
-            first = 2 if value.is_floating_point() and value.ndim > 3 else 1
-            shape = [size // divisor if i >= first and size in sizes else size for i, size in enumerate(value.shape)]
-            if value.is_meta:
-                return torch.empty(shape, dtype=value.dtype, device="meta")
-            return value[tuple(slice(size) for size in shape)] if shape else value
-
-        return tree_map(divide, inputs)
-
-    return dataclasses.replace(
-        example, make=make, description=example.description.replace(" (inferred)", f", divided by {divisor} (inferred)")
-    )
-
-
-def _sizes(leaf: Tensor, divisor: int) -> list[int]:
-    """Heights, widths, depths and lengths in a tensor: after its channels, or the longer one of two dimensions."""
-    sizes = [max(leaf.shape[1:])] if leaf.ndim <= 3 else leaf.shape[2:]
-    images = leaf.ndim > 2
-    return [
-        size
-        for size in sizes
-        if size // divisor >= _LEAST_SAMPLES or (images and size % divisor == 0 and size // divisor >= _LEAST_SIZE)
-    ]
-
-
-def _first(inputs: Any) -> Tensor:
-    return next(leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim)
-
-
-def _text(sizes: torch.Size) -> str:
-    return " x ".join(f"{size:,}" for size in sizes)
+    with contextlib.suppress(Exception):
+        checks = checks_of(lambda assumptions: step(assumptions, backward=False))
+        return step(Assumptions(value=True, checks=checks)), failure
+    return None, failure

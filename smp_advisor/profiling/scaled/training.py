@@ -18,7 +18,7 @@ from smp_advisor.profiling.parts import Agreement
 from smp_advisor.profiling.patching import wrapped_forwards
 from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
-from smp_advisor.profiling.scaled.build import affordable_inputs, make_copy, narrower
+from smp_advisor.profiling.scaled.build import make_copy, narrower, trace_copy
 from smp_advisor.profiling.scaled.result import ScaledRun
 from smp_advisor.profiling.step import call_model, checkpointed, loss_of, make_optimizer, measure_step
 from smp_advisor.profiling.structure import parameter_total, ties
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from smp_advisor.profiling.inferred_inputs import ExampleInputs
     from smp_advisor.profiling.profiled_model import ProfiledModel
-    from smp_advisor.profiling.scaled.build import Affordable, Copy
+    from smp_advisor.profiling.scaled.build import Copy
     from smp_advisor.profiling.scaled.run import PlannedSteps
     from smp_advisor.profiling.step import StepMeasure
 
@@ -39,8 +40,8 @@ _STAGES = _STEPS + 2
 """Building the copy, its trace, and the steps."""
 _MOST_TOKENS = 64
 _MOST_WORK = 8_000_000_000
-"""Limit of `StepMeasure.work` of a step with all its microbatches: a second of one core in 16 bits. Guessed images and
-sounds are reduced to it, and then the width of the copy."""
+"""Limit of `StepMeasure.work` of a step with all its microbatches: a second of one core in 16 bits. A copy is narrowed
+to it."""
 _EXCESS = 6
 """A copy that cannot be reduced to the limit is not trained if a step has this many times the work."""
 
@@ -57,7 +58,7 @@ def train(profiled: ProfiledModel, inputs: Any, planned: PlannedSteps) -> Scaled
             narrowed = narrower(copy, most_parameters, inputs)
             smaller = None if narrowed is None else _sized(narrowed, inputs, planned, dtype)
             # A module that reads values accepts any width up to there; its trace with assumed values does not.
-            sized = smaller if smaller is not None and smaller.affordable.traced is not None else sized
+            sized = smaller if smaller is not None and smaller.traced is not None else sized
         if sized.work > _EXCESS * _MOST_WORK:
             raise ProfileError(
                 f"A step of the copy of {profiled.name} takes {sized.work / 1e9:,.0f} GFLOPs on this machine, over the "
@@ -68,10 +69,14 @@ def train(profiled: ProfiledModel, inputs: Any, planned: PlannedSteps) -> Scaled
 
 @dataclass(frozen=True, kw_only=True)
 class _Sized:
-    """A copy whose inputs, and the work of a step with them, are known."""
+    """A copy with its inputs, and the trace of a step with them."""
 
     copy: Copy
-    affordable: Affordable
+    example: ExampleInputs
+    traced: StepMeasure | None
+    """None if the copy could not be traced."""
+    failure: str
+    """Error of the trace; with assumed values, it still counts the work of a step."""
     sizes: tuple[int, ...]
     """Samples of each microbatch."""
     sequence: int
@@ -83,8 +88,7 @@ class _Sized:
     @property
     def work(self) -> int:
         """`StepMeasure.work` of a step; 0 if the copy could not be traced."""
-        traced = self.affordable.traced
-        return 0 if traced is None else traced.work * len(self.sizes)
+        return 0 if self.traced is None else self.traced.work * len(self.sizes)
 
 
 def _sized(copy: Copy, inputs: Any, planned: PlannedSteps, dtype: torch.dtype) -> _Sized:
@@ -108,27 +112,17 @@ def _sized(copy: Copy, inputs: Any, planned: PlannedSteps, dtype: torch.dtype) -
         "precision": planned.precision,
     }
     progress(1, _STAGES, "copy: trace")
-    affordable = affordable_inputs(
-        model,
-        example,
-        samples=sizes[0],
-        sequence=sequence,
-        vocab=vocab,
-        dtype=dtype,
-        options=options,
-        memory_bytes=planned.memory_bytes,
-        most_work=_MOST_WORK // len(sizes),
-    )
-    notes += filter(None, [affordable.note])
+    inputs = cast_inputs(filled(example.make(sizes[0], sequence), vocab), dtype)
+    traced, failure = trace_copy(model, inputs, dtype, options)
     return _Sized(
-        copy=copy, affordable=affordable, sizes=sizes, sequence=sequence, vocab=vocab, dtype=dtype, notes=tuple(notes),
-        options=options,
+        copy=copy, example=example, traced=traced, failure=failure, sizes=sizes, sequence=sequence, vocab=vocab,
+        dtype=dtype, notes=tuple(notes), options=options,
     )  # fmt: skip
 
 
 def _stepped(profiled: ProfiledModel, sized: _Sized, planned: PlannedSteps) -> ScaledRun:
     """Train the copy for two steps, and compare one with its trace."""
-    copy, example, sizes = sized.copy, sized.affordable.example, sized.sizes
+    copy, example, sizes = sized.copy, sized.example, sized.sizes
     model, precision, checkpointing = copy.model, planned.precision, planned.checkpointing
     if example.scales:
         batch = microbatches_of(filled(example.make(sum(sizes), sized.sequence), sized.vocab), len(sizes))
@@ -151,7 +145,7 @@ def _stepped(profiled: ProfiledModel, sized: _Sized, planned: PlannedSteps) -> S
         losses.append(trained.loss)
         print(f"step {step + 1} loss {losses[-1]:.6g}", flush=True)  # noqa: T201 (the live log)
     assert trainer.measure is not None  # noqa: S101 (of the first step)
-    comparisons, comparison_notes = _compared(copy, sized.affordable, trainer.measure)
+    comparisons, comparison_notes = _compared(sized, trainer.measure)
     trainable = (name for name, p in model.named_parameters() if p.requires_grad)
     missing = tuple(name for name in trainable if name not in trained.with_gradient)
     run_blocks = [path for path in copy.blocks if trained.forwards[path]]
@@ -179,13 +173,13 @@ def _stepped(profiled: ProfiledModel, sized: _Sized, planned: PlannedSteps) -> S
     )
 
 
-def _compared(copy: Copy, affordable: Affordable, real: StepMeasure) -> tuple[list[Agreement], list[str]]:
+def _compared(sized: _Sized, real: StepMeasure) -> tuple[list[Agreement], list[str]]:
     """Predictions for the copy next to its first microbatch, and notes."""
-    traced, comparable = affordable.traced, dict(FIGURES)
-    if traced is None or affordable.failure:
-        return [], [f"The copy could not be traced ({affordable.failure}): its figures are from real steps alone."]
+    traced, comparable = sized.traced, dict(FIGURES)
+    if traced is None or sized.failure:
+        return [], [f"The copy could not be traced ({sized.failure}): its figures are from real steps alone."]
     notes = []
-    if has_recurrent_layers(copy.model):
+    if has_recurrent_layers(sized.copy.model):
         del comparable["saved bytes"]
         notes.append(
             "Recurrent layers: the trace has the saved bytes of GPU kernels, and the kernels of this machine save more."
