@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from numbers import Real
@@ -111,8 +112,11 @@ def _traced(config: Any, job: Job, library: str, on_progress: Progress | None, e
         raise ModelError(sentence("advice", "no_formulas", source=source, family=family, **names)) from error
     from smp_advisor.profiling import profile
 
+    def printed(_: float, __: float, text: str) -> None:
+        print(f"{family}, from transformers' own code: {text}", file=sys.stderr)  # noqa: T201 - may take a minute
+
     try:
-        traced = profile(values, job, stages="trace", library=library, on_progress=on_progress)
+        traced = profile(values, job, stages="trace", library=library, on_progress=on_progress or printed)
         model = Model.from_profile(traced)
     except AdvisorError as problem:
         raise ModelError(

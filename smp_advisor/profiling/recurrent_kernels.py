@@ -108,7 +108,7 @@ def _padded(original: Callable[..., Any]) -> Callable[..., Any]:
         lengths = _counts(known)
         length, batch = max(len(known), total), len(lengths)
         empty = rows.new_full((length * batch - len(rows), *rows.shape[1:]), value)
-        tokens = torch.cat([rows, empty]).unflatten(0, (length, batch))
+        tokens = torch.cat([rows, empty]).view(length, batch, *rows.shape[1:])
         return tokens.transpose(0, 1) if batch_first else tokens, torch.tensor(lengths)
 
     return run
@@ -214,7 +214,8 @@ def _on_fake(tensor: Tensor) -> bool:
 
 
 _LRU = "RecurrentGemmaRglru._rnn_scan"
-_MAIN = {"torch_chunk_gated_delta_rule": "value", "rwkv_linear_attention": "key", _LRU: "hidden_states"}
+_DELTA_RULES = ("torch_chunk_gated_delta_rule", "chunk_kimi_delta_attention")
+_MAIN = {**dict.fromkeys(_DELTA_RULES, "value"), "rwkv_linear_attention": "key", _LRU: "hidden_states"}
 """Operand with the shape of the output; the first one of other recurrences."""
 _RECURRENCES: dict[str, Callable[[dict[str, Any], Tensor], int]] = {
     # Elementwise in the operands, with states inside the kernel.
@@ -226,9 +227,12 @@ _RECURRENCES: dict[str, Callable[[dict[str, Any], Tensor], int]] = {
     ),
     # Per head four with the keys of the chunk, one with the inverse of its triangular system, two with its values, and
     # three with the state.
-    "torch_chunk_gated_delta_rule": lambda given, values: (
-        given["chunk_size"] * values.shape[-2] * (3 * given["key"].shape[-1] + 2 * values.shape[-1])
-        + 3 * prod(values.shape[-2:]) * given["key"].shape[-1]
+    **dict.fromkeys(
+        _DELTA_RULES,
+        lambda given, values: (
+            given["chunk_size"] * values.shape[-2] * (3 * given["key"].shape[-1] + 2 * values.shape[-1])
+            + 3 * prod(values.shape[-2:]) * given["key"].shape[-1]
+        ),
     ),
 }
 """Multiplications per token of the recurrences in transformers, which it runs as loops without their packages."""

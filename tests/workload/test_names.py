@@ -67,6 +67,7 @@ STATED = {
     "meta-llama/Llama-3.1-8B-Instruct": 8.03, "meta-llama/Llama-3.3-70B-Instruct": 70.6,
     "google-t5/t5-base": 0.223, "t5-11b": 11.3, "google/flan-t5-xxl": 11.1, "google/vit-large-patch16-224": 0.304,
     "HuggingFaceTB/SmolLM2-135M": 0.135, "smollm2": 1.71, "moonshotai/Kimi-K2-Instruct": 1026,
+    "moonshotai/Moonlight-16B-A3B": 15.96,
     "microsoft/phi-1_5": 1.42, "microsoft/phi-2": 2.78, "google/electra-large-discriminator": 0.335,
     "FacebookAI/roberta-large": 0.355, "mistralai/Mistral-Nemo-Base-2407": 12.25, "olmo-3-7b": 7.3,
     "mistralai/Mistral-Small-24B-Instruct-2501": 23.57, "01-ai/Yi-34B": 34.39, "EleutherAI/pythia-12b": 11.846,
