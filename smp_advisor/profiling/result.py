@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments import require_whole
 from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.core.tables import frame_of
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.parts import PeakMemory
+from smp_advisor.profiling.parts import (
+    Agreement,
+    BlockProfile,
+    ModuleProfile,
+    OperatorProfile,
+    PeakMemory,
+    Provenance,
+    Segment,
+)
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.precision import training_precision
-from smp_advisor.profiling.result_html import NotebookResult
+from smp_advisor.profiling.result_html import NotebookResult, restored
+from smp_advisor.profiling.scaled.result import ScaledRun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pandas as pd
-
-    from smp_advisor.profiling.parts import Agreement, BlockProfile, ModuleProfile, OperatorProfile, Provenance, Segment
-    from smp_advisor.profiling.scaled.result import ScaledRun
 
 
 @checked_class
@@ -190,17 +196,34 @@ class Profile(NotebookResult):
         return table if sort is None else table.sort_values(sort, ascending=False, kind="stable")
 
     def as_dict(self) -> dict[str, Any]:
-        """Convert to plain data, ready for JSON."""
-        from smp_advisor.profiling.serialization import profile_as_dict
-
-        return profile_as_dict(self)
+        """Convert to plain data, ready for JSON; equal parts are stored once."""
+        result: dict[str, Any] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if entry.name in {*_SHARED, "tree"}:
+                parts = list(value.values()) if entry.name == "tree" else list(value)
+                distinct = list(dict.fromkeys(parts))
+                places = {part: place for place, part in enumerate(distinct)}
+                paths = {"paths": list(value)} if entry.name == "tree" else {}
+                order = [places[part] for part in parts]
+                result[entry.name] = {**paths, "kinds": [_plain(part) for part in distinct], "order": order}
+            else:
+                result[entry.name] = _plain(value)
+        result[_VERDICTS] = list(self.verdicts)
+        return result
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Profile:
-        """Inverse of `as_dict`."""
-        from smp_advisor.profiling.serialization import profile_from_dict
-
-        return profile_from_dict(values)
+        """Inverse of `as_dict`, also after a JSON round trip."""
+        missing = {"name", *_SHARED} - values.keys()
+        if missing:
+            raise ProfileError(f"values are no profile of as_dict(): {min(missing)!r} is missing.")
+        given = {name: value for name, value in values.items() if name != _VERDICTS}
+        given |= {name: restored(kind, given[name]) for name, kind in _KINDS.items() if name in given}
+        given |= {name: _expanded(given[name], kind) for name, kind in _SHARED.items()}
+        tree = given.get("tree") or {"paths": (), "kinds": (), "order": ()}
+        given["tree"] = dict(zip(tree["paths"], _expanded(tree, ModuleProfile), strict=True))
+        return cls(**given)
 
     @property
     def verdicts(self) -> tuple[str, ...]:
@@ -232,3 +255,38 @@ class Profile(NotebookResult):
         from smp_advisor.profiling.summary import summary
 
         return summary(self)
+
+
+_SHARED: dict[str, Any] = {"blocks": BlockProfile, "timeline": Segment}
+"""Fields whose entries are mostly equal, and the kind of these."""
+_KINDS: dict[str, Any] = {
+    "scaled": ScaledRun | None,
+    "provenance": tuple[Provenance, ...],
+    "agreements": tuple[Agreement, ...],
+    "outside_operators": tuple[OperatorProfile, ...],
+    "unreached": tuple[tuple[str, int], ...],
+    **dict.fromkeys(("tied", "versions"), tuple[tuple[str, ...], ...]),
+    **dict.fromkeys(("warnings", "failures", "uncounted", "block_paths"), tuple[str, ...]),
+    **dict.fromkeys(("saved_bytes", "forward_flops", "backward_flops", "input_bytes"), Polynomial),
+    "checkpointed_bytes": Polynomial | None,
+}
+"""Kinds of the other fields that are no plain data."""
+_VERDICTS = "verdicts"
+"""Derived from the other entries, for readers of the plain data."""
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "as_dict"):
+        return value.as_dict()
+    if isinstance(value, Polynomial):
+        return {"polynomial": value.as_list()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value
+
+
+def _expanded(shared: Mapping[str, Any], kind: Any) -> tuple[Any, ...]:
+    kinds = [restored(kind, part) for part in shared["kinds"]]
+    return tuple(kinds[place] for place in shared["order"])

@@ -10,7 +10,7 @@ CONFIGS = {
     "mamba": {"hidden_size": 2560, "state_size": 16},
     "mamba2": {"hidden_size": 2560, "num_heads": 80, "n_groups": 1},
     "rwkv": {"hidden_size": 2048, "attention_hidden_size": 2048},
-    "recurrent_gemma": {"hidden_size": 2560, "intermediate_size": 15360, "num_key_value_heads": 1},
+    "recurrent_gemma": {"hidden_size": 2560, "intermediate_size": 15360, "num_hidden_layers": 6},
     "qwen3_next": {"hidden_size": 2048, "num_experts": 16},
     "nemotron_h": {"hidden_size": 2048, "layers_block_type": ["mamba", "mlp", "attention", "mlp"]},
 }
