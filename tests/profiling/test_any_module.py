@@ -99,7 +99,7 @@ def test_the_figures_are_returned_when_there_are_too_many_operations_for_checks(
     whole = profiled(PlainGPT(layers=3))
     monkeypatch.setattr("smp_advisor.profiling.trace._MOST_OPERATIONS", 1000)
     profile = profiled(PlainGPT(layers=3))
-    assert any("operations, so that the check at an unseen size" in warning for warning in profile.warnings)
+    assert any("operations, so the check at an unseen size" in warning for warning in profile.warnings)
     assert profile.saved_bytes == whole.saved_bytes
 
 
