@@ -56,10 +56,10 @@ def recurrent_kernels(on_launches: Callable[[int], None] = lambda _: None) -> It
             stack.enter_context(patched(torch._VF, name, replacement(getattr(torch._VF, name))))
         for module in [sys.modules[name] for name in [*sys.modules] if name.startswith("transformers.models.")]:
             for name in _RECURRENCES:
-                *owner, own = name.split(".")
+                *owner, attribute = name.split(".")
                 place = getattr(module, owner[0], None) if owner else module
-                if place is not None and own in vars(place):
-                    stack.enter_context(patched(place, own, _recurrence(name, vars(place)[own])))
+                if place is not None and attribute in vars(place):
+                    stack.enter_context(patched(place, attribute, _recurrence(name, vars(place)[attribute])))
         yield
 
 
@@ -88,10 +88,10 @@ def _packed(original: Callable[..., Any]) -> Callable[..., Any]:
     """``pack_padded_sequence`` of lengths whose values are known, the longest first."""
 
     def run(tokens: Tensor, lengths: Tensor, batch_first: bool) -> Any:  # noqa: FBT001 - PyTorch's signature
-        known = getattr(lengths, "constant", lengths)
-        if not _on_fake(tokens) or known is None:
+        values = getattr(lengths, "constant", lengths)
+        if not _on_fake(tokens) or values is None:
             return original(tokens, lengths, batch_first)
-        sizes = _counts(known)
+        sizes = _counts(values)
         rows = (tokens.transpose(0, 1) if batch_first else tokens)[: len(sizes)]
         return rows.flatten(0, 1)[: sum(sizes)].clone(), torch.tensor(sizes)
 
@@ -101,23 +101,23 @@ def _packed(original: Callable[..., Any]) -> Callable[..., Any]:
 def _padded(original: Callable[..., Any]) -> Callable[..., Any]:
     """Inverse of `_packed`."""
 
-    def run(rows: Tensor, sizes: Tensor, batch_first: bool, value: float, total: int) -> Any:  # noqa: FBT001
-        known = getattr(sizes, "constant", sizes)
-        if not _on_fake(rows) or known is None:
-            return original(rows, sizes, batch_first, value, total)
-        lengths = _counts(known)
-        length, batch = max(len(known), total), len(lengths)
-        empty = rows.new_full((length * batch - len(rows), *rows.shape[1:]), value)
+    def run(rows: Tensor, sizes: Tensor, batch_first: bool, padding: float, total: int) -> Any:  # noqa: FBT001
+        values = getattr(sizes, "constant", sizes)
+        if not _on_fake(rows) or values is None:
+            return original(rows, sizes, batch_first, padding, total)
+        lengths = _counts(values)
+        length, batch = max(len(values), total), len(lengths)
+        empty = rows.new_full((length * batch - len(rows), *rows.shape[1:]), padding)
         tokens = torch.cat([rows, empty]).view(length, batch, *rows.shape[1:])
         return tokens.transpose(0, 1) if batch_first else tokens, torch.tensor(lengths)
 
     return run
 
 
-def _counts(known: Tensor) -> list[int]:
+def _counts(lengths: Tensor) -> list[int]:
     """Samples that have each token, by the lengths of samples; and the lengths, by the samples of each token."""
     with no_dispatch():  # no operators of the model
-        values = known.tolist()
+        values = lengths.tolist()
     return [sum(value > place for value in values) for place in range(max(values))]
 
 
@@ -221,17 +221,17 @@ _RECURRENCES: dict[str, Callable[[dict[str, Any], Tensor], int]] = {
     # Elementwise in the operands, with states inside the kernel.
     **dict.fromkeys(("mamba_selective_scan", "rwkv_linear_attention", _LRU), lambda *_: 0),
     # B and C with the chunk in each group; per head with the chunk's values, and twice with the state.
-    "mamba2_chunk_scan": lambda given, values: (
-        given["chunk_size"] * (prod(given["B"].shape[-2:]) + prod(values.shape[-2:]))
-        + 2 * prod(values.shape[-2:]) * given["B"].shape[-1]
+    "mamba2_chunk_scan": lambda operands, values: (
+        operands["chunk_size"] * (prod(operands["B"].shape[-2:]) + prod(values.shape[-2:]))
+        + 2 * prod(values.shape[-2:]) * operands["B"].shape[-1]
     ),
     # Per head four with the keys of the chunk, one with the inverse of its triangular system, two with its values, and
     # three with the state.
     **dict.fromkeys(
         _DELTA_RULES,
-        lambda given, values: (
-            given["chunk_size"] * values.shape[-2] * (3 * given["key"].shape[-1] + 2 * values.shape[-1])
-            + 3 * prod(values.shape[-2:]) * given["key"].shape[-1]
+        lambda operands, values: (
+            operands["chunk_size"] * values.shape[-2] * (3 * operands["key"].shape[-1] + 2 * values.shape[-1])
+            + 3 * prod(values.shape[-2:]) * operands["key"].shape[-1]
         ),
     ),
 }
@@ -245,14 +245,14 @@ def _recurrence(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def run(*arguments: Any, **options: Any) -> Any:
         call = form.bind(*arguments, **options)
         call.apply_defaults()
-        given = call.arguments
-        main = _MAIN.get(name) or next(iter(given))
-        if not _on_fake(given[main]):
+        operands = call.arguments
+        main = _MAIN.get(name) or next(iter(operands))
+        if not _on_fake(operands[main]):
             return original(*arguments, **options)
-        operands = [value for key, value in given.items() if key != main and isinstance(value, Tensor)]
-        output = _Kernel.apply(given[main], _RECURRENCES[name](given, given[main]), *operands)  # type: ignore[no-untyped-call]
-        states = [given[key] for key in ("return_last_state", "return_final_states") if key in given]
-        return output if states == [False] else (output, given.get("state"))
+        tensors = [value for key, value in operands.items() if key != main and isinstance(value, Tensor)]
+        output = _Kernel.apply(operands[main], _RECURRENCES[name](operands, operands[main]), *tensors)  # type: ignore[no-untyped-call]
+        states = [operands[key] for key in ("return_last_state", "return_final_states") if key in operands]
+        return output if states == [False] else (output, operands.get("state"))
 
     return run
 

@@ -218,12 +218,12 @@ class Profile(NotebookResult):
         missing = {"name", *_SHARED} - values.keys()
         if missing:
             raise ProfileError(f"values are no profile of as_dict(): {min(missing)!r} is missing.")
-        given = {name: value for name, value in values.items() if name != _VERDICTS}
-        given |= {name: restored(kind, given[name]) for name, kind in _KINDS.items() if name in given}
-        given |= {name: _expanded(given[name], kind) for name, kind in _SHARED.items()}
-        tree = given.get("tree") or {"paths": (), "kinds": (), "order": ()}
-        given["tree"] = dict(zip(tree["paths"], _expanded(tree, ModuleProfile), strict=True))
-        return cls(**given)
+        parts = {name: value for name, value in values.items() if name != _VERDICTS}
+        parts |= {name: restored(kind, parts[name]) for name, kind in _KINDS.items() if name in parts}
+        parts |= {name: _expanded(parts[name], kind) for name, kind in _SHARED.items()}
+        tree = parts.get("tree") or {"paths": (), "kinds": (), "order": ()}
+        parts["tree"] = dict(zip(tree["paths"], _expanded(tree, ModuleProfile), strict=True))
+        return cls(**parts)
 
     @property
     def verdicts(self) -> tuple[str, ...]:
