@@ -35,9 +35,9 @@ from smp_advisor.advice.request import (
 from smp_advisor.advice.variants import PlannedRun
 from smp_advisor.arguments import LIMITS, brief
 from smp_advisor.costs.evaluate import estimate, unreplaced
-from smp_advisor.errors import JobError, NoPlanFitsError
+from smp_advisor.errors import JobError
 from smp_advisor.libraries import require_supported_instance
-from smp_advisor.libraries.validation import check_against, loaded_entirely, unscripted_adapter, unscripted_optimizer
+from smp_advisor.libraries.validation import check_against, unscripted_optimizer
 from smp_advisor.search.candidates import job_for, library_policy, pins_for, search_in_bf16_if_possible
 from smp_advisor.search.clusters import ClusterSize, Limits, Question, places_of
 from smp_advisor.search.decision import better_neighbor, cost_of_certainty, decide
@@ -201,8 +201,6 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         is_open = request.library == "auto" and library != library_policy().tensorflow
         results = [best, *(searches_of_all(terms) if is_open else ())]
         raise nothing_fits(replace(question, request=replace(terms, model=workload)), results)
-    if request.script is None and (text := loaded_entirely(library, job, workload, best.cluster.instance)):
-        raise NoPlanFitsError(text)
     plan = best.best()
     plan_estimate = estimate(workload, best.cluster, job, plan)
 
@@ -236,10 +234,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         beyond_positions(workload, job),
         low_utilisation(plan_estimate),
         script_note,
-        unscripted_adapter(library, job, workload, best.cluster.instance, only=request.library == "auto")
-        if generated
-        else "",
-        unscripted_optimizer(job) if generated else "",
+        unscripted_optimizer(library, job) if generated else "",
     )
     because = (
         *(() if sizes is None else sizes.lines()),

@@ -336,7 +336,7 @@ def suited(job: Job, model: Any, workload: Model, *, has_length: bool) -> Job:
         job = replace(job, sequence_length=model.sequence)
     elif is_named(model) and not has_length:
         positions = json.loads(workload.config_json or "{}").get("max_position_embeddings", 0)
-        longest = _NAMED_LENGTHS[job.adapter is not None or job.training == "fine-tuning"]
+        longest = _NAMED_LENGTHS[job.tunes]
         job = replace(job, sequence_length=max(min(positions, longest), job.sequence_length))
     if (kind := stack_on(job.stack, workload.family)) != job.stack:
         job = replace(job, stack=kind)

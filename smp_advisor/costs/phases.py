@@ -58,14 +58,10 @@ def copied_bytes(model: Model, cluster: Cluster, job: Job, phase: PhaseName) -> 
     return copies[phase] * _BYTES_FP32 * model.parameter_count if phase in copies else None
 
 
-def _loaded_copies(model: Model, cluster: Cluster, job: Job, processes: str) -> int:
+def _loaded_copies(model: Model, cluster: Cluster, processes: str) -> int:
     if not processes or (processes == "unsupported" and loads_with_smp_v2(model.family)):
         return 0
-    # Tied parameters lose their connection in processes that start without values. TRL, which trains sharded models
-    # in bf16 and fp32, ties them again.
-    tunes = job.adapter is not None or job.training == "fine-tuning"
-    by_trainer = processes == "first" and tunes and job.precision != "fp16"
-    return 1 if processes != "each" and (by_trainer or not model.head.tied) else cluster.instance.gpus
+    return cluster.instance.gpus if processes == "each" else 1
 
 
 def load_host_bytes(model: Model, cluster: Cluster, job: Job, layout: Layout) -> float:
@@ -77,9 +73,12 @@ def load_host_bytes(model: Model, cluster: Cluster, job: Job, layout: Layout) ->
     if (size := copied_bytes(model, cluster, job, "load")) is not None:
         return size
     state = layout.state_bytes
-    copies = _loaded_copies(model, cluster, job, state.loaded_copies)
-    bytes_ = state.parameter_bytes if state.frozen_bytes is None else state.frozen_bytes
-    return copies * bytes_ * model.parameter_count
+    copies = _loaded_copies(model, cluster, state.loaded_copies)
+    bytes_ = copies * (state.parameter_bytes if state.frozen_bytes is None else state.frozen_bytes)
+    if job.training == "dpo" and state.loaded_copies == "first":
+        # TRL computes a checksum of the reference model, which every process has.
+        bytes_ += cluster.instance.gpus * (2 if job.precision == "bf16" else 4)
+    return bytes_ * model.parameter_count
 
 
 def phases(

@@ -129,7 +129,8 @@ def estimator_cell(
     # Scripts of SMP v1 and before read no conversations, and FSx has no files here.
     reads_rows = content.generated and content.library.script == "torch" and architecture_of(model).reads_text
     training = content.training
-    tunes = training is not None and training.tunes and job_options.objective != "dpo"
+    preferences = content.job.training == "dpo"
+    tunes = training is not None and training.tunes and not preferences
     values: dict[str, object] = {
         "header": comments(sentences),
         "objection": " ".join(content.run.objections),
@@ -146,7 +147,7 @@ def estimator_cell(
         "companions": Expression("\n".join(writes)),
         "v3": chosen == "v3",
         "tunes": tunes,
-        "preferences": job_options.objective == "dpo",
+        "preferences": preferences,
         "channels": (channels := {name: place for name, place in content.inputs.items() if isinstance(place, str)}),
         "checks_data": content.generated and channels,
         "checks_rows": reads_rows and "train" in channels,

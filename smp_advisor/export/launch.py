@@ -159,14 +159,15 @@ def launch(
 
     `reads_data`: whether such a job has data, which on SageMaker is the channel ``train``.
     """
-    plan = paired(replace(plan, version=version_on(plan.library, plan.version, cluster.instance)), options.objective)
+    plan = replace(plan, version=version_on(plan.library, plan.version, cluster.instance))
+    job, plan = paired(job, plan, options.objective)
     if not elsewhere:
         require_sagemaker(cluster)
     require_supported_instance(plan.library, cluster.instance)
     _require_possible(cluster, plan, options)
     training = None
     if options.script is None and builds(model):
-        training = writable(model, cluster, job, plan, trainer=options.trainer, objective=options.objective)
+        training = writable(model, cluster, job, plan, trainer=options.trainer)
         if not elsewhere and training.trainer == "trl":
             _require_channels(training, options)
         _require_settings(options.extra_hyperparameters)
@@ -183,7 +184,7 @@ def launch(
     if training is not None and run.estimate is not None:
         # A script of the user has a learning rate of its own.
         batch = run.estimate.global_batch_size
-        schedule = schedule_of(model, job, steps=run.steps, global_batch_size=batch, objective=options.objective)
+        schedule = schedule_of(model, job, steps=run.steps, global_batch_size=batch)
         own |= {"learning_rate": schedule.learning_rate, "warmup_steps": schedule.warmup_steps}
     name = base_job_name(options.job_name, model.name)
     identity = _identity(model, job, plan, options, own)
@@ -228,7 +229,7 @@ def launch(
 
 def _require_channels(training: Training, options: JobOptions) -> None:
     """Raise `ExportError` if fine-tuning has no weights, or preferences have no rows."""
-    if training.objective == "dpo" and "train" not in options.channels:
+    if training.prefers and "train" not in options.channels:
         raise ExportError("Preferences are read from a channel: pass data= with the place of chosen and rejected rows.")
     if "train" in options.channels and "model" not in options.channels:
         raise ExportError(

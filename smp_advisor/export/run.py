@@ -46,12 +46,10 @@ class Schedule:
     """Whether no published training of this kind determines the values."""
 
 
-def schedule_of(
-    model: Model, job: Job, *, steps: int | None, global_batch_size: int, objective: str | None = None
-) -> Schedule:
+def schedule_of(model: Model, job: Job, *, steps: int | None, global_batch_size: int) -> Schedule:
     """Starting values for a run, by the kind of training, the size of the model and the batch."""
     task = architecture_of(model).task
-    if objective == "dpo":
+    if job.training == "dpo":
         kind = "preferences" if job.adapter is None else "adapter_preferences"
     elif job.optimizer in ("sgd", "plain-sgd"):
         kind = "sgd"

@@ -29,7 +29,7 @@ from smp_advisor.export.template import Comment, render
 from smp_advisor.libraries.library import LOCAL_LIBRARY, get_library, supports_tensor_parallelism
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.state_bytes import reduces_in_fp32
-from smp_advisor.libraries.validation import unscripted_adapter, unscripted_optimizer
+from smp_advisor.libraries.validation import unscripted_job
 from smp_advisor.libraries.version import oldest_script_release, release, transformers_families, version_on
 from smp_advisor.workload.model import Model
 from smp_advisor.workload.stack import training_settings
@@ -75,8 +75,6 @@ def _write_keras(training: Training) -> str:
 def _require_trainer(training: Training) -> None:
     """Raise `ExportError` for jobs and models that the script does not support."""
     title = training.library.title
-    if training.job.optimizer != "adam":
-        raise unscripted(f"The training script for {title} uses Adam, not {training.job.optimizer!r}")
     if patched_release(training.architecture) != oldest_script_release():
         family = training.model.family
         problem = f"The transformers release in the {title} containers does not support the family {family!r}"
@@ -264,15 +262,13 @@ def writable(
     if not builds(model):
         problem = f"No training script can be generated for {model.name!r}"
         raise unscripted(f"{problem}, which has no transformers configuration")
-    own_adapter = unscripted_adapter(plan.library, job, model, cluster.instance)
-    if objection := unscripted_optimizer(job) or own_adapter:
+    if objection := unscripted_job(plan.library, job, model, cluster.instance):
         raise ExportError(objection)
     plan = replace(plan, version=version_on(plan.library, plan.version, cluster.instance))
-    plan = script_trl.paired(plan, objective)
+    job, plan = script_trl.paired(job, plan, objective)
     training = Training(
         model=model, cluster=cluster, job=job, plan=plan, architecture=architecture_of(model), small_copy=small_copy
     )
-    training = replace(training, objective="sft" if objective is None else objective)
     training = replace(training, trainer=script_trl.trainer_of(training, trainer))
     if training.lacks_positions and model.origin != "inferred":
         raise ExportError(
@@ -367,7 +363,7 @@ def small_training(
     if job.adapter is not None and trainer == "trl":
         # Quantized weights require bitsandbytes, which this machine may lack.
         plain["adapter"] = replace(job.adapter, base_bits=16, double_quantization=False, upcast=False)
-    elif job.adapter is not None:
+    elif trainer == "plain" and job.tunes:
         plain |= {"adapter": None, "training": "fine-tuning"}
     if model.reads_tokens:
         plain["sequence_length"] = min(job.sequence_length, _LONGEST_SEQUENCE)

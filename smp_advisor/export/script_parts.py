@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
+LOW_BITS = {"adam-8bit": "AdamW8bit", "adam-4bit": "AdamW4bit"}
+"""Classes of torchao, by optimizer."""
 DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.float32"}
 
 _TASKS = ("causal", "masked", "sequence_to_sequence", "text_classification", "image_classification")
@@ -172,8 +174,6 @@ class Training:
     architecture: Architecture
     trainer: str = "plain"
     """Trainer of the script: ``plain`` (a loop of its own), or ``trl``."""
-    objective: str = "sft"
-    """Objective of fine-tuning: ``sft`` or ``dpo``."""
     small_copy: bool = False
     """Whether the configuration is that of a small copy of the model; the sizes of `model` are the original's."""
 
@@ -190,12 +190,22 @@ class Training:
     @property
     def tunes(self) -> bool:
         """Whether the run is fine-tuning, whose rows may be conversations."""
-        return self.job.adapter is not None or self.job.training == "fine-tuning"
+        return self.job.tunes
+
+    @property
+    def prefers(self) -> bool:
+        """Whether the run trains on preferences, which are pairs of sequences."""
+        return self.job.training == "dpo"
+
+    @property
+    def kind(self) -> str:
+        """Kind of TRL's trainer."""
+        return "DPO" if self.prefers else "SFT"
 
     @property
     def usual_epochs(self) -> int:
         """Epochs of a run without a length."""
-        repeats = self.job.adapter is not None and self.objective == "sft"
+        repeats = self.job.adapter is not None and not self.prefers
         return int(data_file("export", "launch")["run"]["adapter_epochs" if repeats else "epochs"])
 
     @property
@@ -300,7 +310,9 @@ class Training:
             "positions": self.positions,
             "fixed_settings": {"precision": plan.precision},
             "activation_checkpointing": plan.activation_checkpointing or "none",
-            "learning_rate": 0.0001 if self.job.optimizer == "adam" else 0.01,
+            "learning_rate": 0.01 if "sgd" in self.job.optimizer else 0.0001,
+            "momentum": 0.0 if self.job.optimizer == "plain-sgd" else 0.9,
+            "low_bits": Comment(LOW_BITS.get(self.job.optimizer, "")),
             "mask_token_id": min(architecture.mask_token_id, max(0, model.shape.vocab - 1)),
             "dtype": Comment(DTYPES[plan.precision]),
             "evaluation_note": Comment(" and every --evaluate_every steps"),
@@ -328,7 +340,7 @@ class Training:
 def rows_file(training: Training) -> str:
     """``rows.py``: it reads rows, marks the tokens that have a loss, the same for every trainer, and reads ids."""
     pairs, plain = training.architecture.task == "sequence_to_sequence", training.trainer == "plain"
-    flags = {"pairs": pairs, "chats": not pairs, "reads_ids": plain, "preferences": training.objective == "dpo"}
+    flags = {"pairs": pairs, "chats": not pairs, "reads_ids": plain, "preferences": training.prefers}
     return gathered(render("rows.py.in", **flags))
 
 

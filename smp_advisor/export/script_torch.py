@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import data_file
 from smp_advisor.errors import ExportError
-from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of, rows_file, unscripted
+from smp_advisor.export.script_parts import (
+    DTYPES,
+    LOW_BITS,
+    Training,
+    newest_release,
+    packages_of,
+    rows_file,
+    unscripted,
+)
 from smp_advisor.export.template import Comment
 from smp_advisor.libraries.library import FULLY_SHARD_SINCE, supports_tensor_parallelism
 from smp_advisor.libraries.sharding import RESHARDING
@@ -49,6 +57,7 @@ def require(training: Training) -> None:
         )
     job, plan = training.job, training.plan
     training.require_implemented(_IMPLEMENTED)
+    optimizer_packages(training)
     converts = training.model.family in data_file("export", "architectures")["converts_router"]
     if converts and plan.shards_parameters and plan.precision != "fp32":
         problem = f"The router of {training.model.family!r} computes in fp32, and FSDP reduces gradients of one type"
@@ -84,11 +93,22 @@ def require(training: Training) -> None:
     _building(training)
 
 
+def optimizer_packages(training: Training) -> list[str]:
+    """Packages of an optimizer with states of few bits."""
+    pytorch = training.container.framework_version
+    packages = packages_of("low_bits", pytorch) if training.job.optimizer in LOW_BITS else []
+    if training.job.optimizer in LOW_BITS and not packages:
+        problem = f"torchao, which has the optimizer {training.job.optimizer!r}, requires PyTorch 2.11 or later"
+        raise unscripted(f"{problem}, not {pytorch}", "choose a newer version of the library")
+    return packages
+
+
 def requirements(training: Training) -> list[str]:
     """Packages missing from the container."""
     packages = [f"transformers=={newest_release(training.container.framework_version, training.architecture)}"]
     if training.library.smdistributed:
         packages.append("accelerate")
+    packages += optimizer_packages(training)
     if training.architecture.reads_text:
         packages += packages_of("plain", training.container.framework_version)
     kernel = kernel_of(training.model.family)
@@ -109,8 +129,12 @@ def write(training: Training) -> str:
     sharded, building, pure = plan.shards_parameters, _building(training), training.job.state_precision == "16-bit"
     strategy = plan.sharding_strategy if sharded else ""
     shards = plan.shard_degree(training.cluster) if sharded else 1
-    # Parameters and optimizer state are copied to be saved in the background.
-    in_thread = not smp and training.copies_fit((_FP32_BYTES + training.job.moment_bytes) / shards)
+    # Parameters and optimizer state are copied to be saved in the background, which torchao's states cannot be.
+    in_thread = (
+        not smp
+        and training.job.optimizer not in LOW_BITS
+        and training.copies_fit((_FP32_BYTES + training.job.moment_bytes) / shards)
+    )
     causal, pairs = (training.architecture.task == task for task in ("causal", "sequence_to_sequence"))
     weighted = pairs or (causal and training.tunes) or training.architecture.task == "masked"
     # As the estimate counts.
@@ -213,23 +237,20 @@ def _transforms(training: Training) -> bool:
 
 def _building(training: Training) -> str:
     """Where the model is built: in every process, layer by layer by the library, or in the first process only."""
-    model, instance, plan = training.model, training.cluster.instance, training.plan
-    one_bytes = _FP32_BYTES * model.parameter_count
-    enough = training.host_holds(one_bytes * training.cluster.gpus_per_node)
-    delays = plan.delayed_parameter_initialization
+    model, plan = training.model, training.plan
+    first, delays = plan.shards_parameters and not _transforms(training), plan.delayed_parameter_initialization
+    copies = 1 if first else training.cluster.gpus_per_node
+    enough = training.host_holds(_FP32_BYTES * model.parameter_count * copies)
     if _library_initializes(training) and (delays or not enough):
         return "library"
-    if enough and not delays:
-        return "every process"
-    one_fits = training.host_holds(one_bytes)
-    # Tied parameters lose their connection in processes that start without values.
-    if plan.shards_parameters and one_fits and not model.head.tied and not _transforms(training):
-        return "first process"
+    if enough and (first or not delays):
+        return "first process" if first else "every process"
     if enough:
         problem = f"The generated script does not delay the parameter initialization of the family {model.family!r}"
         raise unscripted(problem, "set delayed_parameter_initialization=False")
-    problem = f"{model.name!r} is too large for the host memory of a {instance.name}"
-    raise unscripted(f"{problem}, where every process builds the model", "choose instances with more host memory")
+    problem = f"{model.name!r} is too large for the host memory of a {training.cluster.instance.name}"
+    builds = f"where {'the first' if first else 'every'} process builds the model"
+    raise unscripted(f"{problem}, {builds}", "choose instances with more host memory")
 
 
 def _library_initializes(training: Training) -> bool:

@@ -19,6 +19,7 @@ from smp_advisor.libraries.sharding import accelerate_settings
 
 if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
 
 _IMPLEMENTED = {
     "loss": ("chunked",),
@@ -39,30 +40,32 @@ _NAMES = {
     "--text_column": "--dataset_text_field",
 }
 """Hyperparameters of the advisor's jobs with their names in TRL."""
-_OBJECTIVES = {"sft": "supervised fine-tuning", "dpo": "direct preference optimization (DPO)"}
+_OBJECTIVES = {"SFT": "supervised fine-tuning", "DPO": "direct preference optimization (DPO)"}
 
 
-def paired(plan: Plan, objective: str | None) -> Plan:
-    """The plan with full pairs: one of preferences has two sequences, so an odd batch has one more."""
-    if objective != "dpo" or not plan.batch_size % 2:
-        return plan
+def paired(job: Job, plan: Plan, objective: str | None) -> tuple[Job, Plan]:
+    """The job with its objective, and the plan with full pairs: an odd batch has one more sequence."""
+    if objective not in (None, "sft", "dpo"):
+        raise ExportError(f"objective must be 'sft' or 'dpo', not {objective!r}.")
+    if objective is not None and (objective == "dpo") != (job.training == "dpo"):
+        job = replace(job, training="dpo" if objective == "dpo" else "fine-tuning")
+    if job.training != "dpo" or not plan.batch_size % 2:
+        return job, plan
     parts = plan.gradient_accumulation_steps
     halved = plan.batch_size == 1 and parts % 2 == 0
-    return replace(plan, batch_size=plan.batch_size + 1, gradient_accumulation_steps=parts // 2 if halved else parts)
+    parts = parts // 2 if halved else parts
+    return job, replace(plan, batch_size=plan.batch_size + 1, gradient_accumulation_steps=parts)
 
 
 def trainer_of(training: Training, trainer: str | None) -> str:
     """The trainer of a script: ``trl`` for fine-tuning with a plan that TRL can follow, else ``plain``."""
-    if training.objective not in _OBJECTIVES or trainer not in (None, "trl", "plain"):
-        raise ExportError(
-            f"trainer must be 'trl' or 'plain', and objective 'sft' or 'dpo', not {trainer!r} and"
-            f" {training.objective!r}."
-        )
-    job, preferences = training.job, training.objective == "dpo"
-    only = "preferences" if preferences else "adapters" if job.adapter is not None else ""
+    if trainer not in (None, "trl", "plain"):
+        raise ExportError(f"trainer must be 'trl' or 'plain', not {trainer!r}.")
+    job = training.job
+    only = "preferences" if training.prefers else "adapters" if job.adapter is not None else ""
     if only and trainer == "plain":
         raise ExportError(f"The plain script trains no {only}: leave out trainer=.")
-    if trainer == "plain" or not (trainer or only or job.training == "fine-tuning"):
+    if trainer == "plain" or not (trainer or job.tunes):
         return "plain"
     objection = _objection(training)
     if not objection:
@@ -78,13 +81,14 @@ def trainer_of(training: Training, trainer: str | None) -> str:
 def trainer_note(training: Training, trainer: str | None) -> str:
     """The trainer of fine-tuning, in a sentence, and why it is not TRL's; `trainer` is the requested one."""
     if training.trainer == "trl":
-        note = f"Trainer: {training.objective.upper()}Trainer of TRL."
-        if training.objective != "dpo":
+        note = f"Trainer: {training.kind}Trainer of TRL."
+        if not training.prefers:
             return note
-        pairs = plural(training.plan.batch_size // 2, "pair")
+        pairs, once = plural(training.plan.batch_size // 2, "pair"), not _shards_quantized(training)
+        runs = "runs over all rows once before the first step" if once else "without the adapter runs in every step"
         return (
-            f"{note} A pair has two sequences: {pairs} per GPU and microbatch. The frozen model runs over all rows once"
-            " before the first step, which takes about a third of an epoch's time more."
+            f"{note} A pair has two sequences: {pairs} per GPU and microbatch. The frozen model {runs}, which takes"
+            " about a third of an epoch's time more."
         )
     if trainer == "plain":
         return "Trainer: the PyTorch loop of the script, as requested."
@@ -128,17 +132,9 @@ def _base_bytes(training: Training) -> int:
 
 
 def _is_loaded(training: Training) -> bool:
-    """Whether the host memory is sufficient to load the model.
-
-    With DPO and FSDP, the reference model is in every process besides, because TRL computes its checksum.
-    """
+    """Whether the host memory is sufficient to load the model."""
     model, cluster, job = training.model, training.cluster, replace(training.job, stack="auto")
-    node_bytes = load_host_bytes(model, cluster, job, layout_of_plan(training.plan, job, cluster))
-    sharded = training.plan.shards_parameters and not _shards_quantized(training)
-    if training.objective == "dpo" and sharded:
-        reference_bytes = 2 if training.plan.precision == "bf16" else 4
-        node_bytes += reference_bytes * model.parameter_count * cluster.gpus_per_node
-    return training.host_holds(node_bytes)
+    return training.host_holds(load_host_bytes(model, cluster, job, layout_of_plan(training.plan, job, cluster)))
 
 
 def requirements(training: Training) -> list[str]:
@@ -156,7 +152,7 @@ def settings(training: Training) -> dict[str, Any]:
     other names are in ``names``. A job with another value of a ``fixed`` one, or weights with other ``sizes``, is
     refused.
     """
-    plan, adapter, preferences = training.plan, training.job.adapter, training.objective == "dpo"
+    plan, adapter, preferences = training.plan, training.job.adapter, training.prefers
     sharded, checkpoints = plan.shards_parameters, bool(plan.activation_checkpointing)
     model = {"model_type": training.model.family} | training.configuration
     sizes = {
@@ -247,10 +243,10 @@ def companions(training: Training) -> dict[str, str]:
 
 def write(training: Training) -> str:
     """Generate the script."""
-    sharded, preferences, content = training.plan.shards_parameters, training.objective == "dpo", settings(training)
+    sharded, preferences, content = training.plan.shards_parameters, training.prefers, settings(training)
     values = {
-        "objective": Comment(_OBJECTIVES[training.objective]),
-        "kind": Comment(training.objective.upper()),
+        "objective": Comment(_OBJECTIVES[training.kind]),
+        "kind": Comment(training.kind),
         "settings": content,
         "sharded": sharded,
         "reduced_dtype": Comment(training.reduced_dtype),

@@ -114,6 +114,8 @@ class Library:
     """Whether the generated script of a plan shards with FullyShardedDataParallel instead of ``fully_shard``."""
     adapters: bool = False
     """Whether the library documents training of adapters (LoRA)."""
+    optimizers: tuple[str, ...] = ("adam", "sgd", "plain-sgd")
+    """Optimizers of the generated script."""
     adapter_bases: frozenset[int] = frozenset()
     """Bits of the frozen weights (`Adapter.base_bits`) over which the generated script trains adapters. Its checkpoints
     contain the adapter and its optimizer state only."""

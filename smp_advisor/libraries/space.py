@@ -267,6 +267,8 @@ def replica_space(
     names = plan_fields(library)
     accumulates = "gradient_accumulation_steps" in names
     pairs = accumulated_batches(job, model, cluster.gpus, pins if accumulates else {**pins, _STEPS: 1})
+    if job.training == "dpo":  # a pair is two samples of one batch
+        pairs = pairs[pairs[:, 0] % (2 * pairs[:, 1]) == 0]
     checkpointing: list[Checkpointing] = [False, "each"] if _CHECKPOINTING in names else [False]
     rows = crossed(pairs, [choice for choice in memory_choices(checkpointing, pins) if not choice[1]])
     columns = {"batch_size": rows[:, 0] // rows[:, 1], _STEPS: rows[:, 1], _CHECKPOINTING: rows[:, 2]}

@@ -112,8 +112,7 @@ def loss_in_parts(job: Job) -> bool:
 
     It does in fine-tuning, as TRL's trainers (1.16.0, ``add_fused_lm_head``), of models that predict the next token.
     """
-    tunes = job.adapter is not None or job.training == "fine-tuning"
-    return tunes and job.loss == "plain" and job.stack == "auto"
+    return job.tunes and job.loss == "plain" and job.stack == "auto"
 
 
 def reduces_in_fp32(job: Job) -> bool:

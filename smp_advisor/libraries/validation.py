@@ -322,39 +322,45 @@ def undocumented_settings(library: str, job: Job) -> tuple[str, ...]:
     )
 
 
-def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance, *, only: bool = False) -> str:
-    """Why the generated script does not train a job's adapter in a library; `only` if it fits in no other one."""
-    own, adapter = get_library(library), job.adapter
-    if adapter is None:
+def unscripted_job(library: str, job: Job, model: Model, instance: Instance, *, only: bool = False) -> str:
+    """Why the generated script does not train a job in a library; `only` if it fits in no other one."""
+    own = get_library(library)
+    if objection := unscripted_optimizer(library, job):
+        return objection
+    adapter, what = job.adapter, "preferences" if job.training == "dpo" else "adapters"
+    if adapter is None and job.training != "dpo":
         return ""
-    precise = instance.bf16 or not (own.divides_model or adapter.quantized)
+    bits = 16 if adapter is None else adapter.base_bits
+    precise = instance.bf16 or not (own.divides_model or bits < 16)
     if own.adapter_bases and not (precise and _has_trl(library, instance)):
-        return sentence("libraries", "adapters_by_trl")
+        return sentence("libraries", "tuning_by_trl", what=what)
     entry = transformers_families().get(model.family)
     if own.adapter_bases and ((entry is not None and entry.task != "causal") or model.head.kind == "classification"):
-        return sentence("libraries", "adapters_of_language_models", model=model)
-    if own.adapter_bases and (remedy := adapter.instead(model)):
+        return sentence("libraries", "tuning_of_language_models", what=what, model=model)
+    if own.adapter_bases and adapter is not None and (remedy := adapter.instead(model)):
         return sentence("libraries", "unadapted_family", model=model, remedy=remedy)
-    if adapter.base_bits in own.adapter_bases:
+    if bits in own.adapter_bases:
         return loaded_entirely(library, job, model, instance)
-    able = [] if only else [record for record in libraries() if adapter.base_bits in record.adapter_bases]
+    able = [] if only else [record for record in libraries() if bits in record.adapter_bases]
     names = " or ".join(repr(record.name) for record in able)
     limit = "" if any(record.divides_model for record in able) else " if a replica fits on one GPU"
     remedies = [*([f"use library={names}{limit}"] if able else []), "pass script= with your own script"]
     if own.adapter_bases:
-        reason = f"does not shard a base of {adapter.base_bits} bits, whose values bitsandbytes packs"
+        reason = f"does not shard a base of {bits} bits, whose values bitsandbytes packs"
         remedies.insert(1, "set base_bits=16")
     else:
         titles = " or ".join(record.title for record in libraries() if record.adapter_bases)
-        reason = f"trains adapters with {titles}, as AWS's examples with PEFT do, and not with {own.title}"
+        reason = f"trains {what} with {titles}, as AWS's examples with PEFT do, and not with {own.title}"
     *earlier, last = remedies
     return f"The generated script {reason}: {', '.join((*earlier, f'or {last}' if earlier else last))}."
 
 
-def unscripted_optimizer(job: Job) -> str:
+def unscripted_optimizer(library: str, job: Job) -> str:
     """Return why the generated script does not train with a job's optimizer; empty if it does."""
-    reason = f"The generated script trains with Adam or SGD, and the job has the optimizer {job.optimizer!r}"
-    return "" if job.optimizer in {"adam", "sgd"} else f"{reason}: pass script= with your own script."
+    own, name = get_library(library), f"{'paged ' * job.paged_optimizer}{job.optimizer}"
+    if job.optimizer in own.optimizers and not job.paged_optimizer:
+        return ""
+    return sentence("libraries", "unscripted_optimizer", known=", ".join(own.optimizers), library=own, name=name)
 
 
 def loaded_entirely(library: str, job: Job, model: Model, instance: Instance) -> str:

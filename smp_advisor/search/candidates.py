@@ -18,7 +18,7 @@ from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries.layout import of_own_code
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.state_bytes import reduces_in_fp32
-from smp_advisor.libraries.validation import undocumented_settings, unscripted_adapter
+from smp_advisor.libraries.validation import undocumented_settings, unscripted_job
 from smp_advisor.libraries.version import (
     default_version,
     has_plain_head,
@@ -31,6 +31,7 @@ from smp_advisor.libraries.version import (
 )
 from smp_advisor.search.decision import least_regret_first
 from smp_advisor.search.search import search
+from smp_advisor.workload.job import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ def _levers(model: Model, cluster: Cluster, job: Job, library: str, user_setting
     logits = _LOGIT_BYTES * model.shape.vocab * model.sequence_length(job.sequence_length)
     if job.loss == "plain" and has_plain_head(model.family) and logits > of_gpu:
         levers["loss"] = "chunked"
-    if job.optimizer_step == "auto" and not get_library(library).divides_model and job.adapter is None:
+    fuses = job.optimizer_step == "auto" and "fused" in OPTIMIZERS[job.optimizer].steps
+    if fuses and not get_library(library).divides_model and job.adapter is None:
         levers["optimizer_step"] = "fused"  # replicas update with foreach, which copies
     if job.gradient_reduction == "auto" and reduces_in_fp32(job) and get_library(library).divides_model:
         levers["gradient_reduction"] = "16-bit"
@@ -252,7 +254,7 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
         samples=round(float(result.scores.tokens_per_step[0]) / tokens),
         precision=job.precision,
         scripted=request.own_script
-        or not unscripted_adapter(library, request.job, request.model, request.cluster.instance),
+        or not unscripted_job(library, request.job, request.model, request.cluster.instance),
         fastest_divided=float("inf") if get_library(library).divides_model else _fastest_divided(request, job, result),
         optimizer_seconds=float(parts["optimizer_seconds"][0]) / float(result.scores.tokens_per_step[0]),
         result=result,

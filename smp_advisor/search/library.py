@@ -15,7 +15,7 @@ from smp_advisor.costs.wording import SAME, listed, percent, sample_unit
 from smp_advisor.errors import AdvisorError, InstanceError, NoPlanFitsError, PlanError
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.training_compiler import nearest_tested
-from smp_advisor.libraries.validation import unscripted_adapter
+from smp_advisor.libraries.validation import unscripted_job
 from smp_advisor.libraries.version import default_of, default_version, images, release, require_supported_instance
 from smp_advisor.search.candidates import (
     Candidate,
@@ -126,7 +126,7 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
     dividing = [entry for entry in usual if entry.obstacle == "memory" and get_library(entry.library).divides_model]
     if fitting and not dividing and not any(entry.scripted for entry in fitting):
         of_job = fitting[0].library, request.job, request.model, request.cluster.instance
-        raise NoPlanFitsError(unscripted_adapter(*of_job, only=True))
+        raise NoPlanFitsError(unscripted_job(*of_job, only=True))
     fitting = [entry for entry in fitting if entry.scripted]
     if fitting:
         chosen = fitting[0]

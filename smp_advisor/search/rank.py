@@ -88,7 +88,7 @@ def kind_of_training(model: Model, job: Job) -> Kind:
         return "samples"
     if job.adapter is not None:
         return "adapters"
-    return "fine-tuning" if job.training == "fine-tuning" else "pretraining"
+    return "fine-tuning" if job.tunes else "pretraining"
 
 
 def batch_policy(model: Model, job: Job, gpus: int = 1) -> BatchPolicy:

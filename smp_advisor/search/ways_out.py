@@ -176,7 +176,7 @@ def _smaller(question: Question) -> Iterator[WayOut]:
     forms = ((f"a global batch of {plural(n, 'sample')}", question.training(global_batch_size=n)) for n in batches)
     yield from _first("batch", forms)
     if job.optimizer == "adam" and job.adapter is None:
-        yield from _first("optimizer", [("8-bit Adam", question.training(optimizer="trainer-adam-8bit"))])
+        yield from _first("optimizer", [("8-bit Adam", question.training(optimizer="adam-8bit"))])
     if not model.fixed_sequence_length:
         lengths = _halves(job.sequence_length, _SHORTEST)
         forms = ((f"a sequence of {n:,} tokens", question.training(sequence_length=n)) for n in lengths)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.advice.recommendation import recommend
 from smp_advisor.advice.request import Request
 from smp_advisor.arguments.signatures import checked
+from smp_advisor.errors import NoPlanFitsError
 from smp_advisor.session.advice import Advice
+from smp_advisor.session.cells import export_objection
 from smp_advisor.session.options import completes
 
 if TYPE_CHECKING:
@@ -107,4 +109,7 @@ def advise(
         "script": script,
         "data": data,
     }
-    return Advice(recommend(Request.of(model, cluster, job, **keywords, **settings), on_progress))
+    advice = Advice(recommend(Request.of(model, cluster, job, **keywords, **settings), on_progress))
+    if objection := export_objection(advice):
+        raise NoPlanFitsError(objection)
+    return advice

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import PlanError
+from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.session.options import completes
 
@@ -103,6 +103,20 @@ def script_cell(
     from smp_advisor.export import script_cell
 
     return "" if advice.script else script_cell(*run_of(advice, plan), trainer=trainer, objective=objective)
+
+
+def export_objection(advice: Advice) -> str:
+    """Return why no script is generated for the plan, although the model has a family; empty for your own script."""
+    from smp_advisor.export.script import builds, writable
+
+    # Whoever names a version of the framework or of the library has a script for it.
+    own = advice.script or advice.request.framework or "version" in advice.request.pins
+    try:
+        if not own and builds(advice.model):
+            writable(*run_of(advice, None))
+    except AdvisorError as error:
+        return str(error)
+    return ""
 
 
 def script_files(

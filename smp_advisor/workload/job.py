@@ -167,7 +167,7 @@ ALL_OVERHEADS = Overheads()
 Precision = Literal["fp16", "bf16", "fp32"]
 Loss = Literal["plain", "chunked", "fused"]
 StatePrecision = Literal["mixed", "16-bit"]
-Training = Literal["auto", "pretraining", "fine-tuning"]
+Training = Literal["auto", "pretraining", "fine-tuning", "dpo"]
 AttentionKernel = Literal["auto", "flash-1", "flash-2", "flash-3", "cudnn", "memory-efficient"]
 OptimizerStep = Literal["auto", "loop", "foreach", "fused", "backward"]
 GradientReduction = Literal["auto", "fp32", "16-bit"]
@@ -231,8 +231,9 @@ class Job:
     adapter: Adapter | None = None
     """Low-rank adapter (LoRA, QLoRA) to train over the frozen model. None: train all parameters."""
     training: Training = "auto"
-    """``fine-tuning`` trains a pretrained model on samples of a task: its batches are smaller. ``auto`` is
-    ``pretraining``. An `adapter` has batches of its own."""
+    """``fine-tuning`` trains a pretrained model on samples of a task: its batches are smaller. ``dpo`` does so on pairs
+    of preferences, of which each sequence is a sample. ``auto`` is ``pretraining``. An `adapter` has batches of its
+    own."""
     attention: Literal["auto", "eager", "fused"] = "auto"
     """``eager`` stores the attention scores (PyTorch 1.x and so SMP v1); ``fused`` does not (FlashAttention). ``auto``
     becomes the attention that `stack` implies, or ``eager`` if `stack` is ``auto``."""
@@ -324,6 +325,11 @@ class Job:
         if self.paged_optimizer and not OPTIMIZERS[self.optimizer].paged:
             paged = " or ".join(repr(name) for name, optimizer in OPTIMIZERS.items() if optimizer.paged)
             raise JobError(f"The optimizer {self.optimizer!r} has no paged form: use {paged}.")
+
+    @property
+    def tunes(self) -> bool:
+        """Whether the run starts from a pretrained model."""
+        return self.adapter is not None or self.training in ("fine-tuning", "dpo")
 
     @property
     def moment_bytes(self) -> float:

@@ -12,6 +12,7 @@ from smp_advisor.workload.from_config import model_names
 
 LORA = {"adapter": smpa.Adapter()}
 TUNED, TRAINED = {"training": "fine-tuning"}, {"training": "pretraining"}
+PAIRS, SHARDED = {"training": "dpo"}, {"library": "fsdp"}
 MACHINES = ("ml.g4dn.12xlarge", "ml.g5.48xlarge", "ml.g6e.12xlarge", "ml.p4d.24xlarge", "ml.p5en.48xlarge")
 FOUND = (
     ("DeepSeek-V3", "ml.p5en.48xlarge", 64, {}, "more host memory than a node has"),
@@ -20,6 +21,20 @@ FOUND = (
     ("Llama 4 Scout", "ml.p5.48xlarge", 32, LORA, "PEFT and TRL do not train"),
     ("Llama 3.1 8B", "ml.g5.12xlarge", 2, TRAINED, "the nearest"),  # a loss in parts with the library's own layers
     ("RoBERTa base", "ml.p5en.48xlarge", 1, TUNED, ""),  # two of its positions are reserved
+    ("RoBERTa base", "ml.p5en.48xlarge", 1, PAIRS | {"sequence_length": 512}, "preferences with TRL"),
+    ("Llama 3.1 8B", "ml.p5en.48xlarge", 1, PAIRS, ""),
+    ("Llama 3.2 1B", "ml.p4d.24xlarge", 2, PAIRS | LORA | SHARDED, ""),
+    ("Llama 3.1 8B", "ml.p4d.24xlarge", 2, PAIRS | {"library": "smp-v2"}, "preferences with DDP or FSDP"),
+    ("Llama 3.1 8B", "ml.g5.12xlarge", 2, {"adapter": smpa.Adapter(base_bits=8)} | SHARDED, "a base of 8 bits"),
+    ("Llama 3.1 8B", "ml.p5.48xlarge", 1, TUNED | {"optimizer": "adam-8bit"}, ""),
+    (
+        "GPT-2 XL",
+        "ml.p5.48xlarge",
+        1,
+        TRAINED | {"optimizer": "adam-8bit", "library": "ddp", "sequence_length": 1024},
+        "",
+    ),
+    ("Llama 3.1 8B", "ml.p5.48xlarge", 1, {"optimizer": "muon"} | SHARDED, "pass script="),
 )
 """Requests whose plans the export refused, and what their refusal says; empty where the plan is exported."""
 
@@ -30,7 +45,8 @@ def refusal(model, machine, nodes, settings):
         advice = smpa.advise(model, machine, instance_count=nodes, **settings)
     except AdvisorError as error:
         return str(error)
-    assert advice.cell()
+    assert advice.job.training != "dpo" or advice.plan.batch_size % 2 == 0
+    assert advice.cell(data={"train": "s3://data/rows", "model": "s3://data/model"} if advice.job.tunes else None)
     assert advice.script_cell()
     return ""
 
@@ -47,7 +63,10 @@ def test_seeded_requests_of_named_models_are_exported_or_refused():
     draw = random.Random(48)
     said = [
         refusal(
-            draw.choice(listed), draw.choice(MACHINES), draw.choice((1, 4, 16)), draw.choice((TRAINED, TUNED, LORA))
+            draw.choice(listed),
+            draw.choice(MACHINES),
+            draw.choice((1, 4, 16)),
+            draw.choice((TRAINED, TUNED, LORA, PAIRS)),
         )
         for _ in range(6)
     ]

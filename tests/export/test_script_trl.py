@@ -382,7 +382,7 @@ def test_the_plain_script_trains_what_trl_does_not(job, plan, options):
         (LORA, FSDP | {"precision": "fp16"}, {}, "it trains in fp16 with DDP only"),
         (QLORA, {"precision": "fp16"}, {}, "it trains in fp16 with DDP only"),
         (FULL | {"optimizer": "sgd"}, {}, {"trainer": "trl"}, "it trains with Adam, without sgd"),
-        (FULL, {}, {"objective": "ppo"}, "objective 'sft' or 'dpo', not None and 'ppo'"),
+        (FULL, {}, {"objective": "ppo"}, "objective must be 'sft' or 'dpo', not 'ppo'"),
         (FULL, {}, {"objective": "dpo", "trainer": "plain"}, "trains no preferences: leave out trainer="),
         (LORA, {}, {"trainer": "plain"}, "trains no adapters: leave out trainer="),
         (LORA, {"library": "smp-v2", "hybrid_shard_degree": 8}, {}, "with DDP or FSDP, as AWS's examples"),

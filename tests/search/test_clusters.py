@@ -301,7 +301,9 @@ def test_adapters_that_fit_or_name_their_library():
     advice = smpa.advise("llama-3-70b", "ml.p5.48xlarge", instance_count=2, adapter=adapter, sequence_length=4096)
     assert advice.plan.library == "fsdp"
     assert "AWS trains adapters with PEFT" in advice.library_because
-    pinned = smpa.advise("llama-3-8b", "ml.p5.48xlarge", adapter=adapter, library="smp-v2", sequence_length=4096)
+    pinned = smpa.advise(
+        "llama-3-8b", "ml.p5.48xlarge", adapter=adapter, library="smp-v2", sequence_length=4096, script="t.py"
+    )
     assert pinned.plan.tensor_parallel_degree == pinned.plan.expert_parallel_degree == 1
 
 

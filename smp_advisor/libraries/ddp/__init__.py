@@ -66,6 +66,7 @@ LIBRARY = Library(
     half_precision="amp",
     space=partial(replica_space, "ddp"),
     adapters=True,
+    optimizers=("adam", "adam-8bit", "adam-4bit", "sgd", "plain-sgd"),
     adapter_bases=frozenset({16, 8, 4}),
     training_settings=REPLICATED_SETTINGS,
     divides_model=False,

@@ -136,6 +136,7 @@ LIBRARY = Library(
     trainer_argument="fsdp",
     flat_parameters=lambda plan: release(plan.version)[:2] < FULLY_SHARD_SINCE,
     adapters=True,
+    optimizers=("adam", "adam-8bit", "adam-4bit", "sgd", "plain-sgd"),
     adapter_bases=frozenset({16, 4}),  # 4 bits by TRL's trainer, in values of bfloat16
     training_settings=SHARDED_SETTINGS,
     controls=("sharding_strategy", "activation_checkpointing", "batch_size", "gradient_accumulation_steps"),

@@ -87,6 +87,7 @@ def nearest_tested(model: Model, instance: Instance, sequence_length: int, versi
 
 LIBRARY = Library(
     name="training-compiler",
+    optimizers=("adam",),
     package=__name__,
     plan=TrainingCompilerPlan,
     layout=layout,
