@@ -34,7 +34,6 @@ FOUND = (
         TRAINED | {"optimizer": "adam-8bit", "library": "ddp", "sequence_length": 1024},
         "",
     ),
-    ("Llama 3.1 8B", "ml.p5.48xlarge", 1, {"optimizer": "muon"} | SHARDED, "pass script="),
 )
 """Requests whose plans the export refused, and what their refusal says; empty where the plan is exported."""
 
