@@ -116,15 +116,13 @@ def framework_of(text: str | None) -> tuple[str, tuple[int, ...] | None]:
     return name, release(match[2]) if match[2] else None
 
 
-def _scripted(fitting: list[Candidate], usual: tuple[Candidate, ...], request: Request) -> list[Candidate]:
+def _scripted(fitting: list[Candidate], dividing: list[Candidate], request: Request) -> list[Candidate]:
     """The candidates with a generated script; all of them if only the optimizer, of the user's code, has none."""
     scripted = [entry for entry in fitting if entry.scripted]
     if scripted or not fitting:
         return scripted
     job = replace(request.job, optimizer="adam", paged_optimizer=False)
     objection = unscripted_job(fitting[0].library, job, request.model, request.cluster.instance, only=True)
-    # Without any plan that fits, the search of the first library that could divide the model reports by how much.
-    dividing = [entry for entry in usual if entry.obstacle == "memory" and get_library(entry.library).divides_model]
     if objection and not dividing:
         raise NoPlanFitsError(objection)
     return [] if objection else fitting
@@ -136,7 +134,9 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
     if compiled is not None:
         return compiled
     fitting = [entry for entry in usual if entry.obstacle is None]
-    fitting = _scripted(fitting, usual, request)
+    # Without any plan that fits, the search of the first library that could divide the model reports by how much.
+    dividing = [entry for entry in usual if entry.obstacle == "memory" and get_library(entry.library).divides_model]
+    fitting = _scripted(fitting, dividing, request)
     if fitting:
         chosen = fitting[0]
         for entry in fitting[1:] if request.cluster.gpus > 1 else ():
