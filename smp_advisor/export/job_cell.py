@@ -130,7 +130,7 @@ def estimator_cell(
     reads_rows = content.generated and content.library.script == "torch" and architecture_of(model).reads_text
     training = content.training
     preferences = content.job.training == "dpo"
-    tunes = training is not None and training.tunes and not preferences
+    tunes = training is not None and training.job.tunes and not preferences
     values: dict[str, object] = {
         "header": comments(sentences),
         "objection": " ".join(content.run.objections),
@@ -268,7 +268,7 @@ def _header(job: Launch) -> list[str]:
         f'Model: "{comment(model.name)}" ({parameters}). Library: {library}.',
         architecture_note(model) if model.origin == "inferred" and job.generated else "",
         f"Plan: {describe(job.plan)}.",
-        trainer_note(training, job.options.trainer) if training is not None and training.tunes else "",
+        trainer_note(training, job.options.trainer) if training is not None and training.job.tunes else "",
         f"Container: {container}.",
         patches,
         *(f"Warning: {warning}" for warning in job.warnings),

@@ -188,19 +188,9 @@ class Training:
         return image(self.plan.library, self.plan.version)
 
     @property
-    def tunes(self) -> bool:
-        """Whether the run is fine-tuning, whose rows may be conversations."""
-        return self.job.tunes
-
-    @property
     def prefers(self) -> bool:
         """Whether the run trains on preferences, which are pairs of sequences."""
         return self.job.training == "dpo"
-
-    @property
-    def kind(self) -> str:
-        """Kind of TRL's trainer."""
-        return "DPO" if self.prefers else "SFT"
 
     @property
     def usual_epochs(self) -> int:

@@ -57,7 +57,10 @@ def require(training: Training) -> None:
         )
     job, plan = training.job, training.plan
     training.require_implemented(_IMPLEMENTED)
-    optimizer_packages(training)
+    if job.optimizer in LOW_BITS and not packages_of("low_bits", training.container.framework_version):
+        raise unscripted(
+            f"The optimizer {job.optimizer!r} requires PyTorch 2.11", "choose a newer version of the library"
+        )
     converts = training.model.family in data_file("export", "architectures")["converts_router"]
     if converts and plan.shards_parameters and plan.precision != "fp32":
         problem = f"The router of {training.model.family!r} computes in fp32, and FSDP reduces gradients of one type"
@@ -93,22 +96,14 @@ def require(training: Training) -> None:
     _building(training)
 
 
-def optimizer_packages(training: Training) -> list[str]:
-    """Packages of an optimizer with states of few bits."""
-    pytorch = training.container.framework_version
-    packages = packages_of("low_bits", pytorch) if training.job.optimizer in LOW_BITS else []
-    if training.job.optimizer in LOW_BITS and not packages:
-        problem = f"torchao, which has the optimizer {training.job.optimizer!r}, requires PyTorch 2.11 or later"
-        raise unscripted(f"{problem}, not {pytorch}", "choose a newer version of the library")
-    return packages
-
-
 def requirements(training: Training) -> list[str]:
     """Packages missing from the container."""
     packages = [f"transformers=={newest_release(training.container.framework_version, training.architecture)}"]
     if training.library.smdistributed:
         packages.append("accelerate")
-    packages += optimizer_packages(training)
+    packages += (
+        packages_of("low_bits", training.container.framework_version) if training.job.optimizer in LOW_BITS else []
+    )
     if training.architecture.reads_text:
         packages += packages_of("plain", training.container.framework_version)
     kernel = kernel_of(training.model.family)
@@ -136,7 +131,7 @@ def write(training: Training) -> str:
         and training.copies_fit((_FP32_BYTES + training.job.moment_bytes) / shards)
     )
     causal, pairs = (training.architecture.task == task for task in ("causal", "sequence_to_sequence"))
-    weighted = pairs or (causal and training.tunes) or training.architecture.task == "masked"
+    weighted = pairs or (causal and training.job.tunes) or training.architecture.task == "masked"
     # As the estimate counts.
     in_parts = causal and not smp and has_plain_head(training.model.family) and loss_in_parts(training.job)
     chunked = training.job.loss == "chunked" or in_parts
@@ -152,7 +147,7 @@ def write(training: Training) -> str:
             "context_parallel": plan.context_parallel_degree > 1,
             "expert_parallel": plan.expert_parallel_degree > 1,
         },
-        "tuning_note": Comment(", or export with training='fine-tuning'" if causal and not training.tunes else ""),
+        "tuning_note": Comment(", or export with training='fine-tuning'" if causal and not training.job.tunes else ""),
         "accumulation": plan.gradient_accumulation_steps,
         "sharding_strategy": Comment(strategy.upper()),
         "reshard_after_forward": strategy in RESHARDING,
@@ -170,10 +165,10 @@ def write(training: Training) -> str:
         "checkpoint_period": Comment(str(period)),
         "is_checkpointed": Comment("id(module) in chosen" if period > 1 else "type(module) in layers"),
         "reads_text": training.architecture.reads_text,
-        "chats": causal and training.tunes,
+        "chats": causal and training.job.tunes,
         "pairs": pairs,
         # Rows may be prompts and completions or conversations, besides documents.
-        "encodes": pairs or (causal and training.tunes),
+        "encodes": pairs or (causal and training.job.tunes),
         "weighted": weighted,
         "norms": plan.precision != "fp16",
         "smp": smp,

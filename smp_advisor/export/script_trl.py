@@ -81,7 +81,7 @@ def trainer_of(training: Training, trainer: str | None) -> str:
 def trainer_note(training: Training, trainer: str | None) -> str:
     """The trainer of fine-tuning, in a sentence, and why it is not TRL's; `trainer` is the requested one."""
     if training.trainer == "trl":
-        note = f"Trainer: {training.kind}Trainer of TRL."
+        note = f"Trainer: {_kind(training)}Trainer of TRL."
         if not training.prefers:
             return note
         pairs, once = plural(training.plan.batch_size // 2, "pair"), not _shards_quantized(training)
@@ -93,6 +93,10 @@ def trainer_note(training: Training, trainer: str | None) -> str:
     if trainer == "plain":
         return "Trainer: the PyTorch loop of the script, as requested."
     return f"Trainer: the PyTorch loop of the script. TRL is not used: {_objection(training)}."
+
+
+def _kind(training: Training) -> str:
+    return "DPO" if training.prefers else "SFT"
 
 
 def _shards_quantized(training: Training) -> bool:
@@ -107,6 +111,9 @@ def _objection(training: Training) -> str:
     no_parts = data_file("workload", "adapters")["without_loss_in_parts"]
     # accelerate 1.15 resumes no scaled gradients of FSDP 2. TRL 1.16 trains adapters of a quantized base in bf16.
     in_fp16 = plan.shards_parameters or quantized or job.state_precision != "mixed"
+    as_exported = replace(job, stack="auto")
+    layout = layout_of_plan(plan, as_exported, training.cluster)
+    loaded_bytes = load_host_bytes(training.model, training.cluster, as_exported, layout)
     reasons = {
         f"it uses FSDP or DDP, not {training.library.title}": training.library.script != "torch"
         or training.library.smdistributed,
@@ -120,7 +127,7 @@ def _objection(training: Training) -> str:
         "it trains adapters with 32-bit states": job.adapter is not None and job.state_precision != "mixed",
         f"it checkpoints all layers or none, not {plan.activation_checkpointing!r}": plan.activation_checkpointing
         not in (False, "each"),
-        "the host memory is too small to load the model": not _is_loaded(training),
+        "the host memory is too small to load the model": not training.host_holds(loaded_bytes),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -129,12 +136,6 @@ def _base_bytes(training: Training) -> int:
     """Bytes per parameter of the model as it is loaded: fp32 unless frozen, or trained in 16 bits."""
     half = training.job.adapter is not None or training.job.state_precision == "16-bit"
     return 2 if half and training.plan.precision != "fp32" else 4
-
-
-def _is_loaded(training: Training) -> bool:
-    """Whether the host memory is sufficient to load the model."""
-    model, cluster, job = training.model, training.cluster, replace(training.job, stack="auto")
-    return training.host_holds(load_host_bytes(model, cluster, job, layout_of_plan(training.plan, job, cluster)))
 
 
 def requirements(training: Training) -> list[str]:
@@ -245,8 +246,8 @@ def write(training: Training) -> str:
     """Generate the script."""
     sharded, preferences, content = training.plan.shards_parameters, training.prefers, settings(training)
     values = {
-        "objective": Comment(_OBJECTIVES[training.kind]),
-        "kind": Comment(training.kind),
+        "objective": Comment(_OBJECTIVES[_kind(training)]),
+        "kind": Comment(_kind(training)),
         "settings": content,
         "sharded": sharded,
         "reduced_dtype": Comment(training.reduced_dtype),
