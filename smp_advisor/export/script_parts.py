@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-LOW_BITS = {"adam-8bit": "AdamW8bit", "adam-4bit": "AdamW4bit"}
-"""Classes of torchao, by optimizer."""
 DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.float32"}
 
 _TASKS = ("causal", "masked", "sequence_to_sequence", "text_classification", "image_classification")
@@ -188,6 +186,11 @@ class Training:
         return image(self.plan.library, self.plan.version)
 
     @property
+    def low_bits(self) -> str:
+        """Class of torchao for the optimizer; empty for others."""
+        return {"adam-8bit": "AdamW8bit", "adam-4bit": "AdamW4bit"}.get(self.job.optimizer, "")
+
+    @property
     def prefers(self) -> bool:
         """Whether the run trains on preferences, which are pairs of sequences."""
         return self.job.training == "dpo"
@@ -302,7 +305,7 @@ class Training:
             "activation_checkpointing": plan.activation_checkpointing or "none",
             "learning_rate": 0.01 if "sgd" in self.job.optimizer else 0.0001,
             "momentum": 0.0 if self.job.optimizer == "plain-sgd" else 0.9,
-            "low_bits": Comment(LOW_BITS.get(self.job.optimizer, "")),
+            "low_bits": Comment(self.low_bits),
             "mask_token_id": min(architecture.mask_token_id, max(0, model.shape.vocab - 1)),
             "dtype": Comment(DTYPES[plan.precision]),
             "evaluation_note": Comment(" and every --evaluate_every steps"),

@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import data_file
 from smp_advisor.errors import ExportError
-from smp_advisor.export.script_parts import (
-    DTYPES,
-    LOW_BITS,
-    Training,
-    newest_release,
-    packages_of,
-    rows_file,
-    unscripted,
-)
+from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of, rows_file, unscripted
 from smp_advisor.export.template import Comment
 from smp_advisor.libraries.library import FULLY_SHARD_SINCE, supports_tensor_parallelism
 from smp_advisor.libraries.sharding import RESHARDING
@@ -57,10 +49,8 @@ def require(training: Training) -> None:
         )
     job, plan = training.job, training.plan
     training.require_implemented(_IMPLEMENTED)
-    if job.optimizer in LOW_BITS and not packages_of("low_bits", training.container.framework_version):
-        raise unscripted(
-            f"The optimizer {job.optimizer!r} requires PyTorch 2.11", "choose a newer version of the library"
-        )
+    if training.low_bits and not packages_of("low_bits", training.container.framework_version):
+        raise unscripted(f"The optimizer {job.optimizer!r} requires PyTorch 2.11", "choose a newer version")
     converts = training.model.family in data_file("export", "architectures")["converts_router"]
     if converts and plan.shards_parameters and plan.precision != "fp32":
         problem = f"The router of {training.model.family!r} computes in fp32, and FSDP reduces gradients of one type"
@@ -101,9 +91,8 @@ def requirements(training: Training) -> list[str]:
     packages = [f"transformers=={newest_release(training.container.framework_version, training.architecture)}"]
     if training.library.smdistributed:
         packages.append("accelerate")
-    packages += (
-        packages_of("low_bits", training.container.framework_version) if training.job.optimizer in LOW_BITS else []
-    )
+    if training.low_bits:
+        packages += packages_of("low_bits", training.container.framework_version)
     if training.architecture.reads_text:
         packages += packages_of("plain", training.container.framework_version)
     kernel = kernel_of(training.model.family)
@@ -125,11 +114,8 @@ def write(training: Training) -> str:
     strategy = plan.sharding_strategy if sharded else ""
     shards = plan.shard_degree(training.cluster) if sharded else 1
     # Parameters and optimizer state are copied to be saved in the background, which torchao's states cannot be.
-    in_thread = (
-        not smp
-        and training.job.optimizer not in LOW_BITS
-        and training.copies_fit((_FP32_BYTES + training.job.moment_bytes) / shards)
-    )
+    in_thread = not (smp or training.low_bits)
+    in_thread &= training.copies_fit((_FP32_BYTES + training.job.moment_bytes) / shards)
     causal, pairs = (training.architecture.task == task for task in ("causal", "sequence_to_sequence"))
     weighted = pairs or (causal and training.job.tunes) or training.architecture.task == "masked"
     # As the estimate counts.

@@ -40,7 +40,7 @@ _NAMES = {
     "--text_column": "--dataset_text_field",
 }
 """Hyperparameters of the advisor's jobs with their names in TRL."""
-_OBJECTIVES = {"SFT": "supervised fine-tuning", "DPO": "direct preference optimization (DPO)"}
+_OBJECTIVES = (("SFT", "supervised fine-tuning"), ("DPO", "direct preference optimization (DPO)"))
 
 
 def paired(job: Job, plan: Plan, objective: str | None) -> tuple[Job, Plan]:
@@ -81,7 +81,7 @@ def trainer_of(training: Training, trainer: str | None) -> str:
 def trainer_note(training: Training, trainer: str | None) -> str:
     """The trainer of fine-tuning, in a sentence, and why it is not TRL's; `trainer` is the requested one."""
     if training.trainer == "trl":
-        note = f"Trainer: {_kind(training)}Trainer of TRL."
+        note = f"Trainer: {_OBJECTIVES[training.prefers][0]}Trainer of TRL."
         if not training.prefers:
             return note
         pairs, once = plural(training.plan.batch_size // 2, "pair"), not _shards_quantized(training)
@@ -93,10 +93,6 @@ def trainer_note(training: Training, trainer: str | None) -> str:
     if trainer == "plain":
         return "Trainer: the PyTorch loop of the script, as requested."
     return f"Trainer: the PyTorch loop of the script. TRL is not used: {_objection(training)}."
-
-
-def _kind(training: Training) -> str:
-    return "DPO" if training.prefers else "SFT"
 
 
 def _shards_quantized(training: Training) -> bool:
@@ -246,8 +242,8 @@ def write(training: Training) -> str:
     """Generate the script."""
     sharded, preferences, content = training.plan.shards_parameters, training.prefers, settings(training)
     values = {
-        "objective": Comment(_OBJECTIVES[_kind(training)]),
-        "kind": Comment(_kind(training)),
+        "objective": Comment(_OBJECTIVES[preferences][1]),
+        "kind": Comment(_OBJECTIVES[preferences][0]),
         "settings": content,
         "sharded": sharded,
         "reduced_dtype": Comment(training.reduced_dtype),

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.libraries.validation import unscripted_optimizer
 from smp_advisor.session.options import completes
 from smp_advisor.workload.stack import training_settings
 
@@ -111,12 +111,11 @@ def export_objection(advice: Advice) -> str:
     """Return why no script is generated for the plan, although the model has a family; empty for your own script."""
     from smp_advisor.export.script import builds, writable
 
-    # Whoever names a version of the framework or of the library, or what their code does, has a script for it.
-    request, job, of_code = advice.request, advice.job, {"stack", *training_settings()}
+    # Whoever names a version, or what their code does, has a script for it.
+    request, of_code = advice.request, {"stack", *training_settings()}
     own = advice.script or request.framework or "version" in request.pins or of_code & request.user_settings
-    own = own or job.paged_optimizer or job.optimizer not in get_library(advice.plan.library).optimizers
     try:
-        if not own and builds(advice.model):
+        if not (own or unscripted_optimizer(advice.plan.library, advice.job)) and builds(advice.model):
             writable(*run_of(advice, None))
     except AdvisorError as error:
         return str(error)

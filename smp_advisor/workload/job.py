@@ -231,9 +231,8 @@ class Job:
     adapter: Adapter | None = None
     """Low-rank adapter (LoRA, QLoRA) to train over the frozen model. None: train all parameters."""
     training: Training = "auto"
-    """``fine-tuning`` trains a pretrained model on samples of a task: its batches are smaller. ``dpo`` does so on pairs
-    of preferences, of which each sequence is a sample. ``auto`` is ``pretraining``. An `adapter` has batches of its
-    own."""
+    """``fine-tuning`` trains a pretrained model on samples of a task, ``dpo`` on pairs of preferences with two samples
+    each: their batches are smaller. ``auto`` is ``pretraining``. An `adapter` has batches of its own."""
     attention: Literal["auto", "eager", "fused"] = "auto"
     """``eager`` stores the attention scores (PyTorch 1.x and so SMP v1); ``fused`` does not (FlashAttention). ``auto``
     becomes the attention that `stack` implies, or ``eager`` if `stack` is ``auto``."""
