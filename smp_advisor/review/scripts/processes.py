@@ -294,9 +294,9 @@ def of_own_batches(context: Context, value: Value | None, divided: Callable[[Cal
     return any(divided(call) for call in calls)
 
 
-def _tensor_of(call: Call) -> list[Value]:
+def _tensor_of(call: Call) -> tuple[Value, ...]:
     """The tensor of ``loss.reduce()``: no object of a framework."""
-    return [] if owner_kind(call.receiver) else options(call.receiver)
+    return () if owner_kind(call.receiver) else options(call.receiver)
 
 
 def _numbers_of(value: Value, depth: int = 0) -> Iterator[Value]:
