@@ -61,7 +61,7 @@ def request(seed: int) -> tuple[str, str, dict[str, Any]]:
     settings |= draw.choice([{}, {"global_batch_size": draw.choice([7, 48, 256, 512])}])
     settings |= draw.choice([{}, {"tokens": draw.choice(["1B", "300B"])}])
     settings |= draw.choice([{}, {}, {"adapter": smpa.Adapter(rank=16, base_bits=draw.choice([16, 4]))}])
-    settings |= draw.choice([{}, {}, {"optimizer": draw.choice(["lion", "sgd-momentum"])}])
+    settings |= draw.choice([{}, {}, {"optimizer": draw.choice(["lion", "sgd"])}])
     return draw.choice(names.split()), f"ml.{draw.choice(machines.split())}", settings
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from smp_advisor.advice.request import (
 from smp_advisor.advice.variants import PlannedRun
 from smp_advisor.arguments import LIMITS, brief
 from smp_advisor.costs.evaluate import estimate, unreplaced
-from smp_advisor.errors import JobError
+from smp_advisor.errors import AdvisorError, JobError
 from smp_advisor.libraries import require_supported_instance
 from smp_advisor.libraries.validation import check_against, unscripted_optimizer
 from smp_advisor.search.candidates import job_for, library_policy, pins_for, search_in_bf16_if_possible
@@ -169,7 +170,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
     # 2. The cluster, before the library: both depend on the instance.
     sizes = None  # of one cluster without limits
     if places.fixed is None or limits:
-        if len({cluster.instance for cluster in places.clusters}) == 1:
+        if not any(_is_able(request.library, terms.job, cluster.instance) for cluster in places.clusters):
             _require_instance(request.library, terms.job, place.instance)
         framework = framework_of(request.framework)[0]
         family = library_policy().tensorflow if framework == "tensorflow" else request.library
@@ -295,6 +296,13 @@ def _require_instance(library: str, job: Job, machine: Instance) -> None:
         require_supported_instance(library, machine)
     if job.precision == "bf16" and not machine.bf16:
         raise JobError(f"{machine.gpu_label} does not compute in bf16; use precision='fp16'.")
+
+
+def _is_able(library: str, job: Job, machine: Instance) -> bool:
+    with suppress(AdvisorError):
+        _require_instance(library, job, machine)
+        return True
+    return False
 
 
 def _repeatable(request: Request, model: Model, job: Job) -> Request:

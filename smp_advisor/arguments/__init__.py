@@ -276,6 +276,9 @@ _PHRASES = {
     "advice.compare_clusters": "compare",
     "advice.permissions_cell()": "the export of permissions",
     "advice.cell()": "the export of the job",
+    "advice.monitoring_cell()": "the export of monitoring",
+    "pass plan and cluster to smp_advisor.estimate": "run estimate with its plan and cluster",
+    "advice.cell(spot=False)": "the export of the job without spot",
     "the fields of Job and Plan": "the settings of jobs and plans",
 }
 

@@ -157,6 +157,8 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
         return patched, reason
     archived = candidate(policy.archived, request)
     if archived.obstacle is None or (archived.obstacle == "memory" and not dividing):
+        if request.job.training == "dpo" and not request.own_script:
+            archived = usual[0]  # the archived library has no script for preferences
         return archived, _reason(archived, usual, request)
     if archived.obstacle != "instance" or not request.pytorch:
         for entry in (*dividing, *(entry for entry in usual if entry.obstacle == "memory")):

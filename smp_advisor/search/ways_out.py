@@ -310,7 +310,8 @@ def nothing_fits(question: Question, results: Sequence[SearchResult]) -> NoPlanF
 def _no_plan(request: Request, place: str) -> str:
     job, pinned = request.job, ", ".join(sorted(request.pins))
     if job.global_batch_size is not None:
-        multiple = max(1, round(job.global_batch_size / request.cluster.gpus)) * request.cluster.gpus
+        least = request.cluster.gpus * (2 if job.training == "dpo" else 1)  # a pair has two samples
+        multiple = max(1, round(job.global_batch_size / least)) * least
         freed = f" with {pinned} fixed; free one of them, or" if pinned else ";"
         samples = plural(job.global_batch_size, "sample")
         return sentence("search", "undivided_batch", samples=samples, place=place, freed=freed, multiple=multiple)

@@ -192,11 +192,12 @@ def plan_words(plan: Plan) -> str:
     return f"{get_library(plan.library).title}{': ' if settings else ''}{settings}"
 
 
-def memory_words(value: Estimate) -> str:
+def memory_words(value: Estimate, least: float | None = None) -> str:
     """``28.1 of 39.4 GiB per GPU (over 99.9 % likely)``; with the host memory of a node if it is too small."""
     share = probability(value.fit_probability)
     host = f", and {gib(value.host_memory_gib_per_node)} of host memory per node: too much"
-    gpu = f"{value.needed_gib:,.1f} of {value.usable_gpu_memory_gib:.1f} GiB per GPU ({share} likely)"
+    required = "" if least is None else f", {percent(least)} required"
+    gpu = f"{value.needed_gib:,.1f} of {value.usable_gpu_memory_gib:.1f} GiB per GPU ({share} likely{required})"
     return gpu if value.host_memory_fits else gpu + host
 
 
@@ -389,7 +390,7 @@ def fitting(advice: Advice, changes: str) -> Answer:
     """The answer to whether a model fits on a cluster, in five lines."""
     value, least = advice.estimate, advice.min_fit_probability
     where = f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
-    spare = f"{gib(value.headroom_gib)} to spare: {memory_words(value)[:-1]}, {percent(least)} required)"
+    spare = f"{gib(value.headroom_gib)} to spare: {memory_words(value, least)}"
     length = f"sequence length {advice.job.sequence_length:,}; " if advice.model.reads_tokens else ""
     rows = [
         ("Yes", f"{advice.model.name} fits on {where} with {spare}."),

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.advice.description import read_model
 from smp_advisor.advice.largest import largest
 from smp_advisor.advice.request import JOB_FIELDS, SETTINGS, job_of, question_of, sort_settings, suited
-from smp_advisor.arguments import LIMITS, options_of
+from smp_advisor.arguments import LIMITS, options_of, without_python
 from smp_advisor.cluster import Cluster
 from smp_advisor.cluster.table import meant_instance
 from smp_advisor.core.files import LOG, MODEL, NOTEBOOK, json_values, read_text
 from smp_advisor.core.words import plain
 from smp_advisor.costs.evaluate import estimate as evaluate
 from smp_advisor.costs.wording import fits as is_fitting
-from smp_advisor.costs.wording import percent, plural
+from smp_advisor.costs.wording import plural
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.estimators import check_estimator
 from smp_advisor.estimators import watch as attach
@@ -417,14 +417,14 @@ def watch(options: Namespace) -> Answer:
         if calibration is not None:
             runs = Calibration(runs=calibration.runs[-1:]).share(options.learn)
             learned.append(f"{options.learn} has {plural(runs, 'run')}.")
-    text = "\n".join([str(run), *(f"  {line}" for line in learned)])
+    text = without_python("\n".join([str(run), *(f"  {line}" for line in learned)]))
     data = {
         "answer": run.headline,
         "status": run.last.status or "Log",
         "phases": list(run.transitions),
         "figures": {row.label: [row.measured, row.predicted] for row in run.figures()},
-        "alarms": list(run.alarms),
-        "explained": list(run.conclusions),
+        "alarms": [without_python(line) for line in run.alarms],
+        "explained": [without_python(line) for line in run.conclusions],
         "notes": [*run.notes, *filter(None, [run.problem]), *learned],
         "requests": run.requests,
     }
@@ -495,7 +495,7 @@ def _file_fits(source: Path, options: Namespace) -> Answer:
     for name, (_, value) in values.items():
         unfit = "does not fit" if value.fit_probability < 0.5 else "may not fit"
         words = "fits" if is_fitting(value, least) else unfit
-        lines.append(f"{name}: {words}: {memory_words(value)[:-1]}, {percent(least)} required).")
+        lines.append(f"{name}: {words}: {memory_words(value, least)}.")
     data = {
         "fits": all(is_fitting(value, least) for _, value in values.values()),
         "jobs": [{"name": name, **figures(model, value, least)} for name, (model, value) in values.items()],

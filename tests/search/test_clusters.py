@@ -276,9 +276,10 @@ def test_a_comparison_takes_the_library_of_the_advice(model, instance):
 def test_an_open_number_of_nodes_has_the_refusal_of_one_node_and_a_tolerance_is_said():
     for settings, words in (({"library": "smp-v1"}, "not on AWS's list for SMP v1"), ({"precision": "bf16"}, "V100")):
         machine = "ml.g6.12xlarge" if "library" in settings else "ml.p3.16xlarge"
-        for count in (1, "smallest"):
+        other = machine.replace("12x", "48x").replace("16x", "2x")
+        for place, count in ((machine, 1), (machine, "smallest"), ([machine, other], "smallest")):
             with pytest.raises(AdvisorError, match=words):
-                smpa.advise("gemma-2-9b", machine, instance_count=count, **settings)
+                smpa.advise("gemma-2-9b", place, instance_count=count, **settings)
 
     equal = ClusterSizes(model=MODEL, sizes=(size(1, 1.0), size(2, 2.02)), goal="cheapest")
     assert equal.chosen is equal.sizes[0]

@@ -92,10 +92,20 @@ def test_auto_prefers_libraries_with_a_script_for_the_adapter():
     assert advise("llama-3-70b", "ml.p4d.24xlarge", instance_count=2, **settings).plan.library == "fsdp"
 
 
+@pytest.mark.parametrize(("batch", "multiple"), [(8, 16), (24, 32)])
+def test_a_batch_of_preferences_without_whole_pairs_is_refused_as_such(batch, multiple):
+    for library in ("auto", "ddp"):
+        settings = {"training": "dpo", "library": library}
+        with pytest.raises(NoPlanFitsError, match=rf"global batch of {batch} samples .* for example {multiple}\."):
+            advise("350M", "ml.p4d.24xlarge", global_batch_size=batch, **settings)
+        assert advise("350M", "ml.p4d.24xlarge", global_batch_size=multiple, **settings).plan.library == "ddp"
+
+
 def test_a_free_setting_is_tried_only_where_optimizer_and_script_have_it():
     for optimizer in ("adam-8bit", "lion", "muon", "adafactor"):
         advice = advise("350M", "ml.p4d.24xlarge", library="ddp", optimizer=optimizer)
-        assert f"the job has the optimizer {optimizer!r}: pass script=" in " ".join(advice.warnings)
+        words = f"and the job {optimizer!r}: set optimizer to one of them, or pass script="
+        assert (words in " ".join(advice.warnings)) == (optimizer != "adam-8bit")
     pinned = advise("30B", "ml.p4d.24xlarge", instance_count=4, tensor_parallel_degree=8)
     assert pinned.job.loss == "plain"
     assert pinned.script_cell()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib import import_module
 from inspect import signature
 from tempfile import TemporaryFile
@@ -19,7 +21,7 @@ import pytest
 import smp_advisor as smpa
 from smp_advisor.arguments import options
 from smp_advisor.errors import AdvisorError
-from smp_advisor.tools.answers import MOST_BYTES, shortened, size_of
+from smp_advisor.tools.answers import MOST_BYTES, memory_words, shortened, size_of
 from smp_advisor.tools.interface import TOOLS, Caller, call
 from smp_advisor.tools.verbs import EXPORTS
 
@@ -241,6 +243,10 @@ def test_answers_of_checks_and_comparisons():
 
     _, data = call("why", {"text": "ResourceLimitExceeded: The account-level service limit 'ml.p5.48xlarge'"}, Caller())
     assert "(the export of quota)" in data["answer"]
+    _, data = call("why", {"text": "The spot instance was interrupted"}, Caller())
+    assert "(the export of the job without spot)" in data["answer"]
+    value = replace(smpa.advise("350M", "ml.p4d.24xlarge").estimate, host_memory_fits=False)
+    assert re.search(r"likely, 95 % required\), and .* of host memory per node: too much$", memory_words(value, 0.95))
 
     _, data = call("check", {"text": "print(1)"}, Caller())
     assert data["answer"].endswith("nothing that a check applies to")

@@ -210,8 +210,7 @@ const KINDS: Record<string, string> = {
   monitoring: 'Monitoring',
   permissions: 'Permissions',
   quota: 'Quota and price',
-  probe: 'Short job that measures',
-  worth: 'Probes of the leading plans'
+  probe: 'Short job that measures'
 };
 const SDKS: Record<string, string> = { auto: 'Installed SDK', v2: 'SDK v2', v3: 'SDK v3' };
 
