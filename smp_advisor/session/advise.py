@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.advice.recommendation import recommend
 from smp_advisor.advice.request import Request
 from smp_advisor.arguments.signatures import checked
-from smp_advisor.errors import NoPlanFitsError
 from smp_advisor.session.advice import Advice
-from smp_advisor.session.cells import export_objection
+from smp_advisor.session.cells import scripted
 from smp_advisor.session.options import completes
 
 if TYPE_CHECKING:
@@ -109,7 +108,4 @@ def advise(
         "script": script,
         "data": data,
     }
-    advice = Advice(recommend(Request.of(model, cluster, job, **keywords, **settings), on_progress))
-    if objection := export_objection(advice):
-        raise NoPlanFitsError(objection)
-    return advice
+    return Advice(scripted(recommend(Request.of(model, cluster, job, **keywords, **settings), on_progress)))

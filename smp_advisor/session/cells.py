@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.errors import AdvisorError, NoPlanFitsError, PlanError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.validation import unscripted_optimizer
 from smp_advisor.session.options import completes
@@ -107,8 +107,8 @@ def script_cell(
     return "" if advice.script else script_cell(*run_of(advice, plan), trainer=trainer, objective=objective)
 
 
-def export_objection(advice: Advice) -> str:
-    """Return why no script is generated for the plan, although the model has a family; empty for your own script."""
+def scripted(advice: Recommendation) -> Recommendation:
+    """Return the recommendation; refuse a plan without a generated script, although the model has a family."""
     from smp_advisor.export.script import builds, writable
 
     # Whoever names a version, or what their code does, has a script for it.
@@ -116,10 +116,10 @@ def export_objection(advice: Advice) -> str:
     own = advice.script or request.framework or "version" in request.pins or of_code & request.user_settings
     try:
         if not (own or unscripted_optimizer(advice.plan.library, advice.job)) and builds(advice.model):
-            writable(*run_of(advice, None))
+            writable(advice.model, advice.cluster, advice.job, advice.plan)
     except AdvisorError as error:
-        return str(error)
-    return ""
+        raise NoPlanFitsError(str(error)) from None
+    return advice
 
 
 def script_files(

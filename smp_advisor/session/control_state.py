@@ -13,6 +13,7 @@ from smp_advisor.costs.wording import adapter_text, listed
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries.library import Setting, Settings, get_library, plan_fields
 from smp_advisor.libraries.validation import check_against
+from smp_advisor.session.cells import scripted
 from smp_advisor.session.controls import effect_of, repairs
 from smp_advisor.session.settings import (
     configuration,
@@ -254,7 +255,7 @@ class SearchAgain:
 
     def run(self, **progress: Any) -> Recommendation:
         """Return the new recommendation. ``on_progress`` is that of `advise`."""
-        return changed(self.advice, self.changes, self.pins, **progress)
+        return scripted(changed(self.advice, self.changes, self.pins, **progress))
 
     def summary(self, after: Recommendation) -> str:
         """Return the change with its effect: "Instance count 16 → 8: 26.1 of 39.4 GiB per GPU, throughput −48 %"."""

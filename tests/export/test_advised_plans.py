@@ -54,6 +54,10 @@ def test_an_advised_plan_is_exported_or_there_is_no_advice():
     for *request, reason in FOUND:
         said = refusal(*request)
         assert reason in said if reason else not said, request
+    advice = smpa.advise("350M", "ml.p4d.24xlarge")
+    with pytest.raises(AdvisorError, match="not with SMP v2"):
+        advice.change(training="dpo", library="smp-v2")
+    assert advice.script_cell()
 
 
 @pytest.mark.slow
