@@ -309,8 +309,10 @@ def nothing_fits(question: Question, results: Sequence[SearchResult]) -> NoPlanF
 
 def _no_plan(request: Request, place: str) -> str:
     job, pinned = request.job, ", ".join(sorted(request.pins))
+    size = 2 if job.training == "dpo" else 1  # samples that stay in one batch
+    place += " for pairs of samples" if size > 1 else ""
     if job.global_batch_size is not None:
-        least = request.cluster.gpus * (2 if job.training == "dpo" else 1)  # a pair has two samples
+        least = size * request.cluster.gpus
         multiple = max(1, round(job.global_batch_size / least)) * least
         freed = f" with {pinned} fixed; free one of them, or" if pinned else ";"
         samples = plural(job.global_batch_size, "sample")

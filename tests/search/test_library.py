@@ -96,9 +96,14 @@ def test_auto_prefers_libraries_with_a_script_for_the_adapter():
 def test_a_batch_of_preferences_without_whole_pairs_is_refused_as_such(batch, multiple):
     for library in ("auto", "ddp"):
         settings = {"training": "dpo", "library": library}
-        with pytest.raises(NoPlanFitsError, match=rf"global batch of {batch} samples .* for example {multiple}\."):
+        with pytest.raises(NoPlanFitsError, match=rf"{batch} samples .* for pairs of .*example {multiple}\."):
             advise("350M", "ml.p4d.24xlarge", global_batch_size=batch, **settings)
         assert advise("350M", "ml.p4d.24xlarge", global_batch_size=multiple, **settings).plan.library == "ddp"
+
+
+def test_a_fixed_batch_of_half_a_pair_names_pairs():
+    with pytest.raises(NoPlanFitsError, match="for pairs of samples with batch_size fixed"):
+        advise("350M", "ml.p4d.24xlarge", training="dpo", library="fsdp", batch_size=1)
 
 
 def test_a_free_setting_is_tried_only_where_optimizer_and_script_have_it():
