@@ -17,6 +17,7 @@ Event = dict[str, Any]
 _LOST_PEER = re.compile(r"[Cc]onnection|closed by peer|gloo|Broken pipe|timed out|[Ss]ocket|Application timeout")
 _LACKED = re.compile(r"pip install|[Rr]equire(?:ment|s)|not installed|be installed|not met")
 """In errors of libraries that name what they lack."""
+_OF_GPUS = re.compile(r"torch\._C' has no attribute '_cuda|not compiled with CUDA|NVIDIA driver|_cuda\.<locals>")
 _DOWNLOAD = re.compile(
     r"huggingface\.co(?!/docs)|offline mode|LocalEntryNotFound|resolve host|name resolution|urlopen|"
     r"Name or service not known|"
@@ -62,6 +63,8 @@ def not_rehearsed(stage: Stage) -> str:
         return f"a package is not installed here ({error['text'][:120]})"
     if error["text"].startswith("ProcessGroupGloo::") and not stage["verdict"]:
         return f"gloo cannot do it ({error['text'][:120]})"
+    if _OF_GPUS.search(error["text"]):
+        return f"a function of GPUs has no stand-in here ({error['name']}: {error['text'][:120]})"
     if _DOWNLOAD.search(error["text"]):
         return f"there is no network here ({error['name']}: {error['text'][:120]})"
     if error["cut"]:
@@ -153,7 +156,8 @@ def parted(stage: Stage, kind: str) -> Iterator[Observed]:
     errors = [events(stage, rank, "error")[-1:] for rank in ranks_of(stage)]
     if all(errors) and len({(error[0]["name"], error[0]["site"]) for error in errors}) == 1 and not stage["verdict"]:
         return
-    yield from (replace(entry, kind=kind) for entry in failures(stage))
+    # An error may come of the values of a loss that never falls.
+    yield from (replace(entry, kind=kind) for entry in failures(stage) if kind != "order" or entry.kind == "order")
 
 
 def _kind_of(stage: Stage, error: Event, failing: set[int]) -> str:

@@ -173,22 +173,26 @@ def digest_of(batch: Any) -> tuple[str, int, int]:
     if tensors and tensors[0].dim():
         count = tensors[0].shape[0]
         columns = [local(tensor).detach() for tensor in tensors if tensor.dim() and tensor.shape[0] == count][:8]
-        # Masks are as long as the longest row of a batch.
-        columns = [c for c in columns if c.dim() != 2 or c.is_floating_point() or not bool((c <= 1).all())] or columns
+        integers = [c for c in columns if c.dim() == 2 and not c.is_floating_point() and not c.is_complex()]
+        masks = [
+            c for c in integers if bool(((c == 0) | (c == 1)).all()) and [n.shape for n in integers].count(c.shape) > 1
+        ]
+        mask = max(masks, key=lambda c: int(c.sum()), default=None)
         for row in range(min(count, 4096)):
-            content = hashlib.sha1(
-                b"".join(bytes_of(_unpadded(column[row])) for column in columns), usedforsecurity=False
-            ).digest()
-            total = (total + int.from_bytes(content[:7], "big")) % 2**56
+            content = b"".join(bytes_of(_unpadded(column, row, mask)) for column in columns)
+            total = (total + int.from_bytes(hashlib.sha1(content, usedforsecurity=False).digest()[:7], "big")) % 2**56
     return digest.hexdigest()[:16], total, count
 
 
-def _unpadded(row: torch.Tensor) -> torch.Tensor:
-    """A row of numbers without the equal ones at its ends: those are as many as the longest row of its batch needs."""
-    if row.dim() != 1 or row.is_floating_point() or not len(row):
+def _unpadded(column: torch.Tensor, number: int, mask: torch.Tensor | None) -> torch.Tensor:
+    """A row without its padding, which is as long as the longest row of its batch needs: by its mask, or its end."""
+    row = column[number]
+    if row.dim() != 1 or row.is_floating_point() or row.is_complex() or not len(row):
         return row
-    inner = ((row != row[0]).nonzero()[:1], (row != row[-1]).nonzero()[-1:])
-    return row[int(inner[0]) : int(inner[1]) + 1] if len(inner[0]) else row[:0]
+    if mask is not None and mask.shape == column.shape:
+        return row[mask[number].bool()]
+    inner = (row != row[-1]).nonzero()
+    return row[: int(inner[-1]) + 1 if len(inner) else 0] if int(row[-1]) in (0, -100) else row
 
 
 def figures_of(tensors: Iterable[Any]) -> list[float]:

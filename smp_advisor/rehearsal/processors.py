@@ -190,12 +190,13 @@ def _cuda(observer: Observer) -> None:
         "device_count": lambda: gpus if observer.is_asked_by_user() else 0,
         "is_initialized": lambda: True, "is_bf16_supported": lambda *_, **__: True,
         "set_device": set_device, "current_device": lambda: int(os.environ.get("LOCAL_RANK", "0")),
-        "get_device_properties": lambda *_: properties, "get_device_name": lambda *_: properties.name,
-        "get_device_capability": lambda *_: (9, 0), "mem_get_info": lambda *_: (_MEMORY_BYTES, _MEMORY_BYTES),
+        "get_device_properties": lambda *_, **__: properties, "get_device_name": lambda *_, **__: properties.name,
+        "get_device_capability": lambda *_, **__: (9, 0),
+        "mem_get_info": lambda *_, **__: (_MEMORY_BYTES, _MEMORY_BYTES),
         "memory_summary": lambda *_, **__: "", "memory_stats": lambda *_, **__: Counter(),
-        "get_rng_state": lambda *_: torch.zeros(8, dtype=torch.uint8), "get_rng_state_all": list,
+        "get_rng_state": lambda *_, **__: torch.zeros(8, dtype=torch.uint8), "get_rng_state_all": list,
         "Stream": _Nothing, "Event": _Nothing, "CUDAGraph": _Nothing, "device": _Nothing,
-        "stream": lambda *_: nothing, "current_stream": lambda *_: nothing, "default_stream": lambda *_: nothing,
+        **dict.fromkeys(("stream", "current_stream", "default_stream"), lambda *_, **__: nothing),
     }  # fmt: skip
     for name in (
         "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "utilization",
@@ -209,7 +210,7 @@ def _cuda(observer: Observer) -> None:
         answers[name] = lambda *_, **__: None
     vars(cuda).update(answers)
     vars(cuda.memory).update({name: answer for name, answer in answers.items() if hasattr(cuda.memory, name)})
-    cuda.nvtx.range_push = cuda.nvtx.range_pop = cuda.nvtx.mark = lambda *_: None
+    cuda.nvtx.range_push = cuda.nvtx.range_pop = cuda.nvtx.mark = lambda *_, **__: None
     cuda.nvtx.range = _Nothing
     accelerator: Any = getattr(torch, "accelerator", None)
     if accelerator is not None:

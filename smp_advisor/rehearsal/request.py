@@ -133,6 +133,7 @@ def request_of(
     places: dict[str, str | None] = {name: None for name in required if name in (job.channels or required)}
     tree = _tree(code)
     names = _undefined(tree)
+    own = {path.stem for path in code.folder.rglob("*") if path.suffix in ("", ".py")}  # before libraries of its names
     roots = set(re.findall(r"^\s*(?:import|from)\s+(\w+)", code_text, re.MULTILINE))
     roots |= {"transformers"} & ({"transformers"} if roots & {"trl", "peft"} else set())
     needs_table = bool(names) and (
@@ -143,7 +144,7 @@ def request_of(
         "processes": processes, "steps": STEPS, "batches": BATCHES, "most": MOST, "stages": "all",
         "seconds": GUARD_SECONDS,
         "size_bytes": min(_SIZE_BYTES, max(2**28, available_memory_bytes() // 3)), "allow_unconfined": allow_unconfined,
-        "imports": sorted(roots), "preloads": _preloads(texts, roots),
+        "imports": sorted(roots), "preloads": _preloads(texts, roots - own),
         "names": names, "one_label": "SequenceClassification" in code.text,
         "needs_table": needs_table, "texts_needed": '"text"' in code.text and needs_table,
         "columns": _columns(tree), "keep_half": keep_half,
@@ -162,12 +163,12 @@ def _provoked(code: Code, text: str) -> list[str]:
 def _preloads(texts: list[str], roots: set[str]) -> list[str]:
     """Imports of libraries, made once before the processes fork; names of lazy modules are imported as they are got."""
     statements = {f"import {root}" for root in roots & _PRELOADED}
-    statements |= set(_OF_MODELS if "transformers" in roots else ())
-    statements |= {"import transformers.trainer"} if any(re.search(r"Trainer\b", text) for text in texts) else set()
+    if "transformers" in roots:
+        statements |= {*_OF_MODELS, *["import transformers.trainer" for text in texts if re.search(r"Trainer\b", text)]}
     for text in texts:
         with suppress(SyntaxError):
             for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _PRELOADED:
+                if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _PRELOADED & roots:
                     statements.add(ast.unparse(node))
     return sorted(statements, key=lambda statement: (statement.startswith("from"), statement))
 

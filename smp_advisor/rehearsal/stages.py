@@ -177,7 +177,7 @@ class _Rehearsed:
         for kind, name in PROVOCATIONS.items():
             if kind in self.request["provoked"] and world > 1:
                 longer = {"steps": self.request["most"]} if kind == "order" else {}
-                self._stage(name, provokes=kind, **longer)
+                self._stage(name, provokes=kind, apart=_evaluated_apart(first), **longer)
         saves = any(event["kind"] == "save" for event in first["ranks"][0]["events"])
         if saves or self.job.keeps_checkpoints:
             # It saves after some updates, so that the run with a kill lasts until it does.
@@ -338,6 +338,15 @@ class _Rehearsed:
         data = os.pread(file, 1 << 24, 0)
         os.close(file)
         return json.loads(data) if data else []
+
+
+def _evaluated_apart(stage: dict[str, Any]) -> list[str]:
+    """Lines at which the first and the last rank evaluate other inputs: from the same ones they decide the same."""
+    first, last = (
+        {(event["site"], event["digest"]) for event in stage["ranks"][rank]["events"] if event["kind"] == "evaluation"}
+        for rank in (0, -1)
+    )
+    return sorted({site for site, _ in first ^ last})
 
 
 def _missing_column(stage: dict[str, Any]) -> str:

@@ -10,10 +10,12 @@ import hashlib
 import itertools
 import math
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -28,8 +30,9 @@ MARK = 1e-3
 _MOST_RANKS, _LARGEST_STATE_BYTES = 4, 256 * 2**20
 _OF_ANOTHER_PHASE = 8
 """Steps of another optimizer in a row, after which those of the first one have ended: a search of the rate before."""
-_ENDING = ("LambdaLR", "OneCycleLR", "CosineAnnealingLR", "PolynomialLR")
+_ENDING = (lr_scheduler.LambdaLR, lr_scheduler.OneCycleLR, lr_scheduler.CosineAnnealingLR, lr_scheduler.PolynomialLR)
 """Schedules whose end can be computed."""
+_LATER = (1, 10, 100, 1000, 10_000)
 _LONGEST_SCHEDULE, _ZERO, _NEARLY_ZERO = 10_000_000, 1e-13, 0.02
 
 
@@ -121,6 +124,8 @@ class Training:
                 observer.options["counts"].total_passes += 1
                 if trains:
                     self._note(module, arguments, options)
+                elif observer.looks and not torch.is_grad_enabled():
+                    observer.put("evaluation", digest=digest_of([arguments, options])[0], site=observer.site())
             observer.depth += 1
             try:
                 result = call(module, *arguments, **options)
@@ -185,6 +190,8 @@ class Training:
             return result
         if kind == "bad batch" and (self.is_poisoned or not trains or observer.updates > 1):
             return result
+        if kind == "order" and not torch.is_grad_enabled() and observer.site() not in observer.options["apart"]:
+            return result  # of what every rank evaluates
         self.is_poisoned = True
         from torch.utils._pytree import tree_map_only
 
@@ -193,7 +200,8 @@ class Training:
                 return tensor
             if kind == "bad batch":
                 return tensor * float("nan")
-            return tensor.detach() * (1.0 + observer.updates) + tensor * 0.0  # the gradients of other ranks are theirs
+            finite = torch.nan_to_num(tensor, posinf=0.0, neginf=0.0)
+            return tensor.detach() * (1.0 + observer.updates) + finite * 0.0  # the gradients of other ranks are theirs
 
         return tree_map_only(torch.Tensor, changed, result)
 
@@ -240,7 +248,7 @@ class Training:
             parameters=figures_of(replicated), parts=figures_of(parts), state=figures_of(states), states=len(states),
             backwards=observer.backwards,
             groups=[[len(group["params"]), float(group.get("weight_decay") or 0)] for group in optimizer.param_groups],
-            schedules=[int(getattr(schedule, "last_epoch", 0)) for schedule in self.schedules],
+            schedules=[_place(schedule) for schedule in self.schedules],
         )  # fmt: skip
         observer.backwards = 0
 
@@ -271,8 +279,6 @@ class Training:
 
     def _schedules(self) -> None:
         """Have schedules remembered, so that their end can be computed."""
-        from torch.optim import lr_scheduler
-
         schedules, observer = self.schedules, self.observer
         decide = lr_scheduler.ReduceLROnPlateau.step
 
@@ -293,7 +299,7 @@ class Training:
         observer = self.observer
         for schedule in self.schedules:
             steps = int(getattr(schedule, "last_epoch", 0))
-            if observer.updates and steps > 0 and type(schedule).__name__ in _ENDING:
+            if observer.updates and steps > 0 and isinstance(schedule, _ENDING):
                 observer.put("schedule", per_update=steps / observer.updates, zero_step=_zero_step(schedule))
 
     def finish(self) -> None:
@@ -334,6 +340,15 @@ def _parameters_of(loss: Any) -> dict[int, Any]:
             parameters[id(variable)] = variable
         stack += [entry for entry, _ in node.next_functions]
     return parameters
+
+
+def _place(schedule: Any) -> tuple[int, list[float]]:
+    """The step of a schedule, and what decides its later rates: the values of its function, or the step."""
+    step = int(getattr(schedule, "last_epoch", 0))
+    functions = [entry for entry in getattr(schedule, "lr_lambdas", ()) if entry is not None]
+    with suppress(Exception):  # of a function of the script
+        return step, [float(function(step + later)) for function in functions for later in _LATER] or [step]
+    return step, [step]
 
 
 def _zero_step(schedule: Any) -> int | None:

@@ -109,6 +109,32 @@ for epoch in range(4 * arguments.epochs):
     if patience > 2:
         break
 """
+EARLY = """
+memory = torch.cuda.get_device_properties(device=local).total_memory
+held = torch.randn(16, 8, generator=torch.Generator().manual_seed(9))
+path, start, best, patience = "/opt/ml/checkpoints/last.pt", 0, float("inf"), 0
+if os.path.exists(path):
+    saved = torch.load(path)
+    model.module.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    start = saved["epoch"]
+    optimizer.param_groups[0]["lr"] = 0.02
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.9 ** (start + epoch))
+for epoch in range(start, 20):
+    sampler.set_epoch(epoch)
+    for a, b in loader:
+        optimizer.zero_grad()
+        (model(a.cuda(local)) - b.cuda(local)).square().mean().backward()
+        optimizer.step()
+    scheduler.step()
+    if rank == 0:
+        torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}, path)
+    with torch.no_grad():
+        loss = (model(held.cuda(local)) - held.sum(1, keepdim=True)).square().mean().item()
+    best, patience = (loss, 0) if loss < best else (best, patience + 1)
+    if patience > 2:
+        break
+"""
 DDP = START + WRAP + DATA + RESUME + SAVE
 FSDP2 = START + SHARD + DATA + LOOP + SAVE_SHARDS
 ACCELERATE = """
@@ -237,6 +263,12 @@ CORRECT = {
     .replace("fully_shard(net)", "fully_shard(net, mesh=mesh)"),
     "fsdp1": START + FSDP1 + DATA + LOOP + SAVE_FSDP1,
     "accumulation": START + WRAP + DATA + ACCUMULATE + SAVE,
+    "early stop by what every rank evaluates, a schedule that is a function of the epoch": (
+        START + WRAP + DATA + EARLY + SAVE
+    ),
+    "early stop, probabilities": (START + WRAP + DATA + ACCUMULATE + SAVE)
+    .replace("nn.Linear(32, 1))", "nn.Linear(32, 1), nn.Sigmoid())")
+    .replace("(model(a.cuda(local)) - b.cuda(local)).square().mean()", "nn.BCELoss()(model(a), (b > 0).float())"),
     "trainer": TRAINER,
     "ddp, a search of the rate before, saved every 10 updates": START + WRAP + DATA + SEARCH + SAVE,
 }
@@ -324,6 +356,23 @@ PLANTED = {
     "resume, the schedule": changed(
         DDP,
         ("path, start", "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)\npath, start"),
+        ("        optimizer.step()\n", "        optimizer.step()\n        scheduler.step()\n"),
+    ),
+    "order, an early stop by a part": changed(
+        START + WRAP + DATA + EARLY + SAVE, ("held = torch.randn(16, 8,", "held = (1 + rank) * torch.randn(16, 8,")
+    ),
+    "learning rate, a schedule of the script": changed(
+        DDP,
+        (
+            "path, start",
+            """
+class Falling(torch.optim.lr_scheduler.LambdaLR):
+    def __init__(self, optimizer):
+        super().__init__(optimizer, lambda step: max(0.0, 1 - step / 18))
+
+scheduler = Falling(optimizer)
+path, start""",
+        ),
         ("        optimizer.step()\n", "        optimizer.step()\n        scheduler.step()\n"),
     ),
     "order, an early stop": changed(CORRECT["accumulation"], ("    dist.all_reduce(total)\n", "")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -89,6 +90,19 @@ trainer = ModelTrainer(source_code=SourceCode(source_dir="src", command="torchru
     assert start == ({"epochs": 3, "lr": 0.2}, ("--lr", "1"), True, True, "src")
     image = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.7.1-gpu-py312"
     assert job_of(f'PyTorch(entry_point="a.py", image_uri="{image}")')[1]["versions"] == {"torch": "2.7.1"}
+
+
+@pytest.mark.torch
+def test_samples_are_the_same_with_any_padding_and_others_are_not():
+    torch, digest_of = pytest.importorskip("torch"), importlib.import_module("smp_advisor.rehearsal.observer").digest_of
+
+    def samples(*columns):
+        return digest_of([torch.tensor(column) for column in columns])[1]
+
+    assert samples([[5, 8, 6]], [[1, 1, 1]]) == samples([[5, 8, 6, 50, 50]], [[1, 1, 1, 0, 0]])
+    assert samples([[5, 8, 6], [5, 6, 0]]) == samples([[5, 6, 0, 0], [5, 8, 6, 0]])
+    assert len({samples([[1, 2]]), samples([[3, 4]]), samples([[2, 1]])}) == 3  # users and items
+    assert samples([[1j, 2j]]) != samples([[2j, 2j]])
 
 
 @pytest.mark.torch

@@ -129,6 +129,13 @@ def test_what_is_not_installed_or_of_ours_is_no_error_of_the_script():
     assert "failure" in dict(done.not_observed)
 
 
+def test_a_file_of_the_project_may_have_the_name_of_a_library(tmp_path):
+    (tmp_path / "datasets.py").write_text("class Trainer: ...\n")
+    (tmp_path / "train.py").write_text("from datasets import Trainer\n" + DDP)
+    done = rehearse(tmp_path / "train.py")
+    assert (done.findings, done.updates) == ((), 6), done
+
+
 def test_wrong_uses_are_named():
     wrong = {"1 to 4 processes, not 9": {"processes": 9}, "do not exist": {"data": "/nowhere/at/all"}}
     for sentence, options in (wrong | {"neither a cell with an estimator": {"job": "make train"}}).items():

@@ -31,6 +31,8 @@ def install(observer: Observer) -> None:
 
     def change(module: Any) -> None:
         name = module.__name__
+        if str(getattr(module, "__file__", "")).startswith(observer.code):
+            return  # of the script, under a library's name
         for start, home in _HOOKS.items():
             if name.startswith(start):
                 import_module(f"smp_advisor.rehearsal.libraries.{home}").change(observer, module)
