@@ -106,6 +106,13 @@ def test_samples_are_the_same_with_any_padding_and_others_are_not():
 
 
 @pytest.mark.torch
+def test_stand_ins_of_images_are_as_large_as_the_real_ones():
+    images = importlib.import_module("smp_advisor.rehearsal.libraries.images")
+    assert images.Images("USPS", as_tensor=True)[0][0].shape == (1, 16, 16)
+    assert "CelebA" not in images._WITH_LABELS  # forty attributes
+
+
+@pytest.mark.torch
 def test_versions_other_than_those_of_the_job_are_named(tmp_path):
     (tmp_path / "requirements.txt").write_text("transformers==4.44.2  # tested\npeft[extra] == 0.12\nnumpy>=1\n")
     pins = pins_of(tmp_path, {"torch": "2.5", "transformers": "4.49.0"})

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 _SHAPES = {
     "FASHIONMNIST": (1, 28, 10, 60_000), "MNIST": (1, 28, 10, 60_000), "CIFAR100": (3, 32, 100, 50_000),
-    "CIFAR": (3, 32, 10, 50_000), "SVHN": (3, 32, 10, 73_257), "": (3, 64, 10, 1_000),
+    "CIFAR": (3, 32, 10, 50_000), "SVHN": (3, 32, 10, 73_257), "USPS": (1, 16, 10, 7_291), "": (3, 64, 10, 1_000),
 }  # fmt: skip
 """Channels, side, labels and length of the data sets of images whose name has a part."""
 _DIFFERENT = 256
 _WITH_LABELS = (
     "MNIST", "FashionMNIST", "EMNIST", "KMNIST", "QMNIST", "USPS", "CIFAR10", "CIFAR100", "SVHN", "STL10", "ImageNet",
-    "ImageFolder", "LSUN", "CelebA", "Flowers102", "Food101", "OxfordIIITPet", "StanfordCars", "Places365",
+    "ImageFolder", "LSUN", "Flowers102", "Food101", "OxfordIIITPet", "StanfordCars", "Places365",
 )  # fmt: skip
 _TIMESTEPS = 4
 
