@@ -222,6 +222,8 @@ _IGNORED = ("entry_point", "hyperparameters", "distribution")
 """Arguments of ``PyTorch(...)`` that SDK 2.257 ignores with a recipe."""
 _OTHER_FORMS = {
     r"\bhyp (?:create|init) hyp-[\w-]+job\b|\bhyperpod start-job\b": "paste its manifest or recipe",
+    r"\baws sagemaker create-training-job\b": "paste its request, the file of --cli-input-json",
+    r"\brecipes=[\w./-]+": "paste the YAML of the recipe",
     r"\bJumpStartEstimator\(": "JumpStart has the script, its defaults and the instance: describe the job to advise",
     r"\bRemoteExecutor\(": "check the function that it runs with check_script, and the job with @remote(...)",
     r"\b(?:SFT|DPO|RLVR|RLAIF)Trainer\((?=[^()]*\bmodel_package_group)": "it is serverless, without a plan",
@@ -231,11 +233,18 @@ _OTHER_FORMS = {
 """Other starts of jobs, and what to do instead."""
 
 
+def _refuse_other_forms(text: str) -> None:
+    for pattern, instead in _OTHER_FORMS.items():
+        if match := re.search(pattern, text):
+            raise AdvisorError(f"The job is started by {match[0].rstrip('(')}, which is not read: {instead}.")
+
+
 def read_configurations(
     document: Document, variables: Dictionary[str, Any] | None
 ) -> tuple[list[Configuration], tuple[Unresolved, ...]]:
     """The configurations in a document, and the followed cell."""
     if document.dialect == "shell":
+        _refuse_other_forms(document.source.text)
         return [configuration_of_shell(document.source.text)], ()
     if document.dialect == "yaml":
         table = yaml_table(document.source.text)
@@ -256,9 +265,7 @@ def read_configurations(
         ignored = [name for name in _IGNORED if any(name in call.keywords for call in recipes)]
         note = f" The SDK ignores {', '.join(ignored)} along with training_recipe." if ignored else ""
         raise AdvisorError(f"{in_recipe}{note}")
-    for pattern, instead in _OTHER_FORMS.items():
-        if match := re.search(pattern, document.source.text):
-            raise AdvisorError(f"The job is started by {match[0].rstrip('(')}, which is not read: {instead}.")
+    _refuse_other_forms(document.source.text)
     if cell.stopped is not None:
         line, why = cell.stopped
         raise AdvisorError(

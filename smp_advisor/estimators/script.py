@@ -184,6 +184,8 @@ _GENERATING = ("GRPOTrainer", "RLOOTrainer", "PPOTrainer", "OnlineDPOTrainer")
 _COMPARING = ("DPOTrainer", "KTOTrainer")
 """Trainers of TRL that generate answers, or compare them with those of a reference model."""
 _IS_MODEL = re.compile(r"Model|ForCausalLM|ForConditional|ForSequence")
+_FULL = re.compile(r"\.float\(\)|torch\.float(?:32)?\b")
+_UPCAST = re.compile(r"\.data\s*=.*float|cast_training_params|upcast")
 _HALF = re.compile(r"bf16|fp16|float16|\bhalf\(|autocast|\bamp\b|mixed_precision|--precision|precision\s*=")
 _LOADS = re.compile(
     r"resume|restore|last_checkpoint|load_state|load_checkpoint|torch\.load|dcp\.load|ckpt_path|from_checkpoint"
@@ -303,6 +305,9 @@ class _Reader:
     def _loads_in(self) -> str:
         """The type of 16 bits that every model gets that is loaded or built."""
         models = [call for call in self.named("from_pretrained", "from_config") if _IS_MODEL.search(call.name)]
+        casts = [call for call in self.named("float", "to") if _FULL.search(call.module.text(call.node))]
+        if _UPCAST.search(self.text) or any(set(models) & set(makers(call.receiver)) for call in casts):
+            return ""
         types = [call.argument("torch_dtype") or call.argument("dtype") for call in models]
         names = {str(getattr(value, "path", None) or self.known(value)).rpartition(".")[2] for value in types}
         return {"bfloat16": "bf16", "float16": "fp16"}.get(names.pop(), "") if len(names) == 1 else ""

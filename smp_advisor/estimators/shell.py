@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments.amounts import digits_as_number
@@ -25,13 +26,18 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$(\w+)")
 _PRODUCT = re.compile(r"\$\(\(\s*(\d+)\s*\*\s*(\d+)\s*\)\)")
 _OPENS, _CLOSES = ("if", "for", "while", "until", "case"), ("fi", "done", "esac")
 _STARTS = ("torchrun", "launch", "deepspeed", "mpirun", "torch.distributed.run", "lightning")
+_GOES_ON = re.compile(r"(?!(?:&&?|\|\|?|;|[\d&]?>.*|<.*)$)").match
+"""Not for words that end a command or send its output elsewhere."""
+_MORE = re.compile(r"\s-|\.py\b")
+_GPUS = re.compile(r"gpu:(?:[^\W\d]\w*:)?(\d+)|^(?:\w+:)?(\d+)$")
+_SHORT = re.compile(r"(?<!\S)-([Nn])[ =]*(?=\d)")
 _MOST_LINES = 2_000
 
 
 def is_shell(text: str) -> bool:
     """Whether a text is a shell script or a batch file of Slurm, by its first lines."""
-    first = text.lstrip()[:100].partition("\n")[0]
-    return (first.startswith("#!") and re.search(r"sh\b", first) is not None) or _BATCH in text[:4_000]
+    head = "\n".join(takewhile(lambda line: line[:1] in ("", "#"), text.lstrip()[:4_000].split("\n")))
+    return re.match(rf"#!.*sh\b|(?s:.*\n)?{_BATCH}\b", head) is not None
 
 
 def commands_of(text: str, **names: str) -> list[list[str]]:
@@ -62,11 +68,14 @@ def commands_of(text: str, **names: str) -> list[list[str]]:
 
 
 def _split(line: str) -> list[str]:
-    """Words of a command; those of a quoted command, as of ``bash -c``, one by one."""
+    """Words of a command; those of a quoted command, as of ``bash -c``, one by one, and values as they are."""
     try:
-        return " ".join(shlex.split(line)).split()
+        parts = shlex.split(line)
     except ValueError:
         return line.split()
+    pairs = zip(["", *parts], parts, strict=False)
+    flagged = (("--" in (before[:2], part[:2]) and not _MORE.search(part), part) for before, part in pairs)
+    return [word for is_value, part in flagged for word in ([part] if is_value else part.split())]
 
 
 def _statements(text: str) -> Iterator[str]:
@@ -89,8 +98,8 @@ def _statements(text: str) -> Iterator[str]:
 
 def around_the_script(words: list[str]) -> tuple[list[str], str, list[str]]:
     """Words before the Python file of a command, the file, and the words after it."""
-    place = next((number for number, word in enumerate(words) if word.endswith(".py")), None)
-    return (words, "", []) if place is None else (words[:place], words[place], words[place + 1 :])
+    place = next((number for number, word in enumerate(words) if word.endswith(".py")), len(words))
+    return words[:place], "".join(words[place : place + 1]), [*takewhile(_GOES_ON, words[place + 1 :])]
 
 
 def options_of(words: list[str]) -> dict[str, Any]:
@@ -116,11 +125,14 @@ def starts_processes(words: list[str]) -> bool:
 def configuration_of_shell(text: str) -> Configuration:
     """The job of a batch file of Slurm, or of a shell script that starts one."""
     lines = [line.partition(_BATCH)[2] for line in text.split("\n") if line.lstrip().startswith(_BATCH)]
-    words = [re.sub("^-N", "--nodes", word) for line in lines for word in _split(_COMMENT.sub("", line))]
+    long_options = [_SHORT.sub(lambda match: f"--{'nodes' if match[1] == 'N' else 'ntasks'}=", line) for line in lines]
+    words = [word for line in long_options for word in _split(_COMMENT.sub("", line))]
     options, kind = options_of(words), "Slurm job" if lines else "shell script"
-    nodes = count(options.get("nodes")) or (1 if lines and not {"nodes", "ntasks"} & options.keys() else None)
-    per_node = str(options.get("gpus_per_node", options.get("gres"))).rpartition(":")[2]
-    gpus, tasks = count(digits_as_number(per_node)), count(options.get("ntasks_per_node")) or 1
+    tasks = count(options.get("ntasks_per_node")) or 1
+    nodes = count(options.get("nodes")) or ((count(options.get("ntasks")) or 0) // tasks if tasks > 1 else None)
+    nodes = nodes or (1 if lines and not {"nodes", "ntasks"} & options.keys() else None)
+    per_node = _GPUS.search(str(options.get("gpus_per_node", options.get("gres"))))
+    gpus = count(int(per_node[1] or per_node[2])) if per_node else None
     names = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes}
     names |= {"SLURM_GPUS_PER_NODE": gpus, "SLURM_GPUS_ON_NODE": gpus}
     commands = commands_of(text, **{name: str(number) for name, number in names.items() if number})
@@ -142,7 +154,7 @@ def configuration_of_shell(text: str) -> Configuration:
     if processes_per_host := next(filter(None, map(count, processes)), None):
         configuration.settings["processes_per_host"] = Setting(processes_per_host, span)
     by_tasks = words[0] == "srun" and tasks > 1
-    configuration.set(requests_efa=True, command=" ".join(words), starts=by_tasks or starts_processes(before))
+    configuration.set(requests_efa=True, command=shlex.join(words), starts=by_tasks or starts_processes(before))
     if entry:
         configuration.set(entry_point=entry)
     passed = {name: value for name, value in options_of(after).items() if "$" not in str(value)}

@@ -150,10 +150,7 @@ class Failure(Shown):
     @property
     def of_plan(self) -> bool:
         """Whether another plan avoids it: the job needed more GPU memory than there is."""
-        return self.kind in (
-            "gpu_memory",
-            "gpu_fragments",
-        )  # not outside of steps, which no plan changes
+        return self.kind in ("gpu_memory", "gpu_fragments")  # not outside of steps, which no plan changes
 
     @property
     def least_gib(self) -> float | None:

@@ -215,14 +215,15 @@ PHASES = {
     "start": r"Starting - |torchrun|torch/distributed/run|NCCL INFO (?:Bootstrap|NET)|init_process_group",
     "load": r"Loading checkpoint shards|Loading weights|\bfrom_pretrained\b|_load_pretrained_model|"
     r"load_state_dict|load_checkpoint|set_(?:model|optimizer)_state_dict|Materializing param|cpu_ram_efficient",
-    "evaluation": r"\bEvaluat|\* Running Evaluation|evaluation_loop|validation_step|Validation(?: DataLoader|:)",
-    "save": r"Saving model checkpoint|save_checkpoint|save_model\b|save_pretrained|_save_|"
+    "evaluation": r"\bEvaluat|\bin validat|evaluation_loop|validation_step|Validation(?: DataLoader|:)",
+    "save": r"Saving model checkpoint|save_checkpoint|save_model\b|save_pretrained|_save_(?!evaluate)|"
     r"state_dict\b|saving (?:model|iteration)",
     "upload": r"Uploading - |Artifact upload",
     "local": r"sagemaker[/.]local|docker-compose|docker compose|local_session|LOCAL_CONTAINER",
     "end": r"train_runtime|Training completed|destroy_process_group",
 }
 """Marks of the phases of a job in the lines before a failure and in the frames of its traceback."""
+_OF_STEP = re.compile(r"(?m)\bin (?:train\w*_step|forward|backward|step)$|\.backward\(|\bmodel\(")
 _PHASES = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PHASES.items()}
 STEP = re.compile(
     r"\b(?:step|iter|iters|iteration|global_step|batch)s?\b['\"]?\]?\s?[:=/|]?\s{0,4}(\d{1,9}(?:,\d{3})*)"
@@ -250,6 +251,8 @@ def phase_at(lines: Sequence[Line], row: int, frames: str) -> str:
     for name in ("local", "load", "save", "evaluation"):
         if _PHASES[name].search(frames):
             return name
+    if _OF_STEP.search(frames):  # not a mark of what ended before: "Loading checkpoint shards: 100%"
+        return "step"
     for line in lines[row::-1]:
         if step_of(line):
             return "step"

@@ -110,6 +110,10 @@ def test_checkpoints_are_where_the_job_copies_them(tmp_path: Path) -> None:
     assert {("EST515", "error"), ("EST515", "warning"), ("SMP005", "warning")} <= found
     right = SCRIPT.replace('os.environ["SM_MODEL_DIR"]', '"/opt/ml/checkpoints"')
     assert not {one.id for one in checked(tmp_path, kept, right)} & {"EST515", "SMP005"}
+    for place, folder in (("LOCAL", "/data"), ("'/data'", "/data/run"), ("'/opt/ml/code/out'", "out")):
+        elsewhere = kept.replace("volume_size=10", f"checkpoint_local_path={place}")
+        script = right.replace("/opt/ml/checkpoints", folder)
+        assert "EST515" not in {one.id for one in checked(tmp_path, elsewhere, script)}
 
 
 def test_an_image_of_ones_own_has_no_launcher_either(tmp_path: Path) -> None:

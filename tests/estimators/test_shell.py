@@ -60,6 +60,31 @@ def test_a_batch_file_is_a_job_with_its_script(tmp_path: Path) -> None:
     assert reading.cluster.nodes == 4
     alone = check_estimator(tmp_path / "slurm" / "job.sbatch")
     assert "names no instance" in alone.verdict.sentence
+    for cast in (".float()", ".to(dtype=torch.float32)"):
+        (tmp_path / "src" / "train.py").write_text(SCRIPT.replace("torch.bfloat16)", f"torch.bfloat16){cast}"))
+        full = check_estimator(tmp_path / "slurm" / "job.sbatch", cluster="ml.p5.48xlarge").readings[0].job
+        assert getattr(full, "state_precision", "") == "mixed"
+
+
+@pytest.mark.parametrize(
+    ("head", "options", "nodes", "strategy"),
+    [
+        ("-N4\n#SBATCH --gres=gpu:8,nvme:1", "--fsdp full_shard", 4, "fsdp"),
+        ("-n 32 --ntasks-per-node=8", "--fsdp full_shard --gradient_checkpointing > log 2>&1 &", 4, "fsdp"),
+        ("--nodes=4 --gpus-per-node=a100:8", '--fsdp "full_shard offload" | tee log', 4, None),
+    ],
+)
+def test_options_of_slurm_and_quoted_values(tmp_path, head, options, nodes, strategy) -> None:
+    (tmp_path / "train.py").write_text(
+        "from transformers import HfArgumentParser, Trainer, TrainingArguments, AutoModelForCausalLM as M\n"
+        "Trainer(M.from_pretrained('gpt2'), *HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()).train()"
+    )
+    run = "srun torchrun --nproc_per_node=$SLURM_GPUS_ON_NODE train.py --bf16 True --per_device_train_batch_size 1"
+    (tmp_path / "job.sbatch").write_text(f"#!/bin/bash\n#SBATCH {head}\n{run} {options}\n")
+    report = check_estimator(tmp_path / "job.sbatch", cluster="ml.p5.48xlarge")
+    plan, cluster = report.readings[0].plan, report.readings[0].cluster
+    assert (cluster.nodes, plan and plan.library, report.of("error")) == (nodes, strategy, [])
+    assert plan is None or (plan.activation_checkpointing == "each") == ("gradient" in options)
 
 
 FLOW = """A="x y"
@@ -122,6 +147,9 @@ def test_cells_of_a_shell_get_the_environment_of_the_notebook(tmp_path: Path) ->
         ('SKLearn(entry_point="a.py").fit()', "PyTorch and TensorFlow"),
         ("#!/bin/bash\n#SBATCH --nodes=2\nsrun hostname", "Slurm job"),
         ("#!/bin/sh\necho a", "shell script"),
+        ("#!/bin/sh\nhyp create hyp-pytorch-job --job-name a", "manifest or recipe"),
+        ("#!/bin/sh\npython3 main.py recipes=training/llama/a", "YAML of the recipe"),
+        ('HEADER = "#SBATCH --nodes=2"\nSKLearn(entry_point="a.py")', "PyTorch and TensorFlow"),
     ],
 )
 def test_other_forms_are_named(text: str, said: str) -> None:

@@ -228,11 +228,20 @@ def test_the_next_plan_needs_less_and_the_failed_one_no_longer_fits(library, siz
 
 
 @pytest.mark.parametrize(
+    "ended", ["Loading checkpoint shards: 100%|##| 4/4", "* Running Evaluation *", "load_checkpoint"]
+)
+@pytest.mark.parametrize("frame", ["main\n    loss.backward()", "step\n    self._init_group(", "forward\n    x @ y"])
+def test_memory_that_runs_out_in_a_step_is_that_of_the_plan_whatever_ended_before(ended, frame):
+    assert smpa.read_failure(f"{ended}\n{in_phase(frame)}").kind == "gpu_memory"
+
+
+@pytest.mark.parametrize(
     ("failure", "message"),
     [
         ("all is well", "shows no failure"),
         ("ResourceLimitExceeded", "does not avoid this failure"),
         (full(total=79.1).replace("1.07", "40.78"), "use the advice for the instance of the run"),
+        (in_phase("_maybe_log_save_evaluate\n    evaluation_loop"), "in the evaluation.*fewer samples"),
         (in_phase("evaluation_loop"), "does not avoid this failure .*in the evaluation.*fewer samples"),
         (in_phase("get_state_dict"), "does not avoid this failure .*while saving.*sharded state"),
         (in_phase("load_state_dict"), "does not avoid this failure .*while loading"),

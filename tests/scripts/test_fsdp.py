@@ -76,11 +76,13 @@ def found(text: str, plan=None, **more) -> dict[str, str]:
     [
         "    with model.no_sync():\n",
         "    held = contextlib.nullcontext() if last else model.no_sync()\n    with held:\n",
+        "    sync = getattr(model, 'no_sync') if not last else contextlib.nullcontext\n    with sync():\n",
+        "    sync = contextlib.nullcontext if last else model.no_sync\n    with sync():\n",
         "    with waiting(model, last):\n",
         STACK,
         "    if isinstance(model, FullyShardedDataParallel):\n        context = model.no_sync()\n    with context:\n",
     ],
-    ids=["plain", "value", "function", "stack", "isinstance"],
+    ids=["plain", "value", "getattr", "method", "function", "stack", "isinstance"],
 )
 def test_no_sync_is_found_in_other_words(block):
     text = changed(

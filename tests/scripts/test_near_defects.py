@@ -26,6 +26,7 @@ PARSED = DDP.replace(
     'import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument("--lr", default=0.1)\n'
     "args = parser.parse_args()\n" + START,
 )
+DEVICE = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n'
 FILES = "import random\nfiles = [str(number) for number in range(64)]\n"
 PART = "files = files[rank :: dist.get_world_size()]\n"
 LOADED = "state = torch.load('/opt/ml/checkpoints/last.pt')\n"
@@ -125,6 +126,16 @@ CORRECT = (
     )).replace(".cuda()", ".to(device)")),
     ("DDP604", DDP.replace(DIVIDED, "for epoch in range(0, 1):\n")),
     ("DDP606", DDP + "from options import args\nif args.all_ranks or rank == 0:\n    dist.barrier()\n"),
+    *(("DDP606", "import json\nconfig = json.load(open('a.json'))\nfrom options import args, everywhere\n" + DDP + (
+        f"if {test}:\n    dist.barrier()\n")) for test in ("config['all'] or rank == 0", "rank == 0 or everywhere()",
+        "not (rank != 0 and not args.all)", "rank == 0 or not args.main_only")),
+    ("DDP612", DDP.replace("        optimizer.step()\n", (
+        "        if rank == 0:\n            optimizer.step()\n        else:\n            optimizer.step()\n"))),
+    ("DDP612", DDP.replace(LOOP, "second = torch.optim.SGD(torch.nn.Linear(8, 8).parameters())\n" + LOOP)
+        + "        if rank == 0:\n            second.step()\n"),
+    ("DDP625", DDP.replace(LOOP, "from options import args\nif not args.distributed:\n"
+        "    state = torch.load('last.pt', map_location='cuda:0')\n" + LOOP)),
+    ("DDP633", DDP.replace(DEVICE, f"if 'RANK' in os.environ:\n    {DEVICE}else:\n    torch.cuda.set_device(0)\n")),
     ("DDP606", "def evaluate(): ...\n" + DDP + "if rank == 0 and not evaluate:\n    dist.barrier()\n"),
     ("DDP610", DDP + (
         "        if epoch % 4 == 0:\n            model(batch.cuda()).square().mean().backward()\n"
@@ -169,6 +180,14 @@ def test_a_number_without_a_type_is_a_text_for_the_optimizer() -> None:
 
 
 DEFECTS = (
+    *(("DDP601", DDP.replace(DEVICE, f"device = {device}\n").replace(".cuda()", ".to(device)")) for device in (
+        "'cuda' if torch.cuda.is_available() else 'cpu'",
+        "torch.device('cuda') if torch.cuda.is_available() else torch.device('cpu')")),
+    ("DDP603", "from options import args\n" + DDP.replace("loader = " + LOADER, (
+        "if args.evaluate:\n    other = DataLoader(Held(), sampler=SequentialSampler(held))\n"
+        "else:\n    loader = DataLoader(dataset, shuffle=True)"))),
+    ("DDP604", DDP.replace(DIVIDED, "for epoch in range(0, 3, 1):\n")),
+    ("DDP606", DDP + "from options import args\nif not args.distributed or rank == 0:\n    dist.barrier()\n"),
     ("DDP608", DDP.replace(LOOP, (
         "class Loss:\n    def of(self, net, batch):\n        return net(batch).mean()\n\n\n"
         "class Spaced(Loss):\n    def of(self, net, batch):\n        return super().of(net, batch)\n\n\n" + LOOP

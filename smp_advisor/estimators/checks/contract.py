@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -212,9 +213,11 @@ def outputs(case: Case) -> Iterator[Hit]:
         yield case.hit("EST515", "not resumed", "checkpoint_s3_uri", script=received.name)
     folder = received.checkpoints_in.rstrip("/")
     config = call.get("checkpoint_config")
-    inner = config.call.passed if isinstance(config, Result) else None
-    copied = constant(call, "checkpoint_local_path") or constant(inner, "local_path") or "/opt/ml/checkpoints"
-    if not folder or f"{folder}/".startswith(f"{copied.rstrip('/')}/"):
+    place = config.call.passed.get("local_path") if isinstance(config, Result) else config
+    place = call.get("checkpoint_local_path") or place
+    copied = str(getattr(place, "value", "") or "/opt/ml/checkpoints")
+    inside = posixpath.join("/opt/ml/code", folder, "").startswith(f"{copied.rstrip('/')}/")
+    if not folder or inside or not isinstance(place, Constant | None):
         return
     if terms.checkpoints:
         where = "the folder of the model" if folder == MODEL_DIR else repr(folder)

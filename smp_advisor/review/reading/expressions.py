@@ -84,7 +84,8 @@ def _inherited(frame: Frame, node: ast.Attribute) -> Function | None:
     lineage = list(getattr(function.owner, "cls", function.home).lineage)
     after = lineage[lineage.index(function.home) + 1 :] if function.home in lineage else []
     member = next((cls.members[node.attr] for cls in after if node.attr in cls.members), None)
-    return replace(member, owner=function.owner) if isinstance(member, Function) else None
+    method = member if isinstance(member, Function) and not member.is_property else None
+    return replace(method, owner=function.owner) if method is not None else None
 
 
 def _subscript(run: Run, frame: Frame, node: ast.Subscript) -> Value:

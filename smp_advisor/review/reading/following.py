@@ -62,12 +62,13 @@ def call(run: Run, frame: Frame, node: ast.Call) -> Value:
         receiver = target.owner if isinstance(target, (Member, Function)) else target
         # The method that is called; none if an attribute holds the object that is: self.model(batch).
         is_object = isinstance(target, (Instance, Result, Item, StepOutput))
+        member = target.name if isinstance(target, Member) else ""  # ``sync = model.no_sync``, then ``with sync():``
         event = Call(
             node=node,
             module=frame.module,
             order=0,
             name=target.path if isinstance(target, External) else "",
-            method=node.func.attr if isinstance(node.func, ast.Attribute) and not is_object else "",
+            method="" if is_object else getattr(node.func, "attr", member),
             receiver=None if isinstance(target, (External, Class)) else receiver,
             function=target if isinstance(target, Function) else None,
             arguments=arguments + positional,

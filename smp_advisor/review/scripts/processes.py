@@ -26,7 +26,6 @@ from smp_advisor.review.reading.values import (
     Member,
     Operation,
     Result,
-    Unknown,
     Value,
     options,
 )
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 _NAMES: dict[str, Any] = table("smp_advisor.review.scripts", "data/processes.toml")
 _MAIN, _FIRST, _NUMBER = (frozenset(_NAMES["conditions"][kind]) for kind in ("main", "local_main", "number"))
-_LOCAL_NUMBER = frozenset(_NAMES["conditions"]["local_number"])
+_LOCAL_NUMBER, _SEVERAL = (frozenset(_NAMES["conditions"][kind]) for kind in ("local_number", "several"))
 _ALWAYS = frozenset(_NAMES["conditions"]["always"])
 _SIZES = frozenset(_NAMES["conditions"]["sizes"])
 _ONE_RANK_DECORATORS = tuple(_NAMES["conditions"]["decorators"])
@@ -85,7 +84,9 @@ class Process:
                 inner = self.truth(value.operands[0], depth + 1)
                 return None if inner is None else not inner
             if value.operator in ("And", "Or"):
-                return self._joined(value, depth + 1)
+                truths, decides = {self.truth(part, depth + 1) for part in value.operands}, value.operator == "Or"
+                # A setting that is not known may decide: ``all_ranks or rank == 0``.
+                return decides if decides in truths else None if None in truths else not decides
             compare = _COMPARE.get(value.operator)
             numbers = [self._number(operand, depth + 1) for operand in value.operands]
             if compare is None or len(numbers) != 2 or None in numbers:
@@ -99,14 +100,6 @@ class Process:
         if isinstance(value, (Constant, Function, Class)):  # ``not evaluate``, where a function has this name
             return bool(getattr(value, "value", True))
         return _as_truth(self._named(value, depth + 1))
-
-    def _joined(self, value: Operation, depth: int) -> bool | None:
-        truths = {self.truth(operand, depth) for operand in value.operands}
-        decides = value.operator == "Or"
-        if decides and truths == {None, False} and any(map(_is_switch, value.operands)):
-            return None  # ``all_ranks or rank == 0``
-        truths -= {None}
-        return None if not truths else decides if decides in truths else not decides
 
     def _number(self, value: Value, depth: int) -> Any:
         if isinstance(value, Constant):
@@ -143,8 +136,8 @@ class Process:
             if call.name in _ALWAYS or call.name in _SIZES:
                 return self.size if call.name in _SIZES else True
             return self._meant(call.called)
-        if isinstance(value, External):
-            return self._meant(value.path.rpartition(".")[2])
+        if isinstance(value, (External, Argument)):
+            return self._meant(value.name if isinstance(value, Argument) else value.path.rpartition(".")[2])
         if isinstance(value, Member):
             number = self.rank if value.name in _NUMBER else self.local_rank if value.name in _LOCAL_NUMBER else None
             return self._meant(value.name) if number is None else number
@@ -154,16 +147,11 @@ class Process:
         """The truth of a condition that frameworks have under this name."""
         if name in _MAIN:
             return self.rank == 0
-        return self.local_rank == 0 if name in _FIRST else None
+        return self.local_rank == 0 if name in _FIRST else name in _SEVERAL or None
 
 
 PROCESSES = Process(0, 0), Process(1, 1), Process(15, 7)
 """Ranks of a job on two instances: the first, its neighbor, and the last."""
-
-
-def _is_switch(value: Value) -> bool:
-    """Whether a condition is a setting of the script, not known here."""
-    return isinstance(value, (Argument, External, Member, Unknown)) and not ranks(value)
 
 
 def _as_truth(value: Any) -> bool | None:

@@ -20,8 +20,8 @@ from smp_advisor.review.reading.values import (
 from smp_advisor.review.scripts.checks.outputs import in_model_folder
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, reached_accelerators
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.processes import PROCESSES, elements_of, owner_kind
-from smp_advisor.review.scripts.queries import constant, derivation, makers, origins
+from smp_advisor.review.scripts.processes import PROCESSES, elements_of, of_counted_processes, owner_kind
+from smp_advisor.review.scripts.queries import constant, derivation, makers, mentions, origins
 from smp_advisor.review.scripts.releases import span_of
 
 if TYPE_CHECKING:
@@ -173,7 +173,8 @@ def _loaded_to_its_own_device(context: Context) -> Iterator[Hit]:
         return
     for load in mapped:
         first_gpu = constant(load.argument("map_location", 1)) == "cuda:0"
-        if first_gpu and load.reached and PROCESSES[1].runs(load):
+        alone = of_counted_processes(load) or any(mentions(guard.test, "dist") for guard in load.guards)
+        if first_gpu and load.reached and PROCESSES[1].runs(load) and not alone:
             yield Hit(load.module, load.node, variant="fixed")
             return
     for save, load, _ in own_checkpoints(context):

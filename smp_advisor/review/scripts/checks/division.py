@@ -99,11 +99,12 @@ def _gpu_of_every_process(context: Context) -> Iterator[Hit]:
         if (numbered and number is not None) or (_ONE_GPU.fullmatch(moved) and moved in text):
             yield Hit(call.module, call.node, {"device": moved or f"cuda:{constant(number)}"}, variant="one")
 
-    for call in context.trace.named(*_DEVICES) if started and parallel_wraps(context) else ():
-        number = constant(call.argument("device", 0))
-        number = number if isinstance(number, int) else str(number).removeprefix("cuda:")
-        every = call.reached and all(process.runs(call) for process in PROCESSES)
-        if every and str(number).isdigit() and not of_counted_processes(call):
+    setters = context.trace.named(*_DEVICES) if started and parallel_wraps(context) else []
+    numbers = [str(constant(call.argument("device", 0))).removeprefix("cuda:") for call in setters]
+    for call, number in zip(setters, numbers, strict=True) if all(map(str.isdigit, numbers)) else ():
+        # A condition that is not known may hold in a single process only.
+        certain = all(process.truth(guard.value) is guard.holds for guard in call.guards for process in PROCESSES)
+        if call.reached and certain and not of_counted_processes(call):
             yield Hit(call.module, call.node, {"device": f"cuda:{number}"}, variant="current")
 
 

@@ -106,8 +106,9 @@ def flags_of(context: Context, parses: list[Call]) -> set[str] | None:
         values = [value.value if isinstance(value, Constant) else None for value in call.arguments]
         if not values or not all(isinstance(value, str) for value in values):
             return None
-        # A positional argument takes the value of an option that the parser does not know.
-        flags.update(value if value.startswith("-") else f"--{value}" for value in map(str, values))
+        # A positional argument takes the value of an option that parse_known_args() does not know.
+        skips = all(call.method == "parse_known_args" for call in parses)
+        flags.update(f"--{value}" if skips and value[:1] != "-" else value for value in map(str, values))
     return flags
 
 

@@ -126,7 +126,8 @@ def _each_its_own_part(context: Context) -> Iterator[Hit]:
         trains = any(iteration.node in trained for iteration in iterations_over(context, call))
         together = any(not exclusive(wrap, call) for wrap in wraps)
         # ``if size > 1: DataLoader(sampler=...) else: DataLoader()``
-        together &= not any(exclusive(peer, call) and peer.gives("sampler", 3) for peer in loaders(context))
+        peers = [peer for peer in loaders(context) if {*makers(peer.argument("dataset", 0))} & {*makers(dataset)}]
+        together &= not any(exclusive(peer, call) and peer.gives("sampler", 3) for peer in peers)
         if not call.reached or not trains or not together or dataset is None or is_sharded(dataset):
             continue
         sources = [maker for origin in origins(dataset) for maker in makers(whole_of(origin))]
@@ -167,7 +168,7 @@ def _another_order_each_epoch(context: Context) -> Iterator[Hit]:
             shuffle = sampler.argument("shuffle", 3)
             shuffles = sampler.name == _SAMPLER and sampler.reached and (shuffle is None or constant(shuffle) is True)
             epochs = [
-                conditions.known(count.arguments[-1])
+                conditions.known(count.arguments[:2][-1])
                 for iteration in context.trace.iterations
                 for count in makers(iteration.over)
                 if count.name == "range" and (len(count.arguments) == 1 or constant(count.arguments[0]) == 0)
@@ -265,13 +266,13 @@ def _device_of_process(context: Context) -> Iterator[Hit]:
 
 def _to_current(call: Call) -> bool:
     """``to("cuda")``: the current device, which is GPU 0 of each process."""
-    current = list[bool]()
+    names = list[Value]()
     for option in (option for value in call.arguments[:1] for option in options(value)):
-        device = isinstance(option, Result) and option.call.name == "torch.device"
-        names = options(option.call.arguments[0]) if isinstance(option, Result) and device else (option,)
-        numbered = isinstance(option, Result) and (len(option.call.arguments) > 1 or option.call.gives("index"))
-        current.append(not numbered and any(constant(name) == "cuda" for name in names))
-    return bool(current) and all(current)
+        device = option.call if isinstance(option, Result) and option.call.name == "torch.device" else None
+        if device is not None and (len(device.arguments) > 1 or device.gives("index")):
+            return False
+        names += options(device.arguments[0]) if device is not None and device.arguments else [option]
+    return {constant(name) for name in names} - {"cpu", "mps"} == {"cuda"}
 
 
 def _chooses_devices(context: Context) -> bool:

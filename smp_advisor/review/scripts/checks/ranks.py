@@ -219,9 +219,15 @@ def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
         if local and guard.test not in visited:
             visited.add(guard.test)
             yield Hit(place.module, guard.test, {"test": ast.unparse(guard.test)[:80]}, variant=local)
-    for step, _ in updates(context.trace) if parallel_wraps(context) else ():
-        on = {process.runs(step) for process in PROCESSES}
-        if step.reached and step.loops and len(on) == 2:
+    wraps = parallel_wraps(context)
+    shared = {maker for wrap in wraps for maker in (wrap, *makers(wrap.argument("module", 0)))}
+    steps = [update for update in updates(context.trace) if update[0].reached and wraps]
+    for step, optimizer in steps:
+        sources = set(makers(optimizer))
+        peers = [step, *(peer for peer, owner in steps if peer.loops == step.loops and sources & set(makers(owner)))]
+        on = {any(map(process.runs, peers)) for process in PROCESSES}
+        models = [makers(group.receiver) for maker in sources for group in makers(maker.argument("params", 0))]
+        if step.loops and len(on) == 2 and (not models or any(not shared.isdisjoint(model) for model in models)):
             yield Hit(step.module, step.node, {"test": step.module.text(step.node)}, variant="update")
     for call in context.trace.methods("step"):
         plateau = any(maker.name.endswith(".ReduceLROnPlateau") for maker in makers(call.receiver))
@@ -232,7 +238,8 @@ def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
 
 def _is_of_some_ranks(context: Context, guard: Guard) -> bool:
     """Whether a condition certainly fails on some ranks, and no collective spreads its value before."""
-    if not {True, False} <= {process.truth(guard.value) for process in PROCESSES}:
+    truths = {process.truth(guard.value) for process in PROCESSES}
+    if False not in truths or len(truths) == 1:
         return False
     leaving = {departure.guard.holds for departure in context.trace.departures if departure.guard.test is guard.test}
     compared = {id(part) for part in derivation(guard.value) if isinstance(part, Operation)}
