@@ -30,7 +30,7 @@ class AdvisorError(ValueError):
         return re.sub(_LONG_LINE, lambda line: _shortened(line[0], _SHOWN_OF_LINE), text)
 
     def _render_traceback_(self) -> list[str]:
-        """Lines that IPython shows instead of a traceback."""
+        """Return the lines that IPython shows instead of a traceback."""
         call = ""
         for frame in traceback.extract_tb(self.__traceback__):
             if frame.filename.startswith(_PACKAGE):

@@ -67,7 +67,7 @@ def text_width(text: str) -> float:
 
 
 def number(value: float) -> str:
-    """A coordinate in pixels, to a tenth."""
+    """Return a coordinate in pixels, to a tenth."""
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -76,7 +76,7 @@ def _element(tag: str, attributes: str, title: str) -> str:
 
 
 def rect(style: str, x: float, y: float, width: float, height: float, title: str = "", row: int | None = None) -> str:
-    """A rectangle. One with a title is a mark: pointer and keyboard show its figures, and views use its row."""
+    """Return a rectangle. One with a title is a mark: pointer and keyboard show its figures, and views use its row."""
     of = "" if row is None else f' data-row="{row}"'
     size = f'width="{number(max(width, 0))}" height="{number(max(height, 0))}"'
     return _element("rect", f'class="{style}" x="{number(x)}" y="{number(y)}" {size}{of}', title)
@@ -88,7 +88,7 @@ def line(style: str, x1: float, y1: float, x2: float, y2: float, title: str = ""
 
 
 def dot(style: str, x: float, y: float, radius: float, title: str = "", row: int | None = None) -> str:
-    """A circle. Views load the row of the table that it stands for."""
+    """Return a circle. Views load the row of the table that it stands for."""
     of = "" if row is None else f' data-row="{row}"'
     return _element("circle", f'class="{style}" cx="{number(x)}" cy="{number(y)}" r="{number(radius)}"{of}', title)
 
@@ -98,12 +98,12 @@ def path(style: str, points: Iterable[tuple[float, float]]) -> str:
 
 
 def label(style: str, x: float, y: float, text: str, anchor: str = "start") -> str:
-    """A text with its baseline at `y`. `anchor`: start, middle or end."""
+    """Return a text with its baseline at `y`. `anchor`: start, middle or end."""
     side = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return f'<text class="{style}" x="{number(x)}" y="{number(y)}"{side}>{escape(text)}</text>'
 
 
 def frame(width: float, height: float, description: str, parts: list[str]) -> str:
-    """The drawing. `description` states its contents for screen readers."""
+    """Return the drawing. `description` states its contents for screen readers."""
     size = f'viewBox="0 0 {number(width)} {number(height)}" width="{number(width)}" height="{number(height)}"'
     return f'<svg class="smp-chart" {size} role="img" aria-label="{escape(description)}">{"".join(parts)}</svg>'

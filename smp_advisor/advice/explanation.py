@@ -68,7 +68,7 @@ _OFF = ""
 
 
 def _facts(run: PlannedRun) -> dict[str, Any]:
-    """Facts of a run for the sentences in ``techniques.toml`` and ``practices.toml``."""
+    """Return the facts of a run for the sentences in ``techniques.toml`` and ``practices.toml``."""
     plan, machine, estimate, model = run.plan, run.cluster.instance, run.estimate, run.model
     peak, time, fp32_gib = estimate.memory.peak, estimate.time, 4 * model.parameter_count / GIB
     tensor, stages = plan.tensor_parallel_degree, plan.pipeline_parallel_degree

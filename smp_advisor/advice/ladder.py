@@ -76,7 +76,7 @@ def off_settings(argument: str, run: PlannedRun) -> dict[str, Any]:
 
 
 def start_title(plan: Plan, run: PlannedRun) -> str:
-    """Title of the plan without any technique."""
+    """Return the title of the plan without any technique."""
     shards, parts = shard_degree(plan, run.cluster), batch_parts(plan)
     batch = f", {parts}" if parts else ""
     if shards > 1:
@@ -93,7 +93,7 @@ def batch_parts(plan: Plan) -> str:
 
 
 def rung_title(argument: str, plan: Plan, run: PlannedRun) -> str:
-    """Title of a technique of a plan, by the argument of its practice."""
+    """Return the title of a technique of a plan, by the argument of its practice."""
     if argument == "optimizer_state_sharding" and plan.sharded_data_parallel_degree == 1:
         return "optimizer-state sharding"
     if argument == "activation_checkpointing":

@@ -86,7 +86,7 @@ def largest(request: Request, cluster: Cluster, plan: Plan) -> Largest:
 
 
 def _count(step: int) -> int:
-    """Parameters of a size, in two digits."""
+    """Return the parameters of a size, in two digits."""
     exact = _LEAST_PARAMETERS * 10 ** (step / _TENTHS)
     digits = int(math.log10(exact)) - 1
     return int(round(exact, -digits))
@@ -100,7 +100,7 @@ def _tried(fits: Callable[[int], bool], number: int) -> bool:
 
 
 def _last(fits: Callable[[int], bool], most: int) -> int:
-    """The last number up to `most` that fits, by doubling and bisection; 0 if one does not."""
+    """Return the last number up to `most` that fits, by doubling and bisection; 0 if one does not."""
     low, high = 0, 1
     while high <= most and _tried(fits, high):
         low, high = high, 2 * high

@@ -71,7 +71,7 @@ class RankTable:
         return int(self.node[-1]) + 1
 
     def members(self, group: str, number: int) -> Ints:
-        """Ranks of a group, in increasing order: ``members("TP_GROUP", 0)``."""
+        """Return the ranks of a group, in increasing order: ``members("TP_GROUP", 0)``."""
         members: Ints = self.rank[self.groups[group] == number]
         return members
 
@@ -187,7 +187,7 @@ def rank_map(plan: Plan, cluster: Cluster, placement_strategy: str | None = None
 
 
 def _numbered(keys: Ints) -> Ints:
-    """Numbers of equal keys, in the order of their first appearance."""
+    """Return the numbers of equal keys, in the order of their first appearance."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     numbers = np.empty(len(first), dtype=np.int64)
     numbers[np.argsort(first)] = np.arange(len(first))

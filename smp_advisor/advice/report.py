@@ -113,7 +113,7 @@ def report(advice: Recommendation, *, details: bool = False) -> str:
 
 
 def sections(advice: Recommendation, *, details: bool = False) -> list[tuple[str, list[str]]]:
-    """Title and lines of each section of `report`. Lines that start with two spaces are rows of a table."""
+    """Return the title and lines of each section of `report`. Lines that start with two spaces are rows of a table."""
     ladder, place = ladder_of(advice), f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
     value, least = advice.estimate, advice.min_fit_probability
     is_fit = f"fits ({probability(value.fit_probability)} likely)" if fits(value, least) else fit(value, least)

@@ -429,7 +429,7 @@ def repeated(request: Request, advice: Recommendation, job: Job) -> Request:
 
 
 def _code_of(script: str | None) -> ScriptStack | None:
-    """Kind of code of a training script on this machine; None if the file is elsewhere or cannot be read."""
+    """Return the kind of code of a training script on this machine; None if the file is elsewhere or cannot be read."""
     if script is None or not is_path(script) or not Path(script).is_file():
         return None
     from smp_advisor.review.scripts.following import read_stack  # the checker is not needed otherwise

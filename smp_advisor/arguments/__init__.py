@@ -30,7 +30,7 @@ _LINE = 120
 
 
 def brief(kind: str, parts: Iterable[str]) -> str:
-    """A ``repr`` in one line: the kind of a value with as many of its parts as fit."""
+    """Return a ``repr`` in one line: the kind of a value with as many of its parts as fit."""
     text = " ".join(f"{kind}({', '.join(parts)})".split())
     return text if len(text) <= _LINE else f"{text[: _LINE - 4]}...)"
 
@@ -85,7 +85,7 @@ class Option:
         return self.flags or (f"--{self.name.replace('_', '-')}",)
 
     def checked(self, value: Any, title: str = "") -> Any:  # noqa: C901, PLR0912 - one branch a type
-        """The value, as a Python call passes it: text is read as that of a line."""
+        """Return the value, as a Python call passes it: text is read as that of a line."""
         title = title or self.name
         if isinstance(value, str) and self.type in ("integer", "nodes", "rank", "share"):
             return self.read(value, title)
@@ -125,14 +125,14 @@ class Option:
         return value
 
     def choice(self, value: Any) -> Any:
-        """The choice that a text means, in any case; the text itself if it means none."""
+        """Return the choice that a text means, in any case; the text itself if it means none."""
         if not isinstance(value, str) or value in self.choices:
             return value
         plain = value.strip().lower()
         return self.synonyms.get(plain, plain)
 
     def read(self, text: str, title: str = "") -> Any:
-        """The value that a text of a line or a field means."""
+        """Return the value that a text of a line or a field means."""
         title = title or self.switches[0]
         match self.type:
             case "integer" | "nodes" | "rank":
@@ -157,7 +157,7 @@ class Option:
         return self.checked(text, title)
 
     def _numbers(self, text: str, title: str) -> list[int]:
-        """Numbers of nodes: ``1,2,4``, ``1-4``."""
+        """Return the numbers of nodes: ``1,2,4``, ``1-4``."""
         numbers: list[int] = []
         for part in filter(None, re.split(r"[\s,]+", re.sub(r"(?<!\s)\s*+-\s*", "-", text.strip()))):
             first, *last = (options()["instance_count"].read(end, title) for end in part.split("-", 1))
@@ -169,7 +169,7 @@ class Option:
 
 
 def shown(value: object) -> str:
-    """A value in the sentence of an error: the start of its text. A whole number may be too long for a text."""
+    """Return a value in the sentence of an error: the start of its text. A whole number may be too long for a text."""
     if isinstance(value, int) and abs(value) > 10**60:
         return "a number with over 60 digits"
     return f"{value!r:.80}"
@@ -185,7 +185,7 @@ def options() -> Mapping[str, Option]:
 
 
 def options_of(*parts: str) -> tuple[Option, ...]:
-    """The options of some parts of a request, in the order of the table."""
+    """Return the options of some parts of a request, in the order of the table."""
     return tuple(option for option in options().values() if option.of in parts)
 
 
@@ -213,7 +213,7 @@ def require_whole(name: str, value: object, error: type[AdvisorError], most: int
 
 
 def meant(name: str, keywords: Collection[str]) -> str:
-    """The keyword of a call that an unknown name means; empty if none is similar."""
+    """Return the keyword of a call that an unknown name means; empty if none is similar."""
     plain = name.lower().replace("-", "_")
     for option in options().values():
         names = (option.name, *option.also)
@@ -284,7 +284,7 @@ _PHRASES = {
 
 
 def without_python(text: str) -> str:
-    """A sentence without calls of Python, which neither the command line nor the tools of assistants have."""
+    """Return a sentence without calls of Python, which neither the command line nor the tools of assistants have."""
     for words, instead in _PHRASES.items():
         text = text.replace(words, instead)
     return text

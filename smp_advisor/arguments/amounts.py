@@ -35,7 +35,7 @@ DAYS_OF = {"hours": 1 / 24, "hour": 1 / 24, "weeks": 7.0, "week": 7.0, "months":
 
 
 def digits_as_number(value: Any) -> Any:
-    """The number in a text of digits, as hyperparameters and options have it; anything else as it is."""
+    """Return the number in a text of digits, as hyperparameters and options have it; anything else as it is."""
     of_64_bits = isinstance(value, str) and value.isdecimal() and len(value) <= 18
     return int(value) if of_64_bits else value
 

@@ -31,7 +31,7 @@ CHARTS: Mapping[str, Callable[[Recommendation, Estimate], Chart]] = {
 
 
 def chart_of(advice: Recommendation, name: str, plan: Plan | int | None = None) -> Chart:
-    """A chart of a plan, see `Advice.chart`."""
+    """Return a chart of a plan, see `Advice.chart`."""
     chosen = plan_of(advice, plan)
     own = chosen == advice.estimate.plan
     estimate = advice.estimate if own else estimated(advice.model, advice.cluster, advice.job, chosen)

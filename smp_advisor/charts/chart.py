@@ -41,7 +41,7 @@ class Chart:
         return "" if self.draw is None else _styled(self.draw(min(max(wide, _NARROWEST), _WIDEST)))
 
     def as_html(self) -> str:
-        """The chart with its notes as HTML; below a drawing, its figures are a folded table.
+        """Return the chart with its notes as HTML; below a drawing, its figures are a folded table.
 
         The drawing is an image: pages without trust in their content (GitHub, notebooks of others) remove drawings.
         """
@@ -72,7 +72,7 @@ class Chart:
 
 
 def image(svg: str) -> str:
-    """A drawing as an image within a page. The pointer does not reach the figures of its marks."""
+    """Return a drawing as an image within a page. The pointer does not reach the figures of its marks."""
     description = re.search(r' aria-label="([^"]*)"', svg) or ("", "")
     bare = re.sub(r"><title>[^<]*</title></\w+>", "/>", svg.replace(description[0], ""))
     data = quote(_document(bare).replace('"', "'"), safe=" !'()*+,/:;<=>?@[]{}")
@@ -80,7 +80,7 @@ def image(svg: str) -> str:
 
 
 def _document(svg: str) -> str:
-    """A drawing as a complete SVG file, light or dark with a ground to match wherever it is shown."""
+    """Return a drawing as a complete SVG file, light or dark with a ground to match wherever it is shown."""
     root = '<svg xmlns="http://www.w3.org/2000/svg" style="color-scheme:light dark;background:Canvas"'
     styled = _styled(svg).replace("<svg", root, 1)
     while styled != (resolved := re.sub(r"var\(--(?!smp-[xc]\b)[\w-]+, ((?:[^()]|\([^()]*\))*)\)", r"\1", styled)):
@@ -89,7 +89,7 @@ def _document(svg: str) -> str:
 
 
 def _styled(svg: str) -> str:
-    """A drawing with the rules of its classes, in the colors of the page around it."""
+    """Return a drawing with the rules of its classes, in the colors of the page around it."""
     styles = {f".{style}" for styles in re.findall(r'class="([^"]*)"', svg) for style in styles.split()}
     head, _, rules = re.sub(r"/\*.*\*/\n|(?<=[{;])\s+", "", _css()).partition("}\n")
     css = [f"{head}}}"] * (".smp-chart" in styles)

@@ -125,7 +125,7 @@ def _legend(names: Sequence[str], width: float) -> tuple[list[str], float]:
 
 
 def plotted_plans(advice: Recommendation) -> list[Plan]:
-    """Plans of the points, in their order: those that fit, best first."""
+    """Return the plans of the points, in their order: those that fit, best first."""
     return listed_plans(_result(advice))[: len(representatives(_result(advice)).ranked)]
 
 
@@ -138,7 +138,7 @@ def points_of(advice: Recommendation) -> list[tuple[float, float]]:
 
 
 def alternatives_chart(advice: Recommendation, estimate: Estimate) -> Chart:
-    """All combinations of techniques that fit, best first, with the reason against each."""
+    """Return all combinations of techniques that fit, best first, with the reason against each."""
     del estimate
     result_of = _result(advice)
     result, plans = representatives(result_of), plotted_plans(advice)
@@ -174,7 +174,7 @@ class _Last:
         self._made: tuple[tuple[object, ...], Any] = ((), None)
 
     def of(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
-        """The value of a key, whose parts are compared by identity."""
+        """Return the value of a key, whose parts are compared by identity."""
         with self._turn:
             if list(map(id, self._made[0])) != list(map(id, key)):
                 self._made = key, make()
@@ -186,7 +186,7 @@ _SIZES = _Last()
 
 
 def _compared(advice: Recommendation, instances: Sequence[str]) -> ClusterSizes:
-    """The clusters of the advice's own instance type, then those of others."""
+    """Return the clusters of the advice's own instance type, then those of others."""
     by_type: dict[str, ClusterSizes] = _SIZES.of((advice.request, advice.job.calibration, advice.cluster), dict)
     limits = advice.sizes.limits if advice.sizes is not None else Limits()
     own = advice.cluster.instance.name
@@ -211,7 +211,7 @@ MOST_TYPES = 6
 
 
 def clusters_chart(advice: Recommendation, estimate: Estimate, instances: Sequence[str] = ()) -> Chart:
-    """The advice's instance type with 1 to 256 nodes, and other types as further lines."""
+    """Return the advice's instance type with 1 to 256 nodes, and other types as further lines."""
     del estimate
     if len(instances) > MOST_TYPES:
         raise AdvisorError(f"The chart compares at most {MOST_TYPES} further instance types, not {len(instances)}.")
@@ -219,7 +219,7 @@ def clusters_chart(advice: Recommendation, estimate: Estimate, instances: Sequen
 
 
 def sizes_chart(sizes: ClusterSizes, advice: Recommendation) -> Chart:
-    """A line per instance type, with the knees and the advice's cluster."""
+    """Return a line per instance type, with the knees and the advice's cluster."""
     knees = {id(size) for size in sizes.knees}
     priced = [
         (row, size, size.estimate)

@@ -77,13 +77,13 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def _bar(value: float, full: float) -> str:
-    """A bar as text, which terminals, saved notebooks and GitHub show alike."""
+    """Return a bar as text, which terminals, saved notebooks and GitHub show alike."""
     eighths = round(8 * _LONGEST * value / full)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def memory_chart(advice: Recommendation, estimate: Estimate) -> Chart:
-    """Memory by category, a column for each group of equal stages, with bars of the highest peak."""
+    """Return the memory by category, a column for each group of equal stages, with bars of the highest peak."""
     usable, groups = advice.cluster.instance.usable_gpu_memory_gib, stage_groups(estimate.memory.stages)
     peak = next(group for group in groups if group.is_peak)
     needed = memory(estimate)
@@ -104,7 +104,7 @@ def memory_chart(advice: Recommendation, estimate: Estimate) -> Chart:
 
 
 def _recommended_memory(advice: Recommendation, estimate: Estimate) -> str:
-    """Memory of the plan that the search chose, as a sentence; empty for this plan itself."""
+    """Return the memory of the plan that the search chose, as a sentence; empty for this plan itself."""
     result = advice.result
     if estimate.plan == advice.plan or result is None:
         return ""
@@ -114,7 +114,7 @@ def _recommended_memory(advice: Recommendation, estimate: Estimate) -> str:
 
 
 def time_chart(advice: Recommendation, estimate: Estimate) -> Chart:
-    """Parts of a step with bars."""
+    """Return the parts of a step with bars."""
     labels = time_labels(advice.plan.library).values()
     parts, total = [getattr(estimate.time, name) for name in TIME_LABELS], estimate.step_seconds
     return Chart(
@@ -170,13 +170,13 @@ def _stage_label(numbers: Sequence[int]) -> str:
 
 
 def profile_of(advice: Recommendation) -> Profile | None:
-    """The traced profile from which an advice was made; None if it was made from anything else."""
+    """Return the traced profile from which an advice was made; None if it was made from anything else."""
     model = advice.request.model
     return model if getattr(model, "tree", None) else None
 
 
 def modules_chart(advice: Recommendation, estimate: Estimate) -> Chart:
-    """Every module of a profile with all that it contains; bars are shares of the saved memory."""
+    """Return every module of a profile with all that it contains; bars are shares of the saved memory."""
     profile = profile_of(advice)
     if profile is None:
         raise AdvisorError("The chart of modules requires advice from a profile: advise(smp_advisor.profile(model)).")

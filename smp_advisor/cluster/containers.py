@@ -113,7 +113,7 @@ def container(repository: str, framework_version: str, transformers_version: str
 
 
 def patched_pytorch(instance: Instance) -> Container | None:
-    """The newest plain image of PyTorch that AWS patches and that runs on an instance."""
+    """Return the newest plain image of PyTorch that AWS patches and that runs on an instance."""
     plain = [image for name in ("pytorch-training", "pytorch") for image in containers_of(name)]
     usable = [image for image in plain if image.is_patched and image.drives(instance) and image.runs_on(instance)]
     return usable[-1] if usable else None

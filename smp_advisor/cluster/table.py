@@ -204,7 +204,7 @@ def meant_instance(text: str) -> tuple[Instance, int | None, str]:
 
 
 def _with_gpu(name: str) -> list[Instance]:
-    """Instances with a board of this name; empty if none has it."""
+    """Return the instances with a board of this name; empty if none has it."""
     key = _key(name)
     exact = [entry for entry in instances() if key in (_key(entry.gpu), _key(entry.gpu.split()[1]))]
     boards = {entry.gpu_label: entry.name for entry in exact}

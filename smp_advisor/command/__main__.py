@@ -40,7 +40,7 @@ _PAGES = (".json", ".html", ".md")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The verb with its options. `settings` holds the options that the verb does not have."""
+    """Return the verb with its options. `settings` holds the options that the verb does not have."""
     command_words = list(sys.argv[1:] if arguments is None else arguments)
     if command_words[:1] in (["help"], ["-V"], ["version"]):
         command_words[0] = "--help" if command_words[0] == "help" else "--version"
@@ -84,7 +84,7 @@ def _require_option(options: Namespace, name: str, value: Any) -> None:
 
 
 def settings_of(words: Sequence[str]) -> dict[str, Any]:
-    """Settings of words such as ``--sequence-length 512 --fp8 --precision=bf16``, by their Python names."""
+    """Return the settings of words such as ``--sequence-length 512 --fp8 --precision=bf16``, by their Python names."""
     settings: dict[str, Any] = {}
     name = ""
     for word in words:
@@ -124,7 +124,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command, with a parser for each verb."""
+    """Return the parser of the command, with a parser for each verb."""
     command = _Parser(
         prog="smp-advisor", description="Recommend and check training jobs for SageMaker.", allow_abbrev=False
     )
@@ -301,7 +301,7 @@ def _json(data: Any) -> str:
 
 
 def _completion(options: Namespace) -> str:
-    """The script with which a shell completes verbs, options and their values."""
+    """Return the script with which a shell completes verbs, options and their values."""
     try:
         import shtab
     except ImportError:
@@ -321,7 +321,7 @@ def _serve(options: Namespace) -> str:
 
 
 def _skill(options: Namespace) -> str:
-    """The skill, or where it was written."""
+    """Return the skill, or where it was written."""
     text = (files("smp_advisor.tools") / "data" / "SKILL.md").read_text(encoding="utf-8")
     if not options.install:
         return text

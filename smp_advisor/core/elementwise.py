@@ -87,7 +87,7 @@ def is_in(values: Floats, codes: Collection[int]) -> Bools:
 
 
 def anywhere(condition: Bools) -> bool:
-    """Whether the condition is true for at least one plan."""
+    """Return whether the condition is true for at least one plan."""
     return bool(condition.any()) if isinstance(condition, ndarray) else condition
 
 
@@ -118,7 +118,7 @@ def largest_index(values: Sequence[Floats]) -> Ints:
 
 
 def choose(index: Ints, options: Sequence[Floats]) -> Floats:
-    """The option at an index, plan by plan."""
+    """Return the option at an index, plan by plan."""
     if not isinstance(index, ndarray):
         return options[index]
     result = options[0]

@@ -42,19 +42,19 @@ def data_file(room: str, name: str) -> dict[str, Any]:
 
 
 def sentence(room: str, key: str, /, **values: Any) -> str:
-    """A sentence of ``data/sentences.toml`` in a room of the package, with its slots filled."""
+    """Return a sentence of ``data/sentences.toml`` in a room of the package, with its slots filled."""
     return str(data_file(room, "sentences")[key]).format(**values)
 
 
 @cache
 def table(package: str, file: str) -> dict[str, Any]:
-    """A TOML file of any package, parsed once. Callers must not change it."""
+    """Return a TOML file of any package, parsed once. Callers must not change it."""
     return tomllib.loads((resources.files(package) / file).read_text(encoding="utf-8"))
 
 
 @cache
 def rows(package: str, file: str) -> tuple[dict[str, str], ...]:
-    """Rows of a CSV file of any package, read once. Lines that start with ``#`` are comments."""
+    """Return the rows of a CSV file of any package, read once. Lines that start with ``#`` are comments."""
     lines = (resources.files(package) / file).read_text(encoding="utf-8").splitlines()
     return tuple(csv.DictReader(line for line in lines if not line.startswith("#")))
 
@@ -70,12 +70,12 @@ _READERS: dict[str, Callable[[str], Any]] = {
 
 
 def columns(kind: type[Any], row: dict[str, str]) -> dict[str, Any]:
-    """Fields of a record that a row of a CSV file has, each read by the annotation of the field."""
+    """Return the fields of a record that a row of a CSV file has, each read by the annotation of the field."""
     return {field.name: _reader(field.type)(row[field.name]) for field in fields(kind) if field.name in row}
 
 
 def _reader(of: Any) -> Callable[[str], Any]:
-    """The reader of a type or of its name: the fields of a record that was stored have the types."""
+    """Return the reader of a type or of its name: the fields of a record that was stored have the types."""
     return _READERS[of.__name__ if isinstance(of, type) else str(of)]
 
 
@@ -94,7 +94,7 @@ def confined(roots: Iterable[Path]) -> Iterator[None]:
 
 
 def folders_from(file: Path) -> list[Path]:
-    """The folder of a file and those above it in which a project has its settings, nearest first."""
+    """Return the folder of a file and those above it in which a project has its settings, nearest first."""
     return [*file.resolve().parents][:5]
 
 
@@ -173,7 +173,7 @@ def read_bytes(path: Path, most: int, *, everywhere: bool = False) -> bytes:
 def read_text(
     path: Path, most: int, error: type[Exception], *, decoding: str = "strict", everywhere: bool = False
 ) -> str:
-    """The text of a regular file in UTF-8; an error in one sentence if it cannot be read."""
+    """Return the text of a regular file in UTF-8; an error in one sentence if it cannot be read."""
     try:
         return read_bytes(path, most, everywhere=everywhere).decode("utf-8", decoding)
     except OSError as problem:

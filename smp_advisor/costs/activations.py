@@ -91,7 +91,7 @@ def _attention_bytes(attention: Attention, layout: Layout, world: World, job: Jo
 
 
 def unit_layers(layout: Layout, stage: Stage) -> Floats:
-    """Blocks per recomputed unit, shape (n,); 0 without checkpointing."""
+    """Return the blocks per recomputed unit, shape (n,); 0 without checkpointing."""
     layers = max(stage.layers, 1)
     return where(layout.checkpoint_layers == CONTIGUOUS, layers, minimum(layout.checkpoint_layers, layers))
 
@@ -131,7 +131,7 @@ def offloaded_activation_bytes(model: Model, layout: Layout, world: World, stage
 def activation_bytes(
     model: Model, layout: Layout, world: World, stage: Stage, saved: tuple[Floats, ...]
 ) -> dict[str, Floats]:
-    """Bytes of activations, of the recomputed unit and of logits by category, shape (n,) each."""
+    """Return the bytes of activations, of the recomputed unit and of logits by category, shape (n,) each."""
     element = world.bytes_per_element
     checkpointed = layout.checkpoint_layers != 0
     flight = in_flight(layout, stage.index)
@@ -220,7 +220,7 @@ def head_rows(model: Model, world: World) -> Floats:
 
 
 def computes_loss_in_parts(model: Model, layout: Layout) -> bool:
-    """Whether the exported script computes the loss of the model for a part of the tokens at a time."""
+    """Return whether the exported script computes the loss of the model for a part of the tokens at a time."""
     exported = model.config_json.strip() not in ("", "{}") and has_plain_head(model.family)
     return exported and layout.state_bytes.loss_in_parts
 
@@ -230,7 +230,7 @@ _PART_TOKENS, _PART_COLUMNS = 4096, 32_768
 
 
 def _part_bytes(model: Model, layout: Layout, world: World, rows: Floats) -> Floats:
-    """Loss in parts: of TRL's trainers or the plain script, the one with more.
+    """Return the loss in parts: of TRL's trainers or the plain script, the one with more.
 
     TRL has a tile of logits and the gradients of its product in fp32 (``kernels/chunked_logprob.py``), the plain script
     the logits of a part with a few copies, counted as 2 bytes for each of all logits.

@@ -74,7 +74,7 @@ class Group:
 
 
 def is_first_generation(cluster: Cluster) -> bool:
-    """Whether the nodes have EFA devices of the first generation, on which no all-gather was measured."""
+    """Return whether the nodes have EFA devices of the first generation, on which no all-gather was measured."""
     return cluster.instance.efa and cluster.instance.inter_node_gbps <= _FIRST_GENERATION_GBPS
 
 
@@ -84,7 +84,7 @@ def delay(cluster: Cluster) -> Floats:
 
 
 def intra_rate(cluster: Cluster, members: Floats) -> Floats:
-    """Bytes per second of a ring of `members` GPUs in one node, per GPU and direction."""
+    """Return the bytes per second of a ring of `members` GPUs in one node, per GPU and direction."""
     return cluster.intra_node_bytes_per_s * _intra_efficiency(cluster, members)
 
 
@@ -101,7 +101,7 @@ def _intra_efficiency(cluster: Cluster, members: Floats) -> Floats:
 
 
 def network_rate(cluster: Cluster, sharing: Floats) -> Floats:
-    """Bytes per second of one of `sharing` groups that use a node's network, and slow each other down."""
+    """Return the bytes per second of one of `sharing` groups that use a node's network, and slow each other down."""
     measured = cluster.instance.efa and cluster.instance.gpudirect_rdma
     name = "communication.efa_efficiency" if measured else "communication.network_efficiency"
     share = constant(name) * where(sharing > 1, constant("communication.shared_network_share"), 1.0)
@@ -147,7 +147,7 @@ def _ring_seconds(cluster: Cluster, bytes_: Floats, group: Group, rounds: int) -
 
 
 def _tree_seconds(cluster: Cluster, bytes_: Floats, group: Group) -> Floats:
-    """Seconds of an all-reduce along a tree of nodes, which is a pair of them for two.
+    """Return the seconds of an all-reduce along a tree of nodes, which is a pair of them for two.
 
     Between two nodes with EFA, every byte crosses the network once in each direction. In larger trees, a node also
     forwards the bytes of other nodes. Without EFA, no pair of nodes was measured to be faster than a ring: 16 V100 with
@@ -279,7 +279,7 @@ def _sharded_seconds(collective: Callable[..., Floats], cluster: Cluster, bytes_
 def data_parallel_seconds(
     model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, local: LocalParameters, passes: Passes
 ) -> Floats:
-    """Seconds of reductions and all-gathers that compute does not hide.
+    """Return the seconds of reductions and all-gathers that compute does not hide.
 
     Without sharding, gradients are all-reduced during the last microbatch's backward pass, or after it
     (`StateBytes.reduces_late`). With sharded optimizer state they are reduce-scattered there, and the all-gather of

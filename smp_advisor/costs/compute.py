@@ -81,7 +81,7 @@ def optimizer_form(job: Job, stack: Stack) -> str:
 
 
 def optimizer_host_seconds(model: Model, layout: Layout, instance: Instance, job: Job, stack: Stack) -> Floats:
-    """Seconds in which the host launches the optimizer's kernels, a lower limit of the optimizer step.
+    """Return the seconds in which the host launches the optimizer's kernels, a lower limit of the optimizer step.
 
     Parameters that FSDP shards are one tensor per unit. Megatron, DeepSpeed and SMP v1 update one flat buffer if they
     shard the optimizer's state.
@@ -113,7 +113,7 @@ class BlockSeconds:
 
 
 def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floats:
-    """Seconds to dequantize a block's weights, once for every pass, shape (n,)."""
+    """Return the seconds to dequantize a block's weights, once for every pass, shape (n,)."""
     state_bytes = layout.state_bytes
     if state_bytes.frozen_bytes is None or not state_bytes.unpacked:
         return 0.0
@@ -123,7 +123,7 @@ def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floa
 
 
 def _elementwise_seconds(kernels: Kernels, layout: Layout, world: World, instance: Instance) -> Floats:
-    """Seconds of norms, rotations, activation functions and residuals of a forward pass, shape (n,)."""
+    """Return the seconds of norms, rotations, activation functions and residuals of a forward pass, shape (n,)."""
     tp = layout.tensor_parallel_degree
     # Autocast computes norms and the residual stream in fp32 (documentation of torch.amp).
     state = layout.state_bytes
@@ -147,7 +147,7 @@ def _of_code(
 
 
 def _cast_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> tuple[Floats, Floats]:
-    """Seconds to cast operands of products, in the forward and in the backward pass.
+    """Return the seconds to cast operands of products, in the forward and in the backward pass.
 
     Autocast makes a 16-bit copy of every fp32 weight, and an fp32 copy of its gradient. With fp8, the forward pass
     casts inputs and weights, the backward pass gradients of outputs. Each is read in 16 bits and written in 8, once
@@ -301,7 +301,7 @@ _OF_BLOCKS = (
 def _exchange_seconds(
     block: Block, cluster: Cluster, layout: Layout, world: World, *, per_node: bool
 ) -> tuple[Floats, Floats]:
-    """Seconds of communication in one (forward, backward) pass of a block.
+    """Return the seconds of communication in one (forward, backward) pass of a block.
 
     Tensor parallelism: all-reduces of the block's output, or with sequence parallelism an all-gather and a
     reduce-scatter of the same volume. Context parallelism: an all-gather of keys and values; the backward pass also
@@ -406,7 +406,7 @@ def stage_passes(
 
 
 def _accumulation(cluster: Cluster, job: Job, layout: Layout, world: World, local: LocalParameters) -> Floats:
-    """Seconds to add a microbatch's gradients to the accumulated ones. Both are read, one is written.
+    """Return the seconds to add a microbatch's gradients to the accumulated ones. Both are read, one is written.
 
     On a single GPU, whose gradients are in no bucket of a reduction, the first microbatch's are stored as they are.
     Where the product of the gradient adds to the fp32 gradient itself (``gradient_accumulation_fusion`` of Megatron and

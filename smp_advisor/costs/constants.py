@@ -73,12 +73,12 @@ _VALUES: ContextVar[dict[str, Floats]] = ContextVar("values of constants", defau
 
 
 def constant(name: str) -> Floats:
-    """Value of one constant, ``constant("memory.context_gib")``."""
+    """Return the value of one constant, ``constant("memory.context_gib")``."""
     return _VALUES.get()[name]
 
 
 def are_overridden() -> bool:
-    """Whether the code runs inside `overriding`."""
+    """Return whether the code runs inside `overriding`."""
     return _VALUES.get() is not _COMMITTED
 
 
@@ -125,5 +125,5 @@ def peak_flops(instance: Instance, job: Job, *, products_of_weights: bool = Fals
 
 
 def memory_bandwidth(instance: Instance) -> Floats:
-    """Bytes per second that element-wise kernels move."""
+    """Return the bytes per second that element-wise kernels move."""
     return instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")

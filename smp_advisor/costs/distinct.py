@@ -40,7 +40,7 @@ class Distinct(NamedTuple):
     kinds: NDArray[np.intp] | None
 
     def all_rows(self, values: Floats) -> Floats:
-        """Values of all rows from those of the kinds, in the last axis."""
+        """Return the values of all rows from those of the kinds, in the last axis."""
         if self.kinds is None or type(values) is not ndarray or values.shape[-1] == 1:
             return values
         result: Floats = values.take(self.kinds, axis=-1)
@@ -75,7 +75,7 @@ _FIELDS = tuple(f.name for f in fields(Layout))
 
 
 def distinct_memory(model: Model, layout: Layout, degree: int) -> Distinct:
-    """Rows that differ in memory, which the layout keeps: memory and the time of copies have the same."""
+    """Return the rows that differ in memory, which the layout keeps: memory and the time of copies have the same."""
     memory: tuple[Model, Distinct] | None = vars(layout).get("memory")
     if memory is None or memory[0] is not model:
         memory = vars(layout)["memory"] = model, distinct(layout, held(model, layout, degree))

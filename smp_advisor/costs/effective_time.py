@@ -21,7 +21,7 @@ _DAY_SECONDS = 86_400
 
 
 def _figure(name: str) -> dict[str, Any]:
-    """A figure of ``data/effective_time.toml`` by its dotted name; empty if there is none."""
+    """Return a figure of ``data/effective_time.toml`` by its dotted name; empty if there is none."""
     group, _, key = name.partition(".")
     entry: dict[str, Any] = data_file("costs", "effective_time")[group]
     return entry.get(key, {}) if key else entry
@@ -140,7 +140,7 @@ def checkpoint_bytes(model: Model, layout: Layout) -> float:
 
 
 def writing_nodes(cluster: Cluster, layout: Layout) -> int:
-    """Nodes with a part of the state of their own. Replicas are saved once."""
+    """Return the nodes with a part of the state of their own. Replicas are saved once."""
     degree = int(layout.tensor_parallel_degree) * int(layout.pipeline_parallel_degree)
     if int(layout.shard_level):
         degree *= int(layout.shard_degree) or cluster.gpus
@@ -205,7 +205,7 @@ def effective_time(
 
 
 def _duration(seconds: float) -> str:
-    """A duration in its natural unit with at most three digits."""
+    """Return a duration in its natural unit with at most three digits."""
     for unit, size in (("days", _DAY_SECONDS), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             value = seconds / size

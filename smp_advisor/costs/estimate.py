@@ -69,7 +69,7 @@ class Memory:
         return max(self.stages, key=lambda stage: round(stage.total_gib, 6))
 
     def to_frame(self) -> pd.DataFrame:
-        """Table with one row per stage, one column per category (GiB), and the total."""
+        """Return the table with one row per stage, one column per category (GiB), and the total."""
         rows = [{name: getattr(s, name) for name in ("stage", "layers", *CATEGORIES)} for s in self.stages]
         frame = frame_of(rows).set_index("stage")
         frame["total_gib"] = frame[list(CATEGORIES)].sum(axis=1)

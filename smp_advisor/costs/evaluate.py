@@ -84,7 +84,7 @@ _ROWS_AT_ONCE = 65_536
 
 
 def _parts(layout: Layout) -> Iterator[tuple[int, slice | NDArray[np.intp], Layout]]:
-    """Rows that are computed together: (pipeline degree, rows, layout of the rows)."""
+    """Yield the rows that are computed together: (pipeline degree, rows, layout of the rows)."""
     stop_if_nobody_waits()
     if "parts" not in vars(layout):  # memory and time have the same
         vars(layout)["parts"] = [*_divided(layout)]
@@ -107,7 +107,7 @@ def _divided(layout: Layout) -> Iterator[tuple[int, slice | NDArray[np.intp], La
 
 
 def _changes(layout: Layout) -> list[int]:
-    """Rows with another pipeline degree than the row before, and the first row."""
+    """Return the rows with another pipeline degree than the row before, and the first row."""
     degrees = layout.pipeline_parallel_degree
     return [0, *(np.flatnonzero(degrees[1:] != degrees[:-1]) + 1).tolist()] if len(layout) else []
 
@@ -146,7 +146,7 @@ def _judged(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wor
 
 
 def trained(model: Model, job: Job) -> Model:
-    """The model as the job trains it: with the job's adapter, if any, and the length of its decoder."""
+    """Return the model as the job trains it: with the job's adapter, if any, and the length of its decoder."""
     share = 1.0 if job.decoder_length is None else job.decoder_length / job.sequence_length
     model = with_decoder(model, share)
     return model if job.adapter is None else job.adapter.applied_to(model)
@@ -251,12 +251,12 @@ def doubt_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wo
 
 
 def _named_kernel(job: Job, layout: Layout) -> bool:
-    """Whether the job names its kernel of attention, by its field or by a kind of code that has only one."""
+    """Return whether the job names its kernel of attention, by its field or by a kind of code that has only one."""
     return job.attention == "eager" or job.attention_kernel != "auto" or bool(stack_of(job, layout).implies)
 
 
 def as_planned(job: Job, plan: Plan, model: Model) -> Job:
-    """The job in the precision of a plan, if it names none, with the code that the model really runs."""
+    """Return the job in the precision of a plan, if it names none, with the code that the model really runs."""
     if (kind := stack_on(job.stack, model.family)) != job.stack:
         job = replace(job, stack=kind)
     if job.precision == plan.precision or "precision" not in job.defaulted():
@@ -266,7 +266,7 @@ def as_planned(job: Job, plan: Plan, model: Model) -> Job:
 
 @checked
 def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
-    """Costs of one plan.
+    """Return the costs of one plan.
 
     Parameters
     ----------
@@ -370,7 +370,7 @@ _kept_estimate = lru_cache(maxsize=1024)(_estimate)
 
 @checked
 def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan]) -> list[Estimate]:
-    """Costs of several plans, in their order.
+    """Return the costs of several plans, in their order.
 
     Examples
     --------
@@ -416,7 +416,7 @@ def _phases(
 
 
 def _named_phase(every: tuple[Phase, ...], instance: Instance) -> Iterator[str]:
-    """A sentence, if another phase than the steps needs the most."""
+    """Yield a sentence, if another phase than the steps needs the most."""
     worst = worst_phase(every, instance.usable_gpu_memory_gib, instance.host_memory_gib)
     if worst is every[0] and worst.gpu_gib > max(phase.gpu_gib for phase in every if phase.name == "steps"):
         words = phase_words(worst, instance.usable_gpu_memory_gib)
@@ -424,14 +424,14 @@ def _named_phase(every: tuple[Phase, ...], instance: Instance) -> Iterator[str]:
 
 
 def _own_loading(model: Model, layout: Layout, needed_bytes_: float, instance: Instance) -> Iterator[str]:
-    """A sentence, if code that is not exported may need more to load a quantized base than for a step."""
+    """Yield a sentence, if code that is not exported may need more to load a quantized base than for a step."""
     loaded, usable = quantized_bytes(model, layout), instance.usable_gpu_memory_gib
     if layout.shard_level >= 3 and not layout.state_bytes.loaded_entirely and loaded > max(needed_bytes_, usable * GIB):
         yield sentence("costs", "own_loading", needed=loaded / GIB, usable=usable)
 
 
 def unreplaced(name: str, model: Model) -> str:
-    """A sentence on a kind of code that changes nothing in a model's family."""
+    """Return a sentence on a kind of code that changes nothing in a model's family."""
     return sentence("costs", "unreplaced", title=stack(name).title, family=model.family)
 
 
@@ -471,7 +471,7 @@ _PRODUCTION_GPUS = 128
 
 
 def communication_caveats(cluster: Cluster, layout: Layout, world: World) -> Iterator[str]:
-    """Sentences about the communication of one plan across nodes that no measurement confirms."""
+    """Yield the sentences about the communication of one plan across nodes that no measurement confirms."""
     shards, sharded = int(world.shards), int(layout.shard_level) > 0
     if cluster.nodes == 1 or not sharded or shards <= cluster.gpus_per_node:
         return

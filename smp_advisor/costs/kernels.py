@@ -250,7 +250,7 @@ def _fused(
 def _stored(
     attention: Attention, layout: Layout, world: World, instance: Instance, kernels: str, products: Floats
 ) -> AttentionSeconds:
-    """Seconds of two products and of the element-wise operations on the scores between them."""
+    """Return the seconds of two products and of the element-wise operations on the scores between them."""
     heads = attention.heads / layout.tensor_parallel_degree
     keys = attention.keys_per_query(world.sequence_length)
     queries = attention.query_share * world.microbatch_tokens

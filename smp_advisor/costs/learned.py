@@ -58,7 +58,7 @@ _SAME = 1e-3
 
 
 def rule(of: str) -> dict[str, float]:
-    """How fast correlations fall with the differences of two runs, which ``data/transfer.toml`` explains."""
+    """Return how fast correlations fall with the differences of two runs, which ``data/transfer.toml`` explains."""
     result: dict[str, float] = data_file("costs", "transfer")[of]
     return result
 
@@ -108,7 +108,7 @@ class Targets:
         return result
 
     def differing(self, run: Targets) -> tuple[str, ...]:
-        """Names of the conditions of the first plan that a measured run did not have."""
+        """Return the names of the conditions of the first plan that a measured run did not have."""
         texts = (_NAMES.get(name, name) for name in _TEXTS if self.texts[name][0] != run.texts[name][0])
         apart = np.abs(self.figures[0] - run.figures[0]) > _SAME
         figures = ("parameters", "nodes", *FEATURES)
@@ -116,7 +116,7 @@ class Targets:
 
 
 def targets(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Targets:
-    """Conditions of the n plans of a layout."""
+    """Return the conditions of the n plans of a layout."""
     world, defaults = World.of(model, cluster, job, layout), job.defaulted()
     usual = (layout.checkpoint_layers == 1) & (layout.checkpoint_period == 1) & (layout.keeps_products == 0)
     figures = {
@@ -261,7 +261,7 @@ def learned_time(
 
 
 def is_measured(calibration: Calibration, model: Model, cluster: Cluster, job: Job, layout: Layout) -> Floats:
-    """Whether the step time of n plans was measured, 1 or 0, shape (n,), or (1,) without such runs."""
+    """Return whether the step time of n plans was measured, 1 or 0, shape (n,), or (1,) without such runs."""
     solved = _solved_time(calibration)
     if solved is None:
         return np.zeros(1)
@@ -294,7 +294,7 @@ class LearnedMemory:
 
     @classmethod
     def of(cls, calibration: Calibration, plans: Targets) -> LearnedMemory | None:
-        """The effect of a calibration; None without measured memory."""
+        """Return the effect of a calibration; None without measured memory."""
         solved = _solved_memory(calibration)
         if solved is None:
             return None

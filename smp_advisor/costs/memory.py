@@ -77,7 +77,7 @@ def _fp8_copy_bytes(layout: Layout, world: World, stage: Stage, local: LocalPara
 def _without_overlap(
     by_category: dict[str, Floats], recomputed: Floats, buffers: Floats, fresh: Bools
 ) -> dict[str, Floats]:
-    """Memory of a step without gradients at its start: the peak of the backward pass is at either end."""
+    """Return the memory of a step without gradients at its start: the peak of the backward pass is at either end."""
     start = {name: by_category[name] for name in ("activations", "recomputation", "logits", "communication")}
     nothing = 0.0
     end = {"activations": nothing, "recomputation": recomputed, "logits": nothing, "communication": buffers}
@@ -229,7 +229,7 @@ def pressure_factor(needed_bytes: Floats, usable_bytes: float) -> Floats:
 
 
 def pressure_warning(needed_bytes: float, usable_bytes: float) -> tuple[str, ...]:
-    """A sentence for a plan that fits with little memory to spare."""
+    """Return a sentence for a plan that fits with little memory to spare."""
     factor = float(pressure_factor(needed_bytes, usable_bytes))
     if factor == 1:
         return ()

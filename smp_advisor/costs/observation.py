@@ -64,14 +64,14 @@ def predicted_step(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
 
 
 def _number(value: Floats) -> float:
-    """A number, or the only value of a column."""
+    """Return a number, or the only value of a column."""
     return float(np.asarray(value).reshape(-1)[0])
 
 
 def _memory(
     model: Model, cluster: Cluster, job: Job, layout: Layout, gib: float | None, kind: MemoryKind
 ) -> dict[str, object]:
-    """Fields of the measured memory, for the stage with the highest predicted one."""
+    """Return the fields of the measured memory, for the stage with the highest predicted one."""
     of = _CLASSES.get(kind, "total")
     shards = vocabulary_shards(model, layout)
     usable = cluster.instance.usable_gpu_memory_gib

@@ -31,7 +31,7 @@ _BYTES_FP32 = 4
 
 
 def start_gpu_bytes(model: Model, layout: Layout) -> Floats:
-    """Bytes of a GPU before the first step, shape (n,); 0 where a step needs more in any case.
+    """Return the bytes of a GPU before the first step, shape (n,); 0 where a step needs more in any case.
 
     The full quantized model, before it is sharded, or the model that SMP v1 traces before it assigns the stages.
     """
@@ -43,7 +43,7 @@ def start_gpu_bytes(model: Model, layout: Layout) -> Floats:
 
 
 def quantized_bytes(model: Model, layout: Layout) -> float:
-    """Bytes of a GPU with a full quantized model: embedding, head and what is not packed stay in 16 bits."""
+    """Return the bytes of a GPU with a full quantized model: embedding, head and what is not packed stay in 16 bits."""
     state = layout.state_bytes
     if not state.unpacked or state.frozen_bytes is None:
         return 0.0
@@ -116,7 +116,7 @@ def phases(
 
 
 def worst_phase(every: tuple[Phase, ...], usable_gib: float, host_gib: float) -> Phase:
-    """The phase with the largest share of what a GPU or a host has; of equal ones, the steps."""
+    """Return the phase with the largest share of what a GPU or a host has; of equal ones, the steps."""
     limit = max(HOST_SHARE * host_gib, 1e-9)
 
     def share(phase: Phase) -> tuple[float, bool]:
@@ -127,5 +127,5 @@ def worst_phase(every: tuple[Phase, ...], usable_gib: float, host_gib: float) ->
 
 
 def phase_words(phase: Phase, usable_gib: float) -> str:
-    """The need of a phase: "loading the quantized model on every GPU needs 40.1 of 39.4 GiB"."""
+    """Return the need of a phase: "loading the quantized model on every GPU needs 40.1 of 39.4 GiB"."""
     return sentence("costs", f"phase_{phase.name.replace(' ', '_')}", needed=phase.gpu_gib, usable=usable_gib)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def makespan_slots(layout: Layout) -> Floats:
-    """Length of each plan's step in slots, for equal stages, shape (n,).
+    """Return the length of each plan's step in slots, for equal stages, shape (n,).
 
     A slot is one forward and one backward pass of a stage. ``active`` microbatches pass through the pipeline together,
     one slot apart, and the next ones start when the first returns. Virtual stages divide the time to fill the pipeline
@@ -63,7 +63,7 @@ def makespan_slots(layout: Layout) -> Floats:
 def makespan_seconds(
     layout: Layout, forward: Sequence[Floats], backward: Sequence[Floats], runs: Sequence[tuple[int, int]]
 ) -> Floats:
-    """Length of each plan's step in seconds, shape (n,), with immediate transfers.
+    """Return the length of each plan's step in seconds, shape (n,), with immediate transfers.
 
     Filling and draining the pipeline takes the sum over the stages, every other microbatch the slowest stage; exact for
     ``pipeline="simple"``, a flow shop of equal jobs. In the interleaved order the slowest stage waits only for the part
@@ -122,7 +122,7 @@ def state_copy_seconds(
 def activation_copy_seconds(
     model: Model, cluster: Cluster, job: Job, layout: Layout, degree: int, compute: Floats
 ) -> Floats:
-    """Seconds of copies of activations to the host and back that compute does not hide.
+    """Return the seconds of copies of activations to the host and back that compute does not hide.
 
     The libraries' own offloading copies next to compute. PyTorch's ``offload_wrapper`` copies while the GPU waits
     (``save_on_cpu`` without its own stream), and what is saved outside the checkpointed blocks as well: the head's
@@ -302,7 +302,7 @@ def _host_floor(model: Model, cluster: Cluster, layout: Layout, seconds: Floats)
 def _bubble(
     model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, halves: list[tuple[Floats, Floats]]
 ) -> Floats:
-    """Seconds in which the slowest stage has no work, and seconds of transfers between stages."""
+    """Return the seconds in which the slowest stage has no work, and seconds of transfers between stages."""
     if degree == 1:
         return 0.0
     forward, backward = [first for first, _ in halves], [second for _, second in halves]

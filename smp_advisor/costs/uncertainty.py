@@ -67,7 +67,7 @@ def plan_kinds(layout: Layout, cluster: Cluster) -> NDArray[np.str_]:
 
 @cache
 def kind_names(*, one_node: bool) -> NDArray[np.str_]:
-    """Names of the kinds of plans on one or several nodes, in the order of `DIVISIONS`."""
+    """Return the names of the kinds of plans on one or several nodes, in the order of `DIVISIONS`."""
     return np.char.add(DIVISIONS, ", one node" if one_node else ", nodes")
 
 
@@ -101,7 +101,7 @@ class Doubt:
 
 @cache
 def has_runs(gpu: str) -> bool:
-    """Whether published runs used a GPU, by its name."""
+    """Return whether published runs used a GPU, by its name."""
     words = gpu.replace("-", " ").split()
     return any(word in data_file("costs", "intervals")["measured"] for word in words)
 

@@ -27,7 +27,7 @@ def gib(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Time of a step: ``3.54 s``, ``87 ms``, ``0.42 ms``."""
+    """Return the time of a step: ``3.54 s``, ``87 ms``, ``0.42 ms``."""
     if value < 0.00995:
         return f"{value * 1000:.2g} ms"
     if value < 0.9995:
@@ -66,7 +66,7 @@ def listed(parts: tuple[str, ...] | list[str]) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Text up to the first full stop that ends a sentence."""
+    """Return the text up to the first full stop that ends a sentence."""
     head, stop, _ = text.partition(". ")
     return f"{head}." if stop else text
 
@@ -83,12 +83,12 @@ def sentences(text: str) -> list[str]:
 
 
 def fits(estimate: Estimate, min_fit_probability: float) -> bool:
-    """Whether a plan fits in GPU and host memory with the required probability."""
+    """Return whether a plan fits in GPU and host memory with the required probability."""
     return estimate.fit_probability >= min_fit_probability and estimate.host_memory_fits
 
 
 def checkpointing_text(strategy: str) -> str:
-    """Parts that activation checkpointing recomputes: ``groups of 2 blocks``; ``off`` without it."""
+    """Return the parts that activation checkpointing recomputes: ``groups of 2 blocks``; ``off`` without it."""
     if strategy.startswith("every_"):
         return f"one of {strategy.removeprefix('every_')} blocks"
     if strategy.startswith("group_"):
@@ -107,7 +107,7 @@ def adapter_text(adapter: Adapter) -> str:
 
 
 def parameters_text(model: Model, adapter: Adapter | None) -> str:
-    """Number of parameters and, with an adapter, of those that are trained."""
+    """Return the number of parameters and, with an adapter, of those that are trained."""
     text = f"{format_count(model.parameter_count)} parameters"
     if adapter is None:
         return text
@@ -124,12 +124,12 @@ def parameters_text(model: Model, adapter: Adapter | None) -> str:
 
 
 def gives_back(estimate: Estimate) -> bool:
-    """Whether the allocator visibly keeps more memory than the plan needs."""
+    """Return whether the allocator visibly keeps more memory than the plan needs."""
     return estimate.memory.peak.cached_gib > VISIBLE_GIB
 
 
 def spare(estimate: Estimate) -> str:
-    """Memory that a monitor of the GPU shows on top of the memory needed."""
+    """Return the memory that a monitor of the GPU shows on top of the memory needed."""
     return f"nvidia-smi shows up to {gib(estimate.memory.peak.cached_gib)} more, which PyTorch keeps and can release"
 
 
@@ -192,7 +192,7 @@ def batch_limit(model: Model, tokens: int) -> str:
 
 
 def global_batch(model: Model, estimate: Estimate) -> str:
-    """A global batch: ``6,144 samples (3,145,728 tokens)``."""
+    """Return a global batch: ``6,144 samples (3,145,728 tokens)``."""
     samples = f"{estimate.global_batch_size:,} {sample_unit(model)}"
     if estimate.global_batch_size == 1:
         samples = samples.replace("samples", "sample").replace("calls", "call")
@@ -261,7 +261,7 @@ def compared(current: Estimate, alternative: Estimate) -> str:
 
 
 def overhead_notes(estimate: Estimate) -> tuple[str, ...]:
-    """One sentence per part, with its source."""
+    """Return one sentence per part, with its source."""
     return tuple(
         f"{part.title}, {100 * part.share:.2f} % of the time{' (assumed)' if part.assumed else ''}: {part.detail}"
         f" Source: {part.source}."

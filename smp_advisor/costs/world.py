@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def stack_of(job: Job, layout: Layout) -> Stack:
-    """The job's stack, or that of the script which the advisor exports for the layout's library."""
+    """Return the job's stack, or that of the script which the advisor exports for the layout's library."""
     return stack(layout.stack if job.stack == AUTO else job.stack)
 
 
@@ -66,7 +66,7 @@ def stages(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...]:
 
 
 def _balanced(model: Model, degree: int) -> list[int]:
-    """Blocks of each stage: equal if the degree divides their number, else fewer in the stage with the head.
+    """Return the blocks of each stage: equal if the degree divides their number, else fewer in the stage with the head.
 
     Blocks that do not repeat are cut where the sum of their costs comes closest to an equal share (SMP v1:
     Karakus et al. 2021, arXiv 2111.05972, with the default ``memory_weight``).
@@ -207,7 +207,7 @@ def in_flight(layout: Layout, stage: int = 0) -> Floats:
 
 
 def vocabulary_shards(model: Model, layout: Layout) -> Floats:
-    """Number of GPUs that share embedding, head and logits, shape (n,).
+    """Return the number of GPUs that share embedding, head and logits, shape (n,).
 
     This is the tensor-parallel degree if it divides the vocabulary, else 1: tensor parallelism skips modules whose
     sizes it does not divide. The division of the head is not documented; `memory_error_squares` includes this doubt.
@@ -244,7 +244,7 @@ class LocalParameters:
 
 
 def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParameters:
-    """Parameters on one GPU of a stage; a tied embedding counts on the first and on the last."""
+    """Return the parameters on one GPU of a stage; a tied embedding counts on the first and on the last."""
     tp = layout.tensor_parallel_degree
     shards = vocabulary_shards(model, layout)
     counts = _stage_parameters(model, stage)
@@ -305,7 +305,7 @@ def _stage_parameters(model: Model, stage: Stage) -> _StageParameters:
 
 
 def trained_parameters(local: LocalParameters, layout: Layout) -> LocalParameters:
-    """Parameters with gradients: all, or only those of an adapter."""
+    """Return the parameters with gradients: all, or only those of an adapter."""
     if layout.state_bytes.frozen_bytes is None:
         return local
     nothing = 0.0
@@ -337,7 +337,7 @@ def _frozen_bytes(local: LocalParameters, layout: Layout, world: World) -> Float
 
 
 def owned_parameters(local: LocalParameters, layout: Layout, world: World) -> Floats:
-    """Parameters with optimizer state on one GPU, shape (n,); replicated modules are not divided further."""
+    """Return the parameters with optimizer state on one GPU, shape (n,); replicated modules are not divided further."""
     trained = trained_parameters(local, layout)
     # Expert parallelism already divides the experts over part of the group.
     within = maximum(world.shards / layout.expert_parallel_degree, 1)
@@ -365,7 +365,7 @@ def state_bytes(local: LocalParameters, layout: Layout, world: World) -> dict[st
 
 
 def _unsharded_gradient_bytes(local: LocalParameters, trained: Floats, layout: Layout) -> Floats:
-    """Gradients that stay unsharded while batches are accumulated, in the type of their reduction, bytes.
+    """Return the gradients that stay unsharded while batches are accumulated, in the type of their reduction, bytes.
 
     Source: PyTorch, ``FullyShardedDataParallel.no_sync``, ``FSDPParam.to_accumulated_grad_if_needed``.
     A flat parameter that an adapter shares with frozen weights has a gradient for all of them (Lightning-AI/litgpt

@@ -83,7 +83,7 @@ def _beside(folder: Path) -> tuple[Advice | None, tuple[str, ...]]:
 
 
 def _of_job(name: str, model: Model | None) -> tuple[Advice | None, tuple[str, ...]]:
-    """The prediction of a job: what the exported cell put into its environment, or the plan in its request."""
+    """Return the prediction of a job: what the exported cell put into its environment, or the plan in its request."""
     request = child(name, "attach")
     if error := request.get("error"):
         raise RunError(f"The job {name} cannot be read. {' '.join(str(error).split()):.300}")
@@ -104,7 +104,7 @@ def _of_job(name: str, model: Model | None) -> tuple[Advice | None, tuple[str, .
 
 
 def _of_request(request: Mapping[str, Any], model: Model | None) -> tuple[Advice | None, tuple[str, ...]]:
-    """An advice with the plan that the request states, as `check_estimator` reads it."""
+    """Return an advice with the plan that the request states, as `check_estimator` reads it."""
     fields = ("AlgorithmSpecification", "HyperParameters", "ResourceConfig", "StoppingCondition", "CheckpointConfig")
     plain = {name: request[name] for name in fields if name in request}
     try:

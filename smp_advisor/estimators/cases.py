@@ -124,14 +124,14 @@ class Case:
         return None if self.nodes is None or self.processes is None else self.nodes * self.processes
 
     def parameter(self, *names: str) -> int | None:
-        """A degree in the parameters; 1 if it is not set, None if it cannot be read."""
+        """Return a degree in the parameters; 1 if it is not set, None if it cannot be read."""
         for name in names:
             if name in self.configuration.parameters:
                 return count(self.configuration.parameters[name].value)
         return None if self.configuration.unknown("parameters", *names) else 1
 
     def change(self, name: str, value: Any) -> tuple[Change, ...]:
-        """The change that sets a parameter, if there is a place for it."""
+        """Return the change that sets a parameter, if there is a place for it."""
         setting = self.configuration.parameters.get(name)
         table = setting.table if setting is not None else self.configuration.tables.get("parameters")
         if table is None:
@@ -147,7 +147,7 @@ class Case:
     def hit(
         self, check: str, variant: str, *names: str, fixes: tuple[Change, ...] = (), rule: str = "", **values: object
     ) -> Hit:
-        """A defect at the first of these settings that is in the text."""
+        """Return a defect at the first of these settings that is in the text."""
         return Hit(id=check, span=self.span_of(*names), variant=variant, values=values, changes=fixes, rule=rule)
 
     def span_of(self, *names: str) -> Span | None:
@@ -181,7 +181,7 @@ class Terms:
     min_fit_probability: float = 0.95
 
     def read(self, document: Document) -> tuple[list[Case], tuple[Unresolved, ...]]:
-        """The jobs in a document, and the code that could not be followed."""
+        """Return the jobs in a document, and the code that could not be followed."""
         configurations, unresolved = read_configurations(document, self.variables)
         for configuration in configurations:
             alone = configuration.form == "parameters" and not configuration.settings
@@ -209,7 +209,7 @@ class Terms:
 
 
 def _first(configurations: list[Configuration]) -> list[Configuration]:
-    """The first jobs, as many as can be checked in seconds."""
+    """Return the first jobs, as many as can be checked in seconds."""
     parameters = list(accumulate(len(configuration.parameters) for configuration in configurations))
     if parameters[0] > _MOST_PARAMETERS:
         raise AdvisorError(
@@ -242,7 +242,7 @@ def _refuse_other_forms(text: str) -> None:
 def read_configurations(
     document: Document, variables: Dictionary[str, Any] | None
 ) -> tuple[list[Configuration], tuple[Unresolved, ...]]:
-    """The configurations in a document, and the followed cell."""
+    """Return the configurations in a document, and the followed cell."""
     if document.dialect == "shell":
         _refuse_other_forms(document.source.text)
         return [configuration_of_shell(document.source.text)], ()

@@ -74,7 +74,7 @@ def read_cell(source: Source, variables: Dictionary[str, Any] | None = None, *, 
 
 
 def _makes(run: Run, function: Function) -> bool:
-    """Whether a function that the cell does not call makes an estimator, and the cell itself makes none."""
+    """Return whether a function that the cell does not call makes an estimator, and the cell itself makes none."""
     makers = [node.func for node in ast.walk(function.node) if isinstance(node, ast.Call)]
     if not any((getattr(maker, "attr", "") or getattr(maker, "id", "")) in _MAKERS for maker in makers):
         return False
@@ -86,13 +86,13 @@ _OPTIONS = ("smp_options", "mp_parameters", "smp_parameters", "distribution", "r
 
 
 def _started(cell: Cell, trainer: Call) -> Call | None:
-    """The call that starts the job of a ModelTrainer, which may have its channels."""
+    """Return the call that starts the job of a ModelTrainer, which may have its channels."""
     starts = (call for call in cell.calls if call.method == "train" and trainer in makers(call.receiver))
     return next(starts, None)
 
 
 def configurations_of_cell(cell: Cell) -> list[Configuration]:
-    """Every job that the cell starts, in order; else the dictionaries that configure one."""
+    """Return every job that the cell starts, in order; else the dictionaries that configure one."""
     configurations = []
     for call in cell.calls:
         elsewhere = "." in call.name and not call.name.startswith("sagemaker")  # a class of another package
@@ -121,7 +121,7 @@ def configurations_of_cell(cell: Cell) -> list[Configuration]:
 
 
 def _without_a_call(cell: Cell) -> list[Configuration]:
-    """The job of a pasted dictionary, or of one that the cell makes."""
+    """Return the job of a pasted dictionary, or of one that the cell makes."""
     if isinstance(cell.only, Mapping):
         alone = configuration_of_dictionary(cell.only)
         return [alone] if alone is not None else []
@@ -149,7 +149,7 @@ def _keywords(names: dict[str, Value]) -> Mapping:
 
 
 def _dictionaries(names: dict[str, Value]) -> Iterator[Mapping]:
-    """The dictionaries of a cell: those with a known name first, then the one with most of the job."""
+    """Yield the dictionaries of a cell: those with a known name first, then the one with most of the job."""
     tables = {name: value for name, value in names.items() if isinstance(value, Mapping)}
     for name in _OPTIONS:
         if name in tables:
@@ -158,7 +158,7 @@ def _dictionaries(names: dict[str, Value]) -> Iterator[Mapping]:
 
 
 def configuration_of_dictionary(table: Mapping) -> Configuration | None:
-    """A dictionary of a job: a request, a ``distribution``, ``smp_options`` or parameters."""
+    """Return a dictionary of a job: a request, a ``distribution``, ``smp_options`` or parameters."""
     if looks_like_request(table):
         return configuration_of_request(table)
     if "distribution" in table.entries and {"entry_point", "role"} & table.entries.keys():

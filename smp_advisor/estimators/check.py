@@ -200,7 +200,7 @@ def _coverage(cases: list[Case]) -> Coverage | None:
 
 
 def _of_scripts(cases: list[Case]) -> tuple[Finding, ...]:
-    """Findings in the scripts that the jobs start, read with what they receive of the job."""
+    """Return the findings in the scripts that the jobs start, read with what they receive of the job."""
     findings_by_place: dict[tuple[str, str, int, str], Finding] = {}
     for case in cases:
         for finding in case.script.report if case.script is not None else ():
@@ -218,7 +218,7 @@ def _of_the_compiler(document: Document, cases: list[Case], terms: Terms) -> tup
 
 
 def _place(source: Source, offset: int) -> tuple[int, int]:
-    """Line and column, from 1, of a character."""
+    """Return the line and column, from 1, of a character."""
     starts = source.starts()
     line = bisect_right(starts, max(0, offset))
     return line, offset - starts[line - 1] + 1
@@ -234,7 +234,7 @@ def _fix(document: Document, case: Case, hit: Hit) -> Fix | None:
 
 
 def _unresolved(document: Document, cases: list[Case], findings: tuple[Finding, ...]) -> list[Unresolved]:
-    """Settings that could not be read, in the order of the text."""
+    """Return the settings that could not be read, in the order of the text."""
     notes: dict[tuple[int, str], Unresolved] = {}
     messages = [finding.message.rstrip(".") for finding in findings]
     reported = [text for message in messages for text in (message, message.partition(": ")[2]) if text]

@@ -30,7 +30,7 @@ def plain_of(table: Value) -> dict[str, Any]:
 
 
 def inner_table(table: Mapping | None, name: str) -> Mapping | None:
-    """The dictionary at a key; None for anything else."""
+    """Return the dictionary at a key; None for anything else."""
     value = table.get(name) if table is not None else None
     return value if isinstance(value, Mapping) else None
 
@@ -41,19 +41,19 @@ def constant(table: Mapping | None, *names: str) -> Any:
 
 
 def section(data: object, *names: str) -> dict[str, Any]:
-    """The table at a path of names; empty if there is none."""
+    """Return the table at a path of names; empty if there is none."""
     for name in names:
         data = data.get(name) if isinstance(data, dict) else None
     return data if isinstance(data, dict) else {}
 
 
 def count(value: object) -> int | None:
-    """A whole number of at least 1; None for anything else."""
+    """Return a whole number of at least 1; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def is_on(value: object) -> bool:
-    """Whether a flag is on; hyperparameters and environment variables are often text."""
+    """Return whether a flag is on; hyperparameters and environment variables are often text."""
     return str(value).strip().lower() in ("1", "true", "yes", "on")
 
 
@@ -126,7 +126,7 @@ def replicated(name: str = "DDP") -> Strategy:
 
 
 def undescribed(name: str, why: str) -> Strategy:
-    """A strategy that no plan describes, with the reason as a clause."""
+    """Return a strategy that no plan describes, with the reason as a clause."""
     return Strategy(name=name, why_no_plan=f"{name} has no plan: {why}.")
 
 
@@ -212,7 +212,7 @@ class Configuration:
         self.gaps.append(Gap(name, why_not(table.entries[key].value, otherwise), table.entries[key].span))
 
     def inner(self, table: Mapping, key: str, otherwise: str = "it is not a dictionary") -> Mapping | None:
-        """The dictionary at a key, with a gap for anything else."""
+        """Return the dictionary at a key, with a gap for anything else."""
         if key in table.entries and inner_table(table, key) is None:
             self.miss(key, table, key, otherwise)
         return inner_table(table, key)
@@ -267,7 +267,7 @@ def _plain(value: Value) -> Any:
 
 
 def why_not(value: Value, otherwise: str) -> str:
-    """Why a value cannot be used: it is not known, or `otherwise`."""
+    """Return why a value cannot be used: it is not known, or `otherwise`."""
     return reason(value) if _plain(value) is _NOT_PLAIN else otherwise
 
 

@@ -66,7 +66,7 @@ def _edits(text: str, dialect: Dialect, change: Change, configuration: Configura
 
 
 def _editable(text: str, value: Any, written: Span | None) -> Span | None:
-    """The place of a new value: the literal, wherever it is assigned, else the expression after the key."""
+    """Return the place of a new value: the literal, wherever it is assigned, else the expression after the key."""
     span = value.span if isinstance(value, Constant) else None
     return span if span is not None and _LITERAL.fullmatch(text[span.start : span.end]) else written
 
@@ -117,7 +117,7 @@ def _addition(text: str, dialect: Dialect, change: Change) -> list[Edit | None]:
 
 
 def _after(text: str, last: Span, closing: int, new: str) -> list[Edit | None]:
-    """The place after the last entry, in its style: on its own line if the entries are, after its comment."""
+    """Return the place after the last entry, in its style: on its own line if the entries are, after its comment."""
     remainder = _code(text[last.end : closing])
     line_start = text.rfind("\n", 0, last.start) + 1
     indent = text[line_start : last.start]
@@ -174,7 +174,7 @@ _MOST_WORK = 2_000
 
 
 def corrected(document: Document, terms: Terms) -> tuple[str, bool]:
-    """The text with all safe changes, and whether the search was complete.
+    """Return the text with all safe changes, and whether the search was complete.
 
     Each round has one change, because it can reveal the next defect.
     """
@@ -202,14 +202,14 @@ def corrected(document: Document, terms: Terms) -> tuple[str, bool]:
 
 
 def _placed(edits: list[Edit | None]) -> list[Edit]:
-    """The changes in order; empty if one has no place or two overlap."""
+    """Return the changes in order; empty if one has no place or two overlap."""
     placed = sorted((change for change in edits if change is not None), key=lambda change: (change.start, change.end))
     overlap = any(first.end > second.start for first, second in itertools.pairwise(placed))
     return [] if overlap or len(placed) < len(edits) else placed
 
 
 def changed_by(document: Document, case: Case, hit: Hit) -> str | None:
-    """The text with the changes for one defect; None if they have no place, or the result is not readable."""
+    """Return the text with the changes for one defect; None if they have no place, or the result is not readable."""
     before, configuration = document.source.text, case.configuration
     edits = [edit for change in hit.changes for edit in _edits(before, document.dialect, change, configuration)]
     text = before
@@ -228,7 +228,7 @@ def _defects(document: Document, terms: Terms) -> list[tuple[Case, Hit]] | None:
 
 
 def _weight(defects: list[tuple[Case, Hit]]) -> tuple[int, ...]:
-    """Names first, then types, then combinations: correct names and types can reveal other defects."""
+    """Return the names first, then types, then combinations: correct names and types can reveal other defects."""
     errors = sum(catalog()[hit.id].wordings[hit.variant].severity == "error" for _, hit in defects)
     names = sum(hit.rule in ("unknown", "version") for _, hit in defects)
     return names, sum(hit.id == "EST501" for _, hit in defects), errors, len(defects)
@@ -248,7 +248,7 @@ def _readable(document: Document, text: str) -> bool:
 
 
 def as_pasted(document: Document, text: str) -> str | None:
-    """The changed text with the magics restored; None if this is not possible."""
+    """Return the changed text with the magics restored; None if this is not possible."""
     if document.source.text.rstrip("\n") == document.pasted.rstrip("\n"):
         ending = "\n" if document.pasted.endswith("\n") else ""
         return text.rstrip("\n") + ending

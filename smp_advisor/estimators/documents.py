@@ -58,14 +58,14 @@ class Siblings:
     """The checked text itself."""
 
     def complete(self) -> bool:
-        """Whether the files that the text names are here before it runs, as far as its code shows."""
+        """Return whether the files that the text names are here before it runs, as far as its code shows."""
         try:
             return self.file is not None and not FETCHES.search(read_bytes(self.file, NOTEBOOK).decode("utf-8"))
         except (OSError, ValueError):
             return False
 
     def source(self, *parts: str) -> Source | None:
-        """A file by its path in the configuration, or the cell that writes it; None if there is none."""
+        """Return a file by its path in the configuration, or the cell that writes it; None if there is none."""
         if self.file is None or not all(parts):
             return None
         relative = PurePosixPath(*(part.replace("\0", "") for part in parts))
@@ -79,7 +79,7 @@ class Siblings:
         return None if written is None else Source(relative.name, written)
 
     def places(self, path: PurePosixPath) -> Iterator[Path]:
-        """Where a file of the job may be: one of the container's paths is searched by its name."""
+        """Yield where a file of the job may be: one of the container's paths is searched by its name."""
         if self.file is None:
             return
         inner = (
@@ -171,7 +171,7 @@ class Document:
 
 
 def with_text(document: Document, text: str) -> Document:
-    """The same document with changed text; elided parts stay elided."""
+    """Return the same document with changed text; elided parts stay elided."""
     skipped: tuple[tuple[int, str], ...] = ()
     if document.elided:
         lines = enumerate(text.split("\n"), 1)
@@ -265,7 +265,7 @@ def _of_text(text: str, dialect: Dialect | None = None) -> Document:
 
 
 def _as_python(text: str) -> tuple[str, list[int]]:
-    """The text as Python, and its lines that are "..."; the original text if it cannot be read as Python.
+    """Return the text as Python, and its lines that are "..."; the original text if it cannot be read as Python.
 
     Text from a web page has typographic spaces and quotes, and the indentation of its place there.
     """
@@ -289,7 +289,7 @@ def _is_python(text: str) -> bool:
 
 
 def _only_annotates(text: str) -> bool:
-    """Whether each statement is ``key: value``, which annotates a name in Python and is an entry in YAML."""
+    """Return whether each statement is ``key: value``, which annotates a name in Python and is an entry in YAML."""
     try:
         statements = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -337,7 +337,7 @@ def yaml_table(text: str) -> Mapping:
 
 
 def _job_of(nodes: list[yaml.Node]) -> yaml.Node | None:
-    """The first document that is a training job, among those of other objects of its cluster; else the first."""
+    """Return the first document that is a training job, among those of other objects of its cluster; else the first."""
     for node in nodes:
         keys = node.value if isinstance(node, yaml.MappingNode) else ()
         if any(key.value == "kind" and str(value.value).endswith("Job") for key, value in keys):

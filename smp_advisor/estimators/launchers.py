@@ -42,7 +42,7 @@ def read_toolkit_contract(configuration: Configuration) -> None:
 
 
 def decoded(value: Any) -> Any:
-    """A hyperparameter of a request in the form that the container reads: JSON if it is JSON, else text."""
+    """Return a hyperparameter of a request in the form that the container reads: JSON if it is JSON, else text."""
     if not isinstance(value, str):
         return value
     try:
@@ -121,7 +121,7 @@ def read_options(configuration: Configuration, options: Mapping | None) -> None:
 
 
 def _has_keys_of(configuration: Configuration, launcher: str) -> bool:
-    """Whether the job has parameters that only the PyTorch version of the library with this launcher has."""
+    """Return whether the job has parameters that only the PyTorch version of the library with this launcher has."""
     opposite = "mpi" if launcher == "torchrun" else "torchrun"
     keys = _keys(launcher=launcher, framework="pytorch") - _keys(launcher=opposite, framework="pytorch")
     return bool(keys & configuration.parameters.keys())
@@ -133,7 +133,7 @@ def _keys(**features: str) -> frozenset[str]:
 
 
 def looks_like_parameters(table: Mapping) -> bool:
-    """Whether a dictionary contains library parameters: most keys are those of a version, or similar."""
+    """Return whether a dictionary contains library parameters: most keys are those of a version, or similar."""
     names = _keys(launcher="torchrun") | _keys(launcher="mpi", framework="pytorch")
     keys = [key for key in table.entries if isinstance(key, str)]
     meant = [key in names or bool(get_close_matches(key, names, n=1, cutoff=_NEAR)) for key in keys]
@@ -141,7 +141,7 @@ def looks_like_parameters(table: Mapping) -> bool:
 
 
 def choose_library(configuration: Configuration, framework_version: object, image_library: str | None) -> str | None:
-    """The library of the job: by its launcher, then its image, then its parameters."""
+    """Return the library of the job: by its launcher, then its image, then its parameters."""
     if "compiler" in configuration.settings:
         return library_with(compiles=True).name
     launched = any(configuration.get(name) for name in ("mpi", "torch_distributed", "modelparallel"))
@@ -163,7 +163,7 @@ def choose_library(configuration: Configuration, framework_version: object, imag
 
 
 def _is_version_2(configuration: Configuration, framework_version: object) -> bool:
-    """Whether a PyTorch job uses SMP v2: by the framework's version, then its launcher, then its parameters."""
+    """Return whether a PyTorch job uses SMP v2: by the framework's version, then its launcher, then its parameters."""
     mpi, torchrun = bool(configuration.get("mpi")), bool(configuration.get("torch_distributed"))
     first, _, later = framework_version.partition(".") if isinstance(framework_version, str) else ("", "", "")
     if first.isdigit():

@@ -32,12 +32,12 @@ _GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 
 
 def looks_like_manifest(table: Mapping) -> bool:
-    """Whether a YAML text is an object of Kubernetes."""
+    """Return whether a YAML text is an object of Kubernetes."""
     return {"apiVersion", "kind"} <= table.entries.keys()
 
 
 def configuration_of_manifest(table: Mapping) -> Configuration:
-    """The job of a HyperPodPyTorchJob or of Kubeflow's PyTorchJob."""
+    """Return the job of a HyperPodPyTorchJob or of Kubeflow's PyTorchJob."""
     kind = str(constant(table, "kind"))
     if kind not in _READ:
         raise AdvisorError(
@@ -72,7 +72,7 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
 
 
 def table_of_call(call: Mapping, kind: str = "HyperPodPyTorchJob") -> Mapping:
-    """The manifest that a ``HyperPodPytorchJob(...)`` of the HyperPod SDK makes."""
+    """Return the manifest that a ``HyperPodPytorchJob(...)`` of the HyperPod SDK makes."""
     spec = _camel(call)
     return Mapping({"kind": Entry(Constant(kind)), "spec": Entry(spec)}, call.span, call.open)
 

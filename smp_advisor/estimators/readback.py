@@ -136,7 +136,7 @@ def read_back(
 
 
 def _version(configuration: Configuration, inferred: list[str]) -> str:
-    """Library version in the image that the framework version selects."""
+    """Return the library version in the image that the framework version selects."""
     library = str(configuration.library)
     framework, python = configuration.get("framework_version"), configuration.get("py_version")
     matching = library_version(library, framework, python) or library_version(library, framework)
@@ -157,7 +157,7 @@ def _version(configuration: Configuration, inferred: list[str]) -> str:
 
 
 def script_settings(configuration: Configuration, inferred: list[str] | None = None) -> dict[str, Any]:
-    """Settings of the script by their names in a plan, from hyperparameters of AWS's samples and recipes."""
+    """Return the settings of the script by their names in a plan, from hyperparameters of AWS's samples and recipes."""
     record = get_library(configuration.library or DEFAULT_LIBRARY)
     hyperparameters = {name: entry.value for name, entry in configuration.hyperparameters.items()}
     keys = {setting.key for setting in schema(record.name).settings}

@@ -44,7 +44,7 @@ _TARGETS: dict[frozenset[str], AdapterTargets] = {
 
 
 def adapter_of(configuration: Configuration, inferred: list[str]) -> Adapter | None:
-    """The low-rank adapter that a recipe trains; None without one. Adds a sentence for each default."""
+    """Return the low-rank adapter that a recipe trains; None without one. Adds a sentence for each default."""
     kind = configuration.get("adapter")
     if not isinstance(kind, str) or "lora" not in kind.lower():
         return None
@@ -91,7 +91,7 @@ _SMP_SETTINGS = (
 
 
 def _what_it_is(recipe: Mapping) -> str:
-    """The kind of a YAML file of HyperPod that is no recipe, and what to paste instead."""
+    """Return the kind of a YAML file of HyperPod that is no recipe, and what to paste instead."""
     keys = recipe.entries.keys()
     listed = recipe.get("defaults")
     bases = (
@@ -212,7 +212,7 @@ def _set_batch(configuration: Configuration, per_gpu: object, total: object) -> 
 
 
 def _model_name(path: object, data: dict[str, Any]) -> str:
-    """Name of the model: its path on the hub, or the name of the run, whose dots are dashes."""
+    """Return the name of the model: its path on the hub, or the name of the run, whose dots are dashes."""
     if isinstance(path, str) and path.strip():
         return path
     name = str(section(data, "run").get("name", ""))

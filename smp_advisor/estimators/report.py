@@ -118,7 +118,7 @@ class EstimatorReport(Report):
         return self.main.model if self.main is not None else None
 
     def recommended(self, model: Any = None, *, hold_global_batch: bool = True, **settings: Any) -> Advice:
-        """The advice for the model, cluster and job of this plan; `Advice.compare` shows the plan next to it.
+        """Return the advice for the model, cluster and job of this plan; `Advice.compare` shows the plan next to it.
 
         Parameters
         ----------

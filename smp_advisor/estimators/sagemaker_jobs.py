@@ -164,7 +164,7 @@ def _is_none(value: Value) -> bool:
 
 
 def _image(configuration: Configuration, call: Mapping) -> str | None:
-    """The framework of the image; if a call looks up the image, from its arguments."""
+    """Return the framework of the image; if a call looks up the image, from its arguments."""
     image = call.get("training_image")
     if isinstance(image, Result) and image.call.called in ("retrieve", "get_training_image_uri"):
         lookup = image.call.passed

@@ -148,7 +148,7 @@ def read_script(configuration: Configuration, source: Source) -> Script | None:
 
 
 def passed_names(configuration: Configuration) -> list[str]:
-    """Hyperparameters of the script by the names in the text."""
+    """Return the hyperparameters of the script by the names in the text."""
     table = configuration.tables.get("hyperparameters")
     names = [str(key) for key in table.entries] if table is not None else []
     return [name for name in names if not name.startswith(_OF_LAUNCHERS)]
@@ -169,7 +169,7 @@ def _written(configuration: Configuration) -> dict[str, Any]:
 
 
 def _ignored(context: Context, written: dict[str, Any]) -> tuple[str, ...]:
-    """Names that the parser of the script drops or refuses."""
+    """Return the names that the parser of the script drops or refuses."""
     parses = [call for call in context.trace.methods("parse_args", "parse_known_args") if call.reached]
     flags = flags_of(context, parses) if parses else None
     if flags is None:
@@ -228,7 +228,7 @@ class _Reader:
         return constant_value if isinstance(constant_value, (str, int, float, bool)) else None
 
     def certain(self, call: Call) -> bool:
-        """Whether the options of the job decide every condition around a call."""
+        """Return whether the options of the job decide every condition around a call."""
         return all(self.conditions.truth_of(guard) is guard.holds for guard in call.guards)
 
     def script(self, path: str, ignored: tuple[str, ...]) -> Script:
@@ -303,7 +303,7 @@ class _Reader:
         )
 
     def _loads_in(self) -> str:
-        """The type of 16 bits that every model gets that is loaded or built."""
+        """Return the type of 16 bits that every model gets that is loaded or built."""
         models = [call for call in self.named("from_pretrained", "from_config") if _IS_MODEL.search(call.name)]
         casts = [call for call in self.named("float", "to") if _FULL.search(call.module.text(call.node))]
         if _UPCAST.search(self.text) or any(set(models) & set(makers(call.receiver)) for call in casts):
@@ -319,7 +319,7 @@ class _Reader:
         return {name: value for name, value in settings.items() if name in ("optimizer", "paged_optimizer")} | loss
 
     def _batch(self, calls: list[Call]) -> int | None:
-        """The one batch size that arrives in these calls."""
+        """Return the one batch size that arrives in these calls."""
         passed_values = [
             self.known(call.argument(name)) for call in calls for name in BATCH if call.argument(name) is not None
         ]
@@ -359,7 +359,7 @@ class _Reader:
             yield name, constant(call.argument("default"))
 
     def _checkpoints(self) -> bool:
-        """Whether activations are checkpointed: by the default of an option for it, or by a call or argument."""
+        """Return whether activations are checkpointed: by the default of an option for it, or by a call or argument."""
         trace = self.context.trace
         declared = [trace.options[name] for name in CHECKPOINTING if name in trace.options]
         if declared:
@@ -378,7 +378,7 @@ class _Reader:
         )
 
     def _strategy(self) -> tuple[Strategy | None, str]:  # noqa: C901 - a list of cases
-        """The strategy in the code, or the file with DeepSpeed's configuration; None and nothing without one."""
+        """Return the strategy in the code, or the file with DeepSpeed's configuration; None and nothing without one."""
         if self.named("fully_shard"):
             offloads = any(call.argument("offload_policy") is not None for call in self.named("fully_shard"))
             return fully_sharded("full_shard", offloads=offloads, name="FSDP2"), ""
@@ -440,7 +440,7 @@ class _Reader:
         return None
 
     def _at_load(self, call: Call) -> Strategy | None:
-        """The division of a model by transformers itself, when it is loaded."""
+        """Return the division of a model by transformers itself, when it is loaded."""
         sizes = [config.argument for config in makers(call.argument("distributed_config"))]
         if any(self.known(size("fsdp_size")) and not (size("tp_size") or size("tp_plan")) for size in sizes):
             several = any((self.known(size("dp_replicate_size")) or 1) > 1 for size in sizes)
@@ -473,20 +473,20 @@ class _Reader:
 
 
 def fsdp_option(value: object) -> Strategy:
-    """The option ``fsdp`` of transformers' Trainer: "full_shard auto_wrap offload"."""
+    """Return the option ``fsdp`` of transformers' Trainer: "full_shard auto_wrap offload"."""
     words = str(value).strip("\"' ").lower().split()
     sharding = ["full_shard"] if value is True else [word for word in words if word not in ("auto_wrap", "offload")]
     return fully_sharded(sharding[0] if sharding else "", offloads="offload" in words)
 
 
 def _texts(value: Value | None) -> str:
-    """The texts in a list of modules, as one text."""
+    """Return the texts in a list of modules, as one text."""
     items = [constant(item) for option in options(value) for item in getattr(option, "items", [option])]
     return " ".join(str(item) for item in items if isinstance(item, str))
 
 
 def _model_of(context: Context) -> str:
-    """The one model that the script loads by its name; empty if there is none, or a choice."""
+    """Return the one model that the script loads by its name; empty if there is none, or a choice."""
     names = set()
     for call in context.trace.calls:
         value = call.argument("pretrained_model_name_or_path", 0) if call.method == "from_pretrained" else None
@@ -500,7 +500,7 @@ def _model_of(context: Context) -> str:
 
 
 def _arriving(context: Context, value: Value | None) -> Value | None:
-    """An option as the job passes it, or its default."""
+    """Return an option as the job passes it, or its default."""
     if not isinstance(value, Argument):
         return value
     passed_values = context.settings.hyperparameters.get(value.name)
@@ -508,7 +508,7 @@ def _arriving(context: Context, value: Value | None) -> Value | None:
 
 
 def _checkpoints_in(context: Context) -> str:
-    """Where the Trainer's checkpoints are."""
+    """Return where the Trainer's checkpoints are."""
     for call in trainer_arguments(context):
         source = _arriving(context, call.argument("output_dir", 0))
         if in_model_folder(source):

@@ -35,13 +35,13 @@ _MOST_LINES = 2_000
 
 
 def is_shell(text: str) -> bool:
-    """Whether a text is a shell script or a batch file of Slurm, by its first lines."""
+    """Return whether a text is a shell script or a batch file of Slurm, by its first lines."""
     head = "\n".join(takewhile(lambda line: line[:1] in ("", "#"), text.lstrip()[:4_000].split("\n")))
     return re.match(rf"#!.*sh\b|(?s:.*\n)?{_BATCH}\b", head) is not None
 
 
 def commands_of(text: str, **names: str) -> list[list[str]]:
-    """Words of each command of a shell script, with the values of its variables.
+    """Return the words of each command of a shell script, with the values of its variables.
 
     A value from a branch is taken where nothing else sets the variable; what stays unknown keeps its ``$``.
     """
@@ -79,7 +79,7 @@ def _split(line: str) -> list[str]:
 
 
 def _statements(text: str) -> Iterator[str]:
-    """Lines of a script without comments and documents, each with the lines that continue it."""
+    """Yield the lines of a script without comments and documents, each with the lines that continue it."""
     statement, end = "", ""
     for line in text.replace("\\\n", " ").split("\n")[:_MOST_LINES]:
         if end:
@@ -97,13 +97,13 @@ def _statements(text: str) -> Iterator[str]:
 
 
 def around_the_script(words: list[str]) -> tuple[list[str], str, list[str]]:
-    """Words before the Python file of a command, the file, and the words after it."""
+    """Return the words before the Python file of a command, the file, and the words after it."""
     place = next((number for number, word in enumerate(words) if word.endswith(".py")), len(words))
     return words[:place], "".join(words[place : place + 1]), [*takewhile(_GOES_ON, words[place + 1 :])]
 
 
 def options_of(words: list[str]) -> dict[str, Any]:
-    """Options of a command: ``--layers=32``, ``--layers 32``, ``--resume``."""
+    """Return the options of a command: ``--layers=32``, ``--layers 32``, ``--resume``."""
     options: dict[str, Any] = {}
     name = ""
     for word in words:
@@ -118,12 +118,12 @@ def options_of(words: list[str]) -> dict[str, Any]:
 
 
 def starts_processes(words: list[str]) -> bool:
-    """Whether the words of a command have a launcher that starts a process per GPU."""
+    """Return whether the words of a command have a launcher that starts a process per GPU."""
     return any(start in word for word in words for start in _STARTS)
 
 
 def configuration_of_shell(text: str) -> Configuration:
-    """The job of a batch file of Slurm, or of a shell script that starts one."""
+    """Return the job of a batch file of Slurm, or of a shell script that starts one."""
     lines = [line.partition(_BATCH)[2] for line in text.split("\n") if line.lstrip().startswith(_BATCH)]
     long_options = [_SHORT.sub(lambda match: f"--{'nodes' if match[1] == 'N' else 'ntasks'}=", line) for line in lines]
     words = [word for line in long_options for word in _split(_COMMENT.sub("", line))]

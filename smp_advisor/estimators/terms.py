@@ -59,7 +59,7 @@ def known_pairs(library: str) -> list[tuple[str, str]]:
 
 
 def nearest_pair(pairs: list[tuple[str, str]], framework: str) -> tuple[str, str]:
-    """The last pair with the nearest framework version, with which its text begins."""
+    """Return the last pair with the nearest framework version, with which its text begins."""
     target = (*release(framework), 0, 0)[:3] if is_version(framework) else ()
 
     def distance(pair: tuple[str, str]) -> list[int]:
@@ -87,7 +87,7 @@ def library_version(library: str, framework_version: object, py_version: object 
 
 
 def version_of_older_pair(library: str, framework_version: str, py_version: str | None) -> str | None:
-    """Version that applies to a pair outside the tables whose image contains the library."""
+    """Return the version that applies to a pair outside the tables whose image contains the library."""
     for unlisted, read_as in facts(library).get("unlisted", {}).items():
         fits = unlisted == framework_version or unlisted.startswith(f"{framework_version}.")
         rows = [row for row in containers_of(facts(library)["repository"]) if row.framework_version == unlisted]
@@ -99,7 +99,7 @@ def version_of_older_pair(library: str, framework_version: str, py_version: str 
 def container_of(
     framework: str, framework_version: object, transformers_version: object = None, library: str | None = None
 ) -> Container | None:
-    """The container that an estimator of a framework selects; None if the table does not have it.
+    """Return the container that an estimator of a framework selects; None if the table does not have it.
 
     A short version ("2.8") is the newest of its patch releases.
     """
@@ -203,13 +203,13 @@ def _home(configuration: Configuration) -> Mapping | None:
 
 
 def _section(home: Mapping, name: str) -> Mapping | None:
-    """The arguments of an object of the SDK, or a table of a request."""
+    """Return the arguments of an object of the SDK, or a table of a request."""
     value = home.get(name)
     return value.call.passed if isinstance(value, Result) else inner_table(home, name)
 
 
 def _read_term(home: Mapping, term: str, section: str, *names: str) -> int | bool | None:
-    """A term in seconds, or whether it is set; None if this is not known."""
+    """Return a term in seconds, or whether it is set; None if this is not known."""
     table = home if not section else _section(home, section)
     value = constant(table, *names)
     if term.endswith("_seconds"):
@@ -239,7 +239,7 @@ def _launched_by_estimator(configuration: Configuration, call: Mapping) -> bool 
 
 
 def _present(table: Mapping | None, *names: str) -> bool | None:
-    """Whether an entry is set to something else than None; None if unknown."""
+    """Return whether an entry is set to something else than None; None if unknown."""
     if table is None:
         return None
     value = next((table.get(name) for name in names if name in table.entries), None)

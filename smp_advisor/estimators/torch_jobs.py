@@ -197,7 +197,7 @@ def _take_options(configuration: Configuration, siblings: Siblings, commands: li
 
 
 def _words_of_shell(text: str) -> list[str]:
-    """Words of the lines that start the script, or that assign what is started."""
+    """Return the words of the lines that start the script, or that assign what is started."""
     marks = ("ACCELERATE_CONFIG=", "TRAINING_SCRIPT=", "--config_file", "torchrun")
     lines = [line for line in text.split("\n") if any(mark in line for mark in marks)]
     if not any(".py" in line for line in lines):
@@ -219,7 +219,7 @@ _OF_ACCELERATE = ("--config_file", "ACCELERATE_CONFIG")
 def _named(
     configuration: Configuration, siblings: Siblings, name: str, setting: Setting, option: str = ""
 ) -> Source | None:
-    """A file by its path in the source folder, or next to the text; a missing one is noted."""
+    """Return a file by its path in the source folder, or next to the text; a missing one is noted."""
     name = name.removeprefix("/opt/ml/code/")  # where the container has the source folder
     folder, path = configuration.get("source_dir"), PurePosixPath(name)
     local = not isinstance(folder, str) or "://" not in folder
@@ -257,7 +257,7 @@ def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
 
 
 def _source(configuration: Configuration, siblings: Siblings) -> Source | None:
-    """The Python file that the job starts, if it is here."""
+    """Return the Python file that the job starts, if it is here."""
     if configuration.form == "remote":
         return siblings.text
     packages, entry = (configuration.settings.get(name) for name in ("requirements", "entry_point"))
@@ -343,7 +343,7 @@ def _of_code(configuration: Configuration, siblings: Siblings, script: Script | 
 
 
 def _searched(configuration: Configuration, script: Script | None) -> str:
-    """Where a strategy was looked for, as a clause."""
+    """Return where a strategy was looked for, as a clause."""
     if script is not None:
         return "the script shows no strategy"
     if configuration.form == "manifest":

@@ -80,7 +80,7 @@ def _objects(uri: str) -> str:
 
 
 def _lists(uris: Iterable[str]) -> list[dict[str, Any]]:
-    """One statement per bucket: lists of the keys with the prefixes in use."""
+    """Return one statement per bucket: lists of the keys with the prefixes in use."""
     prefixes: dict[str, list[str]] = {}
     for uri in uris:
         bucket, prefix = bucket_and_prefix(uri)
@@ -149,7 +149,7 @@ def permissions_cell(cluster: Cluster, plan: Plan, *, model_name: str = "", sdk:
 
 
 def quota_cell(cluster: Cluster, **options: Any) -> str:
-    """Cell that queries AWS for quota, price and the training plans on offer, with a time limit."""
+    """Return the cell that queries AWS for quota, price and the training plans on offer, with a time limit."""
     require_sagemaker(cluster)
     chosen = JobOptions.of(options)
     name = cluster.instance.name

@@ -140,7 +140,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the mount point that NCCL and data l
 
 
 def pytorch_job(job: ClusterJob) -> str:
-    """The manifest: a ConfigMap with the generated script, and the PyTorchJob."""
+    """Return the manifest: a ConfigMap with the generated script, and the PyTorchJob."""
     content, objection = job.launch, " ".join(job.launch.run.objections)
     if job.options.image_uri is None:
         raise ExportError(
@@ -179,7 +179,7 @@ _Dumper.add_representer(str, _text)
 
 
 def _replica(job: ClusterJob, count: int) -> dict[str, Any]:
-    """One kind of pods. The operator numbers them in RANK, and names the first in MASTER_ADDR."""
+    """Return one kind of pods. The operator numbers them in RANK, and names the first in MASTER_ADDR."""
     content, shared = job.launch, job.options.shared_directory
     machine = content.cluster.instance
     resources = {"nvidia.com/gpu": machine.gpus}
@@ -222,7 +222,7 @@ _END = "END_OF_FILE_OF_SMP_ADVISOR"
 
 
 def sbatch(job: ClusterJob) -> str:
-    """The batch script."""
+    """Return the batch script."""
     content, image, shared = job.launch, job.options.image_uri, job.options.shared_directory
     seconds = content.run.seconds[2] if content.run.seconds else content.run.max_run_seconds
     if any(_END in text for text in job.files.values()):
@@ -268,7 +268,7 @@ def exported(
     script_check: ScriptCheck | None = None,
     **options: Any,
 ) -> str:
-    """The job of a plan for another launcher than SageMaker's.
+    """Return the job of a plan for another launcher than SageMaker's.
 
     A Slurm job of a plan below `min_fit_probability` stops with the reason, and a Kubernetes job is suspended. The
     warnings of `script_check` are in the header. The options are those of `ClusterOptions`.

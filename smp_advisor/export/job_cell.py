@@ -52,7 +52,7 @@ _TESTED: dict[Sdk, tuple[str, str]] = {"v2": ("2.243", "3"), "v3": ("3.0.1", "4"
 
 
 def _oldest_release(sdk: Sdk, container: Container | None) -> str:
-    """The oldest tested release that has the container; None for an image of the user."""
+    """Return the oldest tested release that has the container; None for an image of the user."""
     oldest = _TESTED[sdk][0]
     if container is None:
         return oldest
@@ -80,7 +80,7 @@ def installed_sdk() -> Sdk | None:
 
 
 def chosen_sdk(sdk: str, container: Container) -> Sdk:
-    """The requested version; for ``"auto"`` the installed version, or version 3, if it has the container."""
+    """Return the requested version; for ``"auto"`` the installed version, or version 3, if it has the container."""
     if sdk == "auto":
         has_container = container.sdk_3 is not None or container.tag
         return installed_sdk() or ("v3" if has_container else "v2")
@@ -239,7 +239,7 @@ def _checkpointing(job: Launch) -> str:
 
 
 def _learning_rate(job: Launch) -> str:
-    """Peak learning rate and warm-up with their source."""
+    """Return the peak learning rate and warm-up with their source."""
     schedule = job.schedule
     if schedule is None:
         return ""
@@ -255,7 +255,7 @@ def _learning_rate(job: Launch) -> str:
 
 
 def _header(job: Launch) -> list[str]:
-    """Sentences at the top of a job cell; empty ones do not apply."""
+    """Return the sentences at the top of a job cell; empty ones do not apply."""
     container, patches = _image(job)
     model, training, run, memory = job.model, job.training, job.run, ""
     parameters, library = parameters_text(model, job.job.adapter), library_name(job.plan)

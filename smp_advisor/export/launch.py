@@ -155,7 +155,7 @@ def launch(
     reads_data: bool = False,
     script_check: ScriptCheck | None = None,
 ) -> Launch:
-    """The content of the cell of a plan, or of a job `elsewhere` than on SageMaker.
+    """Return the content of the cell of a plan, or of a job `elsewhere` than on SageMaker.
 
     `reads_data`: whether such a job has data, which on SageMaker is the channel ``train``.
     """
@@ -239,7 +239,7 @@ def _require_channels(training: Training, options: JobOptions) -> None:
 
 
 def _plan_settings(model: Model, job: Job, plan: Plan, run: Run, training: Training | None) -> dict[str, Any]:
-    """Hyperparameters of the plan and the length of the run: steps, or epochs of the data."""
+    """Return the hyperparameters of the plan and the length of the run: steps, or epochs of the data."""
     settings = plan.hyperparameters | ({"sequence_length": job.sequence_length} if model.reads_tokens else {})
     if run.steps is not None:
         return settings | {"max_steps": run.steps}
@@ -278,7 +278,7 @@ def _own_location(options: JobOptions, path: str) -> str | Expression:
 
 
 def has_volumes(cluster: Cluster) -> bool:
-    """Whether the disks of the instances are volumes, which a key of the user may encrypt."""
+    """Return whether the disks of the instances are volumes, which a key of the user may encrypt."""
     return cluster.instance.name.startswith(tuple(data_file("export", "launch")["volumes"]["instances"]))
 
 

@@ -179,7 +179,7 @@ def run_of(
 def _steps(
     model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions, *, reads_data: bool
 ) -> tuple[int | None, bool]:
-    """Steps of the run, None for those of the data, and whether they are those of a trial."""
+    """Return the steps of the run, None for those of the data, and whether they are those of a trial."""
     if (chosen := _count(options, "max_steps")) is not None:
         return chosen, False
     epochs = "epochs" in (options.extra_hyperparameters or {})
@@ -193,7 +193,7 @@ def _steps(
 
 
 def _count(options: JobOptions, name: str) -> int | None:
-    """A hyperparameter of the user, if it is a positive integer."""
+    """Return a hyperparameter of the user, if it is a positive integer."""
     value: Any = (options.extra_hyperparameters or {}).get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
@@ -201,7 +201,7 @@ def _count(options: JobOptions, name: str) -> int | None:
 def _elapsed(
     model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions, steps: int, step_seconds: float
 ) -> tuple[float, EffectiveTime]:
-    """Seconds of the run with everything that a job takes, whatever parts the user counts."""
+    """Return the seconds of the run with everything that a job takes, whatever parts the user counts."""
     overheads = replace(job.overheads, parts=OVERHEADS)
     if isinstance(options.checkpoint_place, FileSystem):
         overheads = replace(overheads, storage="fsx")
@@ -214,7 +214,7 @@ def _elapsed(
 def _chain(
     longest_run: tuple[float, EffectiveTime], job_seconds: int, interval: float, step_seconds: float
 ) -> tuple[int, float]:
-    """Number of jobs, and the interval between checkpoints that lets each of them make progress.
+    """Return the number of jobs, and the interval between checkpoints that lets each of them make progress.
 
     Each job starts again, and loses at most one interval of work when SageMaker stops it.
     """
@@ -234,7 +234,7 @@ def _chain(
 
 
 def _saves(options: JobOptions, seconds: float) -> bool:
-    """Whether the job saves checkpoints: as the user decides, else for spot and for runs over one hour."""
+    """Return whether the job saves checkpoints: as the user decides, else for spot and for runs over one hour."""
     if options.checkpoints is not None:
         return options.checkpoints is not False
     return options.spot or seconds > HOUR_SECONDS

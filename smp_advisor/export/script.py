@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def _of_count(model: Model) -> str:
-    """The remedy for a bare count, whose shape is Llama's for every library."""
+    """Return the remedy for a bare count, whose shape is Llama's for every library."""
     return "choose another library, give family='gpt2' with the count" if model.origin == "inferred" else ""
 
 
@@ -100,7 +100,7 @@ def _require_smp_v1(training: Training) -> None:
 
 
 def _patched_transformers(training: Training) -> list[str]:
-    """Packages missing from the container."""
+    """Return the packages missing from the container."""
     present = training.container.transformers_version
     return [] if present else [f"transformers=={patched_release(training.architecture)}"]
 
@@ -177,7 +177,7 @@ def script_cell(
 
 
 def _own_loop(model: Model, job: Job, plan: Plan) -> str:
-    """The training loop of a module of the user's, whose job starts ``train.py``."""
+    """Return the training loop of a module of the user's, whose job starts ``train.py``."""
     settings, sharded = plan.hyperparameters, plan.shards_parameters
     half = Comment("torch.float16" if plan.precision == "fp16" else "torch.bfloat16")
     in_fp32 = reduces_in_fp32(replace(job, precision=plan.precision))
@@ -212,14 +212,14 @@ def training_script(
 
 
 def written(training: Training) -> str:
-    """The script of a training run; its second line has the digest by which the cell of the job knows it."""
+    """Return the script of a training run; its second line has the digest by which the cell of the job knows it."""
     title, lines = _KINDS[_kind(training)][2](training).split("\n", 1)
     content = repr((title, lines, sorted(companions(training).items())))
     return f"{title}\n# Export: {sha256(content.encode()).hexdigest()[:12]}\n{lines}"
 
 
 def export_line(training: Training) -> str:
-    """The line of a script that no other model and plan have."""
+    """Return the line of a script that no other model and plan have."""
     return written(training).split("\n", 2)[1]
 
 
@@ -255,7 +255,7 @@ def writable(
     objective: str | None = None,
     small_copy: bool = False,
 ) -> Training:
-    """The training run, if a script can be generated for it; else raise `ExportError`.
+    """Return the training run, if a script can be generated for it; else raise `ExportError`.
 
     A `small_copy` stands for a larger model, whose weights the script cannot load.
     """
@@ -339,7 +339,7 @@ def small_training(
     objective: str | None = None,
     as_planned: bool = False,
 ) -> SmallTraining | None:
-    """The training of `local_cell` for the generated script; None if no script can be generated for the model.
+    """Return the training of `local_cell` for the generated script; None if no script can be generated for the model.
 
     See `JobOptions` for `trainer` and `objective`. `as_planned` keeps the library of the plan, its sharding and its
     accumulation, where the library is one of PyTorch itself.

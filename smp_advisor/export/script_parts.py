@@ -57,7 +57,7 @@ _NOT_SHAPE = {
 
 
 def unscripted(problem: str, instead: str = "") -> ExportError:
-    """The refusal of a job without a generated script, with what would help besides a script of the user."""
+    """Return the refusal of a job without a generated script, with what would help besides a script of the user."""
     return ExportError(f"{problem}: {f'{instead}, or ' if instead else ''}pass script= with your own script.")
 
 
@@ -141,7 +141,7 @@ def packages_of(trainer: str, pytorch_version: str) -> list[str]:
 
 
 def settings_of(model: Model) -> dict[str, Any]:
-    """The configuration of `model`, in which transformers writes infinity as ``{"__float__": "Infinity"}``."""
+    """Return the configuration of `model`, in which transformers writes infinity as ``{"__float__": "Infinity"}``."""
     settings: dict[str, Any] = json.loads(
         model.config_json, object_hook=lambda part: float(part["__float__"]) if "__float__" in part else part
     )
@@ -149,7 +149,7 @@ def settings_of(model: Model) -> dict[str, Any]:
 
 
 def _rotation(rope: dict[str, Any]) -> dict[str, Any]:
-    """Settings of rotary embeddings with the keys that transformers releases before 5 read."""
+    """Return the settings of rotary embeddings with the keys that transformers releases before 5 read."""
     if isinstance(rope.get("full_attention"), dict):  # per kind of layer
         local = rope.get("sliding_attention") or {}
         settings = _rotation(rope["full_attention"])
@@ -223,16 +223,16 @@ class Training:
         return DTYPES["fp32" if in_fp32 else self.plan.precision]
 
     def copies_fit(self, bytes_per_parameter: float) -> bool:
-        """Whether the host memory has ample space for one copy of the model per GPU."""
+        """Return whether the host memory has ample space for one copy of the model per GPU."""
         copies_bytes = self.model.parameter_count * bytes_per_parameter * self.cluster.gpus_per_node
         return self.host_holds(copies_bytes, _FREE_SHARE)
 
     def host_holds(self, node_bytes: float, share: float = HOST_SHARE) -> bool:
-        """Whether the host memory of a node is large enough, by default as the estimate counts it."""
+        """Return whether the host memory of a node is large enough, by default as the estimate counts it."""
         return self.small_copy or node_bytes <= share * self.cluster.instance.host_memory_gib * 2**30
 
     def unimplemented(self, implemented: Mapping[str, Collection[object]]) -> str:
-        """A training setting of the job that a script does not implement; empty without one."""
+        """Return a training setting of the job that a script does not implement; empty without one."""
         settings = self.job.training_settings().items()
         return next((f"{name}={value!r}" for name, value in settings if value not in implemented.get(name, ())), "")
 
@@ -281,7 +281,7 @@ class Training:
         return {"step_seconds": 0.0, "usd_per_hour": 0.0}
 
     def render(self, template: str, /, **values: object) -> str:
-        """The script of a template, with `values` besides or instead of those of all libraries."""
+        """Return the script of a template, with `values` besides or instead of those of all libraries."""
         return gathered(render(template, **{**self._values, **values}))
 
     @property
@@ -345,7 +345,7 @@ def hardware(cluster: Cluster) -> str:
 
 
 def library_name(plan: Plan) -> str:
-    """Library with its version and framework, for example "SMP v2 2.8.0 (PyTorch 2.5.1)"."""
+    """Return the library with its version and framework, for example "SMP v2 2.8.0 (PyTorch 2.5.1)"."""
     library, framework_version = get_library(plan.library), image(plan.library, plan.version).framework_version
     # A library without versions of its own uses those of its framework.
     version = "" if plan.version == framework_version else f" {plan.version}"
@@ -371,7 +371,7 @@ def describe(plan: Plan) -> str:
 
 
 def in_words(seconds: float) -> str:
-    """A duration in its natural unit, with two to three digits.
+    """Return a duration in its natural unit, with two to three digits.
 
     Examples
     --------
@@ -386,7 +386,7 @@ def in_words(seconds: float) -> str:
 
 
 def architecture_note(model: Model) -> str:
-    """The architecture that stands for a number of parameters, and how to train another one."""
+    """Return the architecture that stands for a number of parameters, and how to train another one."""
     shape = model.shape
     return (
         f"Architecture: a {model.family} model of {shape.layers} layers and width {shape.hidden:,}, inferred from the"

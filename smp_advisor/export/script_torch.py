@@ -87,7 +87,7 @@ def require(training: Training) -> None:
 
 
 def requirements(training: Training) -> list[str]:
-    """Packages missing from the container."""
+    """Return the packages missing from the container."""
     packages = [f"transformers=={newest_release(training.container.framework_version, training.architecture)}"]
     if training.library.smdistributed:
         packages.append("accelerate")
@@ -102,7 +102,7 @@ def requirements(training: Training) -> list[str]:
 
 
 def companions(training: Training) -> dict[str, str]:
-    """The file next to the script: the reader of rows."""
+    """Return the file next to the script: the reader of rows."""
     reads_rows = training.architecture.reads_text and not training.small_copy
     return {"rows.py": rows_file(training)} if reads_rows else {}
 
@@ -210,7 +210,7 @@ def fixed_settings(plan: Plan) -> list[str]:
 
 
 def _transforms(training: Training) -> bool:
-    """Whether `tsm.transform` replaces layers, which parallelism within layers and fp8 require."""
+    """Return whether `tsm.transform` replaces layers, which parallelism within layers and fp8 require."""
     plan = training.plan
     degrees = (plan.tensor_parallel_degree, plan.context_parallel_degree, plan.expert_parallel_degree)
     return training.library.smdistributed and (max(degrees) > 1 or plan.fp8)

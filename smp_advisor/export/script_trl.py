@@ -44,7 +44,7 @@ _OBJECTIVES = (("SFT", "supervised fine-tuning"), ("DPO", "direct preference opt
 
 
 def paired(job: Job, plan: Plan, objective: str | None) -> tuple[Job, Plan]:
-    """The job with its objective, and the plan with full pairs: an odd batch has one more sequence."""
+    """Return the job with its objective, and the plan with full pairs: an odd batch has one more sequence."""
     if objective not in (None, "sft", "dpo"):
         raise ExportError(f"objective must be 'sft' or 'dpo', not {objective!r}.")
     if objective is not None and (objective == "dpo") != (job.training == "dpo"):
@@ -58,7 +58,7 @@ def paired(job: Job, plan: Plan, objective: str | None) -> tuple[Job, Plan]:
 
 
 def trainer_of(training: Training, trainer: str | None) -> str:
-    """The trainer of a script: ``trl`` for fine-tuning with a plan that TRL can follow, else ``plain``."""
+    """Return the trainer of a script: ``trl`` for fine-tuning with a plan that TRL can follow, else ``plain``."""
     if trainer not in (None, "trl", "plain"):
         raise ExportError(f"trainer must be 'trl' or 'plain', not {trainer!r}.")
     job = training.job
@@ -79,7 +79,7 @@ def trainer_of(training: Training, trainer: str | None) -> str:
 
 
 def trainer_note(training: Training, trainer: str | None) -> str:
-    """The trainer of fine-tuning, in a sentence, and why it is not TRL's; `trainer` is the requested one."""
+    """Return the trainer of fine-tuning, in a sentence, and why it is not TRL's; `trainer` is the requested one."""
     if training.trainer == "trl":
         note = f"Trainer: {_OBJECTIVES[training.prefers][0]}Trainer of TRL."
         if not training.prefers:
@@ -100,7 +100,7 @@ def _shards_quantized(training: Training) -> bool:
 
 
 def _objection(training: Training) -> str:
-    """Why TRL's trainers cannot train exactly the plan, as a clause; empty if they can."""
+    """Return why TRL's trainers cannot train exactly the plan, as a clause; empty if they can."""
     job, plan, family = training.job, training.plan, training.model.family
     setting, pytorch = training.unimplemented(_IMPLEMENTED), training.container.framework_version
     quantized = job.adapter is not None and job.adapter.quantized
@@ -129,13 +129,13 @@ def _objection(training: Training) -> str:
 
 
 def _base_bytes(training: Training) -> int:
-    """Bytes per parameter of the model as it is loaded: fp32 unless frozen, or trained in 16 bits."""
+    """Return the bytes per parameter of the model as it is loaded: fp32 unless frozen, or trained in 16 bits."""
     half = training.job.adapter is not None or training.job.state_precision == "16-bit"
     return 2 if half and training.plan.precision != "fp32" else 4
 
 
 def requirements(training: Training) -> list[str]:
-    """Packages missing from the container."""
+    """Return the packages missing from the container."""
     version, adapter = training.container.framework_version, training.job.adapter
     packages = [f"transformers=={newest_release(version, training.architecture)}", *packages_of("trl", version)]
     quantized = adapter is not None and adapter.quantized
@@ -143,7 +143,7 @@ def requirements(training: Training) -> list[str]:
 
 
 def settings(training: Training) -> dict[str, Any]:
-    """The plan as plain data, which the script reads.
+    """Return the plan as plain data, which the script reads.
 
     ``settings`` are those of the trainer and of ``ModelConfig``, and defaults for the hyperparameters of the job, whose
     other names are in ``names``. A job with another value of a ``fixed`` one, or weights with other ``sizes``, is
@@ -233,7 +233,7 @@ def settings(training: Training) -> dict[str, Any]:
 
 
 def companions(training: Training) -> dict[str, str]:
-    """The files next to the script: the plan, the callback that reports its steps, and the reader of rows."""
+    """Return the files next to the script: the plan, the callback that reports its steps, and the reader of rows."""
     plan = yaml.safe_dump(settings(training), sort_keys=False)
     return {"train.yaml": plan, "report.py": render("report.py.in"), "rows.py": rows_file(training)}
 

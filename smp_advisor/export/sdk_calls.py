@@ -32,7 +32,7 @@ def _distribution(job: Launch) -> dict[str, Any] | None:
 
 
 def _launcher_hyperparameters(job: Launch) -> dict[str, Any]:
-    """Hyperparameters with which the launcher in the container (sagemaker-training) starts MPI or torch_xla.
+    """Return the hyperparameters with which the launcher in the container (sagemaker-training) starts MPI or torch_xla.
 
     SDK version 2 sends them itself; version 3 has a class for torchrun only.
     """
@@ -107,7 +107,7 @@ def estimator_values(job: Launch) -> dict[str, object]:
 
 
 def _estimator(job: Launch) -> Call:
-    """The estimator; it uses the variables ``role``, ``session`` and, for a generated script, ``source_dir``."""
+    """Return the estimator; it uses the variables ``role``, ``session`` and, for a generated script, ``source_dir``."""
     _require_sdk_takes(job.plan.parameters)
     options, container = job.options, job.container
     is_hugging_face = container.estimator == "HuggingFace"
@@ -205,7 +205,7 @@ def trainer_values(job: Launch) -> dict[str, object]:
 
 
 def _channel(job: Launch, name: str, place: Location) -> Call:
-    """An input channel. Training reads those of S3 during training if it streams; the SDK's own stay files."""
+    """Return an input channel. Training reads those of S3 during training if it streams; the SDK's own stay files."""
     if job.options.input_mode == "FastFile" and not isinstance(place, FileSystem):
         source = {"s3_data_type": "S3Prefix", "s3_uri": place, "s3_data_distribution_type": "FullyReplicated"}
         streamed = Call("DataSource", {"s3_data_source": Call("S3DataSource", source)})
@@ -215,7 +215,7 @@ def _channel(job: Launch, name: str, place: Location) -> Call:
 
 
 def _image(job: Launch) -> Call | Expression | str:
-    """The address of the image, or its lookup, which version 3 does not derive from the framework version."""
+    """Return the address of the image, or its lookup, which version 3 does not derive from the framework version."""
     container = job.container
     if (uri := job.image_uri("v3")) is not None:
         return uri
@@ -235,7 +235,7 @@ def _image(job: Launch) -> Call | Expression | str:
 
 
 def _trainer(job: Launch) -> Call:
-    """The ModelTrainer; it uses the variables ``role``, ``session``, ``image`` and ``source_dir``."""
+    """Return the ModelTrainer; it uses the variables ``role``, ``session``, ``image`` and ``source_dir``."""
     options = job.options
     hyperparameters = {name: _as_text(value) for name, value in job.hyperparameters.items()}
     if not job.torchrun:

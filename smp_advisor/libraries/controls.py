@@ -49,7 +49,7 @@ def batches_per_forward_pass(plan: Plan, settings: Mapping[str, Any], gpus: int)
 
 
 def shardable_gpus(plan: Plan, settings: Mapping[str, Any], gpus: int) -> int:
-    """GPUs available to shards and their copies, after the other degrees."""
+    """Return the GPUs available to shards and their copies, after the other degrees."""
     return max(gpus // int(prod(settings[name] for name in get_library(plan.library).shards_beside)), 1)
 
 

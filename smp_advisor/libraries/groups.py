@@ -30,7 +30,7 @@ def nearest_divisor(number: int, target: int) -> int:
 
 
 def data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
-    """Ranks of a data-parallel group: world / pipeline degree (tensor-parallel ranks are among them)."""
+    """Return the ranks of a data-parallel group: world / pipeline degree (tensor-parallel ranks are among them)."""
     per_replica = plan.pipeline_parallel_degree * plan.tensor_parallel_degree * plan.context_parallel_degree
     if cluster.gpus % per_replica:
         nodes = math.lcm(per_replica, cluster.gpus_per_node) // cluster.gpus_per_node
@@ -47,15 +47,15 @@ def reduced_data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
 
 
 def replicas(plan: Plan, cluster: Cluster) -> int:
-    """Batches of `batch_size` that one forward pass processes."""
+    """Return the batches of `batch_size` that one forward pass processes."""
     return reduced_data_parallel_degree(plan, cluster) * plan.batches_per_group
 
 
 def shard_degree(plan: Plan, cluster: Cluster) -> int:
-    """GPUs over which parameters, gradients and optimizer state are sharded, 1 for none."""
+    """Return the GPUs over which parameters, gradients and optimizer state are sharded, 1 for none."""
     return plan.shard_degree(cluster)
 
 
 def global_batch_size(plan: Plan, cluster: Cluster) -> int:
-    """Samples per optimizer step over the full cluster."""
+    """Return the samples per optimizer step over the full cluster."""
     return replicas(plan, cluster) * plan.batch_size * plan.gradient_accumulation_steps

@@ -274,7 +274,7 @@ _CODES: dict[str, tuple[Callable[[Any], int], Callable[[int], Any]]] = {
 
 
 def encoded(name: str, value: Any) -> Any:
-    """Number for a field's value in a column: 0 for None, codes for texts."""
+    """Return the number for a field's value in a column: 0 for None, codes for texts."""
     return _CODES[name][0](value) if name in _CODES else 0 if value is None else value
 
 

@@ -251,7 +251,7 @@ class Plan(_PlanFields):
         return 1
 
     def shard_degree(self, cluster: Cluster) -> int:
-        """GPUs over which parameters, gradients and optimizer state are sharded on a cluster; 1 for none."""
+        """Return the GPUs over which parameters, gradients and optimizer state are sharded on a cluster; 1 for none."""
         del cluster
         return 1
 

@@ -298,7 +298,7 @@ def _container(plan: Plan, cluster: Cluster) -> Iterator[str]:
 
 
 def _divided(plan: Plan, model: Model) -> Iterator[str]:
-    """Sizes of the model that the tensor and pipeline parallel degrees must divide."""
+    """Yield the sizes of the model that the tensor and pipeline parallel degrees must divide."""
     shape, degree = model.shape, plan.tensor_parallel_degree
     sizes = {"attention heads": shape.heads, "hidden size": shape.hidden, "feed-forward size": shape.ffn}
     for name, size in sizes.items():
@@ -323,7 +323,7 @@ def undocumented_settings(library: str, job: Job) -> tuple[str, ...]:
 
 
 def unscripted_job(library: str, job: Job, model: Model, instance: Instance, *, only: bool = False) -> str:
-    """Why the generated script does not train a job in a library; `only` if it fits in no other one."""
+    """Return why the generated script does not train a job in a library; `only` if it fits in no other one."""
     own = get_library(library)
     if objection := unscripted_optimizer(library, job):
         return objection

@@ -35,7 +35,7 @@ class Image(Container):
 
 @cache
 def release(version: str) -> tuple[int, ...]:
-    """Version as a tuple that sorts: ``(1, 15, 0)``."""
+    """Return the version as a tuple that sorts: ``(1, 15, 0)``."""
     return tuple(int(part) for part in version.split("."))
 
 
@@ -72,7 +72,7 @@ def _image(library: str, home: str, *, framework_version: str, py_version: str =
 
 @cache
 def versions(library: str) -> tuple[str, ...]:
-    """Versions of a library, oldest first."""
+    """Return the versions of a library, oldest first."""
     return tuple(entry.version for entry in images(library))
 
 
@@ -88,7 +88,7 @@ def default_of(library: str, among: Sequence[str]) -> str:
 
 
 def driving_versions(library: str, instance: Instance) -> tuple[str, ...]:
-    """Versions of a library whose container has code for the GPU of an instance, oldest first."""
+    """Return the versions of a library whose container has code for the GPU of an instance, oldest first."""
     return tuple(entry.version for entry in images(library) if entry.drives(instance))
 
 
@@ -130,7 +130,7 @@ def require_version(library: str, version: object) -> None:
 
 @cache
 def supported_instances(library: str) -> tuple[Instance, ...]:
-    """Instances that AWS lists for a library, or that the SDK accepts if there is no list."""
+    """Return the instances that AWS lists for a library, or that the SDK accepts if there is no list."""
     rules = facts(library)["instances"]
     if "supported" in rules:
         return tuple(known_instance(name) for name in rules["supported"])
@@ -283,7 +283,7 @@ def transformers_families() -> dict[str, TransformersFamily]:
 
 
 def reserved_positions(family: str) -> int:
-    """Rows of the position embeddings of a family that no token of a sequence uses."""
+    """Return the rows of the position embeddings of a family that no token of a sequence uses."""
     positions = table("smp_advisor.libraries", "data/transformers_releases.toml")["positions"]
     return 2 if family in positions["reserves_two"] else 0
 
@@ -297,7 +297,7 @@ def has_plain_head(family: str) -> bool:
 
 
 def oldest_script_release() -> str:
-    """Release in the containers of Training Compiler, with which SMP v1 replaces layers."""
+    """Return the release in the containers of Training Compiler, with which SMP v1 replaces layers."""
     return str(_releases()["distributed"])
 
 
@@ -312,7 +312,7 @@ def smp_v1_release(since: str) -> str | None:
 
 
 def script_release(pytorch_version: str, since: str) -> str | None:
-    """Release that a script installs for a version of PyTorch, or the first that has the family."""
+    """Return the release that a script installs for a version of PyTorch, or the first that has the family."""
     releases = _releases()["by_pytorch"]
     earlier = [first for first in releases if release(first) <= release(pytorch_version)]
     if not earlier:

@@ -134,11 +134,11 @@ class Advisor(anywidget.AnyWidget):
         return cells(self.advice, control_state.require(self._now).plan, what, sdk, **options)
 
     def cell(self, sdk: str = "auto", **options: Any) -> str:
-        """The cell that starts the job of `plan`."""
+        """Return the cell that starts the job of `plan`."""
         return self.advice.cell(sdk, control_state.require(self._now).plan, **options)
 
     def script_cell(self) -> str:
-        """The cell that writes the training script of `plan`; empty if you use a script of your own."""
+        """Return the cell that writes the training script of `plan`; empty if you use a script of your own."""
         return self.advice.script_cell(control_state.require(self._now).plan)
 
     @property

@@ -124,7 +124,7 @@ NOTICE = (
 
 
 def static_bundle(advisor: Advisor) -> dict[str, Any]:
-    """The mime bundle without the view: the saved picture, below the reason for it."""
+    """Return the mime bundle without the view: the saved picture, below the reason for it."""
     data = advisor._repr_mimebundle_()[0]
     notice = f'<p role="status"><strong>{escape(NOTICE)}</strong></p>'
     return {"text/html": notice + data["text/html"], "text/plain": f"{NOTICE}\n\n{data['text/plain']}"}
@@ -288,7 +288,7 @@ def show(advisor: Advisor) -> None:
 
 
 def static_html(advice: Advice, shown: Data, now: Data) -> str:
-    """HTML of the plan on screen: verdict, tank, change, bars, ladder and reasons, then folded details."""
+    """Return the HTML of the plan on screen: verdict, tank, change, bars, ladder and reasons, then folded details."""
     costs, usable = now["costs"], shown["usable_gib"]
     words, gib = FITS[costs["fit"]], costs["gib"]
     # A plan that cannot run has no speed and no price.

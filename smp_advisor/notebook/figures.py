@@ -54,7 +54,7 @@ def fit(estimate: Estimate, required: float) -> Fit:
 
 
 def memory(estimate: Estimate) -> str:
-    """Memory that decides the fit: per GPU, or per node where only the host's memory is too small."""
+    """Return the memory that decides the fit: per GPU, or per node where only the host's memory is too small."""
     if estimate.headroom_gib >= 0 and not estimate.fits:
         return f"{estimate.host_memory_gib_per_node:,.0f} GiB of host memory per node"
     return f"{estimate.needed_gib:,.1f} of {estimate.usable_gpu_memory_gib:.1f} GiB per GPU"
@@ -109,7 +109,7 @@ def decisive(advice: Recommendation) -> tuple[str, str]:
 
 
 def preferred(advice: Recommendation, estimate: Estimate) -> str:
-    """Why the search prefers the recommended plan to one that fits and is faster; empty for any other plan."""
+    """Return why the search prefers the recommended plan to one that fits and is faster; empty for any other plan."""
     best, batch = advice.estimate, advice.decision.batch.policy
     gain = estimate.samples_per_second / best.samples_per_second - 1
     if gain < _AS_FAST or fit(estimate, advice.min_fit_probability) != "fits":

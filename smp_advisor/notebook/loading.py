@@ -78,7 +78,7 @@ def unload(shell: InteractiveShell) -> None:
 
 
 def _option_words(magic: Any, typed: str) -> list[str]:
-    """Words that can come next: values of the preceding option, or options that are not used yet."""
+    """Return the words that can come next: values of the preceding option, or options that are not used yet."""
     words = typed.split()
     if typed and not typed[-1].isspace():
         words = words[:-1]

@@ -219,7 +219,7 @@ class AdvisorMagics(Magics):
 
 
 def _cluster(arguments: Namespace) -> Cluster | Instance | None:
-    """The cluster of ``--instance`` and ``--count``, or the instance alone."""
+    """Return the cluster of ``--instance`` and ``--count``, or the instance alone."""
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.table import completed_instance
 
@@ -235,7 +235,7 @@ _of_shell: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
 
 def magics_of(shell: InteractiveShell) -> dict[str, Any]:
-    """The magics of a shell by name; they know the shell that runs them."""
+    """Return the magics of a shell by name; they know the shell that runs them."""
     if shell not in _of_shell:
         groups = [group(shell) for group in (AdvisorMagics, ProfileMagics, RunMagics)]
         _of_shell[shell] = {name: of for group in groups for kind in group.magics.values() for name, of in kind.items()}

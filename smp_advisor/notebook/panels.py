@@ -39,7 +39,7 @@ Panel = Callable[["Advice", "ControlState", Mapping[str, object]], Mapping[str, 
 
 
 def _button(text: str, label: str = "", *, row: int | None = None, style: str = "smp-small", **deed: object) -> str:
-    """A button with what it does; `kernel_page.ts` reads it. `text` can be HTML."""
+    """Return a button with what it does; `kernel_page.ts` reads it. `text` can be HTML."""
     name = f' aria-label="{escape(label)}"' if label else ""
     of = "" if row is None else f' data-row="{row}"'
     done = escape(json.dumps(deed))
@@ -47,7 +47,7 @@ def _button(text: str, label: str = "", *, row: int | None = None, style: str = 
 
 
 def _select(label: str, name: str, options: Iterable[tuple[str, str]], chosen: str) -> str:
-    """A choice that draws its page again."""
+    """Return a choice that draws its page again."""
     entries = "".join(
         f'<option value="{escape(value)}"{" selected" * (value == chosen)}>{escape(text)}</option>'
         for value, text in options
@@ -56,7 +56,7 @@ def _select(label: str, name: str, options: Iterable[tuple[str, str]], chosen: s
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], actions: Sequence[str]) -> str:
-    """A table whose last column is HTML; it scrolls, also by keyboard."""
+    """Return a table whose last column is HTML; it scrolls, also by keyboard."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in columns)
     lines = []
     for (title, *cells), action in zip(rows, actions, strict=True):
@@ -72,7 +72,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], actions: Seque
 def _figure(
     chart: Chart, options: Mapping[str, object], word: str, use: Callable[[int], str], above: str = ""
 ) -> dict[str, str]:
-    """A chart as wide as its place, its table, folded below a drawing, and what a row or its mark does."""
+    """Return a chart as wide as its place, its table, folded below a drawing, and what a row or its mark does."""
     table = _table((*chart.columns, word), chart.rows, [use(row) for row in range(len(chart.rows))])
     if drawing := chart.fitted(options.get("width")):
         fold = '<details class="smp-chart-table"><summary class="smp-summary">Table</summary>'
@@ -83,7 +83,7 @@ def _figure(
 
 
 def modules(_: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
-    """The modules of a profile; a block leads to the control that checkpoints it."""
+    """Return the modules of a profile; a block leads to the control that checkpoints it."""
     chart, name = modules_chart(state.advice, state.estimate), "activation_checkpointing"
     control = next((control for control in controls(state.advice, state.settings) if control.name == name), None)
     on = [] if control is None else [value for value in control.values if value not in (False, "none")]
@@ -112,7 +112,7 @@ def clusters(_: Advice, state: ControlState, options: Mapping[str, object]) -> M
 
 
 def alternatives(_: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
-    """The combinations of techniques that fit; one is loaded with a click."""
+    """Return the combinations of techniques that fit; one is loaded with a click."""
     chart = chart_of(state.advice, "alternatives", state.plan)
 
     def use(row: int) -> str:
@@ -122,7 +122,7 @@ def alternatives(_: Advice, state: ControlState, options: Mapping[str, object]) 
 
 
 def why(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
-    """The ladder of the plan on screen with its reasons, and its difference from the recommended one."""
+    """Return the ladder of the plan on screen with its reasons, and its difference from the recommended one."""
     shown, own = advice.at(state), ""
     if shown is not advice.recommended:
         own = f"<h3>Your plan against the recommended one</h3>{advice.compare_at(state)._repr_html_()}"
@@ -133,12 +133,12 @@ def why(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping
 
 
 def _link(url: str, title: str) -> str:
-    """A source as a link; terms of this product alone have none."""
+    """Return a source as a link; terms of this product alone have none."""
     return f' <a href="{escape(url)}" target="_blank" rel="noopener">{escape(title)}</a>' if url else ""
 
 
 def facts(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
-    """Every figure, fact and assumption of the plan on screen, and the terms of the page."""
+    """Return every figure, fact and assumption of the plan on screen, and the terms of the page."""
     shown = advice.at(state)
     uncited = uncited_hardware(shown.cluster.instance)
     folded = html_sections(
@@ -160,7 +160,7 @@ _runs: dict[str, Run] = {}
 
 
 def start(advice: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
-    """The request of the plan with its prices and a button that starts it once, or the run that was started."""
+    """Return the request of the plan with its prices and a button that starts it once, or the run that was started."""
     value, token, text = advice.as_recommended(state), str(options.get("confirm", "")), str(options.get("options", ""))
     if token in _offers:
         _runs[token] = _offers.pop(token)()
@@ -219,13 +219,13 @@ def start(advice: Advice, state: ControlState, options: Mapping[str, object]) ->
 
 
 def _action(text: str, note: str, style: str = "", **deed: Any) -> str:
-    """A button with what it does next to it."""
+    """Return a button with what it does next to it."""
     words = f'<span class="smp-note">{note}</span>'
     return f'<div class="smp-check-row">{_button(text, style=style, **deed)}{words}</div>'
 
 
 def _offered(start: Callable[[], Run]) -> str:
-    """The token of an offer; the oldest offers are forgotten."""
+    """Return the token of an offer; the oldest offers are forgotten."""
     token = secrets.token_hex(8)
     _offers[token] = start
     while len(_offers) > _MOST_OFFERS:
@@ -234,7 +234,7 @@ def _offered(start: Callable[[], Run]) -> str:
 
 
 def _offers_to_fit(advice: Advice, state: ControlState) -> str:
-    """Changes of the request after which the plan fits with all its settings, one click each."""
+    """Return the changes of the request after which the plan fits with all its settings, one click each."""
     offers = [
         _button(
             f"<b>{escape(way['text'][:1].upper() + way['text'][1:])}</b>"
@@ -250,7 +250,7 @@ def _offers_to_fit(advice: Advice, state: ControlState) -> str:
 
 
 def refusal(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
-    """Why no cell can be inserted for the plan; an empty text if one can."""
+    """Return why no cell can be inserted for the plan; an empty text if one can."""
     from smp_advisor.export.script import writable
     from smp_advisor.session.cells import run_of
 
@@ -344,7 +344,7 @@ class PanelRequests:
 
 
 def session_steps(advice: Advice) -> dict[str, Any]:
-    """The next steps of undo and redo, empty if there is none."""
+    """Return the next steps of undo and redo, empty if there is none."""
     history, position = advice.history, len(advice.history) - 1 - advice.undone
     problem = "the last setting, which cannot be combined with the others" if advice.controls.problem else ""
     return {

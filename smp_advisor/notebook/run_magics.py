@@ -52,7 +52,7 @@ _STAGES = ("trace", "copy")
 
 
 def _options_of_rehearsals(magic: Any) -> Any:
-    """The options of ``%%smp_rehearse``, also under its other name."""
+    """Return the options of ``%%smp_rehearse``, also under its other name."""
     options = (
         argument("script", nargs="?", help="The training script; left out before a cell that is the script."),
         table_options("processes", "steps"),
@@ -223,7 +223,7 @@ class ProfileMagics(Magics):
                 shutil.rmtree(source.parent, ignore_errors=True)  # the run has a copy
 
     def _rehearsed_plan(self, arguments: Namespace, progress: ProgressDisplay) -> Rehearsal:
-        """The rehearsal of the plan displayed last with its own script, which marks it on the page."""
+        """Return the rehearsal of the plan displayed last with its own script, which marks it on the page."""
         advice = required(self.shell, "no plan yet", "").advice
         return _confined(
             advice.rehearse, processes=value_of(arguments, "processes") or 2,
@@ -233,7 +233,7 @@ class ProfileMagics(Magics):
 
 
 def _confined(rehearse: Any, *parts: Any, **settings: Any) -> Rehearsal:
-    """The rehearsal; where the script cannot be confined, a person has to agree first."""
+    """Return the rehearsal; where the script cannot be confined, a person has to agree first."""
     try:
         result: Rehearsal = rehearse(*parts, **settings)
     except AdvisorError as error:
@@ -244,7 +244,7 @@ def _confined(rehearse: Any, *parts: Any, **settings: Any) -> Rehearsal:
 
 
 def _agrees(sentence: str) -> bool:
-    """Whether a person answers yes to running a script that cannot be confined."""
+    """Return whether a person answers yes to running a script that cannot be confined."""
     try:
         return input(f"{sentence.partition(':')[0]}. Run it? Enter yes: ").strip().lower() == "yes"
     except (EOFError, OSError, RuntimeError):  # kernels without a prompt
@@ -306,7 +306,7 @@ def _data(run: Run) -> dict[str, str]:
 
 
 def _run_named(text: str, names: Mapping[str, Any], advice: Advice | None = None) -> Run:
-    """The run in the notebook's variable of that name, else that of a log, a folder or a training job."""
+    """Return the run in the notebook's variable of that name, else that of a log, a folder or a training job."""
     from smp_advisor.estimators import watch
     from smp_advisor.runs.watching import Run
 

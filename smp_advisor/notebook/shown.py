@@ -37,12 +37,12 @@ _last: WeakKeyDictionary[InteractiveShell, Advisor] = WeakKeyDictionary()
 
 
 def displayed_last(shell: InteractiveShell | None) -> Advisor | None:
-    """The advisor that was displayed last in a notebook; None before the first."""
+    """Return the advisor that was displayed last in a notebook; None before the first."""
     return None if shell is None else _last.get(shell)
 
 
 def required(shell: InteractiveShell, lack: str, instead: str = "") -> Advisor:
-    """The advisor that was displayed last; without one, an error: ``no plan to start yet``."""
+    """Return the advisor that was displayed last; without one, an error: ``no plan to start yet``."""
     advisor = displayed_last(shell)
     if advisor is None:
         raise AdvisorError(f"There is {lack}: run %smp_advise first{instead}.")
@@ -157,14 +157,14 @@ def show_result(shell: InteractiveShell, magic: str, result: object) -> None:
 
 
 def assigned(shell: InteractiveShell, magic: str) -> tuple[str, str]:
-    """The variable to which the cell assigns the result of a magic, empty without one, and the cell."""
+    """Return the variable to which the cell assigns the result of a magic, empty without one, and the cell."""
     cell = getattr(shell.history_manager, "input_hist_raw", [""])[-1]
     assignment = re.search(rf"^\s*([A-Za-z_]\w*)\s*=\s*%{magic}\b", cell, re.MULTILINE)
     return (assignment[1] if assignment else ""), cell
 
 
 def _is_value(cell: str, magic: str) -> bool:
-    """Whether the last expression of a cell is the magic."""
+    """Return whether the last expression of a cell is the magic."""
     try:
         body = ast.parse(cell).body
     except SyntaxError:
@@ -203,7 +203,7 @@ class RefusalError(UsageError):
 
 
 def with_help(magic: Any) -> Any:
-    """The same magic, with an option ``--help`` that only prints its options, and errors without a trace."""
+    """Return the same magic, with an option ``--help`` that only prints its options, and errors without a trace."""
 
     @wraps(magic)
     def answer(self: Any, line: str, *cell: str) -> Any:
@@ -219,7 +219,7 @@ def with_help(magic: Any) -> Any:
 
 
 def table_options(*names: str) -> Callable[[Any], Any]:
-    """Options of the table for a magic: those of these names, or of a request without any."""
+    """Return the options of the table for a magic: those of these names, or of a request without any."""
 
     def decorate(magic: Any) -> Any:
         entries = [specification(options()[name]) for name in names] if names else list(request_options())
@@ -234,7 +234,7 @@ _BRACES = re.compile(r"\{[A-Za-z_]\w*\}")
 
 
 def parsed(magic: Any, line: str) -> Namespace:
-    """The options of a magic's line."""
+    """Return the options of a magic's line."""
     if unfilled := _BRACES.search(line):
         raise UsageError(
             f"IPython did not fill {unfilled[0]}: a name in braces of this line is no variable of the notebook, and it"
@@ -255,7 +255,7 @@ def parsed(magic: Any, line: str) -> Namespace:
 
 
 def _explained(magic: Any, problem: str, words: Sequence[str]) -> str:
-    """An error of argparse as a sentence: an unknown option before a missing one, with the most similar."""
+    """Return an error of argparse as a sentence: an unknown option before a missing one, with the most similar."""
     name = f"%{magic.__name__}"
     names = [name for action in magic.parser._actions for name in action.option_strings]  # noqa: SLF001 (no other way)
     written = [word.split("=")[0] for word in words if word.startswith("--")]
@@ -271,7 +271,7 @@ def _explained(magic: Any, problem: str, words: Sequence[str]) -> str:
 
 
 def value_of(arguments: Namespace, name: str) -> Any:
-    """The value of an option of the table; None without the option."""
+    """Return the value of an option of the table; None without the option."""
     text = getattr(arguments, name)
     return None if text is None else options()[name].read(text)
 

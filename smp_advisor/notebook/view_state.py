@@ -68,7 +68,7 @@ _STATE, _ACTIVATIONS = CATEGORIES[:4], CATEGORIES[4:7]
 
 
 def glances(advice: Recommendation, plans: Sequence[tuple[Job, Plan, Estimate]]) -> list[Data]:
-    """Costs of plans as strip and picture show them, with all estimates of the techniques together.
+    """Return the costs of plans as strip and picture show them, with all estimates of the techniques together.
 
     The edge is the memory below which a plan stays with the required probability: beyond the usable memory if and only
     if the verdict is not *Fits*.
@@ -148,7 +148,7 @@ def _place(control: str) -> tuple[int, int]:
 
 
 def _is_plain(control: Control) -> bool:
-    """Whether the texts of a control's values are the numbers as a page writes them."""
+    """Return whether the texts of a control's values are the numbers as a page writes them."""
     return all(type(v) is int and f"{v:,}" == text for v, text in zip(control.values, control.texts, strict=True))
 
 
@@ -172,7 +172,7 @@ _IN_ORDER = (
 
 
 def uncited_hardware(instance: Instance) -> str:
-    """Which figures of an instance have no source, as a sentence; empty if all have."""
+    """Return which figures of an instance have no source, as a sentence; empty if all have."""
     names = dict.fromkeys(_HARDWARE.get(name, name.replace("_", " ")) for name in instance.assumed)
     return f"No source is cited for these figures of the hardware: {listed(list(names))}." if names else ""
 
@@ -221,7 +221,7 @@ Moves = dict[str, list[tuple[Settings, Data | str]]]
 
 
 def look_ahead(advice: Recommendation, base: Settings) -> Moves:
-    """All moves from `base`."""
+    """Return all moves from `base`."""
     table: Moves = {}
     candidates: list[tuple[str, int, Settings, Recommendation, Plan]] = []
     for control in controls(advice, base):
@@ -261,7 +261,7 @@ def look_ahead(advice: Recommendation, base: Settings) -> Moves:
 
 
 def _changes(base: Settings, settings: Settings, moved: str) -> Settings:
-    """The settings that follow a moved one."""
+    """Return the settings that follow a moved one."""
     return {name: value for name, value in settings.items() if value != base.get(name) and name != moved}
 
 
@@ -275,7 +275,7 @@ class Ahead:
         """Names of techniques and reasons that were sent, with their positions."""
 
     def message(self, moves: Moves, base: Settings, own: Data, *, whole: bool = False) -> Data:
-        """All moves, or those of the controls whose moves are other ones than in the message before.
+        """Return all moves, or those of the controls whose moves are other ones than in the message before.
 
         `own` is the plan of `base` at a glance: of the others, only what differs is sent.
         """
@@ -330,7 +330,7 @@ class Term:
 
 @cache
 def glossary() -> tuple[Term, ...]:
-    """All terms, in alphabetical order."""
+    """Return all terms, in alphabetical order."""
     terms = []
     for entry in data_file("notebook", "glossary")["term"]:
         title, url = entry.get("source", ("", ""))

@@ -42,7 +42,7 @@ OBJECTIVES = {
 
 
 def workload_fields(advice: Recommendation) -> list[dict[str, Any]]:
-    """The request of an advice."""
+    """Return the request of an advice."""
     value = _values(advice)
     library, job, cluster = get_library(advice.plan.library), advice.job, advice.cluster
     days, usd = advice.estimate.days, advice.estimate.usd_total
@@ -83,7 +83,7 @@ def workload_fields(advice: Recommendation) -> list[dict[str, Any]]:
 
 
 def suggestions() -> dict[str, list[tuple[str, str]]]:
-    """Values to choose from in the fields of text, which a page requests when one has the focus."""
+    """Return the values to choose from in the fields of text, which a page requests when one has the focus."""
     return {
         "model": [(name, name) for name in model_names()],
         "cluster": [(ANY, "any suitable type"), *((machine.name, machine.name) for machine in instances())],
@@ -114,7 +114,7 @@ _LONGEST_DAYS = 365
 
 
 def by_cost(ways: WaysOut) -> list[WayOut]:
-    """The ways out by their cost: in total, or per hour without a number of tokens, then by what they change."""
+    """Return the ways out by their cost: in total, or per hour without a number of tokens, then by what they change."""
 
     def cost(way: WayOut) -> tuple[float, int, str]:
         total = way.size.estimate.usd_total if way.size.estimate is not None else None
@@ -206,7 +206,7 @@ def ways_of(advice: Recommendation, ways: WaysOut) -> list[dict[str, Any]]:
 
 
 def _values(advice: Recommendation) -> dict[str, str]:
-    """Texts of the fields."""
+    """Return the texts of the fields."""
     request = advice.request
     cluster, model, job = request.cluster, request.model, request.job
     nodes = cluster.nodes if isinstance(cluster, Cluster) else request.instance_count
@@ -246,7 +246,7 @@ def _auto(values: Mapping[str, str], name: str) -> str:
 
 
 def _read(name: str, text: str) -> Any:
-    """The value that the text of a field means; None removes the setting."""
+    """Return the value that the text of a field means; None removes the setting."""
     if not text or (text == AUTO and name == "precision"):
         return None
     option = options()[name]
@@ -293,7 +293,7 @@ class Searching:
             self._thread.start()
 
     def _changes(self, content: Mapping[str, Any]) -> tuple[dict[str, Any], Plan | None]:
-        """The changes of the request that a message means, and the plan that an offer keeps."""
+        """Return the changes of the request that a message means, and the plan that an offer keeps."""
         workload = content.get("workload")
         changes = changes_of(self._advice.recommended, workload if isinstance(workload, dict) else {})
         # A way out that no field shows: the kernel has its values.
@@ -357,7 +357,7 @@ class Searching:
             self._thread.join(seconds)
 
     def _pinned(self, pin: object) -> Settings:
-        """The setting that a message pins at a value: ``{"name": ..., "value": ...}``; none without one."""
+        """Return the setting that a message pins at a value: ``{"name": ..., "value": ...}``; none without one."""
         if not isinstance(pin, dict):
             return {}
         name, library = str(pin.get("name")), self._advice.plan.library
@@ -381,7 +381,7 @@ def _progress(identity: str, done: float, total: float, text: str, left: float |
 
 
 def ways_to_fit(advice: Advice, state: ControlState) -> list[dict[str, Any]]:
-    """Changes of the request after which the plan of the controls fits, with all its settings."""
+    """Return the changes of the request after which the plan of the controls fits, with all its settings."""
     try:
         changed(advice.recommended, {"library": state.advice.plan.library}, state.valid_settings)
     except NoPlanFitsError as error:

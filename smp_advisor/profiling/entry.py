@@ -178,7 +178,7 @@ class _Stages:
     failures: dict[str, ProfileError] = dataclasses.field(default_factory=dict)
 
     def run(self, stage: Stage, call: Callable[[], _Result]) -> _Result | None:
-        """Result of the stage; None if it fails."""
+        """Return the result of the stage; None if it fails."""
         try:
             result = call()
         except ProfileError as error:

@@ -95,7 +95,7 @@ def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repea
 
 
 def _full_paths(path: str, stacks: Sequence[Stack], repeats: int) -> list[str]:
-    """Paths in the full model of the modules that a module of the truncated one represents."""
+    """Return the paths in the full model of the modules that a module of the truncated one represents."""
     for stack in stacks:
         if repeats >= stack.repeats:
             continue
@@ -145,7 +145,7 @@ def _tree(
 
 
 def _in_order(names: list[tuple[str, str]], stacks: Sequence[Stack], repeats: int) -> list[tuple[str, str]]:
-    """The modules with those of every further repeat after the ones of the repeat before."""
+    """Return the modules with those of every further repeat after the ones of the repeat before."""
     for stack in stacks:
         if repeats >= stack.repeats:
             continue
@@ -158,7 +158,7 @@ def _in_order(names: list[tuple[str, str]], stacks: Sequence[Stack], repeats: in
 
 
 def _module_sums(step: StepMeasure) -> dict[str, tuple[int, ...]]:
-    """FLOPs of both passes, traffic of both passes, saved and crossing bytes of each module."""
+    """Return the FLOPs of both passes, traffic of both passes, saved and crossing bytes of each module."""
     rows: dict[str, list[int]] = {}
     for key, measure in step.operators.items():
         row = rows.setdefault(key.module, [0] * 6)
@@ -209,7 +209,7 @@ def _unreached(
 
 
 def _renamed(block: BlockProfile, path: str) -> BlockProfile:
-    """The block at another path, with its products."""
+    """Return the block at another path, with its products."""
     products = tuple(
         dataclasses.replace(product, name=path + product.name.removeprefix(block.name)) for product in block.products
     )
@@ -217,7 +217,7 @@ def _renamed(block: BlockProfile, path: str) -> BlockProfile:
 
 
 def _block_of(module: str, paths: Collection[str]) -> str | None:
-    """Path of the block that contains a module; None outside the blocks."""
+    """Return the path of the block that contains a module; None outside the blocks."""
     while module and module not in paths:
         module = module.rpartition(".")[0]
     return module if module in paths else None
@@ -300,7 +300,7 @@ def _profile(points: Points, module: nn.Module, path: str, name: str) -> BlockPr
 
 
 def _within(module: str, block: str) -> str | None:
-    """Path of a module within a block; None outside it."""
+    """Return the path of a module within a block; None outside it."""
     if module == block:
         return ""
     return module[len(block) + 1 :] if module.startswith(f"{block}.") else None
@@ -359,7 +359,7 @@ FIGURES: dict[str, Callable[[StepMeasure], int]] = {
 
 
 def agrees(agreement: Agreement) -> bool:
-    """Whether the prediction is within the tolerance of its figure."""
+    """Return whether the prediction is within the tolerance of its figure."""
     limit = _PEAK_TOLERANCE if agreement.figure.startswith("peak") else TOLERANCE
     return abs(agreement.ratio - 1) <= limit
 

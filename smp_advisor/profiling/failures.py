@@ -43,13 +43,13 @@ _TYPES = re.compile(r"scalar type|dtype|Input type|BFloat16|bfloat16|Half|weight
 
 
 def is_about_values(error: BaseException) -> bool:
-    """Whether the forward pass failed because it reads values, which fake tensors do not have."""
+    """Return whether the forward pass failed because it reads values, which fake tensors do not have."""
     text = f"{type(error).__name__}: {error}"
     return any(part in text for part, _ in _MEANINGS)
 
 
 def is_about_types(error: BaseException) -> bool:
-    """Whether the forward pass failed because it mixes types, or has no kernel for a 16-bit type."""
+    """Return whether the forward pass failed because it mixes types, or has no kernel for a 16-bit type."""
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     if any("/quantized/" in path.replace("\\", "/") for path in frames):  # integer kernels cannot be trained
         return False
@@ -101,7 +101,7 @@ class EndlessLoopError(ProfileError):
 
     @classmethod
     def here(cls, count: str) -> EndlessLoopError:
-        """The loop of the user's code that runs now."""
+        """Return the loop of the user's code that runs now."""
         path, _, line = _site()
         source = linecache.getlines(path)
         text = "the loop"
@@ -142,7 +142,7 @@ class Assumptions:
     """Reads of each condition in the current forward pass."""
 
     def assumed(self, operator: Any, tensor: Tensor) -> bool | int | float:
-        """Value of a condition that the model reads now."""
+        """Return the value of a condition that the model reads now."""
         site = _site()
         self.reads[site] += 1
         if self.reads[site] > _MOST_READS:
@@ -159,7 +159,7 @@ class Assumptions:
         return [text for site, text in self.sites.items() if site not in self.checks]
 
     def raised(self, error: BaseException) -> Site | None:
-        """The condition whose value made the model itself raise the error; None if it is no check's error."""
+        """Return the condition whose value made the model itself raise the error; None if it is no check's error."""
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_internal(frame.filename)]
         if not frames:
             return None
@@ -175,7 +175,7 @@ class Assumptions:
 
 
 def checks_of(forward: Callable[[Assumptions], object]) -> dict[Site, bool]:
-    """Values with which the checks of a model pass."""
+    """Return the values with which the checks of a model pass."""
     checks: dict[Site, bool] = {}
     passed = Assumptions(value=True)
     for _ in range(_MOST_SITES):
@@ -191,7 +191,7 @@ def checks_of(forward: Callable[[Assumptions], object]) -> dict[Site, bool]:
 
 
 def _failing(forward: Callable[[Assumptions], object], assumptions: Assumptions) -> Site | None:
-    """The check that does not pass, if the forward pass raises its error."""
+    """Return the check that does not pass, if the forward pass raises its error."""
     try:
         forward(assumptions)
     except EndlessLoopError:

@@ -74,7 +74,7 @@ def real_copy(profiled: ProfiledModel, dtype: torch.dtype, attention: str) -> nn
 
 
 def materialized(model: nn.Module) -> nn.Module:
-    """The model itself; if it is on the meta device, with random weights, and its ties preserved."""
+    """Return the model itself; if it is on the meta device, with random weights, and its ties preserved."""
     if any(p.is_meta for p in model.parameters()):
         groups = ties(model)
         model.to_empty(device="cpu")

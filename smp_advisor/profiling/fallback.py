@@ -60,7 +60,7 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings, *, faile
 
 
 def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]], inputs: Any) -> str:
-    """The first obstacle, that of real steps, and what to do about it."""
+    """Return the first obstacle, that of real steps, and what to do about it."""
     first = attempts[0][1]
     module, supplied = profiled.module, inputs is not None
     if module is not None and isinstance(inputs, list | tuple) and _are_batches(inputs):
@@ -91,7 +91,7 @@ def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]],
 
 
 def _are_batches(inputs: Sequence[Any]) -> bool:
-    """Whether arguments look like several batches: tuples, lists or mappings of one length."""
+    """Return whether arguments look like several batches: tuples, lists or mappings of one length."""
     kinds = {(type(batch), len(batch)) if isinstance(batch, Mapping | tuple | list) else None for batch in inputs}
     return len(inputs) > 1 and len(kinds) == 1 and None not in kinds
 
@@ -133,7 +133,7 @@ def _traced(profiled: ProfiledModel, settings: Settings) -> Profile:
 
 
 def _inferred_batch(profiled: ProfiledModel, settings: Settings) -> int:
-    """Samples of supplied tensors that are resized; 0 without."""
+    """Return the samples of supplied tensors that are resized; 0 without."""
     if profiled.module is None or settings.inputs is None or not settings.resized:
         return 0
     return example_inputs(profiled.module, settings.inputs).inferred_batch

@@ -68,7 +68,7 @@ def computes_products(operator: Any, *, has_weight: bool) -> bool:
 
 
 def _moves_data(operator: Any) -> bool:
-    """Whether the results are views of the operands."""
+    """Return whether the results are views of the operands."""
     returns = operator._schema.returns
     return bool(returns) and all(value.alias_info is not None for value in returns)
 
@@ -132,7 +132,7 @@ def _grouped_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> 
 
 
 def _convolution_backward(gradient: Any, rows: Any, weight: Any, *settings: Any, **_: Any) -> int:
-    """Gradients of the rows and of the weight, each with as many multiplications as the forward pass."""
+    """Return the gradients of the rows and of the weight, each with as many multiplications as the forward pass."""
     transposed, gradients_needed = settings[4], settings[7]
     positions = (rows if transposed else gradient)[2:]
     return int(2 * rows[0] * prod(positions) * prod(weight) * sum(gradients_needed[:2]))

@@ -97,7 +97,7 @@ def _softmax(scores: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype
 
 
 def _on_fake(tensor: Tensor) -> bool:
-    """Whether the tensor has a shape only, so that GPU operators can run on it."""
+    """Return whether the tensor has a shape only, so that GPU operators can run on it."""
     return isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta
 
 
@@ -125,7 +125,7 @@ class _Call(NamedTuple):
 
 
 def _fused(call: _Call) -> Tensor:
-    """The kernel that scaled_dot_product_attention selects on a recent GPU."""
+    """Return the kernel that scaled_dot_product_attention selects on a recent GPU."""
     query, key, value, mask, dropout, causal, scale = call
     width = query.shape[-1]
     flash = mask is None and query.dtype != torch.float32 and value.shape[-1] == width and width <= _FLASH_MAX_HEAD_DIM
@@ -144,7 +144,7 @@ def _fused(call: _Call) -> Tensor:
 
 
 def _efficient(call: _Call) -> Tensor:
-    """The memory-efficient kernel, which requires equal head counts and an additive mask with aligned rows."""
+    """Return the memory-efficient kernel, which requires equal head counts and an additive mask with aligned rows."""
     query, key, value, mask, dropout, causal, scale = call
     key, value = _for_every_head(query, key, value)
     bias = mask

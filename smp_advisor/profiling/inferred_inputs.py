@@ -64,13 +64,13 @@ class ExampleInputs:
 
 
 def forward_method(model: nn.Module) -> Callable[..., Any]:
-    """The method that a training step calls: forward, or `training_step` of a module without one."""
+    """Return the method that a training step calls: forward, or `training_step` of a module without one."""
     step = getattr(model, "training_step", None)
     return step if type(model).forward is nn.Module.forward and callable(step) else model.forward
 
 
 def arguments_of(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Parameters of a method by name; none if they are unknown."""
+    """Return the parameters of a method by name; none if they are unknown."""
     try:
         return dict(inspect.signature(method).parameters)
     except (TypeError, ValueError):
@@ -129,7 +129,7 @@ def _classes(*shape: int) -> Tensor:
 
 
 def _own(config: Any, *names: str) -> Any:
-    """Value of the first of the names that is set in the configuration or in one of its parts."""
+    """Return the value of the first of the names that is set in the configuration or in one of its parts."""
     parts = [config, *(getattr(config, part, None) for part in ("text_config", "decoder", "encoder", "vision_config"))]
     for part in parts:
         for name in names:
@@ -140,7 +140,7 @@ def _own(config: Any, *names: str) -> Any:
 
 
 def _of_transformers(model: nn.Module, config: Any) -> ExampleInputs:
-    """Inputs by the name of the main one and the task of the class."""
+    """Return the inputs by the name of the main one and the task of the class."""
     arguments = arguments_of(forward_method(model))
     main = str(getattr(model, "main_input_name", "input_ids"))
     task = task_of(type(model), config)
@@ -187,7 +187,7 @@ def _text(kind: str, arguments: Mapping[str, Any], config: Any, name: str, task:
 
 
 def _longest_of(config: Any) -> int:
-    """Size of the position table; 0 if positions are computed."""
+    """Return the size of the position table; 0 if positions are computed."""
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
     value = _own(config, *names, "max_target_positions")
     if not isinstance(value, int) or value < 8:
@@ -209,7 +209,7 @@ def _pictures(arguments: Mapping[str, Any], config: Any, *, has_loss: bool) -> E
 
 
 def _with_pictures(text: ExampleInputs, config: Any) -> ExampleInputs:
-    """Text with one image per sample, and the loss between both."""
+    """Return the text with one image per sample, and the loss between both."""
     pictures = _pictures({}, config, has_loss=False)
 
     def make(batch: int, sequence: int) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _with_pictures(text: ExampleInputs, config: Any) -> ExampleInputs:
 
 
 def _sound(arguments: Mapping[str, Any], config: Any, main: str, task: str) -> ExampleInputs:
-    """Seconds of sound, or their spectrograms, with the tokens of a text that a decoder writes."""
+    """Return the seconds of sound, or their spectrograms, with the tokens of a text that a decoder writes."""
     frames = 2 * (_own(config, "max_source_positions") or 1500)
     has_text = task == "sequence-to-sequence" and "decoder_input_ids" in arguments
 
@@ -242,7 +242,7 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _of_settings(model: nn.Module) -> ExampleInputs | None:
-    """Inputs by the settings that timm and diffusers store with a model."""
+    """Return the inputs by the settings that timm and diffusers store with a model."""
     settings = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
     sizes = settings.get("input_size") if isinstance(settings, Mapping) else None
     required = _required(model)
@@ -276,7 +276,7 @@ def _of_settings(model: nn.Module) -> ExampleInputs | None:
 
 
 def _of_layers(model: nn.Module) -> ExampleInputs:
-    """Inputs by the usual names of arguments, and by the first layer that reads each of them."""
+    """Return the inputs by the usual names of arguments, and by the first layer that reads each of them."""
     parameters = arguments_of(forward_method(model))
     required = _required(model)
     forms: dict[str, tuple[str, Callable[[int, int], Tensor], bool]] = {}
@@ -337,14 +337,14 @@ _NAMED: dict[str, tuple[str, Callable[[int, int], Tensor], bool]] = {
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
-    """Layers in the order of registration; a module of PyTorch with attention is one."""
+    """Yield the layers in the order of registration; a module of PyTorch with attention is one."""
     for module in model.modules():
         if not module._modules or isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
             yield module
 
 
 def _first_layer(module: nn.Module, *, skipped: type[nn.Module] = nn.GroupNorm) -> nn.Module | None:
-    """The first layer with parameters that shows its input."""
+    """Return the first layer with parameters that shows its input."""
     for layer in _layers(module):
         if layer._parameters and not isinstance(layer, nn.GroupNorm | skipped):
             return layer
@@ -394,7 +394,7 @@ def _reader(owner: nn.Module, method: Callable[..., Any], name: str, depth: int)
 
 
 def _entered(module: nn.Module, depth: int, place: int = 0) -> tuple[nn.Module | None, str]:
-    """The first layer that reads an argument of the module."""
+    """Return the first layer that reads an argument of the module."""
     if not module._modules or isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
         return (module if module._parameters or module._modules else None), ""
     names = list(arguments_of(module.forward))
@@ -407,7 +407,7 @@ def _entered(module: nn.Module, depth: int, place: int = 0) -> tuple[nn.Module |
 def _form(
     model: nn.Module, layer: nn.Module, change: str = "", *, is_time: bool = False, is_sequence: bool = False
 ) -> tuple[str, Callable[[int, int], Tensor], bool] | None:
-    """Text and tensor of the input of a layer, and whether a dimension is the number of tokens."""
+    """Return the text and tensor of the input of a layer, and whether a dimension is the number of tokens."""
     width = _width(layer)
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         return _ids(model, is_time=is_time)
@@ -438,7 +438,7 @@ def _form(
 
 
 def _ids(model: nn.Module, *, is_time: bool) -> tuple[str, Callable[[int, int], Tensor], bool]:
-    """The input of an embedding."""
+    """Return the input of an embedding."""
     fixed = getattr(model, "context_length", None)
     if isinstance(fixed, int) and not is_time:  # CLIP adds its positions to all of them
         return f"{fixed} token ids", lambda batch, _: _empty(batch, fixed), False
@@ -478,7 +478,7 @@ def _width(layer: nn.Module) -> int:
 
 
 def inferred_inputs(model: nn.Module) -> ExampleInputs:
-    """Inputs of the configuration, or by the first layer that reads each argument."""
+    """Return the inputs of the configuration, or by the first layer that reads each argument."""
     config = getattr(model, "config", None)
     if hasattr(config, "to_dict") and hasattr(model, "main_input_name"):
         return _of_transformers(model, config)

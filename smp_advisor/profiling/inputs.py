@@ -86,7 +86,7 @@ def _plain(inputs: Any) -> Any:
 
 
 def _of_function(model: nn.Module, function: Callable[..., Any]) -> ExampleInputs:
-    """Inputs of a function; they have a sequence if its second argument changes a shape."""
+    """Return the inputs of a function; they have a sequence if its second argument changes a shape."""
     parameters = [
         p for p in arguments_of(function).values() if p.kind not in {*VARIADIC, inspect.Parameter.KEYWORD_ONLY}
     ]
@@ -132,7 +132,7 @@ def _first_batch(model: nn.Module, loader: Iterable[Any]) -> Any:
 
 
 def _of_one_batch(model: nn.Module, inputs: Any) -> ExampleInputs | None:
-    """Inputs of any batch, if the first dimension of all tensors has one size; None for other inputs.
+    """Return the inputs of any batch, if the first dimension of all tensors has one size; None for other inputs.
 
     The trace refutes the inference: modules that take no other size, or that loop over the dimension, run the inputs
     as they are.
@@ -166,7 +166,7 @@ def _of_one_batch(model: nn.Module, inputs: Any) -> ExampleInputs | None:
 
 
 def _repeated(value: Tensor, shape: Sequence[int]) -> Tensor:
-    """The tensor with another shape, its own values repeated or cut."""
+    """Return the tensor with another shape, its own values repeated or cut."""
     if value.is_meta:
         return torch.empty(tuple(shape), dtype=value.dtype, device="meta")
     value = value.detach().cpu()
@@ -199,7 +199,7 @@ def filled(inputs: Any, vocab: int, *, seed: int = 0) -> Any:
 
 
 def cast_inputs(inputs: Any, dtype: torch.dtype) -> Any:
-    """Inputs with floating-point tensors cast to the training dtype."""
+    """Return the inputs with floating-point tensors cast to the training dtype."""
 
     def cast(value: Any) -> Any:
         return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
@@ -216,7 +216,7 @@ def valid_ids(model: nn.Module) -> int:
 
 
 def samples_of(inputs: Any) -> int:
-    """Samples of a batch: the first dimension of its first tensor that has one, also in nested inputs."""
+    """Return the samples of a batch: the first dimension of its first tensor that has one, also in nested inputs."""
     return next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim)
 
 

@@ -94,7 +94,7 @@ class OperatorReplay:
         return True
 
     def result(self, key: Hashable, operands: Sequence[Any]) -> Any:
-        """A new result equal to the one that is kept; `MISSING` if none is."""
+        """Return a new result equal to the one that is kept; `MISSING` if none is."""
         parts: Any = self._results.get(key, MISSING)
         if parts is MISSING:
             return MISSING
@@ -162,7 +162,7 @@ class OperatorReplay:
 
 
 def _is_plain(tensor: FakeTensor) -> bool:
-    """Whether shape, strides and type describe a tensor completely."""
+    """Return whether shape, strides and type describe a tensor completely."""
     return (
         tensor.constant is None
         and tensor.layout is torch.strided
@@ -220,7 +220,7 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         return self.fake_tensor_converter.from_real_tensor(self, tensor, make_constant=True)
 
     def keeps(self, tensor: Tensor) -> bool:
-        """Whether the values of a real tensor are kept."""
+        """Return whether the values of a real tensor are kept."""
         return (
             tensor.numel() <= _MOST_NUMBERS
             and tensor.layout == torch.strided
@@ -229,13 +229,13 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         )
 
     def may_turn_const(self, t: Tensor) -> bool:
-        """Whether the result of known values is known, too (an interface of PyTorch)."""
+        """Return whether the result of known values is known, too (an interface of PyTorch)."""
         return not self.is_our_fake(t) and self.keeps(t)
 
     def dispatch(
         self, func: Any, types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> Any:
-        """Result of an operator (an interface of PyTorch)."""
+        """Return the result of an operator (an interface of PyTorch)."""
         if func is _ATEN.nonzero.default and self.assumptions is not None and getattr(args[0], "constant", 0) is None:
             mask: Any = args[0]
             rows = mask.numel() if self.assumptions.assumed(func, mask) else 0

@@ -174,7 +174,7 @@ _NO_NUMBER = 2**63
 
 
 def sequence_number() -> int:
-    """Number of the next node of the autograd graph; 0 in releases of PyTorch that do not expose it."""
+    """Return the number of the next node of the autograd graph; 0 in releases of PyTorch that do not expose it."""
     read = getattr(torch.autograd, "_get_sequence_nr", None)
     return int(read()) if read is not None else 0
 
@@ -205,7 +205,7 @@ def storage_key(tensor: Tensor) -> int | None:
 
 @cache
 def _kind(operator: Any) -> OperatorKind | None:
-    """Kind of an operator; None if it runs no kernel."""
+    """Return the kind of an operator; None if it runs no kernel."""
     name = _name(operator)
     if operator.namespace in {"prim", "prims", "profiler", "c10d", "_c10d_functional"} or name in _NO_KERNEL:
         return None
@@ -223,7 +223,7 @@ def _name(operator: Any) -> str:
 
 
 def _traffic(operator: Any, operands: Sequence[Any], result: Any) -> int:
-    """Bytes that a kernel reads and writes if it touches every operand and result once."""
+    """Return the bytes that a kernel reads and writes if it touches every operand and result once."""
     name = _name(operator)
     read = [_bytes(tensor) for tensor in _tensors(operands)]
     written = sum(_bytes(tensor) for tensor in _tensors((result,)))
@@ -247,7 +247,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """Bytes of a tensor's elements; an expanded tensor has those of its storage."""
+    """Return the bytes of a tensor's elements; an expanded tensor has those of its storage."""
     size = tensor.numel() * tensor.element_size()
     try:
         return min(size, tensor.untyped_storage().nbytes())

@@ -28,7 +28,7 @@ class Polynomial:
     """``coefficients[i][j]`` multiplies ``batch**i * sequence**j``."""
 
     def __call__(self, batch: int, sequence: int = 1) -> int:
-        """Value for `batch` samples of `sequence` tokens, rounded to an integer."""
+        """Return the value for `batch` samples of `sequence` tokens, rounded to an integer."""
         return round(
             sum(
                 (

@@ -114,7 +114,7 @@ def higher_precision(precision: str) -> str:
 
 
 def usual_library() -> str:
-    """Library that stands for those from which `advise` chooses: PyTorch's own, with the stack of SMP v2."""
+    """Return the library that stands for those from which `advise` chooses: PyTorch's own, with the stack of SMP v2."""
     return library_with(framework="pytorch", smdistributed=False, divides_model=True).name
 
 

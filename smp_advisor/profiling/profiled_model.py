@@ -130,7 +130,7 @@ def read_model(model: Any) -> ProfiledModel:
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel``."""
+    """Return the module inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel``."""
     wrappers = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
     while type(module).__module__.startswith("torch."):
         inner = module._modules.get(wrappers.get(type(module).__name__, ""))

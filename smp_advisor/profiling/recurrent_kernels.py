@@ -38,7 +38,7 @@ backward pass, on an H100 at batches of 8 and 64 (``validation/one_gpu/modules.c
 
 
 def has_recurrent_layers(model: nn.Module) -> bool:
-    """Whether a recurrent kernel runs in the model, so that saved bytes depend on its reserve."""
+    """Return whether a recurrent kernel runs in the model, so that saved bytes depend on its reserve."""
     return any(isinstance(module, nn.RNNBase) for module in model.modules())
 
 
@@ -64,7 +64,7 @@ def recurrent_kernels(on_launches: Callable[[int], None] = lambda _: None) -> It
 
 
 def _replacement(kind: str, original: Callable[..., Any], on_launches: Callable[[int], None]) -> Callable[..., Any]:
-    """A kernel for padded tokens [sequence, batch, width], or for packed ones [tokens, width]."""
+    """Return a kernel for padded tokens [sequence, batch, width], or for packed ones [tokens, width]."""
 
     def run(*arguments: Any) -> Any:
         tokens = arguments[0]
@@ -239,7 +239,7 @@ _RECURRENCES: dict[str, Callable[[dict[str, Any], Tensor], int]] = {
 
 
 def _recurrence(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """The recurrence as one kernel on fake tensors."""
+    """Return the recurrence as one kernel on fake tensors."""
     form = inspect.signature(original)
 
     def run(*arguments: Any, **options: Any) -> Any:

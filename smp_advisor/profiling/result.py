@@ -124,7 +124,7 @@ class Profile(NotebookResult):
         return self.saved_bytes(batch, sequence)
 
     def peak_memory(self, batch: int, sequence: int = 1) -> PeakMemory:
-        """Peak memory of a steady-state training step on one GPU, with its parts.
+        """Return the peak memory of a steady-state training step on one GPU, with its parts.
 
         If gradients are freed between steps, the peak of a transformer with an fp32 loss is
         ``P + O + max(A + 8bsV, G + one block)``: at the start of the backward pass, with all activations, or at its
@@ -233,7 +233,7 @@ class Profile(NotebookResult):
         return verdicts(self)
 
     def details(self) -> str:
-        """Every figure with its source, and the results of the stages, as text."""
+        """Return every figure with its source, and the results of the stages, as text."""
         from smp_advisor.profiling.summary import details
 
         return details(self)
@@ -244,7 +244,7 @@ class Profile(NotebookResult):
         return any(source.figure == "saved bytes" for source in self.provenance)
 
     def as_html(self) -> str:
-        """HTML form for a notebook."""
+        """Return the HTML form for a notebook."""
         from smp_advisor.profiling.summary import summary_html
 
         return summary_html(self)

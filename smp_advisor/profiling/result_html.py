@@ -49,7 +49,7 @@ class NotebookResult:
         return result
 
     def as_html(self) -> str:
-        """HTML form for a notebook."""
+        """Return the HTML form for a notebook."""
         return box(self.summary, table(self.findings), ok=getattr(self, "ok", None))
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def box(title: str, *parts: str, ok: bool | None = None) -> str:
-    """A bordered result: a title with HTML below it; `ok` sets the border color and adds the outcome as text."""
+    """Return a bordered result: a title with HTML below it; `ok` sets the border color and adds the outcome as text."""
     color = "var(--jp-border-color1, #999)" if ok is None else _OK if ok else _FAILED
     outcome = "" if ok is None else f'<span style="color:{color}">{"Done." if ok else "Failed."}</span> '
     return (
@@ -94,13 +94,13 @@ def box(title: str, *parts: str, ok: bool | None = None) -> str:
 
 
 def details(title: str, content: str, *, is_open: bool = False) -> str:
-    """A collapsible section."""
+    """Return a collapsible section."""
     attribute = " open" if is_open else ""
     return f'<details{attribute}><summary style="cursor:pointer">{escape(title)}</summary>{content}</details>'
 
 
 def table(rows: Iterable[Sequence[object]], heads: Sequence[str] = ()) -> str:
-    """A table of text; the first cell of each row is its header."""
+    """Return a table of text; the first cell of each row is its header."""
     head = "".join(f'<th scope="col" style="text-align:left">{escape(name)}</th>' for name in heads)
     lines = []
     for first, *values in rows:

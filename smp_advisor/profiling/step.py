@@ -167,7 +167,7 @@ def measure_step(
 
 
 def _bytes(tensor: Tensor) -> int:
-    """Bytes of a tensor's storage; of the values and indices of a sparse one."""
+    """Return the bytes of a tensor's storage; of the values and indices of a sparse one."""
     if tensor.layout == torch.sparse_coo:
         return tensor._values().untyped_storage().nbytes() + tensor._indices().untyped_storage().nbytes()
     return tensor.untyped_storage().nbytes()
@@ -182,7 +182,7 @@ def call_model(model: nn.Module, inputs: Inputs) -> Any:
 
 
 def _loss(output: Any) -> Any:
-    """The loss that a model returns, also by its name; None without one."""
+    """Return the loss that a model returns, also by its name; None without one."""
     if isinstance(output, Tensor):
         return output if output.ndim == 0 else None
     return output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)

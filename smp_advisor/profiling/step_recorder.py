@@ -111,7 +111,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether PyTorch wraps every call for its compiler, which doubles the time of a call."""
+        """Return whether PyTorch wraps every call for its compiler, which doubles the time of a call."""
         return False
 
     def track(self, tensors: Iterable[Any]) -> None:

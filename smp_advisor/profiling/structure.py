@@ -172,7 +172,7 @@ def _signature(module: nn.Module, cache: dict[int, str]) -> str:
 
 
 def parameter_total(modules: Iterator[nn.Module] | Sequence[nn.Module]) -> int:
-    """Total parameters of the modules; shared parameters count once."""
+    """Return the total parameters of the modules; shared parameters count once."""
     sizes = {id(p): p.numel() for module in modules for p in module.parameters()}
     return sum(sizes.values())
 
@@ -202,7 +202,7 @@ def block_counts(module: nn.Module) -> dict[str, Any]:
 
 
 def ties(model: nn.Module) -> tuple[tuple[str, ...], ...]:
-    """Groups of names of the same parameter."""
+    """Return the groups of names of the same parameter."""
     names: dict[int, list[str]] = defaultdict(list)
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names[id(parameter)].append(name)
@@ -210,14 +210,14 @@ def ties(model: nn.Module) -> tuple[tuple[str, ...], ...]:
 
 
 def hidden_size(model: nn.Module) -> int:
-    """The most frequent width of norms; 0 without norms."""
+    """Return the most frequent width of norms; 0 without norms."""
     weights = [getattr(module, "weight", None) for module in model.modules() if "orm" in type(module).__name__]
     widths = Counter(w.numel() for w in weights if isinstance(w, nn.Parameter) and w.ndim == 1)
     return widths.most_common(1)[0][0] if widths else 0
 
 
 def largest_table(model: nn.Module, *kinds: type[nn.Embedding | nn.EmbeddingBag]) -> int:
-    """Rows of the largest embedding of these kinds; 0 without one."""
+    """Return the rows of the largest embedding of these kinds; 0 without one."""
     tables = [module for module in model.modules() if isinstance(module, kinds)]
     return max((table.num_embeddings for table in tables), default=0)
 
@@ -234,7 +234,7 @@ _LENGTH_NAMES = (
 
 
 def image_size(model: nn.Module) -> int:
-    """Size that an attribute names or that fits a table of positions of patches; otherwise the usual one."""
+    """Return the size that an attribute names or that fits a table of positions of patches; otherwise the usual one."""
     for module in model.modules():
         for name in _SIZE_NAMES:
             value = getattr(module, name, None)
@@ -276,7 +276,7 @@ def remaining_children(stack: Stack, repeats: int) -> tuple[int, ...]:
 
 
 def truncated_paths(stack: Stack, repeats: int) -> tuple[str, ...]:
-    """Paths of the blocks of a truncated stack, whose children are renumbered if any are removed."""
+    """Return the paths of the blocks of a truncated stack, whose children are renumbered if any are removed."""
     if repeats >= stack.repeats:
         return stack.paths
     return tuple(f"{stack.path}.{i}" if stack.path else str(i) for i in range(len(remaining_children(stack, repeats))))
@@ -321,7 +321,7 @@ def truncated(model: nn.Module, stacks: Sequence[Stack], repeats: int = 2) -> It
 
 
 def _shortened(attributes: Mapping[str, Any], count: int, remaining: Sequence[int]) -> dict[str, Any]:
-    """The attributes that count `count` blocks or list one value for each, for the remaining blocks."""
+    """Return the attributes that count `count` blocks or list one value for each, for the remaining blocks."""
     changed: dict[str, Any] = {}
     for name, value in attributes.items():
         if type(value) is int and value == count and _COUNTS_BLOCKS.search(name):

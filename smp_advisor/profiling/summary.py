@@ -17,7 +17,7 @@ TOLERANCE = 0.05
 
 
 def verdicts(profile: Profile) -> tuple[str, ...]:
-    """One sentence for each finding; empty if no stage found anything."""
+    """Return one sentence for each finding; empty if no stage found anything."""
     parts = ", ".join(f"{path or 'the module'} ({format_count(size)})" for path, size in profile.unreached[:5])
     idle = [f"The inputs did not reach parameters of {parts}: their costs are missing."] if parts else []
     notes = [entry.note for entry in profile.provenance if entry.figure == "FLOPs" and entry.confidence == "low"]
@@ -37,12 +37,12 @@ _ROUNDING = 1e-6
 
 
 def summary(profile: Profile) -> str:
-    """The profile in a dozen lines: figures, how far to trust them, warnings, and the next line to type."""
+    """Return the profile in a dozen lines: figures, how far to trust them, warnings, and the next line to type."""
     return _text(profile, report(profile))
 
 
 def details(profile: Profile) -> str:
-    """The summary with the source of every figure, all warnings, and the results of the stages."""
+    """Return the summary with the source of every figure, all warnings, and the results of the stages."""
     text = _text(profile, [*report(profile, most_lines=None), *_sources(profile)])
     return "\n".join([text, *(str(stage) for stage in _stages(profile))])
 
@@ -53,7 +53,7 @@ def _text(profile: Profile, labeled: list[tuple[str, str]]) -> str:
 
 
 def summary_html(profile: Profile) -> str:
-    """HTML form of `summary`, with the details in closed sections."""
+    """Return the HTML form of `summary`, with the details in closed sections."""
     from smp_advisor.profiling.result_html import box, table
     from smp_advisor.profiling.result_html import details as section
 
@@ -68,7 +68,7 @@ _PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": 
 
 
 def _at_peak(peak: PeakMemory) -> list[tuple[str, int]]:
-    """Memory at the peak by content; the parts add up to it."""
+    """Return the memory at the peak by content; the parts add up to it."""
     parts = [("parameters", peak.parameters_bytes), ("optimizer state", peak.optimizer_state_bytes)]
     if peak.phase == "optimizer":
         parts.append(("gradients", peak.gradients_bytes))
@@ -145,7 +145,7 @@ def _stages(profile: Profile) -> list[Any]:
 
 
 def _sources(profile: Profile) -> list[tuple[str, str]]:
-    """Settings of the trace, and the source of each figure."""
+    """Return the settings of the trace, and the source of each figure."""
     if not profile.is_traced:
         return []
     settings = f"{PRECISIONS[profile.precision].label}, {profile.optimizer}"
@@ -177,7 +177,7 @@ def _parameters(profile: Profile) -> str:
 
 
 def _blocks(profile: Profile) -> str:
-    """Number and sizes of each kind of block, and what they mean for dividing the model."""
+    """Return the number and sizes of each kind of block, and what they mean for dividing the model."""
     kinds: dict[str, list[int]] = {}
     for block in profile.blocks:
         kinds.setdefault(block.kind, []).append(block.parameters)

@@ -302,7 +302,7 @@ class _Tracer(TracedSteps):
         )
 
     def _input_bytes(self) -> Polynomial:
-        """Bytes of the model's inputs."""
+        """Return the bytes of the model's inputs."""
         dtype = compute_dtype(self.settings.training_precision)
 
         def size(batch: int, sequence: int) -> int:
@@ -313,7 +313,7 @@ class _Tracer(TracedSteps):
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """Versions of torch, and of transformers if it is loaded."""
+    """Return the versions of torch, and of transformers if it is loaded."""
     loaded = [("torch", str(torch.__version__))]
     if "transformers" in sys.modules:
         loaded.append(("transformers", str(sys.modules["transformers"].__version__)))
@@ -326,7 +326,7 @@ _GATHERED_BLOCKS = 2
 
 
 def gathered_bytes(parameter_count: int, blocks: Sequence[BlockProfile]) -> int:
-    """Bytes of 16-bit parameters that exist at the same time."""
+    """Return the bytes of 16-bit parameters that exist at the same time."""
     in_blocks = sum(block.parameters for block in blocks)
     largest = sorted((block.parameters for block in blocks), reverse=True)[:_GATHERED_BLOCKS]
     outside = max(0, parameter_count - in_blocks)  # blocks that share parameters count them several times
@@ -336,7 +336,7 @@ def gathered_bytes(parameter_count: int, blocks: Sequence[BlockProfile]) -> int:
 def with_gathered_parameters(
     timeline: Sequence[Segment], *, gathered_bytes: int, gradient_bytes: int
 ) -> tuple[Segment, ...]:
-    """The timeline with gathered parameters from its first to its last interval, and with fp32 gradients."""
+    """Return the timeline with gathered parameters from its first to its last interval, and with fp32 gradients."""
     if not timeline:
         return ()
     constants = [max(Fraction(0), part.change_bytes.coefficient(0, 0)) for part in timeline]

@@ -87,7 +87,7 @@ class Samples:
         return self.batches[0], self.sequences[-1]
 
     def with_another_batch(self) -> Samples:
-        """The grid with the unseen batch, for costs that grow with the square of the batch."""
+        """Return the grid with the unseen batch, for costs that grow with the square of the batch."""
         another = _UNSEEN_BATCH * (self.batches[1] - self.batches[0])
         return dataclasses.replace(self, batches=(*self.batches, another), unseen=(2 * another, 1))
 
@@ -197,7 +197,7 @@ class TracedSteps:
         operators: bool = False,
         backward: bool = True,
     ) -> StepMeasure:
-        """One step of the model truncated to `repeats` repeats of each stack."""
+        """Return one step of the model truncated to `repeats` repeats of each stack."""
         paths = [path for stack in self.stacks for path in truncated_paths(stack, repeats)]
         dtype, example = self._dtype, self.example.make(batch, sequence)
         with contextlib.ExitStack() as stack:
@@ -222,7 +222,7 @@ class TracedSteps:
         return measure
 
     def forward(self, assumptions: Assumptions, repeats: int = FEWEST_REPEATS) -> StepMeasure:
-        """A forward pass of a few repeats of each stack, with assumed values of conditions."""
+        """Return a forward pass of a few repeats of each stack, with assumed values of conditions."""
         batch, sequence = self.samples.points[0]
         self.mode.assumptions = assumptions
         with contextlib.ExitStack() as stack:
@@ -266,7 +266,7 @@ class TracedSteps:
 
 
 def _window(config: Any) -> int:
-    """Tokens of the sliding window in use; 0 without one."""
+    """Return the tokens of the sliding window in use; 0 without one."""
     value = getattr(config, "sliding_window", None)
     if getattr(config, "use_sliding_window", True) is False:
         return 0

@@ -53,7 +53,7 @@ def _updates_of(stage: Stage, rank: int) -> list[tuple[float, float, float, int,
 
 
 def scale(several: Stage, single: Stage) -> tuple[list[Observed], str]:
-    """Loss and gradient against one process with the same samples; or why they were not compared."""
+    """Return the loss and gradient against one process with the same samples; or why they were not compared."""
     world = len(several["ranks"])
     return _compared_scale(
         several, single, world, "scale", f"with {world} processes", "of one process with the same samples"
@@ -155,7 +155,7 @@ def nodes(stage: Stage, several: Stage) -> Iterator[Observed]:
 
 
 def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> Iterator[Observed]:
-    """Whether a start after a kill goes on: parameters, optimizer and rates at its first update."""
+    """Yield whether a start after a kill goes on: parameters, optimizer and rates at its first update."""
     was_killed = any(events(killed, rank, "killed") for rank in ranks_of(killed))
     if not was_killed or again is None:
         if was_killed and keeps_checkpoints:
@@ -229,7 +229,7 @@ def _same_figures(first: Any, second: Any) -> bool:
 
 
 def compared(result: Rehearsal, new: dict[str, Any], old: dict[str, Any]) -> Rehearsal:
-    """The rehearsal of a script with what differs from that of another version.
+    """Return the rehearsal of a script with what differs from that of another version.
 
     `new` and `old` are the records of both. The processes of each have different data where their loaders divide them.
     """

@@ -54,7 +54,7 @@ class Job:
         return self.channels.get(channel, self.input_mode)
 
     def words(self) -> list[str]:
-        """Arguments of the script."""
+        """Return the arguments of the script."""
         if self.has_command:
             return list(self.command)
         return arguments(self.hyperparameters, self.sdk)
@@ -81,7 +81,7 @@ def _argument(value: Any, sdk: int) -> str:
 
 
 def unexportable(hyperparameters: Mapping[str, Any], sdk: int) -> list[str]:
-    """Names that the driver of version 3 cannot export, so that the container ends before the script."""
+    """Return the names that the driver of version 3 cannot export, so that the container ends before the script."""
     return [n for n in hyperparameters if sdk == 3 and not _VARIABLE.match(f"SM_HP_{n.upper().replace('-', '_')}")]
 
 
@@ -201,7 +201,7 @@ def _variable(value: Any) -> str:
 
 
 def of_launcher(rank: int, world: int, per_node: int, port: int) -> dict[str, str]:
-    """Variables that torchrun gives a process; the first node is not this machine's usual address."""
+    """Return the variables that torchrun gives a process; the first node is not this machine's usual address."""
     values = {
         "RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank % per_node, "LOCAL_WORLD_SIZE": per_node,
         "GROUP_RANK": rank // per_node, "GROUP_WORLD_SIZE": world // per_node, "ROLE_RANK": rank,

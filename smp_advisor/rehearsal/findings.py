@@ -35,12 +35,12 @@ def events(stage: Stage, rank: int, kind: str) -> list[Event]:
 
 
 def ranks_of(stage: Stage) -> range:
-    """Numbers of the ranks."""
+    """Return the numbers of the ranks."""
     return range(len(stage["ranks"]))
 
 
 def first_error(stage: Stage) -> tuple[int, Event] | None:
-    """The error of the script that others follow from."""
+    """Return the error of the script that others follow from."""
     errors = [(rank, error) for rank in ranks_of(stage) for error in events(stage, rank, "error")]
     own = [
         pair
@@ -51,7 +51,7 @@ def first_error(stage: Stage) -> tuple[int, Event] | None:
 
 
 def not_rehearsed(stage: Stage) -> str:
-    """Why an error shows nothing about the script; empty if it does."""
+    """Return why an error shows nothing about the script; empty if it does."""
     failure = first_error(stage)
     if failure is None:
         verdict = stage["verdict"]
@@ -88,7 +88,7 @@ def not_rehearsed(stage: Stage) -> str:
 
 
 def unstated(stage: Stage) -> str:
-    """Why a script without stated hyperparameters stops at its start; empty if they are not the reason."""
+    """Return why a script without stated hyperparameters stops at its start; empty if they are not the reason."""
     failure, refusal = first_error(stage), _refusal(stage)
     if failure is None or failure[1]["update"]:
         return ""
@@ -138,7 +138,7 @@ def failures(stage: Stage) -> Iterator[Observed]:
 
 
 def _refusal(stage: Stage) -> str:
-    """The sentence with which a parser of arguments ends the script; empty if none does."""
+    """Return the sentence with which a parser of arguments ends the script; empty if none does."""
     failure = first_error(stage)
     if failure is None:
         return ""
@@ -152,7 +152,7 @@ def _refusal(stage: Stage) -> str:
 
 
 def parted(stage: Stage, kind: str) -> Iterator[Observed]:
-    """A provocation after which ranks part; a script that ends on every rank at the same line has decided to."""
+    """Yield a provocation after which ranks part; a script that ends on every rank at the same line has decided to."""
     errors = [events(stage, rank, "error")[-1:] for rank in ranks_of(stage)]
     if all(errors) and len({(error[0]["name"], error[0]["site"]) for error in errors}) == 1 and not stage["verdict"]:
         return
@@ -171,7 +171,7 @@ def _kind_of(stage: Stage, error: Event, failing: set[int]) -> str:
 
 
 def arguments(stage: Stage, hyperparameters: dict[str, Any], *, reads_otherwise: bool) -> Iterator[Observed]:
-    """Hyperparameters that arrive otherwise, or nowhere."""
+    """Yield the hyperparameters that arrive otherwise, or nowhere."""
     parsed = [event for event in events(stage, 0, "arguments") if event["options"]]
     reads = {event["name"] for event in events(stage, 0, "reads")}
     refused = bool(_refusal(stage))
@@ -384,7 +384,7 @@ def training(stage: Stage) -> Iterator[Observed]:
 
 
 def saves(stage: Stage, *, keeps_checkpoints: bool, names_checkpoints: bool) -> Iterator[Observed]:
-    """Parts of models, files of two ranks, places that are lost, and checkpoints at the wrong place."""
+    """Yield the parts of models, files of two ranks, places that are lost, and checkpoints at the wrong place."""
     written = [events(stage, rank, "save") for rank in ranks_of(stage)]
     for rank, entries in enumerate(written):
         parts = [event for event in entries if event["part"] and not event.get("together")]
@@ -434,7 +434,7 @@ def _is_kept(path: str) -> bool:
 
 
 def loaded(stage: Stage) -> Iterator[Observed]:
-    """Files at the end: whether they load and are complete."""
+    """Yield the files at the end: whether they load and are complete."""
     models = events(stage, 0, "model")
     model_elements = max((event["elements"] for event in models), default=0)
     for entry in stage.get("loaded", ()):

@@ -35,7 +35,7 @@ _UNKNOWN = object()
 
 
 def job_of(job: Any) -> tuple[Job, dict[str, Any]]:
-    """The start of a job, and what else it states: ``script``, ``source_dir``, ``notes``.
+    """Return the start of a job, and what else it states: ``script``, ``source_dir``, ``notes``.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def _of_settings(job: Mapping[str, Any]) -> tuple[Job, dict[str, Any]]:
 
 
 def _of_command(words: list[str]) -> tuple[list[str], bool]:
-    """Arguments after the script, and whether a launcher gives the processes their ranks."""
+    """Return the arguments after the script, and whether a launcher gives the processes their ranks."""
     place = next((n for n, word in enumerate(words) if word.endswith(".py")), None)
     if place is None and "-m" in words:
         place = words.index("-m") + 1
@@ -149,12 +149,12 @@ def _of_cell(calls: list[Call], call: Call, folder: Path) -> tuple[Job, dict[str
 
 
 def _passed(value: Value | None) -> Table:
-    """Arguments of the call that makes an object; none of other values."""
+    """Return the arguments of the call that makes an object; none of other values."""
     return value.call.passed if isinstance(value, Result) else Table()
 
 
 def _known(value: Value | None, default: Any = None) -> Any:
-    """A value as plain data without the entries that are not known; the default if nothing is."""
+    """Return a value as plain data without the entries that are not known; the default if nothing is."""
     if isinstance(value, Table):
         pairs = {str(name): _known(item.value, _UNKNOWN) for name, item in value.entries.items()}
         return {name: item for name, item in pairs.items() if item is not _UNKNOWN}

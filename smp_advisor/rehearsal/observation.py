@@ -46,7 +46,7 @@ def install(observer: Observer) -> None:
 
 
 def described(value: Any) -> dict[str, Any]:
-    """Elements of what is saved, a name of which it holds a part only, and names of tensors."""
+    """Return the elements of what is saved, a name of which it holds a part only, and names of tensors."""
     elements, part, names = 0, "", []
     stack: list[tuple[str, Any, int]] = [("", value, 0)]
     while stack:

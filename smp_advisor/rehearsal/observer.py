@@ -104,7 +104,7 @@ class Observer:
         return ""
 
     def is_called_by(self, names: tuple[str, ...]) -> bool:
-        """Whether a function of one of the names has called."""
+        """Return whether a function of one of the names has called."""
         frame: Any = sys._getframe(1)
         while frame is not None and frame.f_code.co_name not in names:
             frame = frame.f_back
@@ -140,7 +140,7 @@ class Observer:
 
 
 def local(value: Any) -> Any:
-    """The part of a tensor on this rank."""
+    """Return the part of a tensor on this rank."""
     return value.to_local() if hasattr(value, "placements") and hasattr(value, "to_local") else value
 
 

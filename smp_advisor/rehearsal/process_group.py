@@ -130,7 +130,7 @@ def _tensors(arguments: Any) -> list[torch.Tensor]:
 
 
 def _summed(arguments: tuple[Any, ...]) -> bool:
-    """Whether a reduction requests an average, which then is a sum."""
+    """Return whether a reduction requests an average, which then is a sum."""
     for options in arguments:
         operation = getattr(options, "reduceOp", None)
         if operation is not None and operation == dist.ReduceOp.AVG:

@@ -153,7 +153,7 @@ def request_of(
 
 
 def _provoked(code: Code, text: str) -> list[str]:
-    """Kinds of defects that the reading of the script suspects."""
+    """Return the kinds of defects that the reading of the script suspects."""
     # By its text: a caller may have files of its own folder only.
     read_ids = {finding.id for finding in check_script(f"{code.text}\n").findings}
     kinds = {kind for number, kind in _PROVOKED.items() if number in read_ids}
@@ -181,7 +181,7 @@ def _tree(code: Code) -> ast.Module:
 
 
 def _undefined(tree: ast.Module) -> dict[str, str]:
-    """Names that a fragment takes from elsewhere, and whether they are called."""
+    """Return the names that a fragment takes from elsewhere, and whether they are called."""
     defined = set(dir(builtins)) | {"__file__", "__name__"}
     used: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -212,7 +212,7 @@ def _undefined(tree: ast.Module) -> dict[str, str]:
 
 
 def _columns(tree: ast.Module) -> list[str]:
-    """Columns that the script reads of its rows."""
+    """Return the columns that the script reads of its rows."""
     columns = set()
     for node in ast.walk(tree):
         if (
@@ -241,7 +241,7 @@ _PIN = re.compile(r"^[ \t]*([A-Za-z0-9_.-]+)(?:\[[^]\n]*\])?[ \t]*==[ \t]*([0-9]
 
 
 def interpreter_of(environment: str | os.PathLike[str]) -> str:
-    """The Python of an environment, which can run a rehearsal.
+    """Return the Python of an environment, which can run a rehearsal.
 
     Raises
     ------

@@ -191,7 +191,7 @@ def _judged(
 
 
 def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> list[Observed]:
-    """Findings of the stages after the first one."""
+    """Return the findings of the stages after the first one."""
     findings: list[Observed] = []
     first, single = stages["several processes"], stages.get("one process")
     if single is not None:
@@ -221,7 +221,7 @@ def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> li
 
 
 def _once(findings: Any) -> tuple[Observed, ...]:
-    """Each finding once, by its kind, text and line."""
+    """Return each finding once, by its kind, text and line."""
     first_of_kind: dict[tuple[str, str, str], Observed] = {}
     for entry in findings:
         first_of_kind.setdefault((entry.kind, entry.text, entry.site), entry)

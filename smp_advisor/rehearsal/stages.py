@@ -101,7 +101,7 @@ class _Rank:
             print(prefix + line.decode("utf-8", "replace"), flush=True)  # noqa: T201 - the live log
 
     def waits_in(self) -> dict[str, Any] | None:
-        """The collective that it has begun and not ended."""
+        """Return the collective that it has begun and not ended."""
         return next((event for key, event in self.collectives.items() if key not in self.done), None)
 
 
@@ -124,7 +124,7 @@ class _Rehearsed:
         return self.root / target.lstrip("/")
 
     def run(self) -> dict[str, Any]:
-        """The stages in their order, until one fails."""
+        """Return the stages in their order, until one fails."""
         begun = time.process_time()
         self._import()
         imports = time.process_time() - begun
@@ -142,7 +142,7 @@ class _Rehearsed:
         return {"stages": self.stages, "import_seconds": imports, "versions": self._versions()}
 
     def _is_changed_for(self, first: dict[str, Any]) -> bool:
-        """Whether the request now has a column that the script misses, or the loops whose end it needs."""
+        """Return whether the request now has a column that the script misses, or the loops whose end it needs."""
         column = _missing_column(first)
         if column and column not in self.request["columns"]:
             self.request["columns"].append(column)
@@ -258,7 +258,7 @@ class _Rehearsed:
         return stage
 
     def _left(self) -> list[str]:
-        """Files of models that the script wrote to the folder of the code, which ends with the job."""
+        """Return the files of models that the script wrote to the folder of the code, which ends with the job."""
         before = self._shown(SOURCE)
         places = [path.relative_to(self.code) for path in sorted(self.code.rglob("*")) if path.suffix in _OF_MODELS]
         return [str(place) for place in places if not (before / place).exists()][:20]
@@ -319,7 +319,7 @@ class _Rehearsed:
         return verdict, used
 
     def _saved_files(self, first: dict[str, Any]) -> list[dict[str, Any]]:
-        """Files in ``/opt/ml/model``, loaded by a fork in which nothing is replaced."""
+        """Return the files in ``/opt/ml/model``, loaded by a fork in which nothing is replaced."""
         if not first["model"]:
             return []
         from smp_advisor.rehearsal.saved import look
@@ -350,7 +350,7 @@ def _evaluated_apart(stage: dict[str, Any]) -> list[str]:
 
 
 def _missing_column(stage: dict[str, Any]) -> str:
-    """A column that the script reads, and that the stand-in of its data set lacks."""
+    """Return a column that the script reads, and that the stand-in of its data set lacks."""
     for rank in stage["ranks"]:
         events = {event["kind"]: event for event in rank["events"]}
         error, has_rows = events.get("error"), any(
@@ -385,7 +385,7 @@ def _tail(file: int) -> list[str]:
 
 
 def _files(folder: Path) -> list[list[Any]]:
-    """Paths below a folder with their sizes, without links."""
+    """Return the paths below a folder with their sizes, without links."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     return [[str(path.relative_to(folder)), path.stat().st_size] for path in paths[:500]]
 
@@ -421,7 +421,7 @@ class _Meetings:
         """The first collective at which ranks were at different lines, and the line of the first rank."""
 
     def mismatch(self) -> dict[str, Any] | None:
-        """The first collective that ranks do not share; those that all have ended are forgotten."""
+        """Return the first collective that ranks do not share; those that all have ended are forgotten."""
         first, *peers = self._ranks
         for key, event in list(first.collectives.items()):
             if event["ranks"] != len(self._ranks):

@@ -183,7 +183,7 @@ class Training:
                         target.copy_(value)
 
     def _provoked(self, result: Any, *, trains: bool) -> Any:
-        """The result of a pass, which on the last rank is bad once, or always worse than before."""
+        """Return the result of a pass, which on the last rank is bad once, or always worse than before."""
         observer = self.observer
         kind = observer.options.get("provokes")
         if observer.rank < observer.world - 1 or not observer.updates or kind not in ("bad batch", "order"):
@@ -206,7 +206,7 @@ class Training:
         return tree_map_only(torch.Tensor, changed, result)
 
     def _parts(self, optimizer: Any) -> tuple[list[Any], list[Any], list[Any]]:
-        """All parameters of an optimizer, those that every rank has, and those of which it has a part."""
+        """Return all parameters of an optimizer, those that every rank has, and those of which it has a part."""
         every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         flat = {id(parameter) for unit in self.observer.fsdp_units for parameter in unit.parameters()}
         parts = [p for p in every if hasattr(p, "placements") or id(p) in flat]
@@ -328,7 +328,7 @@ class Training:
 
 
 def _parameters_of(loss: Any) -> dict[int, Any]:
-    """Parameters that a loss is a function of, as its graph shows."""
+    """Return the parameters that a loss is a function of, as its graph shows."""
     stack, visited, parameters = [loss.grad_fn], set(), {}
     while stack:
         node = stack.pop()
@@ -343,7 +343,7 @@ def _parameters_of(loss: Any) -> dict[int, Any]:
 
 
 def _place(schedule: Any) -> tuple[int, list[float]]:
-    """The step of a schedule, and what decides its later rates: the values of its function, or the step."""
+    """Return the step of a schedule, and what decides its later rates: the values of its function, or the step."""
     step = int(getattr(schedule, "last_epoch", 0))
     functions = [entry for entry in getattr(schedule, "lr_lambdas", ()) if entry is not None]
     with suppress(Exception):  # of a function of the script
@@ -352,7 +352,7 @@ def _place(schedule: Any) -> tuple[int, list[float]]:
 
 
 def _zero_step(schedule: Any) -> int | None:
-    """The first step after which a schedule is zero; None if it never is."""
+    """Return the first step after which a schedule is zero; None if it never is."""
     for attribute in ("total_steps", "T_max", "total_iters"):
         if hasattr(schedule, attribute):
             return None if getattr(schedule, "eta_min", 0) > _ZERO else int(getattr(schedule, attribute))

@@ -333,7 +333,7 @@ def _first_match(
 def _matches(
     patterns: list[tuple[_Kind, Pattern]], text: str, lines: Sequence[Line], row: int, raised: Raised | None = None
 ) -> Iterator[tuple[_Kind, dict[str, str]]]:
-    """Facts and kinds that a text shows, with the named groups in its own case."""
+    """Yield the facts and kinds that a text shows, with the named groups in its own case."""
     lowered, last = text.translate(ASCII_LOWER), None
     for kind, pattern in patterns:
         # One match of a kind is enough. The literal is a quick test: few patterns are searched in a line.

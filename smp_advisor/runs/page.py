@@ -212,7 +212,7 @@ def _place(run: Run) -> list[str]:
 
 
 def _strip(run: Run) -> str:
-    """The state, the step, the time left and the step time; its lower edge is the progress."""
+    """Return the state, the step, the time left and the step time; its lower edge is the progress."""
     state, words = _STATES.get(run.last.status, ("run", run.last.transitions[-1][0] if run.last.transitions else ""))
     if run.failed:
         state, words = "over", "Failed"
@@ -231,7 +231,7 @@ def _strip(run: Run) -> str:
 
 
 def _sentence(run: Run) -> str:
-    """How the step time compares with the prediction, what the run can teach, and the calls for both."""
+    """Return how the step time compares with the prediction, what the run can teach, and the calls for both."""
     expected, usual, texts = run.estimate, run.typical, list[str]()
     if expected is not None and usual is not None:
         low, high = expected.step_seconds_range
@@ -322,7 +322,7 @@ def _step_times(run: Run) -> str:
 
 
 def _losses(run: Run) -> str:
-    """The loss of the run by its steps, and whether it falls."""
+    """Return the loss of the run by its steps, and whether it falls."""
     values = [(step, loss) for step, loss in run.steps.losses if math.isfinite(loss)]
     if len(values) < 2:
         return ""

@@ -243,13 +243,13 @@ def is_job_name(name: str) -> bool:
 
 
 def environment() -> dict[str, str]:
-    """Variables of a child process with this package."""
+    """Return the variables of a child process with this package."""
     paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
 
 
 def child(name: str, *words: str) -> dict[str, Any]:
-    """Result of the child process that reads a job from AWS."""
+    """Return the result of the child process that reads a job from AWS."""
     # -P: modules of the current folder are not imported.
     command = [sys.executable, "-P", "-m", "smp_advisor.runs.cloudwatch", name, *words]
     try:

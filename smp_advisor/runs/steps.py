@@ -196,7 +196,7 @@ def _trend(logs: Sequence[float], spread: float) -> float:
 
 
 def _segments(samples: Sequence[Sample]) -> tuple[list[list[Sample]], int]:
-    """Samples between restarts, and the number of values of a step that another rank printed before."""
+    """Return the samples between restarts, and the number of values of a step that another rank printed before."""
     segments: list[list[Sample]] = [[]]
     repeated, last, gap = 0, None, 0
     for place, sample in enumerate(samples):

@@ -60,12 +60,12 @@ class Confined:
 
 
 def clean_environment() -> dict[str, str]:
-    """The variables without which an interpreter does not start; no other one is shown to the code."""
+    """Return the variables without which an interpreter does not start; no other one is shown to the code."""
     return {n: v for n, v in os.environ.items() if n in _VARIABLES or n.startswith(_PREFIXES)}
 
 
 def can_confine() -> bool:
-    """Whether this system lets an ordinary process make the namespaces."""
+    """Return whether this system lets an ordinary process make the namespaces."""
     return sys.platform == "linux" and _succeeds(lambda: _in_namespaces({}, 1 << 20, lambda: None))
 
 
@@ -135,7 +135,7 @@ def _answer(file: int, result: Any) -> None:
 
 
 def _is_hidden() -> bool:
-    """Whether a fork cannot look into this process."""
+    """Return whether a fork cannot look into this process."""
 
     def look() -> None:
         release()
@@ -145,7 +145,7 @@ def _is_hidden() -> bool:
 
 
 def _succeeds(work: Callable[[], object]) -> bool:
-    """Whether a function succeeds in a fork of this process."""
+    """Return whether a function succeeds in a fork of this process."""
     child = os.fork()
     if not child:
         _end(work)
@@ -304,7 +304,7 @@ def _show(source: str, target: Path, *, writable: bool = False) -> None:
 
 
 def _first_link(path: Path) -> tuple[Path, str]:
-    """The first symbolic link of a path, and where it leads."""
+    """Return the first symbolic link of a path, and where it leads."""
     part = next(part for part in (*reversed(path.parents), path) if part.is_symlink())
     return part, os.path.realpath(part)
 

@@ -38,7 +38,7 @@ class _State:
     moved: str
 
     def sleeps_since(self, before: _State) -> bool:
-        """Whether the main thread has slept since `before`, and its other threads slept or only polled."""
+        """Return whether the main thread has slept since `before`, and its other threads slept or only polled."""
         if not self.main[0] or self.main != before.main or self.moved != before.moved or not self.threads:
             return False
         for thread, (is_asleep, looked, interrupted) in self.threads.items():
@@ -61,7 +61,7 @@ def _state(pid: int, before: _State | None) -> _State:
 
 
 def _thread(number: int) -> tuple[bool, int, int]:
-    """Whether a thread sleeps, how often it began to, and how often it was interrupted."""
+    """Return whether a thread sleeps, how often it began to, and how often it was interrupted."""
     with suppress(psutil.Error):  # it has just ended
         thread = psutil.Process(number)
         return thread.status() == psutil.STATUS_SLEEPING, *thread.num_ctx_switches()

@@ -170,7 +170,7 @@ class LoggedError:
 
 
 def last_error_in_log(lines: Iterable[str]) -> LoggedError | None:
-    """The user's source line and the exception of the last traceback or stack dump in a log."""
+    """Return the user's source line and the exception of the last traceback or stack dump in a log."""
     last: LoggedError | None = None
     frames: list[tuple[str, int]] = []
     innermost_first = outside = False
@@ -194,7 +194,7 @@ def last_error_in_log(lines: Iterable[str]) -> LoggedError | None:
 
 
 def is_dump(line: str) -> bool:
-    """Whether a line belongs to a stack dump by faulthandler."""
+    """Return whether a line belongs to a stack dump by faulthandler."""
     frame = _FRAME.match(line)
     return (frame is not None and not frame["comma"]) or line.startswith(_DUMP)
 

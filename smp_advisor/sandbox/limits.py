@@ -48,7 +48,7 @@ class Limits:
 
 
 def available_memory_bytes() -> int:
-    """Memory available without swapping, on the machine or in the container, whichever is less."""
+    """Return the memory available without swapping, on the machine or in the container, whichever is less."""
     free = int(psutil.virtual_memory().available)
     for limit, used in _CGROUPS:
         try:
@@ -96,7 +96,7 @@ def _lower(which: int, maximum: int) -> None:
 
 
 def memory_bytes(pids: list[int], shared_bytes: int, limit: int = -1) -> int:
-    """Total memory of processes beyond pages shared with the kernel.
+    """Return the total memory of processes beyond pages shared with the kernel.
 
     Up to `limit`, it is an estimate that takes no time, and does not count pages of the kernel that a process has
     written, which are copies.

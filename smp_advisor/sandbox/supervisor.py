@@ -394,7 +394,7 @@ def _request_stacks(child: int, stack_signals: tuple[int, ...], *, to_end: bool)
 
 
 def is_handling(pid: int, number: int) -> bool:
-    """Whether a signal sent to a process is pending or being handled."""
+    """Return whether a signal sent to a process is pending or being handled."""
     signals = 0
     with suppress(OSError, ValueError):  # the process has just ended
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -405,7 +405,7 @@ def is_handling(pid: int, number: int) -> bool:
 
 
 def _descendants(pid: int) -> list[int]:
-    """All descendants of `pid`, except for zombies."""
+    """Return all descendants of `pid`, except for zombies."""
     running = []
     with suppress(psutil.NoSuchProcess):
         for child in psutil.Process(pid).children(recursive=True):

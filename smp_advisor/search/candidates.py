@@ -57,12 +57,12 @@ Obstacle = Literal["setting", "job", "framework", "instance", "memory"]
 
 @cache
 def library_policy() -> SimpleNamespace:
-    """Library for each case, which ``data/library_choice.toml`` explains."""
+    """Return the library for each case, which ``data/library_choice.toml`` explains."""
     return SimpleNamespace(**data_file("search", "library_choice"))
 
 
 def titled(library: str) -> str:
-    """Title of a library with its status: ``SMP v1 (archived since December 2023)``."""
+    """Return the title of a library with its status: ``SMP v1 (archived since December 2023)``."""
     status = library_policy().status.get(library)
     return get_library(library).title + (f" ({status})" if status else "")
 
@@ -118,7 +118,7 @@ class Candidate:
 
 
 def job_for(library: str, request: Request) -> Job:
-    """The job of a request with a library's own defaults for settings that the user did not set."""
+    """Return the job of a request with a library's own defaults for settings that the user did not set."""
     record, job, user_settings = get_library(library), request.job, request.user_settings
     precision = record.default_precision
     if precision == "bf16" and not request.cluster.instance.bf16:
@@ -136,7 +136,7 @@ def job_for(library: str, request: Request) -> Job:
 
 
 def pins_for(library: str, request: Request) -> dict[str, Any]:
-    """The fixed fields of a request, with the version of a library whose container has the script's PyTorch."""
+    """Return the fixed fields of a request, with the version of a library whose container has the script's PyTorch."""
     if request.pytorch is None or library in library_policy().before_pytorch_2:
         return dict(request.pins)
     version = version_with(library, request.pytorch, request.cluster.instance)
@@ -185,7 +185,7 @@ def free_search(
     *,
     user_settings: Collection[str],
 ) -> tuple[Job, SearchResult]:
-    """The search of a cluster, with those free settings of the job that make a model fit or train faster."""
+    """Return the search of a cluster, with those free settings of the job that make a model fit or train faster."""
     result, library = search(model, cluster, job, objective=objective, **terms), terms["library"]
     used = list[tuple[str, Any]]()
     for name, value in _levers(model, cluster, job, library, user_settings).items():
@@ -212,14 +212,14 @@ def free_search(
 
 
 def _waits(model: Model, cluster: Cluster, job: Job, result: SearchResult) -> bool:
-    """Whether the best plan waits long enough for its network that less of it could be worth less exact sums."""
+    """Return whether the best plan waits long enough for its network that less of it could be worth less exact sums."""
     parts = seconds_columns(model, cluster, job, result.space.layout.take(result.ranked[:1]))
     total = sum(float(seconds[0]) for seconds in parts.values())
     return float(parts["data_parallel_seconds"][0]) > _WORTH_LESS_EXACT * total
 
 
 def _gains(candidate: SearchResult, result: SearchResult, worth: float) -> bool:
-    """Whether a search with a lever fits where nothing did, comes nearer, or is faster by the share `worth`."""
+    """Return whether a search with a lever fits where nothing did, comes nearer, or is faster by the share `worth`."""
     if not len(candidate.ranked) or not len(result.ranked):
         nearer = candidate.plans_enumerated and candidate.needed_gib.min() < result.needed_gib.min(initial=np.inf)
         return bool(len(candidate.ranked) or (not len(result.ranked) and nearer))
@@ -228,7 +228,7 @@ def _gains(candidate: SearchResult, result: SearchResult, worth: float) -> bool:
 
 
 def candidate(library: str, request: Request, *, samples: int | None = None) -> Candidate:
-    """A library's fastest plan for a request, or the obstacle that excludes it."""
+    """Return a library's fastest plan for a request, or the obstacle that excludes it."""
     excluded = obstacle(library, request)
     if excluded is not None:
         return Candidate(library=library, obstacle=excluded[0], because=excluded[1])
@@ -263,7 +263,7 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
 
 
 def _fastest_divided(request: Request, job: Job, result: SearchResult) -> float:
-    """Tokens per second of the best plan of unsharded replicas without the reduction of their gradients."""
+    """Return the tokens per second of the best plan of unsharded replicas without the reduction of their gradients."""
     value = estimate(request.model, request.cluster, job, result.best())
     stage = value.memory.peak
     state = stage.parameters_gib + stage.gradients_gib + stage.optimizer_state_gib + stage.fp32_copies_gib
@@ -276,7 +276,7 @@ def _fastest_divided(request: Request, job: Job, result: SearchResult) -> float:
 
 
 def _too_large(library: str, request: Request, job: Job) -> Candidate:
-    """A library without a plan that fits, with the cause: the model itself, the batch or the fixed settings."""
+    """Return a library without a plan that fits, with the cause: the model itself, the batch or the fixed settings."""
     divides, fitting = get_library(library).divides_model, False
     # Whether the model fits with one sample on each GPU and without the fixed settings.
     single = replace(job, global_batch_size=request.cluster.gpus, max_tokens_per_step=MOST)
@@ -296,7 +296,7 @@ def _too_large(library: str, request: Request, job: Job) -> Candidate:
 
 
 def obstacle(library: str, request: Request) -> tuple[Obstacle, str] | None:
-    """Why a library can't train a request, before any plan is estimated."""
+    """Return why a library can't train a request, before any plan is estimated."""
     lacks, record = sorted(set(request.pins) - plan_fields(library)), get_library(library)
     if lacks:
         return "setting", f"no setting {' or '.join(map(repr, lacks))}"
@@ -326,7 +326,7 @@ def obstacle(library: str, request: Request) -> tuple[Obstacle, str] | None:
 
 
 def allows_bf16(plan: Plan, cluster: Cluster) -> bool:
-    """Whether an fp16 plan also runs in bf16, which has the range of fp32 and needs no loss scaling."""
+    """Return whether an fp16 plan also runs in bf16, which has the range of fp32 and needs no loss scaling."""
     if plan.precision != "fp16" or not cluster.instance.bf16 or "bf16" not in plan_fields(plan.library):
         return False
     try:
@@ -337,7 +337,7 @@ def allows_bf16(plan: Plan, cluster: Cluster) -> bool:
 
 
 def fp16_reason(library: str, cluster: Cluster) -> str:
-    """Why a plan of a library trains in fp16, as a phrase."""
+    """Return why a plan of a library trains in fp16, as a phrase."""
     if not cluster.instance.bf16:
         return f"{cluster.instance.gpu_label} does not compute in bf16"
     title = get_library(library).title
@@ -356,7 +356,7 @@ def search_in_bf16_if_possible(
     user_settings: frozenset[str],
     searched: tuple[Job, SearchResult] | None = None,
 ) -> tuple[Job, SearchResult, tuple[Job, SearchResult]]:
-    """The search of a cluster, in bf16 if the preferred plan allows it; and the search that it was preferred to.
+    """Return the search of a cluster, in bf16 if the preferred plan allows it; and the search that it was preferred to.
 
     `searched` is the search for these terms, if there was one.
     """

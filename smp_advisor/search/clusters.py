@@ -137,7 +137,7 @@ def places_of(
 
 
 def _goal(limits: Limits, *, cost: bool, count: object, types: int) -> Goal:
-    """A budget or a number of nodes leaves the speed to choose by, a deadline or an open request the cost."""
+    """Return a budget or a number of nodes leaves the speed to choose by, a deadline or an open request the cost."""
     if count == SMALLEST:
         return "smallest"
     if not cost and (limits.max_usd is not None or (limits.max_gpu_hours is not None and limits.max_days is None)):
@@ -160,7 +160,7 @@ def _nodes(count: object) -> int | None:
 
 
 def _numbers(counts: object) -> tuple[int, ...]:
-    """Numbers of nodes of a request, which `Cluster` checks."""
+    """Return the numbers of nodes of a request, which `Cluster` checks."""
     numbers = tuple(counts) if isinstance(counts, Iterable) and not isinstance(counts, str) else ()
     if not numbers:
         raise ClusterError(f"counts must be numbers of nodes, for example (2, 4, 8), not {counts!r:.40}.")
@@ -257,7 +257,7 @@ def hourly(cluster: Cluster) -> float:
 
 
 def holds_parameters(question: Question, cluster: Cluster) -> bool:
-    """Whether all memory of a cluster together can hold the parameters, so that it is worth a search."""
+    """Return whether all memory of a cluster together can hold the parameters, so that it is worth a search."""
     adapter = question.request.job.adapter
     bits = 16 if adapter is None else adapter.base_bits
     memory = cluster.gpus * cluster.instance.usable_gpu_memory_gib
@@ -265,7 +265,7 @@ def holds_parameters(question: Question, cluster: Cluster) -> bool:
 
 
 def best_on(question: Question, cluster: Cluster) -> ClusterSize:
-    """The best plan on a cluster, of the library that the policy prefers there."""
+    """Return the best plan on a cluster, of the library that the policy prefers there."""
     here = question.having(cluster=cluster).request
     chosen = Candidate(library=question.library)
     if question.library == AUTO:

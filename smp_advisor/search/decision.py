@@ -190,7 +190,7 @@ def least_regret_first(model: Model, job: Job, result: SearchResult) -> SearchRe
 
 
 def _speeds(model: Model, job: Job, result: SearchResult, leading: NDArray[np.intp]) -> Floats:
-    """Tokens per second of the leading plans in every draw, shape (64, n)."""
+    """Return the tokens per second of the leading plans in every draw, shape (64, n)."""
     cluster, layout = result.cluster, result.space.layout.take(result.ranked[leading])
     moves = np.flatnonzero(layout.offload_activations)
     resident = layout.take(moves)
@@ -219,7 +219,7 @@ def _leading(result: SearchResult) -> NDArray[np.intp]:
 
 
 def _indistinct(chosen: Floats, rival: Floats) -> bool:
-    """Whether neither of two families is faster by more than 3 % in enough draws."""
+    """Return whether neither of two families is faster by more than 3 % in enough draws."""
     ratio, enough = rival / chosen, policy().resolution_probability
     return bool((ratio >= 1 / (1 - NEAR_BEST)).mean() < enough and (ratio <= 1 - NEAR_BEST).mean() < enough)
 
@@ -265,7 +265,7 @@ def _speed_with(
     min_fit_probability: float,
     pins: Mapping[str, Any] | None,
 ) -> float | None:
-    """The same by a search of its own with this global batch."""
+    """Return the same by a search of its own with this global batch."""
     samples = tokens / model.sequence_length(job.sequence_length)
     most = options()["global_batch_size"].most
     if not 1 <= samples <= most or samples != int(samples) or {"batch_size", "microbatches"} & set(pins or {}):

@@ -85,7 +85,7 @@ def choose_library(request: Request, framework: str | None = None) -> LibraryCho
 
 
 def preferred_library(request: Request) -> Candidate:
-    """The library of a run that AWS's list of the instance allows."""
+    """Return the library of a run that AWS's list of the instance allows."""
     return _preferred(_usual(request), request)[0]
 
 
@@ -106,7 +106,7 @@ def _usual(request: Request) -> tuple[Candidate, ...]:
 
 
 def framework_of(text: str | None) -> tuple[str, tuple[int, ...] | None]:
-    """Name and version of a framework: ``pytorch 1.13`` is ("pytorch", (1, 13))."""
+    """Return the name and version of a framework: ``pytorch 1.13`` is ("pytorch", (1, 13))."""
     if text is None:
         return "pytorch", None
     match = re.fullmatch(r"(pytorch|torch|tensorflow|tf)[ =-]*([0-9]+(?:\.[0-9]+)*)?", text.strip().lower())
@@ -221,7 +221,7 @@ def _reason(chosen: Candidate, usual: tuple[Candidate, ...], request: Request) -
 
 
 def _one_gpu(chosen: Candidate, request: Request) -> str:
-    """Whether one small instance trains the model in a day; empty if it does not."""
+    """Return whether one small instance trains the model in a day; empty if it does not."""
     name, day = library_policy().smallest_instance, 86_400
     small, tokens = Cluster(name, 1), request.model.sequence_length(request.job.sequence_length)
     if isinf(chosen.fastest_divided) or request.cluster.gpus == 1 or request.pins:
@@ -244,7 +244,7 @@ def _one_gpu(chosen: Candidate, request: Request) -> str:
 
 
 def _requirements(lacking: list[Candidate], request: Request) -> str:
-    """The fixed settings and kinds of training that some libraries lack."""
+    """Return the fixed settings and kinds of training that some libraries lack."""
     fields = plan_fields(lacking[0].library).intersection(*(plan_fields(entry.library) for entry in lacking))
     missing = [repr(name) for name in request.pins if name not in fields]
     jobs = dict.fromkeys(entry.because.removeprefix("documents no ") for entry in lacking if entry.obstacle == "job")
@@ -252,7 +252,7 @@ def _requirements(lacking: list[Candidate], request: Request) -> str:
 
 
 def _with_the_batch(rival: Candidate, chosen: Candidate, request: Request) -> Candidate:
-    """A faster rival with the batch of the chosen library: a larger one alone is no merit of a library."""
+    """Return a faster rival with the batch of the chosen library: a larger one alone is no merit of a library."""
     larger = request.job.global_batch_size is None and 0 < chosen.samples < rival.samples
     if not larger or rival.tokens_per_second < chosen.tokens_per_second * (1 + _RESOLVED):
         return rival

@@ -184,7 +184,7 @@ class Resolution:
         return Resolution(self.kind[rows], self.shares)
 
     def against(self, row: int) -> Floats:
-        """The shares for pairs with one plan, shape (n,)."""
+        """Return the shares for pairs with one plan, shape (n,)."""
         result: Floats = self.shares[self.kind[row]][self.kind]
         return result
 
@@ -203,7 +203,7 @@ _COMBINATION = (
 
 
 def techniques(layout: Layout) -> NDArray[np.int64]:
-    """Number of memory-saving techniques of each plan, shape (n,)."""
+    """Return the number of memory-saving techniques of each plan, shape (n,)."""
     parts = (
         layout.tensor_parallel_degree > 1,
         layout.pipeline_parallel_degree > 1,
@@ -221,13 +221,13 @@ def techniques(layout: Layout) -> NDArray[np.int64]:
 
 
 def first_of_each(keys: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Positions of the first of each distinct key, in order of appearance."""
+    """Return the positions of the first of each distinct key, in order of appearance."""
     _, first = np.unique(keys, return_index=True)
     return np.sort(first)
 
 
 def combinations(layout: Layout) -> NDArray[np.int64]:
-    """A number for each plan's combination of techniques, shape (n,)."""
+    """Return a number for each plan's combination of techniques, shape (n,)."""
     waits = ((layout.pipeline_parallel_degree > 1) & (layout.microbatches > 1)) | layout.offload_running
     columns = [getattr(layout, name).astype(np.int64) for name in _COMBINATION]
     columns[-1] = columns[-1] * waits
@@ -239,7 +239,7 @@ def combinations(layout: Layout) -> NDArray[np.int64]:
 
 
 def communication_span(world: World, layout: Layout) -> NDArray[np.int64]:
-    """GPUs over which the widest group extends that exchanges activations or parameters, shape (n,).
+    """Return the GPUs over which the widest group extends that exchanges activations or parameters, shape (n,).
 
     What travels once per step, gradients and the state that levels 1 and 2 share, does not count. Groups that do not
     fill nodes evenly, such as 10 GPUs of nodes with 8, count as the nodes that several of them fill together.
@@ -262,7 +262,7 @@ def communication_span(world: World, layout: Layout) -> NDArray[np.int64]:
 
 
 def order(scores: Scores, objective: Objective, resolution: Resolution | None = None) -> NDArray[np.intp]:
-    """Rows from best to worst; deterministic (ties keep the order of enumeration).
+    """Return the rows from best to worst; deterministic (ties keep the order of enumeration).
 
     The rules and their sources are in docs/explanation/selection.md, the thresholds in ``data/policy.toml``.
     """
@@ -285,7 +285,7 @@ def order(scores: Scores, objective: Objective, resolution: Resolution | None = 
 
 
 def _equal(value: Floats, scores: Scores, resolution: Resolution | None) -> NDArray[np.bool_]:
-    """Plans with as many techniques as are worth it that equal the best, or the published family's best."""
+    """Return the plans with as many techniques as are worth it that equal the best, or the published family's best."""
     levels = np.unique(scores.techniques)
     leaders = [int(np.where(scores.techniques == level, value, -np.inf).argmax()) for level in levels]
     chosen = next(i for i in range(len(levels)) if not _worth_more(value, leaders, levels, i, resolution))
@@ -311,7 +311,7 @@ def _equal(value: Floats, scores: Scores, resolution: Resolution | None) -> NDAr
 def _worth_more(
     value: Floats, leaders: list[int], levels: NDArray[np.int64], chosen: int, resolution: Resolution | None
 ) -> bool:
-    """Whether more techniques than those of one leader gain 5 % each, distinguishably."""
+    """Return whether more techniques than those of one leader gain 5 % each, distinguishably."""
     mine = value[leaders[chosen]]
     return any(
         mine < value[leaders[more]] * (1 - _share(resolution, leaders[more], leaders[chosen]))
@@ -326,7 +326,7 @@ def _share(resolution: Resolution | None, row: int, rows: int | slice) -> Floats
 
 
 def undominated_first(ranked: NDArray[np.intp], scores: Scores, keys: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The rank, with a plan in front that no other listed plan dominates."""
+    """Return the rank, with a plan in front that no other listed plan dominates."""
     listed = ranked[first_of_each(keys[ranked])]
     chosen = listed[0]
     while True:

@@ -90,7 +90,7 @@ class SearchResult:
         return self.space.plan(int(self.ranked[0]))
 
     def has_best_of(self, result: SearchResult) -> bool:
-        """Whether the best plans of two results are the same, but for their precision."""
+        """Return whether the best plans of two results are the same, but for their precision."""
         mine, theirs = (of.space.layout.take(of.ranked[:1]) for of in (self, result))
         return self.cluster == result.cluster and all(getattr(mine, name) == getattr(theirs, name) for name in COLUMNS)
 
@@ -245,7 +245,7 @@ def _representatives(result: SearchResult) -> tuple[NDArray[np.intp], NDArray[np
 
 
 def representatives(result: SearchResult) -> SearchResult:
-    """The result with only the plans that `alternatives` lists: kilobytes instead of megabytes."""
+    """Return the result with only the plans that `alternatives` lists: kilobytes instead of megabytes."""
     fitting, too_large = _representatives(result)
     rows = np.concatenate([result.ranked[fitting], too_large])
     return replace(
@@ -264,7 +264,7 @@ def listed_plans(result: SearchResult) -> list[Plan]:
 
 
 def alternatives(result: SearchResult, model: Model, job: Job, *, min_fit_probability: float) -> pd.DataFrame:
-    """The best plan of each combination of techniques, one row per combination, best first."""
+    """Return the best plan of each combination of techniques, one row per combination, best first."""
     fitting, too_large = _representatives(result)
     best = result.ranked[fitting]
     fits = set(best.tolist())

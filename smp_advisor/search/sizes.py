@@ -65,13 +65,13 @@ def saving(cheaper: ClusterSize, dearer: ClusterSize) -> tuple[float, float, flo
 
 
 def saves(cheaper: ClusterSize, dearer: ClusterSize) -> bool:
-    """Whether the entire 95 % interval of a saving is above zero."""
+    """Return whether the entire 95 % interval of a saving is above zero."""
     shares = saving(cheaper, dearer)
     return shares is not None and shares[1] > 0
 
 
 def within(size: ClusterSize, limits: Limits, *, surely: bool = False) -> bool:
-    """Whether a run is within the limits; `surely` with its entire 95 % interval."""
+    """Return whether a run is within the limits; `surely` with its entire 95 % interval."""
     now = size.estimate
     if not limits or now is None:
         return not limits
@@ -89,7 +89,7 @@ def choose(
     *,
     equal: float = NEAR_BEST,
 ) -> ClusterSize | None:
-    """The best cluster for a goal among those that fit within the limits; None if there is none.
+    """Return the best cluster for a goal among those that fit within the limits; None if there is none.
 
     Clusters whose entire interval is within the limits come first. Values within the share `equal` are equal: then the
     lower price per hour wins. The requested cluster stays unless the 95 % interval of the saving is above zero.
@@ -114,7 +114,7 @@ def choose(
 
 
 def knees(sizes: Sequence[ClusterSize]) -> list[ClusterSize]:
-    """The knee of each instance type: the largest cluster that is worth its nodes."""
+    """Return the knee of each instance type: the largest cluster that is worth its nodes."""
     by_count = sorted((size for size in sizes if size.fits), key=lambda size: size.cluster.nodes)
     result = []
     for name in dict.fromkeys(size.cluster.instance.name for size in sizes if size.fits):
@@ -250,7 +250,7 @@ class ClusterSizes:
         return frame_of(rows)
 
     def lines(self) -> list[str]:
-        """The chosen cluster with its figures, what it saves, the knee, and how many clusters were compared."""
+        """Return the chosen cluster with its figures, what it saves, the knee, and how many clusters were compared."""
         chosen, count = self.chosen, len(self.sizes)
         compared = f"{plural(count, 'cluster')} compared{'' if self.complete else ', then it was stopped'}."
         if chosen is None:
@@ -339,7 +339,7 @@ class ClusterSizes:
         return f"{where} {self.model.name} {self.limits.words}: {'; '.join(dict.fromkeys(parts))}"
 
     def cells(self, size: ClusterSize) -> tuple[str, str, str, str, str, str]:
-        """Texts of a row: cluster, library, time, cost, memory, notes."""
+        """Return the texts of a row: cluster, library, time, cost, memory, notes."""
         if size.estimate is None:
             needs = "no plan" if size.nearest_gib is None else f"needs {gib(size.nearest_gib)}"
             return (size.name, size.library, "does not fit", "", needs, "")
@@ -379,7 +379,7 @@ _CHEAPER = 1.5
 
 
 def fewer_nodes(question: Question, chosen: ClusterSize) -> str:
-    """One sentence where fewer nodes of the same type are as fast, or much cheaper; empty elsewhere."""
+    """Return one sentence where fewer nodes of the same type are as fast, or much cheaper; empty elsewhere."""
     cluster, speed = chosen.cluster, chosen.tokens_per_second
     counts = sorted({1, *(cluster.nodes // part for part in _FEWER)} - {0, cluster.nodes})
     for nodes in counts:

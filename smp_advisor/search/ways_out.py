@@ -72,7 +72,7 @@ class WaysOut:
     ways: tuple[WayOut, ...] = field(repr=False)
 
     def of(self, change: Change) -> WayOut | None:
-        """The first change of a kind; None if none of them makes the model fit."""
+        """Return the first change of a kind; None if none of them makes the model fit."""
         return next((way for way in self.ways if way.change == change), None)
 
     @property
@@ -117,14 +117,14 @@ def ways_out(question: Question, nearest_gib: float | None) -> WaysOut:
 
 
 def _best_on(question: Question, cluster: Cluster) -> ClusterSize:
-    """The best plan on a cluster, which is not searched if it cannot hold the parameters."""
+    """Return the best plan on a cluster, which is not searched if it cannot hold the parameters."""
     if not holds_parameters(question, cluster):
         return ClusterSize(cluster=cluster, library=question.library, job=question.request.job, estimate=None)
     return best_on(question, cluster)
 
 
 def _first(change: Change, forms: Iterable[tuple[str, Question]]) -> Iterator[WayOut]:
-    """The first form of a change, with its words, that fits on the question's cluster."""
+    """Yield the first form of a change, with its words, that fits on the question's cluster."""
     for words, form in forms:
         size = _best_on(form, form.request.cluster)
         if size.fits:
@@ -133,7 +133,7 @@ def _first(change: Change, forms: Iterable[tuple[str, Question]]) -> Iterator[Wa
 
 
 def _ways(question: Question) -> Iterator[WayOut]:
-    """The first change of each kind that is enough: first those that train the same model in the same way."""
+    """Yield the first change of each kind that is enough: first those that train the same model in the same way."""
     library, here, fixed = question.library, question.request.cluster, question.request.pins
     freed = [(f"{name} not fixed", {key: fixed[key] for key in fixed if key != name}) for name in sorted(fixed)]
     freed += [("no fixed settings", {})] * (len(fixed) > 1)
@@ -193,7 +193,7 @@ def _smaller(question: Question) -> Iterator[WayOut]:
 
 
 def _halves(number: int, least: int) -> Iterator[int]:
-    """The number divided by powers of two, the largest first, while it is even and more than `least`."""
+    """Yield the number divided by powers of two, the largest first, while it is even and more than `least`."""
     while number % 2 == 0 and number > least:
         number //= 2
         yield number
@@ -257,7 +257,7 @@ def _node_tflops(machine: Instance) -> float:
 
 
 def nothing_fits(question: Question, results: Sequence[SearchResult]) -> NoPlanFitsError:
-    """The error for searches without a plan that fits; `NoPlanFitsError.ways_out` has the ways out as a table.
+    """Return the error for searches without a plan that fits; `NoPlanFitsError.ways_out` has the ways out as a table.
 
     The first search is that of the preferred library. The nearest plan is that of all of them. Of an adapter, a library
     for which no script is generated may have a plan that fits.

@@ -526,11 +526,11 @@ class Advice:
         return ladder_of(self.explained, plan)
 
     def largest(self) -> Largest:
-        """The largest model, sequence and batch that the cluster trains, each with the rest of the request."""
+        """Return the largest model, sequence and batch that the cluster trains, each with the rest of the request."""
         return largest(self.request, self.cluster, self.plan)
 
     def ranks(self, plan: Plan | int | None = None, placement_strategy: str | None = None) -> RankTable:
-        """Which GPU of which node holds which stage, slice, shard and replica, as text or a table in a notebook.
+        """Return which GPU of which node holds which stage, slice, shard and replica, as text or a table in a notebook.
 
         Parameters
         ----------

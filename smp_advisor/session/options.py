@@ -99,7 +99,7 @@ def _plan_value(name: str, text: str) -> Any:
 
 
 def _fine_tuning(texts: Mapping[str, Any]) -> dict[str, Any]:
-    """Kind of training and adapter of the options for fine-tuning."""
+    """Return the kind of training and adapter of the options for fine-tuning."""
     chosen = [name for name in _TUNING if texts.get(name)]
     targets = texts.get("adapter_targets")
     if len(chosen) > 1:

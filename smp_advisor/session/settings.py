@@ -41,7 +41,7 @@ def job_settings(job: Job, library: str) -> Settings:
 
 
 def stacks_for(advice: Recommendation) -> list[str]:
-    """Kinds of code that the library's framework can run, the exported script first."""
+    """Return the kinds of code that the library's framework can run, the exported script first."""
     of_framework = get_library(advice.plan.library).stack
     tensorflow = of_framework == "tensorflow"
     names = [name for name in stacks() if (name == "tensorflow") == tensorflow]
@@ -58,7 +58,7 @@ def precisions_for(advice: Recommendation) -> list[str]:
 
 
 def stack_text(name: str, library: str) -> str:
-    """Title of a kind of code. The exported script's is marked as inferred."""
+    """Return the title of a kind of code. The exported script's is marked as inferred."""
     if name == AUTO:
         return f"exported script (inferred): {stack(get_library(library).stack).title}"
     return stack(name).title

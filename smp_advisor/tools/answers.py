@@ -83,19 +83,19 @@ class Answer:
     status: int = YES
 
     def compact(self, parts: Iterable[str] = (), most: int = MOST_BYTES) -> dict[str, Any]:
-        """The compact form with further parts, shortened to the limit: what was left out is counted in it."""
+        """Return the compact form with further parts, shortened to the limit: what was left out is counted in it."""
         more = {} if not self.details else {"details": list(self.details)}
         data = {"schema": SCHEMA, **self.data, **{part: self.details[part]() for part in parts}, **more}
         return shortened(data, most)
 
 
 def size_of(data: Any) -> int:
-    """Bytes of data as JSON."""
+    """Return the bytes of data as JSON."""
     return len(json.dumps(data, ensure_ascii=False).encode())
 
 
 def shortened(data: dict[str, Any], most: int) -> dict[str, Any]:
-    """The data within a number of bytes: the largest lists and texts lose their ends, which is marked."""
+    """Return the data within a number of bytes: the largest lists and texts lose their ends, which is marked."""
     data, left_out = dict(data), dict[str, int]()
     while size_of(data) > most:
         name = max((key for key, value in data.items() if value), key=lambda key: size_of(data[key]))
@@ -153,7 +153,7 @@ def _units(counted: str) -> tuple[str, str]:
 
 
 def figures(model: Model, estimate: Estimate, least: float, gpus: int = 0) -> dict[str, Any]:
-    """Figures of a plan with their 95 % intervals, units in the names."""
+    """Return the figures of a plan with their 95 % intervals, units in the names."""
     per_second, per_million = _units(unit(model))
     price, ends = estimate.usd_per_million_tokens, estimate.usd_per_million_tokens_range
     values = {
@@ -179,7 +179,7 @@ def figures(model: Model, estimate: Estimate, least: float, gpus: int = 0) -> di
 
 
 def settings_of(plan: Plan) -> dict[str, Any]:
-    """The fields of a plan that differ from their defaults; `estimate` takes them by these names."""
+    """Return the fields of a plan that differ from their defaults; `estimate` takes them by these names."""
     defaults = plan_defaults(type(plan))
     return {name: getattr(plan, name) for name in defaults if getattr(plan, name) != defaults[name]} | {
         "library": plan.library
@@ -187,7 +187,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
 
 
 def plan_words(plan: Plan) -> str:
-    """A plan in a phrase: ``SMP v2: tensor_parallel_degree=2, batch_size=1``."""
+    """Return a plan in a phrase: ``SMP v2: tensor_parallel_degree=2, batch_size=1``."""
     settings = ", ".join(f"{name}={value}" for name, value in settings_of(plan).items() if name != "library")
     return f"{get_library(plan.library).title}{': ' if settings else ''}{settings}"
 
@@ -213,14 +213,14 @@ def speed_words(model: Model, estimate: Estimate) -> str:
 
 
 def cost_words(model: Model, estimate: Estimate) -> str:
-    """Price of the cluster, and cost per million tokens or samples."""
+    """Return the price of the cluster, and cost per million tokens or samples."""
     price = estimate.usd_per_hour
     hour = "" if price is None else f"{price:,.2f} USD per hour"
     return ", ".join(filter(None, (hour, cost_per_million(model, estimate)))) or "no on-demand price known"
 
 
 def unknown_failure() -> Answer:
-    """The answer for a log that shows no failure."""
+    """Return the answer for a log that shows no failure."""
     text = (
         "Nothing in this text shows a failure: pass the logs of all ranks, from the first error on, or FailureReason."
     )
@@ -228,7 +228,7 @@ def unknown_failure() -> Answer:
 
 
 def failed(failure: Failure, advice: Advice | None) -> Answer:
-    """The answer for a failure, with the next plan of an advice if another plan avoids it."""
+    """Return the answer for a failure, with the next plan of an advice if another plan avoids it."""
     change = without_python(failure.change)
     rows = [
         ("Cause", failure.cause),
@@ -249,7 +249,7 @@ def failed(failure: Failure, advice: Advice | None) -> Answer:
 
 
 def advised(advice: Advice) -> Answer:
-    """The answer for a recommendation."""
+    """Return the answer for a recommendation."""
     from smp_advisor.session.written import markdown_page
 
     value, model, least = advice.estimate, advice.model, advice.min_fit_probability
@@ -362,7 +362,7 @@ def sizes_data(sizes: ClusterSizes) -> list[dict[str, Any]]:
 
 
 def _short(model: Model, size: ClusterSize) -> dict[str, Any]:
-    """The figures of a cluster's best plan in a row."""
+    """Return the figures of a cluster's best plan in a row."""
     if size.estimate is None:
         return {} if size.nearest_gib is None else {"needed_gib_per_gpu": round(size.nearest_gib, 1)}
     names = ("needed_gib_per_gpu", *_units(unit(model)), "usd_per_hour", "days", "usd_total")
@@ -371,7 +371,7 @@ def _short(model: Model, size: ClusterSize) -> dict[str, Any]:
 
 
 def refused(sentence: str, ways: WaysOut | None) -> Answer:
-    """The answer where nothing fits, with the changes after which something does."""
+    """Return the answer where nothing fits, with the changes after which something does."""
     data: dict[str, Any] = {"answer": sentence, "fits": False, "changes_that_fit": []}
     if ways is not None:
         data["changes_that_fit"] = [
@@ -387,7 +387,7 @@ def refused(sentence: str, ways: WaysOut | None) -> Answer:
 
 
 def fitting(advice: Advice, changes: str) -> Answer:
-    """The answer to whether a model fits on a cluster, in five lines."""
+    """Return the answer to whether a model fits on a cluster, in five lines."""
     value, least = advice.estimate, advice.min_fit_probability
     where = f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
     spare = f"{gib(value.headroom_gib)} to spare: {memory_words(value, least)}"
@@ -405,12 +405,12 @@ def fitting(advice: Advice, changes: str) -> Answer:
 
 
 def _five(rows: Iterable[tuple[str, str]]) -> str:
-    """One line per row, of any length: a terminal folds it."""
+    """Return one line per row, of any length: a terminal folds it."""
     return "\n".join(f"{label + ':':<11}{text}" for label, text in rows if text)
 
 
 def not_fitting(sentence: str, ways: WaysOut | None) -> Answer:
-    """The answer where nothing fits, in five lines."""
+    """Return the answer where nothing fits, in five lines."""
     answer = refused(sentence, ways)
     usable, missing, nearest = (answer.data.get(f"{name}_gib_per_gpu") for name in ("usable", "missing", "needed"))
     changes = [] if ways is None else [(way, way.size.estimate, ways.request.model) for way in ways.ways]
@@ -424,7 +424,7 @@ def not_fitting(sentence: str, ways: WaysOut | None) -> Answer:
 
 
 def estimated(model: Model, cluster: Cluster, job: Job, value: Estimate, least: float) -> Answer:
-    """The answer for one plan."""
+    """Return the answer for one plan."""
     from smp_advisor.session.storage import plain
 
     where, assumptions = f"{cluster.nodes} x {cluster.instance.name}", assumed(model, cluster, job, value)
@@ -450,7 +450,7 @@ def estimated(model: Model, cluster: Cluster, job: Job, value: Estimate, least: 
 
 
 def checked(reports: Sequence[Report], **more: Any) -> Answer:
-    """The answer of a check: findings, the most severe first."""
+    """Return the answer of a check: findings, the most severe first."""
     order = {"error": 0, "warning": 1, "info": 2}
     findings = [
         {
@@ -489,7 +489,7 @@ def checked(reports: Sequence[Report], **more: Any) -> Answer:
 
 
 def compared(rows: list[dict[str, Any]], sentence: str = "") -> Answer:
-    """The answer of a comparison: one row per plan, library or cluster."""
+    """Return the answer of a comparison: one row per plan, library or cluster."""
     fitting_rows = [row for row in rows if row["fits"]]
     counted = "samples" if any("samples_per_second" in row for row in rows) else "tokens"
     speed, price = _units(counted)

@@ -42,7 +42,7 @@ class Caller:
             raise AdvisorError("Name at least one folder whose files may be read.")
 
     def file(self, name: str) -> str:
-        """The path of a file that the caller named."""
+        """Return the path of a file that the caller named."""
         if not is_path(name):
             raise AdvisorError(f"{name!r:.80} is no path of a file.")
         path = Path(os.path.realpath(self.roots[0] / name))
@@ -52,15 +52,15 @@ class Caller:
         return str(path)
 
     def run(self, text: str) -> str:
-        """The name of a training job; or the path of a log or its folder, which must be the caller's."""
+        """Return the name of a training job; or the path of a log or its folder, which must be the caller's."""
         return self._file_or_name(text, is_file=not is_job_name(text))
 
     def model(self, text: str) -> str:
-        """The name of a model; or the path of a configuration or its folder, which must be the caller's."""
+        """Return the name of a model; or the path of a configuration or its folder, which must be the caller's."""
         return self._file_or_name(text, is_file=PurePath(text).suffix == ".json")
 
     def _file_or_name(self, text: str, *, is_file: bool) -> str:
-        """A path outside of the folders is refused whether or not there is such a file."""
+        """Return a path outside of the folders is refused whether or not there is such a file."""
         away = text.startswith("~") or PurePath(text).is_absolute() or ".." in PurePath(text).parts
         there = os.path.exists(self.roots[0] / text)  # noqa: PTH110 - False for any text
         return self.file(text) if is_file or away or there else text
@@ -108,7 +108,7 @@ class Tool:
         }  # fmt: skip
 
     def read(self, arguments: Mapping[str, Any], caller: Caller) -> Namespace:
-        """The arguments as those of the verb."""
+        """Return the arguments as those of the verb."""
         table, values, texts = self.options, dict[str, Any](), dict[str, Any]()
         by_keyword = {option.name: option for option in table.values()}
         for name, value in arguments.items():
@@ -156,7 +156,7 @@ def _plain(settings: Mapping[str, Any], caller: Caller, also: tuple[str, ...] = 
 
 
 def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a verb by the names that it has for them."""
+    """Return the arguments of a verb by the names that it has for them."""
     model = {"model": values["model"]} if "model" in values else {}
     match name:
         case "compare":
@@ -211,7 +211,7 @@ def _schema(option: Option, *, explained: bool) -> dict[str, Any]:
 
 
 def _text(option: Option, name: str, value: Any) -> Any:
-    """A JSON value as the text of an option; flags stay."""
+    """Return a JSON value as the text of an option; flags stay."""
     if isinstance(value, bool):
         return None if not value else value if option.type == "flag" else RANK if option.type == "rank" else repr(value)
     if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
@@ -230,7 +230,7 @@ _KINDS: dict[str, tuple[type, str]] = {
 
 
 def _checked(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
-    """An argument of the tool's own, of the type of its schema."""
+    """Return an argument of the tool's own, of the type of its schema."""
     kind, title = _KINDS[schema["type"]]
     if name == "model" and isinstance(value, int | float) and not isinstance(value, bool):
         return repr(value)
@@ -274,7 +274,7 @@ def allow_rehearsals() -> None:
 
 
 def call(name: str, arguments: Mapping[str, Any], caller: Caller) -> tuple[Answer, dict[str, Any]]:
-    """The answer of a tool, and its compact form with the requested details."""
+    """Return the answer of a tool, and its compact form with the requested details."""
     if name not in TOOLS:
         raise AdvisorError(f"There is no tool {name!r:.80}: the tools are {', '.join(TOOLS)}.")
     tool = TOOLS[name]

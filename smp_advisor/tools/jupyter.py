@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def tools() -> list[str]:
-    """The functions of the tools, as the entry point ``jupyter_server_mcp.tools`` lists them."""
+    """Return the functions of the tools, as the entry point ``jupyter_server_mcp.tools`` lists them."""
     return [f"{__name__}:smp_{name}" for name in TOOLS]
 
 
@@ -25,7 +25,7 @@ _CONSTRAINTS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "d
 
 
 def _kind(entry: Mapping[str, Any]) -> Any:
-    """The Python type of a JSON schema."""
+    """Return the Python type of a JSON schema."""
     if "enum" in entry:
         return Literal[tuple(entry["enum"])]
     if "const" in entry:

@@ -38,7 +38,7 @@ _INSTRUCTIONS = (
 
 
 def server(roots: tuple[Path, ...]) -> Server[Any]:
-    """The server with its tools, for any transport."""
+    """Return the server with its tools, for any transport."""
     import anyio
     from mcp import types
     from mcp.server.lowlevel import Server

@@ -94,7 +94,7 @@ class _Query:
     project: Project
 
     def noted(self, answer: Answer) -> Answer:
-        """The answer with the notes."""
+        """Return the answer with the notes."""
         if not self.notes:
             return answer
         *lines, last = answer.text.splitlines()
@@ -117,7 +117,7 @@ def _query(options: Namespace) -> _Query:
 
 
 def _recommended(model: str, query: _Query, options: Namespace, *, on_any: bool = False) -> Advice | NoPlanFitsError:
-    """The recommendation, or why there is none with the ways out that the policy allows; `on_any` waives it."""
+    """Return the recommendation, or why there is none with the ways out that the policy allows; `on_any` waives it."""
     try:
         advice = recommend(_model(model), on_progress=getattr(options, "progress", None), **query.settings)
     except NoPlanFitsError as error:
@@ -139,7 +139,7 @@ def _recommended(model: str, query: _Query, options: Namespace, *, on_any: bool 
 
 
 def advise(options: Namespace) -> Answer:
-    """A recommendation. The status is 1 if no plan fits."""
+    """Return a recommendation. The status is 1 if no plan fits."""
     query = _query(options)
     advice = _recommended(options.model, query, options)
     if isinstance(advice, NoPlanFitsError):
@@ -157,7 +157,7 @@ def advise(options: Namespace) -> Answer:
 
 
 def estimate(options: Namespace) -> Answer:
-    """The estimate of one plan. The status is 1 if it does not fit."""
+    """Return the estimate of one plan. The status is 1 if it does not fit."""
     query = _query(options)
     of_cluster = REQUEST - {"cluster", "instance_count", "library", "min_fit_probability"}
     _require_used("estimate", options, SETTINGS - of_cluster | {"cluster"}, "of one plan", model=True)
@@ -234,7 +234,7 @@ def _row(options: Namespace, query: _Query, plan: Mapping[str, Any], *, single: 
 
 
 def _with_instance(settings: Mapping[str, Any], project: Project) -> tuple[dict[str, Any], str]:
-    """The settings with the names of instances as they were meant, and a note on what is not literally there."""
+    """Return the settings with the names of instances as they were meant, and a note on what is not literally there."""
     clusters = settings.get("cluster")
     several = isinstance(clusters, list | tuple)
     names, counts, notes = list[Any](), list[int](), list[str]()
@@ -254,7 +254,7 @@ def _with_instance(settings: Mapping[str, Any], project: Project) -> tuple[dict[
 
 
 def _changes(advice: Advice) -> str:
-    """Changes that end the fit, or do not: fewer nodes, a longer sequence, a technique less."""
+    """Return the changes that end the fit, or do not: fewer nodes, a longer sequence, a technique less."""
     question, sentences = question_of(advice.request, advice.cluster), []
     nodes, length = advice.cluster.nodes // 2, 2 * advice.job.sequence_length
     if nodes:
@@ -269,7 +269,7 @@ def _changes(advice: Advice) -> str:
 
 
 def check(options: Namespace) -> Answer:
-    """The findings in scripts, cells and recipes. The status is 1 with an error among them."""
+    """Return the findings in scripts, cells and recipes. The status is 1 with an error among them."""
     with shared_trees():
         if options.texts:
             project = CheckedProject(reports=tuple(_report(text, options) for text in options.texts), repeated=(0,))
@@ -298,7 +298,7 @@ def check(options: Namespace) -> Answer:
 
 
 def why(options: Namespace) -> Answer:
-    """Why a job failed. The status is 1 if nothing in the log shows it."""
+    """Return why a job failed. The status is 1 if nothing in the log shows it."""
     text = options.text
     if options.log is not None:
         text = read_text(Path(options.log), LOG, AdvisorError, decoding="replace")
@@ -310,7 +310,7 @@ def why(options: Namespace) -> Answer:
 
 
 def profile(options: Namespace) -> Answer:
-    """The profile of a configuration's model. The status is 1 with a verdict against it."""
+    """Return the profile of a configuration's model. The status is 1 with a verdict against it."""
     from smp_advisor.profiling import profile as measure
 
     result = measure(_read_config(options.config), on_progress=getattr(options, "progress", None), **options.settings)
@@ -325,7 +325,7 @@ def profile(options: Namespace) -> Answer:
 
 
 def rehearse(options: Namespace) -> Answer:
-    """The rehearsal of a training script. The status is 1 with a finding, or if it stopped."""
+    """Return the rehearsal of a training script. The status is 1 with a finding, or if it stopped."""
     from smp_advisor.rehearsal import rehearse as run
 
     job: Any = {"hyperparameters": dict(_pair(entry, "--hyperparameter") for entry in options.hyperparameter)}
@@ -359,7 +359,7 @@ def _pair(entry: str, option: str) -> tuple[str, str]:
 
 
 def export(options: Namespace) -> Answer:
-    """The code of a saved advice, or of the recommendation for a request. The status is 1 if no plan fits."""
+    """Return the code of a saved advice, or of the recommendation for a request. The status is 1 if no plan fits."""
     source = Path(options.advice)
     if source.suffix == ".json" and options.settings.get("cluster") is None:
         if options.settings:
@@ -406,7 +406,7 @@ def _code(advice: Advice, what: str, sdk: str, job: Mapping[str, Any]) -> str:
 
 
 def watch(options: Namespace) -> Answer:
-    """A run next to its prediction. The status is 1 with an alarm, or if the run failed."""
+    """Return a run next to its prediction. The status is 1 with an alarm, or if the run failed."""
     advice = None if options.advice is None else _advice(Path(options.advice))
     run = attach(options.run, advice)
     if not options.once:
@@ -518,7 +518,7 @@ def _require_used(verb: str, options: Namespace, used: Collection[str], what: st
 
 
 def _of_file(path: Path, options: Namespace) -> dict[str, tuple[Model, Estimate]]:
-    """Models and estimates of a saved advice, or of the jobs of a recipe or cell."""
+    """Return the models and estimates of a saved advice, or of the jobs of a recipe or cell."""
     if '"format": "smp-advisor"' in read_text(path, NOTEBOOK, AdvisorError, decoding="replace")[:200]:
         advice, changes = _advice(path), dict(options.settings)
         _require_used("fits", options, JOB_FIELDS | {"min_fit_probability"}, "of a saved advice")
@@ -554,7 +554,7 @@ def _advice(path: Path) -> Advice:
 
 
 def _report(source: Path | str, options: Namespace) -> Report:
-    """The report on a file or a text: as a training script, unless it has an estimator or is no Python."""
+    """Return the report on a file or a text: as a training script, unless it has an estimator or is no Python."""
     job = _job_report(source, options)
     return check_script(source) if job is None else job
 
@@ -563,14 +563,14 @@ _STARTS_A_JOB = re.compile(r"sagemaker|smdistributed|TrainingJobName", re.IGNORE
 
 
 def _may_start_a_job(source: Path | str, paths: Collection[str]) -> bool:
-    """Whether to look for a job: in what is named, and in files of a folder that have a word of one."""
+    """Return whether to look for a job: in what is named, and in files of a folder that have a word of one."""
     if isinstance(source, str) or not paths or str(source) in paths:
         return True
     return _STARTS_A_JOB.search(read_text(source, NOTEBOOK, AdvisorError, decoding="replace")) is not None
 
 
 def _job_report(source: Path | str, options: Namespace) -> EstimatorReport | None:
-    """The report on a job; None for a training script."""
+    """Return the report on a job; None for a training script."""
     is_python = isinstance(source, str) or source.suffix in {".py", ".pyw", ".ipynb"}
     if is_python and (options.plan or options.library or not _may_start_a_job(source, options.paths)):
         return None

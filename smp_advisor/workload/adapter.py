@@ -101,19 +101,19 @@ class Adapter:
         return _DOUBLE_QUANTIZED_SCALE_BYTES if self.double_quantization else _SCALE_BYTES[self.base_bits]
 
     def applied_to(self, model: Model) -> Model:
-        """The model with frozen blocks that carry the adapter's parameters."""
+        """Return the model with frozen blocks that carry the adapter's parameters."""
         return _applied(self, model)
 
     def parameter_count(self, model: Model) -> int:
-        """Number of trained parameters."""
+        """Return the number of trained parameters."""
         return sum(group.count * group.block.adapter_parameters for group in self.applied_to(model).groups)
 
     def adapts_experts(self, model: Model) -> bool:
-        """Whether the stacked experts of a mixture carry adapters. PEFT has no dropout there."""
+        """Return whether the stacked experts of a mixture carry adapters. PEFT has no dropout there."""
         return self.targets == "all-linear" and model.family in _rules()["adapted_experts"]
 
     def instead(self, model: Model) -> str:
-        """The remedy where TRL and PEFT do not train the adapted modules of a family; empty where they do."""
+        """Return the remedy where TRL and PEFT do not train the adapted modules of a family; empty where they do."""
         rules, everything = _rules(), self.targets == "all-linear"
         if everything and model.family in rules["attention_only"]:
             return "set targets='attention' in the adapter"
@@ -121,7 +121,7 @@ class Adapter:
         return "train all weights" if model.family in names else ""
 
     def base_bytes(self, model: Model) -> float:
-        """Bytes of the frozen parameters as they are loaded: what is not quantized has 16 bits."""
+        """Return the bytes of the frozen parameters as they are loaded: what is not quantized has 16 bits."""
         blocks = [(group.block, group.count) for group in self.applied_to(model).groups]
         packed = sum(count * (block.parameters - block.unpacked_parameters) for block, count in blocks)
         fp32 = sum(count * fp32_parameters(block, model.family) for block, count in blocks)
@@ -187,7 +187,7 @@ def _routers(block: Block) -> tuple[str, ...]:
 
 
 def _widths(adapter: Adapter, product: Matmul, attentions: Iterator[Attention], family: str) -> tuple[list[int], str]:
-    """Outputs of a product's adapted modules, and the tensor that they read."""
+    """Return the outputs of a product's adapted modules, and the tensor that they read."""
     everything, queries_values = adapter.targets == "all-linear", adapter.targets == "query-value"
     widths, source = [product.outputs], "attention norm"
     match product.name:
@@ -227,7 +227,7 @@ _LATENT = {"query latent": "query", "key and value latent": "joint", "key and va
 
 
 def _widths_by_module_name(adapter: Adapter, product: Matmul) -> tuple[list[int], str]:
-    """Outputs and source of a product with the name of a module, or of latent attention."""
+    """Return the outputs and source of a product with the name of a module, or of latent attention."""
     if product.name in _rules()["not_linear"]:
         return [], product.name
     roles = (role for role, names in _MODULE_NAMES.items() if product.name in names)
@@ -243,7 +243,7 @@ def _widths_by_module_name(adapter: Adapter, product: Matmul) -> tuple[list[int]
 
 
 def _unpacked_parameters(adapter: Adapter, block: Block, family: str) -> int:
-    """Parameters of a block that stay in 16 bits: bitsandbytes packs the weights of linear modules only."""
+    """Return the parameters of a block that stay in 16 bits: bitsandbytes packs the weights of linear modules only."""
     rules = _rules()
     if adapter.quantized and family in rules["unpacked"]:
         return block.parameters
@@ -262,7 +262,7 @@ def fp32_parameters(block: Block, family: str) -> int:
 
 
 def _adapted(adapter: Adapter, block: Block, family: str) -> Block:
-    """The block with frozen weights, whose inputs are not saved, and a trained adapter, whose inputs are."""
+    """Return the block with frozen weights, whose inputs are not saved, and a trained adapter, whose inputs are."""
     saved, pairs = block.saved, _pairs(adapter, block, family)
     stacked, modules = (tuple(p for p in pairs if bool(p.experts) is side) for side in (True, False))
     dropout = adapter.dropout and not stacked

@@ -126,7 +126,7 @@ class Attention:
         return softmax + (element_bytes if softmax > element_bytes else 0)
 
     def keys_per_query(self, sequence_length: int) -> int:
-        """Columns of the score matrix that eager attention materializes: full rows, as in PyTorch."""
+        """Return the columns of the score matrix that eager attention materializes: full rows, as in PyTorch."""
         return max(round(sequence_length * self.key_share), 1)
 
     def pairs_per_query(self, sequence_length: int) -> float:

@@ -145,7 +145,7 @@ class Calibration:
             raise CalibrationError(f"A calibration has at most {MAX_RUNS} runs, not {len(runs)}: leave out old ones.")
 
     def with_runs(self, runs: Sequence[MeasuredRun]) -> Calibration:
-        """The calibration with more runs."""
+        """Return the calibration with more runs."""
         return replace(self, runs=(*self.runs, *runs))
 
     def save(self, path: str | Path) -> None:

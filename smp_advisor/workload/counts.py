@@ -32,7 +32,7 @@ MIXTURE = re.compile(r"\s*\d+(\.\d+)?\s*(x|b-a)\s*\d+(\.\d+)?\s*b\s*", re.IGNORE
 
 
 def is_count(text: str) -> bool:
-    """Whether a text is meant as a count: it starts like a number, and is no size of a mixture of experts."""
+    """Return whether a text is meant as a count: it starts like a number, and is no size of a mixture of experts."""
     return (re.match(r"\s*[+-]?\.?\d", text) is not None and not MIXTURE.fullmatch(text)) or not text.strip()
 
 

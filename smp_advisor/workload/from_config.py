@@ -47,12 +47,12 @@ class _Entry:
 
 
 def is_model_name(text: str) -> bool:
-    """Whether a text names a model of the tables, which needs no trace."""
+    """Return whether a text names a model of the tables, which needs no trace."""
     return _known(text) in _models() and configuration_to_trace(text) is None
 
 
 def _known(text: str) -> str:
-    """The key of a name; that of the only model of these experts for sizes such as ``8x7B``."""
+    """Return the key of a name; that of the only model of these experts for sizes such as ``8x7B``."""
     key = _key(text)
     if MIXTURE.fullmatch(text):
         names = {entry.name: full for full, entry in _models().items() if full.endswith(key)}
@@ -61,7 +61,7 @@ def _known(text: str) -> str:
 
 
 def _similar(text: str) -> list[str]:
-    """Names that are near: of the same series, the nearest sizes first."""
+    """Return the names that are near: of the same series, the nearest sizes first."""
     by_key, key = {of: entry.name for of, entry in _models().items()}, _key(text)
     series = re.match(r"[a-z]{3,}", key)
     near = [of for of in by_key if series and of.startswith(series[0])]
@@ -105,7 +105,7 @@ def model_from_name(text: str) -> Model:
 
 
 def _with_numerics(model: Model) -> Model:
-    """The model with the published settings outside of its shape, such as the base of rotary positions."""
+    """Return the model with the published settings outside of its shape, such as the base of rotary positions."""
     values = json.loads(model.config_json)
     for group in data_file("workload", "published_numerics")["group"]:
         if model.name in group["names"]:
@@ -114,7 +114,7 @@ def _with_numerics(model: Model) -> Model:
 
 
 def configuration_to_trace(text: str) -> dict[str, Any] | None:
-    """The configuration of a name whose family has no formulas; None for other texts."""
+    """Return the configuration of a name whose family has no formulas; None for other texts."""
     entry = _models().get(_known(text))
     config = entry.config if isinstance(entry, _Entry) else None
     return None if config is None or config["model_type"] in families() else dict(config)
@@ -130,7 +130,7 @@ def _traced(name: str) -> Model:
 
 
 def model_names() -> tuple[str, ...]:
-    """Names of all models, without their aliases."""
+    """Return the names of all models, without their aliases."""
     return tuple(dict.fromkeys(entry.name for entry in _models().values()))
 
 
@@ -181,7 +181,7 @@ def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | objec
 
 
 def config_values(config: str | os.PathLike[str] | Mapping[str, Any] | object) -> tuple[Mapping[str, Any], str]:
-    """Values of a configuration, and its name for an error."""
+    """Return the values of a configuration, and its name for an error."""
     if isinstance(config, str | os.PathLike):
         path = Path(config)
         file = path / "config.json" if os.path.isdir(path) else path  # noqa: PTH112 - False for any text that is no path

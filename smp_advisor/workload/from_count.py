@@ -119,7 +119,7 @@ def activation_band(count: int, family: str) -> float:
 
 
 def can_be_inferred(count: int, family: str) -> bool:
-    """Whether a family has published models about as small: the vocabulary must leave room for layers."""
+    """Return whether a family has published models about as small: the vocabulary must leave room for layers."""
     series = _inference(family).series
     return count >= _SMALLER * min(shape.parameters for shape in published_shapes() if shape.series in series)
 

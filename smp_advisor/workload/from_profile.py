@@ -148,7 +148,7 @@ class _Measured:
         return total
 
     def ran_eagerly(self, attentions: Sequence[Attention]) -> bool:
-        """Whether scores were saved: with eager attention, or because the model's code has no fused form."""
+        """Return whether scores were saved: with eager attention, or because the model's code has no fused form."""
         return self.values["attention"] == "eager" or not all(attention.fusible for attention in attentions)
 
     def measured_scores(self, attentions: Sequence[Attention], kind: Mapping[str, Any]) -> tuple[Attention, ...]:
@@ -161,7 +161,7 @@ class _Measured:
         return tuple(dataclasses.replace(attention, score_bytes=score_bytes) for attention in attentions)
 
     def corrected(self, formula: Model) -> Model:
-        """The family's model with saved bytes scaled to the measured ones."""
+        """Return the family's model with saved bytes scaled to the measured ones."""
         groups: list[BlockGroup] = []
         place = 0
         for group in formula.groups:
@@ -171,7 +171,7 @@ class _Measured:
         return dataclasses.replace(formula, groups=tuple(groups))
 
     def _scaled(self, block: Block, kinds: Sequence[Mapping[str, Any]], formula: Model) -> Block:
-        """One block of a group, with the mean saved bytes of the group's blocks."""
+        """Return one block of a group, with the mean saved bytes of the group's blocks."""
         if self.values["precision"] == "amp":  # the formulas include autocast's own copies
             return block
         if not any(matmul.experts > 1 for matmul in block.matmuls):  # releases differ in how experts run
@@ -225,7 +225,7 @@ class _Measured:
         )
 
     def model(self) -> Model:
-        """A model of the measured blocks, and of the other parts of the module in the order of execution."""
+        """Return a model of the measured blocks, and of the other parts of the module in the order of execution."""
         values, kinds = self.values, {place: self._block(self.kinds[place]) for place in dict.fromkeys(self.order)}
         blocks = [kinds[place] for place in self.order]
         in_blocks = sum(block.parameters for block in blocks)
@@ -303,7 +303,7 @@ class _Measured:
         return head, layers if flops > _RESIDUE * forward_flops else [], max(0.0, saved) / self.element
 
     def _in_order(self, blocks: Sequence[Block], remainder: int) -> tuple[list[Block], int]:
-        """Blocks and the parts between them in the order of execution, and parameters of tables."""
+        """Return the blocks and the parts between them in the order of execution, and parameters of tables."""
         tree = self.values.get("tree") or {"paths": (), "kinds": (), "order": ()}
         rows = {path: tree["kinds"][place] for path, place in zip(tree["paths"], tree["order"], strict=True)}
         names = [self.kinds[place]["name"] for place in self.order]
@@ -341,7 +341,7 @@ class _Measured:
         return self._part(self.values["name"], parameters, saved, _square_products([(parameters, flops)]), (), 0.0)
 
     def _of_modules(self, name: str, modules: Mapping[str, Mapping[str, Any]], entering: float) -> Block:
-        """One part of the tree. `entering`: bytes per sample that cross the cut before it."""
+        """Return one part of the tree. `entering`: bytes per sample that cross the cut before it."""
         saved, cast, pairs = 0.0, 0.0, 0.0
         for path, row in modules.items():
             of_module = self.all_per_token(row["saved_bytes"])
@@ -507,13 +507,13 @@ class _Measured:
 
 
 def _with_share(block: Block, share: Fraction) -> Block:
-    """The block with its share of parameters that several blocks have in common."""
+    """Return the block with its share of parameters that several blocks have in common."""
     parameters, replicated = (int(count * share) for count in (block.parameters, block.replicated_parameters))
     return dataclasses.replace(block, parameters=parameters, replicated_parameters=replicated)
 
 
 def _part_of(path: str, rows: Mapping[str, Mapping[str, Any]], limit: float) -> str:
-    """The outermost module around a path whose parameters are within the limit, else the path itself."""
+    """Return the outermost module around a path whose parameters are within the limit, else the path itself."""
     names = path.split(".")
     for length in range(1, len(names)):
         part = ".".join(names[:length])

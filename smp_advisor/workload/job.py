@@ -41,7 +41,7 @@ class Optimizer:
     """Whether bitsandbytes has a form with pageable state."""
 
     def moment_bytes(self, element_bytes: float = 4.0) -> float:
-        """Bytes of state per parameter, where an unquantized value takes `element_bytes`."""
+        """Return the bytes of state per parameter, where an unquantized value takes `element_bytes`."""
         return self.moments * (self.quantized_bytes or element_bytes)
 
 
@@ -87,7 +87,7 @@ _MOST_MINUTES = 28 * 24 * 60
 
 
 def _are_copies(entry: object) -> bool:
-    """Whether an object is an entry of `Overheads.host_copies`."""
+    """Return whether an object is an entry of `Overheads.host_copies`."""
     if not isinstance(entry, tuple) or len(entry) != 3 or entry[0] not in ("load", "save"):
         return False
     numbers = [number for number in entry[1:] if isinstance(number, int | float) and not isinstance(number, bool)]
@@ -366,12 +366,12 @@ class Job:
         return brief("Job", [f"{name}={getattr(self, name)!r}" for name in own])
 
     def training_settings(self) -> dict[str, object]:
-        """Settings of the training script (``training_settings.toml``) that differ from their defaults."""
+        """Return the settings of the training script (``training_settings.toml``) that differ from their defaults."""
         values = {name: getattr(self, name) for name in training_settings()}
         return {name: value for name, value in values.items() if value != training_settings()[name].default}
 
     def defaulted(self) -> tuple[str, ...]:
-        """Names of the settings that have their default value."""
+        """Return the names of the settings that have their default value."""
         return _defaulted(self)
 
 

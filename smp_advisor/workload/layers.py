@@ -52,7 +52,7 @@ Norm = Literal["layer", "plain-layer", "rms", "fp32-rms", "t5"]
 def norm(
     hidden: int, kind: Norm = "layer", *, affine: bool = True, input_saved: bool = True, output_saved: bool = True
 ) -> Part:
-    """A normalization. It saves its input, and its output as the input of the following products."""
+    """Return a normalization. It saves its input, and its output as the input of the following products."""
     inputs, outputs = 1 if input_saved else 0, 1 if output_saved else 0
     if kind == "plain-layer":
         return Part(

@@ -338,7 +338,7 @@ class Model:
         return any(group.block.kind == DECODER for group in self.groups)
 
     def sequence_length(self, job_sequence_length: int) -> int:
-        """Tokens per sample: fixed by the architecture, else the job's."""
+        """Return the tokens per sample: fixed by the architecture, else the job's."""
         return self.fixed_sequence_length or job_sequence_length
 
 
@@ -350,7 +350,7 @@ def _parameter_count(model: Model) -> int:
 
 @lru_cache(maxsize=256)
 def with_decoder(model: Model, share: float) -> Model:
-    """The model whose decoder reads `share` of the tokens of its encoder; any other model as it is."""
+    """Return the model whose decoder reads `share` of the tokens of its encoder; any other model as it is."""
     if share == 1 or not model.has_decoder:
         return model
     groups = tuple(replace(group, block=shortened(group.block, share)) for group in model.groups)

@@ -104,7 +104,7 @@ class Settings:
         return self.values.get(key)
 
     def is_set(self, key: str) -> bool:
-        """Whether the key has a value other than null."""
+        """Return whether the key has a value other than null."""
         return self.values.get(key) is not None
 
     def size(self, key: str, *, default: int | None = None, least: int = 1, most: int = _MAXIMUM_SIZE) -> int:

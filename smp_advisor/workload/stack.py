@@ -92,7 +92,7 @@ class Stack:
 
 @cache
 def stacks() -> Mapping[str, Stack]:
-    """Every kind of code by its name.
+    """Return every kind of code by its name.
 
     Examples
     --------

@@ -90,7 +90,7 @@ def _row(values: Mapping[str, Any], power: int, sequence: int) -> _Row:
 
 
 def _without_scores(row: _Row) -> _Row:
-    """The row without its traffic on scores, and without its launches if it has no other traffic."""
+    """Return the row without its traffic on scores, and without its launches if it has no other traffic."""
     if not row.is_on_scores:
         return row
     has_other = row.kind == "memory" and row.linear_bytes >= 1

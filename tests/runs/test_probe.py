@@ -1,4 +1,4 @@
-"""Probes: a short job that teaches about a plan, what is worth measuring, and its way back into the choice."""
+"""Probes: a short job that teaches about a plan, and its way back into the choice."""
 
 from __future__ import annotations
 

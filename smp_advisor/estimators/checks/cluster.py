@@ -112,7 +112,7 @@ def _version_1(case: Case, world: int) -> Iterator[Hit]:
 
 
 def _product(degrees: dict[str, int]) -> str:
-    """The degrees above 1 and their product: ``hybrid_shard_degree 6 x tensor_parallel_degree 2 = 12``."""
+    """Return the degrees above 1 and their product: ``hybrid_shard_degree 6 x tensor_parallel_degree 2 = 12``."""
     factors = [f"{name} {degree}" for name, degree in degrees.items() if degree > 1]
     return f"{' x '.join(factors)} = {math.prod(degrees.values())}" if len(factors) > 1 else factors[0]
 
@@ -166,7 +166,7 @@ def tensor_parallelism(case: Case) -> Iterator[Hit]:
 
 
 def _nearest_pair(world: int, pipeline: int, tensor: int) -> tuple[int, int]:
-    """The nearest degrees whose product divides the world. The tensor parallel degree changes first."""
+    """Return the nearest degrees whose product divides the world. The tensor parallel degree changes first."""
 
     def distance(pair: tuple[int, int]) -> tuple[float, bool, float]:
         stages, ranks = pair

@@ -75,7 +75,7 @@ def contract(case: Case) -> Iterator[Hit]:
 
 
 def _manifest(case: Case) -> Iterator[Hit]:
-    """A job of several instances whose pods request no EFA."""
+    """Yield a job of several instances whose pods request no EFA."""
     configuration, nodes = case.configuration, case.nodes or 1
     machine = case.instance
     if configuration.form != "manifest" or nodes < 2 or configuration.get("requests_efa"):
@@ -97,7 +97,7 @@ def _local(case: Case) -> Iterator[Hit]:
 
 
 def _names(case: Case) -> Iterator[Hit]:
-    """Names that SDK 3 exports in a shell under ``set -e``."""
+    """Yield the names that SDK 3 exports in a shell under ``set -e``."""
     configuration = case.configuration
     if configuration.form != SDK_3:
         return
@@ -172,7 +172,7 @@ _MODES = ("File", "Pipe", "FastFile")
 
 
 def _request(case: Case) -> Iterator[Hit]:
-    """Fields of a request that CreateTrainingJob refuses."""
+    """Yield the fields of a request that CreateTrainingJob refuses."""
     if case.configuration.form != "request":
         return
     request = case.configuration.tables["request"]

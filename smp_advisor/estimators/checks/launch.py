@@ -89,7 +89,7 @@ def _versions(case: Case) -> Iterator[Hit]:
 
 
 def _has_image(library: str, framework: str, python: str | None, *, short: bool) -> bool:
-    """Whether the pair is in AWS's tables. Short versions count if the SDK resolves them."""
+    """Return whether the pair is in AWS's tables. Short versions count if the SDK resolves them."""
     if not is_version(framework) or (framework.count(".") == 1 and not short):
         return False
     versions = library_version(library, framework, python), version_of_older_pair(library, framework, python)

@@ -45,7 +45,7 @@ def _made(plan: Plan, cluster: Cluster, technique: str, **changes: Any) -> Itera
 
 
 def larger(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
-    """Changes that save memory, the smallest first."""
+    """Yield the changes that save memory, the smallest first."""
     yield from _made(plan, cluster, "checkpointing", activation_checkpointing="each")
     if not plan.shard_optimizer_state and plan.sharded_data_parallel_degree == 1:
         yield from _made(plan, cluster, "optimizer state sharding", shard_optimizer_state=True)
@@ -88,7 +88,7 @@ def without(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
 
 
 def _without_tensor(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
-    """The plan without tensor parallelism, with the same batch per group."""
+    """Yield the plan without tensor parallelism, with the same batch per group."""
     changes: dict[str, Any] = {"tensor_parallel_degree": 1}
     if plan.prescaled_batch:
         share, remainder = divmod(plan.batch_size, plan.tensor_parallel_degree)
@@ -164,7 +164,7 @@ def fit(case: Case) -> Iterator[Hit]:
 
 
 def _is_certain(case: Case, now: Estimate) -> bool:
-    """Whether the plan fails for sure: with short sequences, too, where their length is an assumption."""
+    """Return whether the plan fails for sure: with short sequences, too, where their length is an assumption."""
     back = case.back
     if now.fit_probability < _CERTAIN and back.assumes_length and back.model and back.cluster and back.job:
         now = estimate(back.model, back.cluster, replace(back.job, sequence_length=_SHORT), now.plan)

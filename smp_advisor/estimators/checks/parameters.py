@@ -25,7 +25,7 @@ Edit = tuple[str, Any, str]
 
 
 def smallest_edits(parameters: Mapping[str, Any], violation: Violation, *, version: str, library: str) -> list[Edit]:
-    """Changes that remove `violation`; none if every one needs a decision of the user."""
+    """Return the changes that remove `violation`; none if every one needs a decision of the user."""
     best: list[Edit] = []
     fewest: int | None = None
     for edits in _candidates(parameters, violation, version, library):
@@ -125,7 +125,7 @@ def _number(value: Any) -> float | None:
 
 
 def _for_rule(rule: Rule, parameters: Mapping[str, Any], effective: Mapping[str, Any]) -> Iterator[list[Edit]]:
-    """Values that the rule requires; else removal of the parameter that triggers it."""
+    """Yield the values that the rule requires; else removal of the parameter that triggers it."""
     needs: list[Edit] = []
     for condition in rule.needs:
         if condition.holds(parameters, effective):
@@ -190,7 +190,7 @@ def library_parameters(case: Case) -> Iterator[Hit]:
 
 
 def _settings(case: Case) -> dict[str, Any]:
-    """Settings of the script, with defaults for the missing ones; empty if the text has none."""
+    """Return the settings of the script, with defaults for the missing ones; empty if the text has none."""
     settings = script_settings(case.configuration)
     wrong = {key for violation in setting_violations(settings, library=case.library) for key in violation.keys}
     settings = {key: value for key, value in settings.items() if key not in wrong}
@@ -200,7 +200,7 @@ def _settings(case: Case) -> dict[str, Any]:
 
 
 def _in_doubt(case: Case, violation: Violation, settings: dict[str, Any]) -> bool:
-    """Whether the violation may be due to a setting that is missing or cannot be read."""
+    """Return whether the violation may be due to a setting that is missing or cannot be read."""
     configuration = case.configuration
     if configuration.unknown(*violation.keys):
         return True

@@ -47,7 +47,7 @@ def _state_bytes(job: Job) -> StateBytes:
 
 
 def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
-    """Columns of the cost model for columns of plans: autocast over fp32 parameters."""
+    """Return the columns of the cost model for columns of plans: autocast over fp32 parameters."""
     return Layout.of_columns(
         _state_bytes(job),
         rows=plans.rows,

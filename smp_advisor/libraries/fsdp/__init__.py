@@ -53,7 +53,7 @@ class FsdpPlan(Plan):
         return True
 
     def shard_degree(self, cluster: Cluster) -> int:
-        """GPUs over which parameters are sharded: those of a node for hybrid strategies, else all."""
+        """Return the GPUs over which parameters are sharded: those of a node for hybrid strategies, else all."""
         hybrid = "hybrid" in self.sharding_strategy
         return min(cluster.gpus_per_node, cluster.gpus) if hybrid else cluster.gpus
 
@@ -68,7 +68,7 @@ _PREFETCHED_UNITS = 2
 
 
 def prefetched_units(plans: PlanColumns) -> Floats:
-    """Blocks gathered at a time; 0 if the strategy keeps all gathered blocks until the backward pass."""
+    """Return the blocks gathered at a time; 0 if the strategy keeps all gathered blocks until the backward pass."""
     return where(is_in(plans["sharding_strategy"], _KEEPING), 0, _PREFETCHED_UNITS)
 
 
@@ -101,7 +101,7 @@ def _state_bytes(job: Job) -> StateBytes:
 
 
 def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
-    """Columns of the cost model for columns of plans. Hybrid strategies shard within a node."""
+    """Return the columns of the cost model for columns of plans. Hybrid strategies shard within a node."""
     hybrid = is_in(plans["sharding_strategy"], _HYBRID)
     if cluster is None and anywhere(hybrid):
         raise ValueError("FSDP's hybrid strategies shard within a node: pass the cluster")

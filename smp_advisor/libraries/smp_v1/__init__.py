@@ -173,7 +173,7 @@ _TRACED_SHARE = 0.9
 
 
 def _is_untraceable(model: Model, cluster: Cluster, job: Job, tp: int, pins: Mapping[str, Any]) -> bool:
-    """Whether one GPU cannot hold the model that the library traces, and the library can do without."""
+    """Return whether one GPU cannot hold the model that the library traces, and the library can do without."""
     traced = (4 if job.precision == "fp32" else 2) * model.parameter_count / tp
     room = _TRACED_SHARE * cluster.instance.usable_gpu_memory_gib * 2**30
     return traced > room and release(pins.get("version") or default_version("smp-v1")) >= (1, 6)

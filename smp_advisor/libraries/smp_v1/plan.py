@@ -96,7 +96,7 @@ class SmpV1Plan(Plan):
         return 1 if self.prescaled_batch else self.tensor_parallel_degree
 
     def shard_degree(self, cluster: Cluster) -> int:
-        """GPUs over which parameters are sharded: the sharded data parallel degree."""
+        """Return the GPUs over which parameters are sharded: the sharded data parallel degree."""
         del cluster
         return self.sharded_data_parallel_degree
 
@@ -224,7 +224,7 @@ class SmpV1Controls(ControlCodec):
         return fields
 
     def positions(self, name: str, shardable_gpus: int) -> Iterable[Setting] | None:
-        """Choices of sharding: over every number of GPUs that divides the replicas."""
+        """Return the choices of sharding: over every number of GPUs that divides the replicas."""
         if name != "sharding":
             return None
         degrees = divisors(shardable_gpus)[1:]

@@ -92,7 +92,7 @@ class SmpV2Plan(Plan):
         return True
 
     def shard_degree(self, cluster: Cluster) -> int:
-        """GPUs that share the parameters: `hybrid_shard_degree`, for 0 all left by tensor parallelism."""
+        """Return the GPUs that share the parameters: `hybrid_shard_degree`, for 0 all left by tensor parallelism."""
         return self.hybrid_shard_degree or cluster.gpus // (self.tensor_parallel_degree * self.expert_parallel_degree)
 
     @classmethod
@@ -161,7 +161,7 @@ def follow_ups(plan: Plan, settings: Mapping[str, Any], cluster: Cluster) -> dic
 
 
 def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
-    """Columns of the cost model for columns of plans.
+    """Return the columns of the cost model for columns of plans.
 
     Shards are fp32, gathered blocks 16-bit, and a tensor- and context-parallel group shares one batch. Accumulated
     batches run one after the other, so that one batch of activations exists at a time. Tensor parallelism is assumed to
@@ -232,7 +232,7 @@ def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -
 
     @cache
     def batches(replicas: int) -> dict[str, NDArray[Any]]:
-        """Batches and choices for memory, which many degrees share."""
+        """Return the batches and choices for memory, which many degrees share."""
         rows = crossed(accumulated_batches(job, model, replicas, pins), choices)
         return {
             "batch_size": rows[:, 0] // rows[:, 1],

@@ -114,7 +114,7 @@ def make_copy(
 
 
 def narrower(copy: Copy, most_parameters: int, inputs: Any) -> Copy | None:
-    """The copy with renamed dimensions; None if no consistent one is found."""
+    """Return the copy with renamed dimensions; None if no consistent one is found."""
     narrowed = narrow_copy(copy.model, most_parameters, lambda model: _accepts(model, inputs))
     if narrowed is None:
         return None
@@ -152,7 +152,7 @@ _TRIAL_TOKENS = 48
 
 
 def _accepts(model: nn.Module, inputs: Any) -> bool:
-    """Whether the model's forward pass accepts the inputs, or inferred ones; reading values decides nothing."""
+    """Return whether the model's forward pass accepts the inputs, or inferred ones; reading values decides nothing."""
     try:
         return idle_layers(model, example_inputs(model, inputs)) is not None
     except (AdvisorError, RuntimeError, ValueError, TypeError, IndexError):
@@ -160,7 +160,7 @@ def _accepts(model: nn.Module, inputs: Any) -> bool:
 
 
 def idle_layers(model: nn.Module, example: ExampleInputs) -> frozenset[str] | None:
-    """Layers with parameters that a forward pass does not call; None if it fails."""
+    """Return the layers with parameters that a forward pass does not call; None if it fails."""
     mode = KnownValuesMode()
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     called: set[str] = set()

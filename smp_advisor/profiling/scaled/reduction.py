@@ -50,7 +50,7 @@ class _Renaming:
     """Whether heads are divided, too; otherwise their width is."""
 
     def __call__(self, value: int) -> int:
-        """The new size for a size."""
+        """Return the new size for a size."""
         if self.vocabulary and value == self.vocabulary:
             return min(value, _VOCABULARY)
         if value and value == self.experts[0]:

@@ -41,7 +41,7 @@ class PlannedSteps:
 
     @classmethod
     def of(cls, job: Job, plan: Plan | None, *, precision: str, memory_bytes: int) -> PlannedSteps:
-        """The steps of a copy under a plan; without one, a microbatch of two samples without checkpointing."""
+        """Return the steps of a copy under a plan; without one, a microbatch of two samples without checkpointing."""
         checkpointing = plan.activation_checkpointing if plan else False
         planned = plan.microbatches * plan.gradient_accumulation_steps if plan else 1
         samples = max(1, plan.batch_size // plan.microbatches) if plan else 2

@@ -82,7 +82,7 @@ def shrink(config: Any) -> Any:
 
 
 def _is_small(name: Any) -> bool:
-    """Whether a name is a folder with weights that a rehearsal wrote, or others of that size."""
+    """Return whether a name is a folder with weights that a rehearsal wrote, or others of that size."""
     folder = str(name)
     if not os.path.isfile(os.path.join(folder, "config.json")):  # noqa: PTH113, PTH118
         return False
@@ -91,7 +91,7 @@ def _is_small(name: Any) -> bool:
 
 
 def config_for(observer: Observer, name: Any, options: dict[str, Any]) -> Any:
-    """The configuration in a folder, or one of the family that the name shows."""
+    """Return the configuration in a folder, or one of the family that the name shows."""
     import transformers
 
     path = Path(str(name), "config.json")
@@ -225,7 +225,7 @@ def _configurations(observer: Observer, module: Any) -> None:
 
 
 def _tokenizer(observer: Observer, name: Any) -> Any:
-    """A tokenizer of the library, with the words of the rows."""
+    """Return a tokenizer of the library, with the words of the rows."""
     import tokenizers
     import transformers
 

@@ -221,7 +221,7 @@ class Nothing(types.ModuleType):
 
 
 def _transform(name: str) -> Any:
-    """The transforms that change shapes or scales; all others return their image."""
+    """Return the transforms that change shapes or scales; all others return their image."""
     if name == "Compose":
         return lambda steps: lambda image: functools.reduce(lambda result, step: step(result), steps, image)
     if name in ("Resize", "CenterCrop", "RandomResizedCrop"):

@@ -41,12 +41,12 @@ class Metric:
     add = add_batch
 
     def compute(self, **_: Any) -> dict[str, float]:
-        """The same figures each time."""
+        """Return the same figures each time."""
         return {"accuracy": 0.5, "f1": 0.5}
 
 
 def lines() -> list[str]:
-    """Texts of 8 to 10 words, no two alike."""
+    """Return the texts of 8 to 10 words, no two alike."""
     return [
         " ".join(WORDS[(7 * row + k * (1 + row % 5)) % len(WORDS)] for k in range(8 + row % 3)) for row in range(_ROWS)
     ]
@@ -72,7 +72,7 @@ class Tokenized:
 
 
 def columns_for(name: str, observer: Observer) -> dict[str, list[Any]]:
-    """Columns of the stand-in of a data set, by what its name and the script show."""
+    """Return the columns of the stand-in of a data set, by what its name and the script show."""
     texts = lines()
     lower = name.lower()
     if any(part in lower for part in ("dpo", "ultrafeedback", "pref", "hh-", "reward")):
@@ -102,7 +102,7 @@ def columns_for(name: str, observer: Observer) -> dict[str, list[Any]]:
 
 
 def _values(column: str, texts: list[str]) -> list[Any]:
-    """Values of a column, of the type that its name shows."""
+    """Return the values of a column, of the type that its name shows."""
     if re.search("image|img|picture", column):
         return _pictures()
     if column == "audio":
@@ -179,7 +179,7 @@ def _datasets(observer: Observer, module: Any) -> None:
 
 
 def _first(loaded: Any) -> Any:
-    """The first rows of real data."""
+    """Return the first rows of real data."""
     if hasattr(loaded, "select"):
         return loaded.select(range(min(_OWN_ROWS, len(loaded))))
     if isinstance(loaded, dict):

@@ -92,7 +92,7 @@ def _accelerator(observer: Observer, module: Any) -> None:
 
 
 def _marked(observer: Observer, method: Any, *, is_scaled: bool) -> Any:
-    """A method that scales gradients of fp16, or takes the scale off again before it clips them."""
+    """Return a method that scales gradients of fp16, or takes the scale off again before it clips them."""
 
     @functools.wraps(method)
     def called(self: Any, *arguments: Any, **options: Any) -> Any:

@@ -102,7 +102,7 @@ class Check:
         text: str,
         end: tuple[int, int] | None = None,
     ) -> Finding:
-        """The finding at a place, with `values` for the fields of the texts; `end` is a line and a column."""
+        """Return the finding at a place, with `values` for the fields of the texts; `end` is a line and a column."""
         wording = self.wordings[variant]
         title, url = self.source_for.get(library or "", self.source)
         return Finding(
@@ -133,7 +133,7 @@ class Section:
 
 @lru_cache(maxsize=1)
 def sections() -> tuple[Section, ...]:
-    """Every check by library, in the order of the ids."""
+    """Return every check by library, in the order of the ids."""
     pages = {name: (page["title"], page["url"]) for name, page in data_file("review.findings", "pages").items()}
     tables = [data_file("review.findings", f"checks/{name}") for name in _SECTIONS]
     return tuple(
@@ -148,7 +148,7 @@ def sections() -> tuple[Section, ...]:
 
 @lru_cache(maxsize=1)
 def catalog() -> dict[str, Check]:
-    """Every check by its id."""
+    """Return every check by its id."""
     return {check.id: check for section in sections() for check in section.checks}
 
 
@@ -179,7 +179,7 @@ def _example(table: dict[str, Any]) -> Example:
 
 
 def _wording(table: dict[str, Any], variant: dict[str, Any]) -> Wording:
-    """Texts of a variant; what it leaves out is that of the check."""
+    """Return the texts of a variant; what it leaves out is that of the check."""
     fields = table.get("fields", {}) | variant.get("fields", {})
     texts: dict[str, Any] = {
         key: variant.get(key, table.get(key)) for key in ("message", "consequence", "remedy", "severity")
@@ -205,7 +205,7 @@ def check_markdown(check: Check) -> str:
 
 
 def _message(check: Check, wording: Wording) -> str:
-    """One of several messages, with what differs from the check."""
+    """Return one of several messages, with what differs from the check."""
     text = f"*{wording.filled(wording.message)}*"
     if wording.severity != check.severity:
         text += f" ({wording.severity})"
@@ -215,7 +215,7 @@ def _message(check: Check, wording: Wording) -> str:
 
 
 def _change(example: Example) -> str:
-    """An example with its correction, as one difference."""
+    """Return an example with its correction, as one difference."""
     plan = ", ".join(f"{name}={value!r}" for name, value in example.plan.items())
     bad, good = (text.strip("\n").splitlines() for text in (example.bad, example.good))
     lines = [line.rstrip() for line in unified_diff(bad, good, lineterm="", n=len(bad))][3:]

@@ -24,7 +24,7 @@ _ROOT = "%SRCROOT%"
 
 
 def as_sarif(*reports: Report, problems: Iterable[str] = ()) -> dict[str, Any]:
-    """One run with the rules and results of all reports; code hosts refuse several runs of one tool.
+    """Return one run with the rules and results of all reports; code hosts refuse several runs of one tool.
 
     Relative paths are relative to the root of the repository. `problems` are files that could not be checked.
     """

@@ -73,7 +73,7 @@ class Finding:
     """Column after the last character of the place."""
 
     def plain(self) -> dict[str, Any]:
-        """The finding as plain data; its fix without the full text of the file."""
+        """Return the finding as plain data; its fix without the full text of the file."""
         data = asdict(self)
         if self.fix is not None:
             del data["fix"]["source"]
@@ -94,7 +94,7 @@ class Suppression:
 
 
 def suppressions(text: str) -> list[Suppression]:
-    """The comments of `text` that suppress findings."""
+    """Return the comments of `text` that suppress findings."""
     if "smp:" not in text:
         return []
     lines = text.split("\n")

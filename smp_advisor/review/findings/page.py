@@ -130,7 +130,7 @@ def _fix(finding: Finding, place: str) -> str:
 
 
 def _changes(report: Report) -> str:
-    """The values that the corrected text changes, and its diff."""
+    """Return the values that the corrected text changes, and its diff."""
     if not report.diff:
         return ""
     before, after = report.texts

@@ -97,7 +97,7 @@ class Report(Sequence["Finding"]):
         return ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for count, word in numbers if count)
 
     def of(self, severity: Severity) -> list[Finding]:
-        """The findings of one severity."""
+        """Return the findings of one severity."""
         return [finding for finding in self.findings if finding.severity == severity]
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ class Report(Sequence["Finding"]):
         return as_html(self)
 
     def to_json(self) -> str:
-        """The findings and the unresolved code as JSON."""
+        """Return the findings and the unresolved code as JSON."""
         data: dict[str, Any] = {
             "path": self.path,
             "findings": [finding.plain() for finding in self.findings],
@@ -138,7 +138,7 @@ class Report(Sequence["Finding"]):
         return json.dumps(data, indent=2, ensure_ascii=False)
 
     def to_sarif(self) -> str:
-        """The findings in SARIF 2.1.0, for code hosts and editors."""
+        """Return the findings in SARIF 2.1.0, for code hosts and editors."""
         return json.dumps(as_sarif(self), indent=2, ensure_ascii=False)
 
 
@@ -147,7 +147,7 @@ _LONGEST_LINE = 160
 
 
 def as_text(report: Report) -> str:
-    """The report as plain text."""
+    """Return the report as plain text."""
     parts = ["\n".join(map(_folded, report.introduction))] if report.introduction else []
     parts += [_text_of(finding) for finding in report.findings]
     if report.unresolved:
@@ -160,7 +160,7 @@ def as_text(report: Report) -> str:
 
 
 def statement(report: Report) -> list[str]:
-    """Lines on what the check saw, assumed and did not follow."""
+    """Return the lines on what the check saw, assumed and did not follow."""
     if report.coverage is None:
         return []
     open_places = len(report.unresolved)
@@ -169,7 +169,7 @@ def statement(report: Report) -> list[str]:
 
 
 def nothing_found(report: Report) -> str:
-    """The meaning of "no findings": the rules that ran, and what they could not follow."""
+    """Return the meaning of "no findings": the rules that ran, and what they could not follow."""
     coverage, places = report.coverage, len(report.unresolved)
     left = f"; {places} place{'s were' if places > 1 else ' was'} not followed" if places else ""
     if coverage is not None and coverage.outside:
@@ -186,7 +186,7 @@ def nothing_found(report: Report) -> str:
 
 
 def counts(report: Report) -> str:
-    """The number of findings of each severity, in one line."""
+    """Return the number of findings of each severity, in one line."""
     if not report.findings:
         return f"{one_line(report.path)}: {nothing_found(report)}."
     fixable = sum(finding.fix is not None for finding in report.findings)
@@ -208,7 +208,7 @@ def _text_of(finding: Finding) -> str:
 
 
 def _shown(finding: Finding) -> tuple[str, int]:
-    """The printed line, and the column of its caret."""
+    """Return the printed line, and the column of its caret."""
     code = one_line(finding.text)
     start = 0
     if len(code) > _LONGEST_LINE:
@@ -220,7 +220,7 @@ def _shown(finding: Finding) -> tuple[str, int]:
 
 
 def _folded(text: str) -> str:
-    """A line without breaks, on several lines whose continuations are indented."""
+    """Return a line without breaks, on several lines whose continuations are indented."""
     indent = " " * (len(text) - len(text.lstrip()) + 4)
     words = textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(words)

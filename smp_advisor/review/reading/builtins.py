@@ -79,7 +79,7 @@ def _of_data(function: Callable[..., Any]) -> Known:
 
 
 def _of_items(function: Callable[..., Value | None]) -> Known:
-    """A function of the items of each argument."""
+    """Return a function of the items of each argument."""
 
     def apply(positional: tuple[Value, ...], passed: dict[str, Value]) -> Value | None:
         columns = [element_values(value) for value in positional]
@@ -240,7 +240,7 @@ def _method_of_list(run: Run, owner: Collection, name: str, event: Call) -> Valu
 
 
 def _is_plain_field(field: tuple[str, str | None, str | None, str | None]) -> bool:
-    """Whether a part of a format names a value and neither an attribute nor a large width."""
+    """Return whether a part of a format names a value and neither an attribute nor a large width."""
     _, name, spec, _ = field
     plain_name = not name or name.isidentifier() or name.isdecimal()
     return plain_name and not (spec and (len(spec) > 3 or "{" in spec))
@@ -262,7 +262,7 @@ _OF_CLASSES = {"torch.optim": "SelectedOptimizer", "torch.optim.lr_scheduler": "
 
 
 def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
-    """The result of a call of something external."""
+    """Return the result of a call of something external."""
     first = event.arguments[0] if event.arguments else None
     if (launched := launch(run, event)) is not None:
         return launched if event.name in COMMAND_LINES else Result(event)
@@ -299,7 +299,7 @@ def _holds_a_module(value: Value, name: Value) -> bool:
 
 
 def _environment(run: Run, event: Call) -> Value | None:
-    """The default of a variable of the environment, or the folder of the text, as an assumption."""
+    """Return the default of a variable of the environment, or the folder of the text, as an assumption."""
     if event.name in ("os.getcwd", "pathlib.Path.cwd"):
         return run.assume("The working folder", Constant("."))
     if event.name not in ("os.environ.get", "os.getenv") or len(event.arguments) < 2:
@@ -321,7 +321,7 @@ def _data(run: Run, event: Call, first: Value | None) -> Value | None:
 
 
 def step_mark(value: Value, decorator: ast.expr) -> StepMark | None:
-    """How ``smp.step`` marks a function, if `value` is that decorator or its call."""
+    """Return how ``smp.step`` marks a function, if `value` is that decorator or its call."""
     for option in options(value):
         if isinstance(option, External) and option.path in ("smp.step", "smptf.step"):
             return StepMark(decorator, (), option.path == "smptf.step")
@@ -387,7 +387,7 @@ def _configured(run: Run, event: Call) -> Value:
 
 
 def _module(run: Run, frame: Frame, event: Call) -> Value:
-    """The module that ``importlib.import_module`` or ``__import__`` imports."""
+    """Return the module that ``importlib.import_module`` or ``__import__`` imports."""
     name = event.arguments[0] if event.arguments else None
     if isinstance(name, Constant) and isinstance(name.value, str) and name.value.replace(".", "").isidentifier():
         return load_module(run, frame, name.value, event.node)

@@ -47,7 +47,7 @@ _OF_DATA = frozenset(
 
 
 def size(value: Value) -> int:
-    """The number of items in `value` and in its items, up to a limit; beyond the limit with too many levels."""
+    """Return the number of items in `value` and in its items, up to a limit; beyond the limit with too many levels."""
     level, items, depth = [value], 0, 0
     while level and items <= _MOST_ITEMS:
         if depth > _DEEPEST_DATA:
@@ -72,7 +72,7 @@ def within(value: Value) -> Value:
 
 
 def plain(value: Value) -> Any:
-    """The value as Python data."""
+    """Return the value as Python data."""
     if not isinstance(value, Constant) and size(value) > _MOST_ITEMS:
         raise LookupError
     return _plain(value)
@@ -89,7 +89,7 @@ def _plain(value: Value) -> Any:
 
 
 def is_plain(value: Value) -> bool:
-    """Whether the value is known, with everything in it."""
+    """Return whether the value is known, with everything in it."""
     try:
         plain(value)
     except LookupError:
@@ -126,7 +126,7 @@ def _from_plain(data: Any, depth: int) -> Value:
 
 
 def element_values(value: Value) -> list[Value] | None:
-    """The items of an iteration over `value`; None if they are not known."""
+    """Return the items of an iteration over `value`; None if they are not known."""
     if isinstance(value, Collection) and not value.open:
         return list(value.items)
     if isinstance(value, Mapping) and value.complete:
@@ -137,7 +137,7 @@ def element_values(value: Value) -> list[Value] | None:
 
 
 def distinct(items: list[Value]) -> Collection:
-    """A set of `items`; open if unknown ones can be equal."""
+    """Return a set of `items`; open if unknown ones can be equal."""
     constants = {item.value: item for item in reversed(items) if isinstance(item, Constant)}
     if len(constants) == len(items):
         return Collection(list(items))
@@ -156,13 +156,13 @@ def unpack(mapping: Mapping, value: Value) -> None:
 
 
 def shown(node: ast.expr) -> str:
-    """The text of an expression, shortened."""
+    """Return the text of an expression, shortened."""
     text = " ".join(ast.unparse(node).split())
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
 
 
 def reason(value: Value, depth: int = 0) -> str:
-    """Why `value` is not known, as a clause: "it depends on `args.large`"."""
+    """Return why `value` is not known, as a clause: "it depends on `args.large`"."""
     if depth > _DEEPEST:
         return AT_RUN_TIME
     if isinstance(value, (Unknown, Choice)) and value.why:
@@ -206,7 +206,7 @@ def _variable(key: Value | None) -> str:
 
 
 def _parts(value: Value) -> tuple[Value, ...]:
-    """The values that decide whether `value` is known."""
+    """Return the values that decide whether `value` is known."""
     if isinstance(value, Choice):
         return value.alternatives
     if isinstance(value, Item) and value.key is not None:
@@ -245,7 +245,7 @@ LONGEST_TEXT = 4 * MAX_ITEMS
 
 
 def truth(value: Value) -> bool | None:
-    """Whether it counts as true; None if that is not known."""
+    """Return whether it counts as true; None if that is not known."""
     if isinstance(value, Constant):
         return bool(value.value)
     if isinstance(value, Mapping):
@@ -256,7 +256,7 @@ def truth(value: Value) -> bool | None:
 
 
 def compute(op: ast.operator, left: Value, right: Value) -> Value:
-    """Result of a binary operator; an `Operation` if it cannot be computed."""
+    """Return the result of a binary operator; an `Operation` if it cannot be computed."""
     if isinstance(left, Mapping) and isinstance(right, Mapping) and isinstance(op, ast.BitOr):
         entries = {key: replace(entry) for key, entry in {**left.entries, **right.entries}.items()}
         return within(Mapping(entries, None, left.open or right.open))
@@ -280,7 +280,7 @@ def compute(op: ast.operator, left: Value, right: Value) -> Value:
 
 
 def _bounded(op: ast.operator, left: object, right: object) -> bool:
-    """Whether the result is of a size that someone would mean."""
+    """Return whether the result is of a size that someone would mean."""
     if isinstance(left, str) and isinstance(op, ast.Mod):
         return len(left) < MAX_ITEMS and _WIDE.search(left) is None
     if isinstance(left, str) and isinstance(right, str):
@@ -297,7 +297,7 @@ def _bounded(op: ast.operator, left: object, right: object) -> bool:
 
 
 def negated(op: ast.unaryop, value: Value) -> Value:
-    """Result of a unary operator."""
+    """Return the result of a unary operator."""
     decided = truth(value)
     if isinstance(op, ast.Not) and decided is not None:
         return Constant(not decided)
@@ -312,7 +312,7 @@ def negated(op: ast.unaryop, value: Value) -> Value:
 
 
 def compare(op: ast.cmpop, left: Value, right: Value) -> bool | None:
-    """Result of one comparison; None if it is not known."""
+    """Return the result of one comparison; None if it is not known."""
     if isinstance(op, (ast.In, ast.NotIn)):
         contained = _contains(right, left)
         return None if contained is None else contained == isinstance(op, ast.In)
@@ -348,7 +348,7 @@ def _contains(owner: Value, value: Value) -> bool | None:
 
 
 def formatted(value: Value, conversion: int, spec: Value) -> str | None:
-    """One part of an f-string; None if it is not known."""
+    """Return one part of an f-string; None if it is not known."""
     if not isinstance(value, Constant) or not isinstance(spec, Constant) or len(spec.value) > 12:
         return None
     if _WIDE.search(spec.value) is not None:
@@ -361,5 +361,5 @@ def formatted(value: Value, conversion: int, spec: Value) -> str | None:
 
 
 def is_index(position: object, length: int) -> TypeGuard[int]:
-    """Whether a list or text of this length has `position`."""
+    """Return whether a list or text of this length has `position`."""
     return isinstance(position, int) and -length <= position < length

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(run: Run, frame: Frame, node: ast.expr | None) -> Value:
-    """Value of `node`. Calls in it are recorded, and functions of the files that are read are followed."""
+    """Return the value of `node`. Calls in it are recorded, and functions of the files that are read are followed."""
     if node is None:
         return Constant(None)
     run.count()
@@ -77,7 +77,7 @@ def _attribute(run: Run, frame: Frame, node: ast.Attribute) -> Value:
 
 
 def _inherited(frame: Frame, node: ast.Attribute) -> Function | None:
-    """The method of ``super().method`` in the files that are read, bound to the object at hand."""
+    """Return the method of ``super().method`` in the files that are read, bound to the object at hand."""
     function, called = frame.function, getattr(node.value, "func", None)
     if getattr(called, "id", "") != "super" or function is None or function.home is None:
         return None

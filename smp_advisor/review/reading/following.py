@@ -53,7 +53,7 @@ _CALLED = ("forward", "call", "__call__")
 
 
 def call(run: Run, frame: Frame, node: ast.Call) -> Value:
-    """The value of a call. It is recorded once for each possible function."""
+    """Return the value of a call. It is recorded once for each possible function."""
     candidates = something(run.evaluate(frame, node.func))
     positional, passed = _arguments(run, frame, node)
     results = []
@@ -86,13 +86,13 @@ def call(run: Run, frame: Frame, node: ast.Call) -> Value:
 
 
 def _together(first: Mapping, second: Mapping) -> Mapping:
-    """The keyword arguments of a ``functools.partial`` with those of its call."""
+    """Return the keyword arguments of a ``functools.partial`` with those of its call."""
     entries = {key: replace(entry) for key, entry in (first.entries | second.entries).items()}
     return Mapping(entries, second.span, first.open or second.open)
 
 
 def _unwrapped(target: Value) -> tuple[Value, tuple[Value, ...], Mapping]:
-    """The callable of a ``functools.partial``, with the arguments of the partial."""
+    """Return the callable of a ``functools.partial``, with the arguments of the partial."""
     arguments: tuple[Value, ...] = ()
     passed = Mapping()
     while isinstance(target, Partial):
@@ -209,7 +209,7 @@ def _construct(run: Run, event: Call, cls: Class) -> Value:
 
 
 def _outputs(returned: Value, event: Call) -> Value:
-    """One value per microbatch, for each value that the step returns."""
+    """Return one value per microbatch, for each value that the step returns."""
     results: list[Value] = []
     for option in options(returned):
         if isinstance(option, Collection):

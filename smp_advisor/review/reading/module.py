@@ -42,16 +42,16 @@ class Module:
     _by_type: dict[type[ast.AST], list[Any]] = field(default_factory=dict)
 
     def fresh(self, source: Source, *, entry: bool, directory: Path | None) -> Module:
-        """The same file for another run: its names are new, its tree and the index of the tree are shared."""
+        """Return the same file for another run: its names are new, its tree and the index of the tree are shared."""
         return Module(source, self.tree, entry, directory, _parents=self._parents, _by_type=self._by_type)
 
     def parent(self, node: ast.AST) -> ast.AST | None:
-        """The node around `node`."""
+        """Return the node around `node`."""
         self._index()
         return self._parents.get(node)
 
     def all(self, kind: type[Node]) -> list[Node]:
-        """All nodes of one type, outer nodes first."""
+        """Return all nodes of one type, outer nodes first."""
         self._index()
         return self._by_type.get(kind, [])
 
@@ -71,14 +71,14 @@ class Module:
                         pending.append(inner)
 
     def statement(self, node: ast.AST) -> ast.stmt | None:
-        """The innermost statement around `node`."""
+        """Return the innermost statement around `node`."""
         around: ast.AST | None = node
         while around is not None and not isinstance(around, ast.stmt):
             around = self.parent(around)
         return around
 
     def text(self, node: ast.expr | ast.stmt) -> str:
-        """The source text of `node`."""
+        """Return the source text of `node`."""
         place = self.source.span(node)
         return self.source.text[place.start : place.end]
 
@@ -147,7 +147,7 @@ def _explain(source: Source, error: SyntaxError) -> str:
 
 
 def parses(text: str) -> bool:
-    """Whether `text` is Python, silently."""
+    """Return whether `text` is Python, silently."""
     try:
         parsed(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

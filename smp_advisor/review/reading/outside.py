@@ -102,7 +102,7 @@ def bind_import(run: Run, frame: Frame, node: ast.Import | ast.ImportFrom) -> No
 
 
 def load_module(run: Run, frame: Frame, dotted: str, node: ast.expr) -> Value:
-    """The module that an expression imports by its name."""
+    """Return the module that an expression imports by its name."""
     return _load(run, frame, dotted, node) or External(canonical(dotted))
 
 
@@ -134,7 +134,7 @@ def _waits(run: Run, frame: Frame, base: str, node: ast.ImportFrom) -> bool:
 
 
 def _replaces(scope: Scope, node: ast.ImportFrom, text: str) -> bool:
-    """Whether the import binds names that have a value already, which are read without the import."""
+    """Return whether the import binds names that have a value already, which are read without the import."""
     names = {alias.asname or alias.name for alias in node.names}
     if "*" in names:
         public = _PUBLIC.search(text)
@@ -146,7 +146,7 @@ def _replaces(scope: Scope, node: ast.ImportFrom, text: str) -> bool:
 
 
 def _deferred(run: Run, frame: Frame, base: str, node: ast.ImportFrom) -> Callable[[str], Value | None]:
-    """The value of a name that the import binds."""
+    """Return the value of a name that the import binds."""
     names = {alias.asname or alias.name: alias.name for alias in node.names}
     path = _path(run, frame.module, base)
     text = run.waiting[path].text if path is not None else ""
@@ -214,7 +214,7 @@ def _follow(run: Run, frame: Frame, path: Path, node: ast.stmt | ast.expr) -> Lo
 
 
 def local_files(text: str, folder: Path) -> set[Path]:
-    """Files that the imports of a file in `folder` probably name, without parsing it."""
+    """Return the files that the imports of a file in `folder` probably name, without parsing it."""
     names: set[str] = set()
     for match in _IMPORT.finditer(text):
         base = match["base"]
@@ -224,7 +224,7 @@ def local_files(text: str, folder: Path) -> set[Path]:
 
 
 def _path(run: Run, module: Module, dotted: str) -> Path | None:
-    """The file of a module next to the importing one; None if there is none."""
+    """Return the file of a module next to the importing one; None if there is none."""
     if module.directory is None or not dotted:
         return None
     folders = [module.directory]
@@ -283,7 +283,7 @@ def _of_process(event: Call, function: Function) -> dict[str, Value]:
 
 
 def _callables(target: Value) -> Iterator[Function]:
-    """Functions that a target can be: one of a dictionary or list, or the one of a ``functools.partial``."""
+    """Yield the functions that a target can be: one of a dictionary or list, or the one of a ``functools.partial``."""
     for option in options(target):
         if isinstance(option, Function):
             yield option
@@ -298,7 +298,7 @@ def _callables(target: Value) -> Iterator[Function]:
 
 
 def _of_options(run: Run, function: Function) -> dict[str, Value]:
-    """Parameters of a function as options of the command line, with their defaults."""
+    """Return the parameters of a function as options of the command line, with their defaults."""
     defaults = run.defaults(function)
     names = [*function.positional, *(argument.arg for argument in function.node.args.kwonlyargs)]
     bound: dict[str, Value] = {name: Argument(name, defaults.get(name, Unknown())) for name in names}
@@ -308,7 +308,7 @@ def _of_options(run: Run, function: Function) -> dict[str, Value]:
 
 
 def is_command(decorator: Value) -> bool:
-    """Whether a decorator makes a function a command: ``@app.command()``, ``@hydra.main(...)``."""
+    """Return whether a decorator makes a function a command: ``@app.command()``, ``@hydra.main(...)``."""
     return any(
         isinstance(option, Result) and option.call.called in COMMANDS and option.call.function is None
         for option in options(decorator)

@@ -56,7 +56,7 @@ def declare(run: Run, event: Call) -> None:
 
 
 def option_of(run: Run, owner: Value, name: str) -> Value | None:
-    """The command-line option `name`, if `owner` is the result of a parser."""
+    """Return the command-line option `name`, if `owner` is the result of a parser."""
     position: object = None
     if isinstance(owner, Item):
         position = owner.key.value if isinstance(owner.key, Constant) else None
@@ -77,7 +77,7 @@ def option_of(run: Run, owner: Value, name: str) -> Value | None:
 
 
 def _field_of(call: Call, position: object, name: str) -> Value:
-    """The default of a field of the dataclass at `position` among those that the parser was made for."""
+    """Return the default of a field of the dataclass at `position` among those that the parser was made for."""
     parser = call.receiver.call if isinstance(call.receiver, Result) else None
     types = parser.argument("dataclass_types", 0) if parser is not None else None
     classes = types.items if isinstance(types, Collection) else [types]
@@ -86,14 +86,14 @@ def _field_of(call: Call, position: object, name: str) -> Value:
 
 
 def field_default(member: Value | None) -> Value | None:
-    """The value of a class attribute; that of ``dataclasses.field(default=...)`` is its default."""
+    """Return the value of a class attribute; that of ``dataclasses.field(default=...)`` is its default."""
     if isinstance(member, Result) and member.call.name in ("dataclasses.field", "pydantic.Field"):
         return member.call.argument("default") or Unknown("a factory makes its default")
     return member
 
 
 def attribute(run: Run, frame: Frame, owner: Value, name: str, node: ast.expr) -> Value:
-    """The attribute `name` of one possible owner, as `node` reads it."""
+    """Return the attribute `name` of one possible owner, as `node` reads it."""
     if isinstance(owner, External):
         return External(canonical(f"{owner.path}.{name}"))
     if isinstance(owner, LocalModule):
@@ -134,7 +134,7 @@ def _member(run: Run, owner: Instance | Class, name: str) -> Value | None:
 
 
 def item(owner: Value, key: Value) -> Value:
-    """The element of one possible owner under a key."""
+    """Return the element of one possible owner under a key."""
     if isinstance(key, Constant):
         position = key.value
         if isinstance(owner, Mapping) and position in owner.entries:
@@ -152,7 +152,7 @@ def item(owner: Value, key: Value) -> Value:
 
 
 def _of_registry(owner: Value, key: Value) -> Value | None:
-    """One of the functions in a dictionary, under a key that is not known: ``TASKS[args.task]``."""
+    """Return one of the functions in a dictionary, under a key that is not known: ``TASKS[args.task]``."""
     if not isinstance(owner, Mapping) or isinstance(key, Constant):
         return None
     values = list(owner.values().values())
@@ -164,7 +164,7 @@ def _of_registry(owner: Value, key: Value) -> Value | None:
 
 
 def _slice(owner: Value, bounds: tuple[Value, ...]) -> Value | None:
-    """A slice; None if it is not known."""
+    """Return a slice; None if it is not known."""
     numbers: list[int | None] = [bound.value for bound in bounds if isinstance(bound, Constant)]
     if len(numbers) < 3 or numbers[2] == 0 or not all(number is None or isinstance(number, int) for number in numbers):
         return None
@@ -176,7 +176,7 @@ def _slice(owner: Value, bounds: tuple[Value, ...]) -> Value | None:
 
 
 def element(value: Value) -> Value:
-    """An element of an iteration over `value`."""
+    """Return an element of an iteration over `value`."""
     if isinstance(value, Collection) and value.items:
         return choice(*value.items, *([Unknown(value.open)] if value.open else []))
     if isinstance(value, StepOutput):
@@ -228,7 +228,7 @@ def set_attribute(run: Run, owner: Value, name: str, value: Value) -> None:
 
 
 def _namespace(owner: Value) -> Result | None:
-    """The parsed options that attributes are added to: ``args.rank = get_rank()``."""
+    """Return the parsed options that attributes are added to: ``args.rank = get_rank()``."""
     if isinstance(owner, Item):
         owner = owner.owner
     return owner if isinstance(owner, Result) and owner.call.method in _PARSES else None
@@ -247,7 +247,7 @@ def _set_item(run: Run, owner: Value, key: Value, entry: Entry) -> None:
 
 
 def _collected(targets: list[ast.expr], value: Value) -> Value:
-    """The items of `value`, with those of a starred target together."""
+    """Return the items of `value`, with those of a starred target together."""
     star = next((position for position, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
     items = element_values(value)
     if star is None or items is None or len(items) < len(targets) - 1:

@@ -95,7 +95,7 @@ class Journal:
 
 
 def joined(first: Changes, second: Changes, why: Reason) -> Changes:
-    """The changes of two branches of which one has run."""
+    """Return the changes of two branches of which one has run."""
     both: Changes = {}
     for place, change in (first | second).items():
         now = _present(change.owner, change.key)
@@ -112,7 +112,7 @@ def _present(owner: Any, key: Any) -> Any:
 
 
 def _either(first: Any, second: Any, why: Reason) -> Any:
-    """Value of a name, key or field after one of two branches."""
+    """Return the value of a name, key or field after one of two branches."""
     if first is second:
         return first
     if isinstance(first, str):
@@ -129,7 +129,7 @@ def _either(first: Any, second: Any, why: Reason) -> Any:
 
 
 def settled(value: Value, copies: dict[int, Value] | None = None) -> Value:
-    """A copy that later changes do not reach, with dictionaries of several branches merged into one.
+    """Return a copy that later changes do not reach, with dictionaries of several branches merged into one.
 
     `copies` keeps objects shared that are shared.
     """
@@ -164,7 +164,7 @@ def settled(value: Value, copies: dict[int, Value] | None = None) -> Value:
 
 
 def _merged(first: Value, second: Value, why: Reason) -> Value:
-    """One value for two branches: dictionaries are merged by key."""
+    """Return one value for two branches: dictionaries are merged by key."""
     if same(first, second) or not (isinstance(first, Mapping) and isinstance(second, Mapping)):
         return choice(first, second, why=why)
     merged = Mapping({}, first.span, first.open or second.open)
@@ -262,7 +262,7 @@ class Run:
         return frame.module.source.span(node) if self.computes and frame.module.entry else None
 
     def assume(self, name: str, default: Value) -> Value:
-        """The default of an option or variable, noted as an assumption; the value itself if it has none."""
+        """Return the default of an option or variable, noted as an assumption; the value itself if it has none."""
         if isinstance(default, Constant) and default.value is not None:
             note = f"{name} is {default.value!r}, its default."
             self.trace.assumed += [] if note in self.trace.assumed else [note]
@@ -278,7 +278,7 @@ class Run:
         self.journal.write(frame.scope.names_for(name), name, value)
 
     def follows(self, function: Function) -> bool:
-        """Whether a call of `function` is followed once more."""
+        """Return whether a call of `function` is followed once more."""
         # Under a condition that is not known, a function that calls itself would never end.
         again = any(running.node is function.node for running in self.functions)
         if len(self.functions) >= _MAX_DEPTH:

@@ -61,11 +61,11 @@ class Source:
         object.__setattr__(self, "lines", tuple(_LINE_END.split(self.text)))
 
     def starts(self) -> tuple[int, ...]:
-        """The first character of each line."""
+        """Return the first character of each line."""
         return _starts(self.text)
 
     def line(self, number: int) -> str:
-        """Line `number`, counted from 1; empty if there is none."""
+        """Return the line `number`, counted from 1; empty if there is none."""
         return self.lines[number - 1] if 0 < number <= len(self.lines) else ""
 
     def column(self, line: int, column_bytes: int) -> int:
@@ -82,21 +82,21 @@ class Source:
         )
 
     def left_out(self, node: ast.expr) -> str:
-        """Why a part of `node` is not in the text; empty if all of it is."""
+        """Return why a part of `node` is not in the text; empty if all of it is."""
         if self.cells or not self.skipped:
             return ""
         last = node.end_lineno or node.lineno
         return next((why for line, why in self.skipped if node.lineno < line <= last), "")
 
     def locate(self, number: int) -> tuple[str, int]:
-        """Path and line for a report; for a notebook, the cell and the line in the cell."""
+        """Return the path and line for a report; for a notebook, the cell and the line in the cell."""
         for first, cell in reversed(self.cells):
             if number >= first:
                 return f"{self.path}#cell-{cell}", number - first + 1
         return self.path, number
 
     def unresolved(self, number: int, what: str) -> Unresolved:
-        """A note about line `number`."""
+        """Return a note about line `number`."""
         path, line = self.locate(number)
         return Unresolved(path=path, line=line, what=what)
 
@@ -187,7 +187,7 @@ def _why_not_python(text: str) -> str:
 
 
 def parsed(text: str, path: str = "<unknown>") -> ast.Module:
-    """The tree of Python 3.12 or older, silently: warnings about the script are not reported."""
+    """Return the tree of Python 3.12 or older, silently: warnings about the script are not reported."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

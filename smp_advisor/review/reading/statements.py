@@ -82,7 +82,7 @@ def _assign(run: Run, frame: Frame, node: ast.Assign | ast.AnnAssign) -> None:
 
 
 def _or_unknown(run: Run, frame: Frame, target: ast.expr, value: Value) -> Value:
-    """A number or flag of the module that functions set with ``global``, at a time that is not known."""
+    """Return a number or flag of the module that functions set with ``global``, at a time that is not known."""
     if run.computes or frame.scope is not frame.module.scope or not isinstance(value, Constant):
         return value
     shared = {name for node in frame.module.all(ast.Global) for name in node.names}
@@ -141,7 +141,7 @@ def _function(run: Run, frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionD
 
 
 def _mark_by(run: Run, decorator: Value, function: Function) -> StepMark | None:
-    """The mark that a decorator of the script's own puts on a function: ``def step(f): return smp.step(f)``."""
+    """Return the mark that a decorator of the script's own puts on a function: ``def step(f): return smp.step(f)``."""
     for option in options(decorator):
         if isinstance(option, Function) and option.step is None and run.follows(option):
             names = option.positional
@@ -208,7 +208,7 @@ def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
 
 
 def _is_of_the_function(run: Run, frame: Frame) -> bool:
-    """Whether the innermost loop is one of the function in progress: a return leaves no loop of its caller."""
+    """Return whether the innermost loop is one of the function in progress: a return leaves no loop of its caller."""
     node = run.functions[-1].node if run.functions else None
     return node is None or (frame.function is not None and run.loops[-1] in ast.walk(node))
 
@@ -342,7 +342,7 @@ def _try(run: Run, frame: Frame, node: ast.Try) -> Leaving:
 
 
 def _ends(body: list[ast.stmt]) -> bool:
-    """Whether the handler of an error ends the file."""
+    """Return whether the handler of an error ends the file."""
     last = body[-1]
     left = isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and ast.unparse(last.value.func) in LEAVING
     return isinstance(last, ast.Raise) or left
@@ -371,7 +371,7 @@ def _match(run: Run, frame: Frame, node: ast.Match) -> Leaving:
 
 
 def _fits(run: Run, frame: Frame, value: Value, case: ast.match_case) -> bool | None:
-    """Whether a case is the one that runs; None if that is not known."""
+    """Return whether a case is the one that runs; None if that is not known."""
     if case.guard is None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None:
         return True
     if isinstance(case.pattern, ast.MatchValue):

@@ -84,7 +84,7 @@ class Call:
         return self.arguments[position] if position is not None and position < len(self.arguments) else None
 
     def gives(self, name: str, position: int | None = None) -> bool:
-        """Whether the argument is passed, or may be in ``**`` arguments."""
+        """Return whether the argument is passed, or may be in ``**`` arguments."""
         return self.unpacks or self.argument(name, position) is not None
 
 
@@ -183,12 +183,12 @@ class Trace:
             self.by_method.setdefault(call.method, []).append(call)
 
     def named(self, *names: str) -> list[Call]:
-        """Calls of external functions by dotted name, in order."""
+        """Return the calls of external functions by dotted name, in order."""
         calls = [call for name in names for call in self.by_name.get(name, ())]
         return sorted(calls, key=lambda call: call.order)
 
     def methods(self, *names: str) -> list[Call]:
-        """Calls of attributes by name, in order; of modules' functions as well."""
+        """Return the calls of attributes by name, in order; of modules' functions as well."""
         calls = [call for name in names for call in self.by_method.get(name, ())]
         return sorted(calls, key=lambda call: call.order)
 
@@ -201,16 +201,16 @@ class Trace:
         ]
 
     def requires(self, *prefixes: str) -> bool:
-        """Whether the file cannot run without one of the given packages."""
+        """Return whether the file cannot run without one of the given packages."""
         return any(node in self.sure_imports for _, node, _ in self.imported(*prefixes))
 
     def each(self, prefix: str) -> Iterator[Call]:
-        """Calls whose dotted name begins with `prefix`, in order."""
+        """Return the calls whose dotted name begins with `prefix`, in order."""
         return (call for call in self.calls if call.name.startswith(prefix))
 
 
 def exclusive(earlier: Call, later: Call) -> bool:
-    """Whether two calls are in opposite branches of one condition, or of two conditions with the same text."""
+    """Return whether two calls are in opposite branches of one condition, or of two conditions with the same text."""
     return any(
         first.holds != second.holds and (first.test is second.test or _dump(first.test) == _dump(second.test))
         for first in earlier.guards
@@ -219,7 +219,7 @@ def exclusive(earlier: Call, later: Call) -> bool:
 
 
 def whenever(earlier: Call, later: Call) -> bool:
-    """Whether the earlier call runs whenever the later one runs."""
+    """Return whether the earlier call runs whenever the later one runs."""
     return not exclusive(earlier, later) and all(
         any(guard.test is condition.test and guard.holds == condition.holds for condition in later.guards)
         for guard in earlier.guards

@@ -121,7 +121,7 @@ class _Options:
         return {(kind, target.id) for kind, target in fields if isinstance(target, ast.Name)}
 
     def _of_commands(self) -> Iterator[str]:
-        """Parameters of functions of Click, Typer and python-fire that they do not read."""
+        """Yield the parameters of functions of Click, Typer and python-fire that they do not read."""
         starts = {name.rpartition(".")[2] for name in COMMAND_LINES}
         passed = {_label(part) for name in starts for call in self.calls[name] for top in call.args
                   for part in ast.walk(top)}  # fmt: skip
@@ -167,7 +167,7 @@ class _Options:
                 self._named(_label(part), [kind], depth)
 
     def _returning(self, place: ast.AST | None) -> _Function | None:
-        """The function that returns what is at `place`, alone or in a tuple."""
+        """Return the function that returns what is at `place`, alone or in a tuple."""
         if isinstance(place, ast.Tuple):
             place = self.parent[place]
         function = place if isinstance(place, ast.Return) else None
@@ -190,7 +190,7 @@ class _Options:
                 self._flow(load, kinds, depth + 1)
 
     def _parameter(self, call: ast.Call, node: ast.AST) -> tuple[_Function, str] | None:
-        """The parameter of an own function that `node` is passed to; None if it is not known."""
+        """Return the parameter of an own function that `node` is passed to; None if it is not known."""
         name = _label(call.func)
         functions = self.functions[name]
         if name in self.classes:
@@ -206,7 +206,7 @@ class _Options:
         return (functions[0], keyword) if keyword in names and keyword is not None else None
 
     def _is_shown(self, node: ast.AST, recorders: frozenset[str] = frozenset()) -> bool:
-        """Whether a value is only printed, logged, or the subject of an assertion or of an error."""
+        """Return whether a value is only printed, logged, or the subject of an assertion or of an error."""
         while not isinstance(node, ast.stmt) and node in self.parent:
             node = self.parent[node]
             if isinstance(node, ast.Call):
@@ -221,7 +221,7 @@ class _Options:
         return bare or isinstance(node, (ast.Assert, ast.Raise))
 
     def _reads(self, name: str, depth: int = 0) -> bool:
-        """Whether an attribute of this name is received, or the name is a text that may select it."""
+        """Return whether an attribute of this name is received, or the name is a text that may select it."""
         reads = [load for load in self.loads[name] if isinstance(load, ast.Attribute)]
         return name in self.texts or any(self._is_received(load, name, depth) for load in reads)
 

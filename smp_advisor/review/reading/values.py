@@ -122,12 +122,12 @@ class Mapping(Value):
         return not self.open
 
     def get(self, key: str) -> Value | None:
-        """Value of a key; None if there is none."""
+        """Return the value of a key; None if there is none."""
         entry = self.entries.get(key)
         return None if entry is None else entry.value
 
     def values(self) -> dict[Any, Value]:
-        """Every key with its value."""
+        """Return every key with its value."""
         return {key: entry.value for key, entry in self.entries.items()}
 
 
@@ -256,14 +256,14 @@ class Unknown(Value):
 
 
 def options(value: Value | None) -> tuple[Value, ...]:
-    """The alternatives of a choice; the value itself otherwise; none of None."""
+    """Return the alternatives of a choice; the value itself otherwise; none of None."""
     if value is None:
         return ()
     return value.alternatives if isinstance(value, Choice) else (value,)
 
 
 def parts_of(value: Value) -> tuple[Value, ...]:
-    """The values that a value is made of: operands, items, what an item is taken from."""
+    """Return the values that a value is made of: operands, items, what an item is taken from."""
     match value:
         case Operation():
             return value.operands
@@ -277,18 +277,18 @@ def parts_of(value: Value) -> tuple[Value, ...]:
 
 
 def something(value: Value) -> tuple[Value, ...]:
-    """The alternatives without None, if there are any: None has no attributes and cannot be called."""
+    """Return the alternatives without None, if there are any: None has no attributes and cannot be called."""
     candidates = options(value)
     return tuple(option for option in candidates if not is_none(option)) or candidates
 
 
 def is_none(value: Value | None) -> bool:
-    """Whether it is surely None; an argument that is not passed is not."""
+    """Return whether it is surely None; an argument that is not passed is not."""
     return isinstance(value, Constant) and value.value is None
 
 
 def choice(*values: Value, why: Reason = "") -> Value:
-    """One of `values`; a single value if all are the same."""
+    """Return one of `values`; a single value if all are the same."""
     distinct: list[Value] = []
     for value in values:
         if isinstance(value, Choice):
@@ -304,7 +304,7 @@ def choice(*values: Value, why: Reason = "") -> Value:
 
 
 def same(first: Value, second: Value) -> bool:
-    """Whether both are surely equal."""
+    """Return whether both are surely equal."""
     if first is second:
         return True
     if isinstance(first, Constant) and isinstance(second, Constant):
@@ -336,7 +336,7 @@ class Scope:
     """Imports that are followed when a name is first read: each has the value of a name, None without one."""
 
     def find(self, name: str) -> Value | None:
-        """Value of the name here or further out; None if it is not bound."""
+        """Return the value of the name here or further out; None if it is not bound."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names and (scope is self or not scope.is_class):
@@ -363,7 +363,7 @@ class Scope:
         return External(name) if name in _BUILTINS else Unknown(f"{name} is set elsewhere")
 
     def names_for(self, name: str) -> dict[str, Value]:
-        """The names that an assignment to `name` changes."""
+        """Return the names that an assignment to `name` changes."""
         scope: Scope = self
         if name in self.outer:
             while scope.parent is not None and (scope is self or name not in scope.names):

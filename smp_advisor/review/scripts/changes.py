@@ -66,11 +66,11 @@ class ScriptChanges(Sequence[Change]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Change, ...]: ...
     def __getitem__(self, index: int | slice) -> Change | tuple[Change, ...]:
-        """One change, or several."""
+        """Return one change, or several."""
         return self.changes[index]
 
     def __len__(self) -> int:
-        """Number of changes."""
+        """Return the number of changes."""
         return len(self.changes)
 
     def __repr__(self) -> str:
@@ -156,7 +156,7 @@ def _settings(plan: Plan) -> dict[str, Any]:
 
 
 def _of_trainer(context: Context, plan: Plan) -> Iterator[_Row]:
-    """Arguments of Trainer: each of the plan that the script does not have."""
+    """Yield the arguments of Trainer: each of the plan that the script does not have."""
     settings, record = _settings(plan), get_library(plan.library)
     planned_settings: dict[str, Any] = {
         "per_device_train_batch_size": settings.get("batch_size"),
@@ -229,7 +229,7 @@ class _Loop:
         ]
 
     def _optimized(self) -> tuple[Call | None, str, Value | None]:
-        """The optimizer, the name of the model whose parameters it has, and its value."""
+        """Return the optimizer, the name of the model whose parameters it has, and its value."""
         for optimizer in self.context.trace.calls:
             of_model = optimizer.reached and is_optimizer(optimizer.name)
             for origin in origins(optimizer.argument("params", 0)) if of_model else ():
@@ -258,7 +258,7 @@ class _Loop:
         self._leave_open(facts)
 
     def _facts(self) -> set[str]:
-        """Facts of the plan and of the script, by name."""
+        """Return the facts of the plan and of the script, by name."""
         settings, trace = _settings(self.plan), self.context.trace
         steps = settings.get("gradient_accumulation_steps", 1)
         truths = {
@@ -279,12 +279,12 @@ class _Loop:
         return {name for name, holds in truths.items() if holds}
 
     def _divides(self, loader: Call) -> bool:
-        """Whether a loader of the training still reads all rows on every rank."""
+        """Return whether a loader of the training still reads all rows on every rank."""
         samplers = [loader.argument(name, at) for name, at in (("sampler", 3), ("batch_sampler", 4))]
         return not loader.unpacks and not any(value is not None and not is_none(value) for value in samplers)
 
     def _places(self, at: str) -> Iterator[tuple[str, int, dict[str, object]]]:
-        """Files and lines of a kind of place, each with the names that its code has."""
+        """Yield the files and lines of a kind of place, each with the names that its code has."""
         settings, module = _settings(self.plan), self.context.trace.modules[0]
         values: dict[str, object] = {
             "model": self.model,
@@ -414,7 +414,7 @@ def warnings_of_script(script: str, plan: Plan, hyperparameters: Mapping[str, An
 
 
 def _unread_arguments(context: Context, code: str, name: str, hyperparameters: Mapping[str, Any]) -> Iterator[str]:
-    """Arguments of the job that the script rejects or ignores."""
+    """Yield the arguments of the job that the script rejects or ignores."""
     if not hyperparameters:
         return
     unknown = f"It was not determined which arguments {name} reads; the job passes {_listed(hyperparameters)}."

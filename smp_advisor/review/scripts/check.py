@@ -46,7 +46,7 @@ _TITLES = {"smp_torch": "SMP v1 (PyTorch)", "smp_tensorflow": "SMP v1 (TensorFlo
 
 
 def coverage(context: Context) -> Coverage:
-    """Parts of the script that the check saw, and its assumptions."""
+    """Return the parts of the script that the check saw, and its assumptions."""
     libraries = context.libraries
     names = [
         _TITLES.get(name, back_end.title) + (" (only in its own branches)" if name in libraries.optional else "")
@@ -82,7 +82,7 @@ def coverage(context: Context) -> Coverage:
 
 
 def _outside(context: Context) -> Iterator[str]:
-    """Calls of packages whose code is not read and that no rule knows."""
+    """Yield the calls of packages whose code is not read and that no rule knows."""
     packages = {
         name.partition(".")[0] for _, _, name in context.trace.imports if not name.startswith(".")
     } - KNOWN_PACKAGES
@@ -206,6 +206,6 @@ def check_source(
 
 
 def report_of(context: Context) -> Report:
-    """The findings of a script that was followed."""
+    """Return the findings of a script that was followed."""
     findings = tuple(finding for finding, _ in judge(context))
     return Report(findings, tuple(context.unresolved), context.trace.modules[0].source.path, coverage=coverage(context))

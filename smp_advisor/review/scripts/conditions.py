@@ -61,16 +61,16 @@ class Conditions:
     """Conditions that training requires, by the text of their tests."""
 
     def off(self, call: Call) -> list[Guard]:
-        """Conditions around `call` that certainly prevent it from running."""
+        """Return the conditions around `call` that certainly prevent it from running."""
         return [guard for guard in call.guards if self.truth_of(guard) is (not guard.holds)]
 
     def truth_of(self, guard: Guard) -> bool | None:
-        """Whether the test of `guard` is true; None if unknown."""
+        """Return whether the test of `guard` is true; None if unknown."""
         granted = self.granted.get(ast.dump(guard.test)) if self.granted else None
         return granted if granted is not None else self.truth(guard.value)
 
     def truth(self, value: Value) -> bool | None:
-        """Whether `value` is true; None if unknown."""
+        """Return whether `value` is true; None if unknown."""
         if isinstance(value, Choice):
             truths = {self.truth(option) for option in value.alternatives}
             return truths.pop() if len(truths) == 1 else None
@@ -98,7 +98,7 @@ class Conditions:
             return None
 
     def known(self, value: Value) -> Any:
-        """The number or text in `value`; `_UNSEEN` if unknown."""
+        """Return the number or text in `value`; `_UNSEEN` if unknown."""
         if isinstance(value, Constant):
             return value.value
         if isinstance(value, Argument):
@@ -120,7 +120,7 @@ class Conditions:
         return _UNSEEN if value is None else value
 
     def _option(self, option: Argument) -> Any:
-        """Value of the option: that of the job, of the plan's parameter with this name, or the default."""
+        """Return the value of the option: that of the job, of the plan's parameter with this name, or the default."""
         if option.name in self.settings.hyperparameters:
             value = self.settings.hyperparameters[option.name]
             try:  # as the parser of the script reads it, because jobs pass text
@@ -138,7 +138,7 @@ _COUNT = re.compile(r"accum|grad_acc|acc_steps|update_freq")
 
 
 def option_of_batches(context: Context) -> tuple[bool, str]:
-    """Whether the job's options make a step of one batch, and the option that does so by default."""
+    """Return whether the job's options make a step of one batch, and the option that does so by default."""
     planned, default = Conditions(context.settings), Conditions(context.settings, defaults=True)
     for name, declared in context.trace.options.items():
         if not _COUNT.search(name):
@@ -152,12 +152,12 @@ def option_of_batches(context: Context) -> tuple[bool, str]:
 
 
 def is_one(number: object) -> bool:
-    """Whether a number of batches is one."""
+    """Return whether a number of batches is one."""
     return isinstance(number, int) and not isinstance(number, bool) and number <= 1
 
 
 def arguments_of(value: Value, depth: int = 0) -> set[str]:
-    """Names of the command-line options in a condition."""
+    """Return the names of the command-line options in a condition."""
     if depth > 5 or not isinstance(value, (Operation, Choice)):
         return {value.name} if isinstance(value, Argument) else set()
     parts = value.operands if isinstance(value, Operation) else options(value)
@@ -186,7 +186,7 @@ class BackEnd:
         return frozenset(name.partition(".")[0].removesuffix("tf") for name in self.namespaces)
 
     def runs(self, call: Call) -> bool:
-        """Whether the call certainly runs with the library: it is the library's, or a condition requires it."""
+        """Return whether the call certainly runs with the library: it is the library's, or a condition requires it."""
         if call.name.startswith(self.namespaces) or call.step is not None:
             return True
         return any(
@@ -194,7 +194,7 @@ class BackEnd:
         )
 
     def excludes(self, call: Call) -> bool:
-        """Whether a condition around the call excludes the library: ``else`` of ``if is_smp_enabled()``."""
+        """Return whether a condition around the call excludes the library: ``else`` of ``if is_smp_enabled()``."""
         for part, holds in _conditions(call):
             if _calls(part, self.aliases):
                 continue
@@ -269,7 +269,7 @@ def _implied(test: ast.expr, *, holds: bool) -> Iterator[tuple[ast.expr, bool]]:
 
 
 def _calls(part: ast.expr, aliases: frozenset[str]) -> bool:
-    """Whether the condition calls a library, which then is there: ``smp.rank() == 0``."""
+    """Return whether the condition calls a library, which then is there: ``smp.rank() == 0``."""
     return any(
         isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases
         for node in ast.walk(part)
@@ -291,13 +291,13 @@ class Reaching:
         self._default = Conditions(context.settings, defaults=True, granted=_granted(context))
 
     def never(self, hit: Hit) -> bool:
-        """Whether the plan or the number of processes prevents it: ``if args.tensor_parallel_degree == 1``."""
+        """Return whether the plan or the number of processes prevents it: ``if args.tensor_parallel_degree == 1``."""
         calls = self._around(hit.module, hit.node)
         off = (self._planned.off(call) or not any(process.runs(call) for process in PROCESSES) for call in calls)
         return bool(calls) and all(off)
 
     def needed(self, hit: Hit) -> str:
-        """Options that the job must pass to reach the place: "with --fp16"; empty if it always does."""
+        """Return the options that the job must pass to reach the place: "with --fp16"; empty if it always does."""
         calls = self._around(hit.module, hit.node)
         if not calls or not all(self._default.off(call) for call in calls):
             return ""
@@ -324,7 +324,7 @@ class Reaching:
         return f"where {titles[0]} is used" if titles and self._context.trains else None
 
     def _around(self, module: Module, node: ast.AST) -> list[Call]:
-        """The recorded calls at the place: of the node itself, or of the innermost call that contains it."""
+        """Return the recorded calls at the place: of the node itself, or of the innermost call that contains it."""
         place: ast.AST | None = node
         while place is not None and not isinstance(place, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             if place in self._calls:
@@ -347,7 +347,7 @@ def _phrase(guard: Guard) -> str:
 
 
 def _granted(context: Context) -> dict[str, bool]:
-    """Conditions that are true wherever the script trains: every job that trains sets their options."""
+    """Return the conditions that are true wherever the script trains: every job that trains sets their options."""
     trains = [call for call in context.trace.methods("backward") if call.reached]
     trains = trains or [call for call in context.trace.methods("train") if call.reached and call.loops == ()]
     if not trains:

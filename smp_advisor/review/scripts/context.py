@@ -62,7 +62,7 @@ _ARGUMENTS = ("args", "train_dataset", "processing_class", "tokenizer", "data_co
 
 
 def is_of_transformers(call: Call) -> bool:
-    """Whether a trainer extends that of transformers: by its package, or by the arguments that it gets."""
+    """Return whether a trainer extends that of transformers: by its package, or by the arguments that it gets."""
     return call.name.startswith(_HAVE) or any(call.argument(name) is not None for name in _ARGUMENTS) or call.unpacks
 
 
@@ -110,7 +110,7 @@ class Context:
         return any(name.endswith(("Trainer", "TrainingArguments")) and not name.startswith(_OTHERS) for name in used)
 
     def models(self) -> Iterator[Call]:
-        """Calls of the wrapped model: its forward passes."""
+        """Return the calls of the wrapped model: its forward passes."""
         return (
             call
             for call in self.trace.calls

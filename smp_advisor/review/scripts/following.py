@@ -91,7 +91,7 @@ def _is_entry(run: Run) -> bool:
 
 
 def _imported_nearby(source: Source) -> bool:
-    """Whether a file of the same folder imports this one, so that it is a module and not a script."""
+    """Return whether a file of the same folder imports this one, so that it is a module and not a script."""
     if source.file is None or source.file.suffix != ".py":
         return False
     siblings = sorted(path for path in source.file.parent.glob("*.py") if path.name != source.file.name)
@@ -111,7 +111,7 @@ def _imports(line: str, module: str) -> bool:
 
 
 def _libraries(trace: Trace, settings: Settings) -> Libraries:
-    """Which checks apply: by the script's imports, and by the plan where those are not decisive."""
+    """Return which checks apply: by the script's imports, and by the plan where those are not decisive."""
     record = get_library(settings.library) if settings.library in LIBRARIES else None
     shards = record is not None and record.divides_model and record.launcher == "torchrun"
     # Back ends that the plan requires: by its library, or by parameters that only one library has.
@@ -209,13 +209,13 @@ def read_stack(path_or_source: str | Path) -> ScriptStack:
 
 
 def trainer_optimizer(name: object) -> Mapping[str, Any]:
-    """Fields of `Job` for a value of TrainingArguments' ``optim``."""
+    """Return the fields of `Job` for a value of TrainingArguments' ``optim``."""
     settings: Mapping[str, Any] = _stacks()["trainer"].get(str(name), {})
     return settings
 
 
 def stack_shown(trace: Trace) -> ScriptStack:
-    """The kind of training code of a script that was followed."""
+    """Return the kind of training code of a script that was followed."""
     settings: dict[str, Any] = {}
     because: list[str] = []
     undecided: list[str] = []
@@ -274,7 +274,7 @@ def _evidence(trace: Trace) -> Iterator[_Evidence]:
 
 
 def _switched(trace: Trace, keyword: str, meanings: Mapping[Any, Mapping[str, Any]]) -> Iterator[_Evidence]:
-    """Calls with a keyword, and the settings that its values mean."""
+    """Yield the calls with a keyword, and the settings that its values mean."""
     for call in trace.calls:
         entry = call.passed.entries.get(keyword)
         if entry is None:
@@ -324,7 +324,7 @@ _MODEL = re.compile(r"(?:\w*_)?(?:model|net|network|module|transformer|backbone|
 
 
 def _compiled(trace: Trace) -> Iterator[int]:
-    """Lines that compile a model, or a function that calls it."""
+    """Yield the lines that compile a model, or a function that calls it."""
     for call in filter(_runs, trace.named("torch.compile")):
         if call.node.args and _is_model(call.node.args[0], call.arguments[0] if call.arguments else None):
             yield call.node.lineno
@@ -343,7 +343,7 @@ def _compiled(trace: Trace) -> Iterator[int]:
 
 
 def _runs(call: Call) -> bool:
-    """Whether a call runs by the defaults of the options, and with a PyTorch of today."""
+    """Return whether a call runs by the defaults of the options, and with a PyTorch of today."""
     older = any(
         "__version__" in (text := ast.unparse(guard.test)) and ("<" in text) is guard.holds for guard in call.guards
     )
@@ -351,7 +351,7 @@ def _runs(call: Call) -> bool:
 
 
 def _is_model(target: ast.expr, value: Value | None) -> bool:
-    """Whether what is compiled is a model, or a function that may call it."""
+    """Return whether what is compiled is a model, or a function that may call it."""
     if isinstance(target, ast.Lambda):
         return _calls_model(target)
     for option in options(value):
@@ -369,7 +369,7 @@ def _calls_model(node: ast.AST) -> bool:
 
 
 def _has_no_parts(cls: Class) -> bool:
-    """Whether a module has only a forward pass, as a loss has."""
+    """Return whether a module has only a forward pass, as a loss has."""
     of_torch = all(isinstance(base, External) and base.path == "torch.nn.Module" for base in cls.bases)
     return of_torch and "__init__" not in cls.members
 
@@ -379,5 +379,5 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _compiles_module(call: Call) -> bool:
-    """Whether a method ``compile`` is that of a PyTorch module: Keras's takes an optimizer or a loss."""
+    """Return whether a method ``compile`` is that of a PyTorch module: Keras's takes an optimizer or a loss."""
     return not {"optimizer", "loss", "metrics"} & set(call.passed.entries) and not call.arguments

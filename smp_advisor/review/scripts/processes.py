@@ -61,13 +61,13 @@ class Process:
     size: int = 16
 
     def runs(self, call: Call) -> bool:
-        """Whether the call may run here. A condition that does not depend on the process may hold."""
+        """Return whether the call may run here. A condition that does not depend on the process may hold."""
         if self.rank and any(_for_one_rank(function.node) for function in call.functions):
             return False
         return all(self.holds(guard) for guard in call.guards)
 
     def holds(self, guard: Guard) -> bool:
-        """Whether the condition may hold here."""
+        """Return whether the condition may hold here."""
         truth = self.truth(guard.value)
         return truth is None or truth is guard.holds
 
@@ -122,7 +122,7 @@ class Process:
         return self.truth(value, depth + 1) if meaning is None and isinstance(value, Operation) else meaning
 
     def _named(self, value: Value, depth: int) -> Any:
-        """The value of a name or call of a launcher, framework or PyTorch here; None without a meaning."""
+        """Return the value of a name or call of a launcher, framework or PyTorch here; None without a meaning."""
         if depth > _DEEPEST or isinstance(value, (Operation, Choice, Collection)):
             return None
         if variables := ranks(value):
@@ -144,7 +144,7 @@ class Process:
         return None
 
     def _meant(self, name: str) -> bool | None:
-        """The truth of a condition that frameworks have under this name."""
+        """Return the truth of a condition that frameworks have under this name."""
         if name in _MAIN:
             return self.rank == 0
         return self.local_rank == 0 if name in _FIRST else name in _SEVERAL or None
@@ -159,7 +159,7 @@ def _as_truth(value: Any) -> bool | None:
 
 
 def _depends_on_rank(value: Value, depth: int = 0) -> bool:
-    """Whether a value certainly differs between two processes of a job."""
+    """Return whether a value certainly differs between two processes of a job."""
     first, last = PROCESSES[0], PROCESSES[-1]
     if isinstance(value, Choice):
         return depth < _DEEPEST and any(_depends_on_rank(option, depth + 1) for option in value.alternatives)
@@ -173,7 +173,7 @@ def _depends_on_rank(value: Value, depth: int = 0) -> bool:
 
 
 def _for_one_rank(node: ast.AST) -> bool:
-    """Whether a decorator lets only one rank enter the function: ``@rank_zero_only``."""
+    """Return whether a decorator lets only one rank enter the function: ``@rank_zero_only``."""
     return any(
         str(getattr(part, "attr", None) or getattr(part, "id", "")).endswith(_ONE_RANK_DECORATORS)
         for decorator in getattr(node, "decorator_list", ())
@@ -239,7 +239,7 @@ def compare(calls: list[tuple[Call, str, str]]) -> Comparison:
 
 
 def of_counted_processes(call: Call) -> bool:
-    """Whether a condition on the number of processes or GPUs is around a call."""
+    """Return whether a condition on the number of processes or GPUs is around a call."""
     return any(_COUNT.search(ast.unparse(guard.test)) for guard in call.guards)
 
 
@@ -251,7 +251,7 @@ _TESTS = ("isnan", "isinf", "isfinite")
 
 
 def of_clock(value: Value) -> bool:
-    """Whether a condition depends on the clock of the machine."""
+    """Return whether a condition depends on the clock of the machine."""
     if isinstance(value, (Operation, Choice)):
         return any(of_clock(part) for part in getattr(value, "operands", options(value)))
     numeric = isinstance(value, Result) and value.call.name in _ARITHMETIC
@@ -260,13 +260,13 @@ def of_clock(value: Value) -> bool:
 
 
 def of_file(value: Value) -> bool:
-    """Whether a condition depends on a file, which appears at another moment on each rank."""
+    """Return whether a condition depends on a file, which appears at another moment on each rank."""
     parts = (part.call for part in derivation(value) if isinstance(part, Result))
     return any(call.name in _FILES or (call.method in ("exists", "is_file") and not call.name) for call in parts)
 
 
 def of_own_batches(context: Context, value: Value | None, divided: Callable[[Call], bool]) -> bool:
-    """Whether a number certainly comes from the batches of this rank alone: its loss before any reduction."""
+    """Return whether a number certainly comes from the batches of this rank alone: its loss before any reduction."""
     parts = [part for number in _numbers_in(context, value) for part in derivation(number)]
     calls = [part.call for part in parts if isinstance(part, Result)]
     if any(call.called.endswith(_REDUCED) for call in calls):
@@ -283,12 +283,12 @@ def of_own_batches(context: Context, value: Value | None, divided: Callable[[Cal
 
 
 def _tensor_of(call: Call) -> tuple[Value, ...]:
-    """The tensor of ``loss.reduce()``: no object of a framework."""
+    """Return the tensor of ``loss.reduce()``: no object of a framework."""
     return () if owner_kind(call.receiver) else options(call.receiver)
 
 
 def _numbers_of(value: Value, depth: int = 0) -> Iterator[Value]:
-    """A tensor and what it is computed from, without the model, the loader and the batch."""
+    """Yield a tensor and what it is computed from, without the model, the loader and the batch."""
     if not isinstance(value, (Item, Instance)):  # a batch, which the loss is made of
         yield value
     of_tensor = isinstance(value, Result) and (value.call.method in _KEEPING or value.call.name in _MADE_OF)
@@ -336,7 +336,7 @@ _OUTSIDE_OF_TORCH = ("lightning", "pytorch_lightning")
 
 
 def owner_kind(value: Value | None) -> str:
-    """Which framework's object a method belongs to: "accelerate", "fabric", "lightning", "trainer", or empty."""
+    """Return which framework's object a method belongs to: "accelerate", "fabric", "lightning", "trainer", or empty."""
     for option in options(value):
         source = option
         for _ in range(3):  # self.trainer.strategy, self.accelerator
@@ -380,7 +380,7 @@ def framework_runs(call: Call) -> bool:
 
 
 def met_by_name(call: Call, *, sharded: bool) -> tuple[str, str] | None:
-    """Kind and variant of a call that waits for all ranks by its name; None for others."""
+    """Return the kind and variant of a call that waits for all ranks by its name; None for others."""
     of_group = call.gives("group") or any(mentions(node, "group") for node in call.node.args)
     if call.name in _COLLECTIVES:
         return None if of_group else (call.called, "collective")
@@ -396,7 +396,7 @@ def met_by_name(call: Call, *, sharded: bool) -> tuple[str, str] | None:
 
 
 def elements_of(value: Value | None) -> Iterator[Call]:
-    """Calls whose result the value is, or is an element of: the model of ``model, loader = prepare(...)``."""
+    """Yield the calls whose result the value is, or is an element of: the model of ``model, loader = prepare(...)``."""
     for option in options(value):
         owner = option.owner if isinstance(option, Item) else option
         yield from makers(owner)

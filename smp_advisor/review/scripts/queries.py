@@ -40,7 +40,7 @@ _OPTIMIZER_CLASS = re.compile(
 
 
 def is_optimizer(path: str) -> bool:
-    """Whether the dotted name is an optimizer's class."""
+    """Return whether the dotted name is an optimizer's class."""
     head, _, last = path.rpartition(".")
     if not last[:1].isupper() or head.startswith(("tensorflow", "keras")):
         return False
@@ -52,7 +52,7 @@ def is_optimizer(path: str) -> bool:
 
 
 def is_scheduler(path: str) -> bool:
-    """Whether the dotted name makes a learning-rate scheduler of a PyTorch optimizer."""
+    """Return whether the dotted name makes a learning-rate scheduler of a PyTorch optimizer."""
     if path.startswith("torch.optim.lr_scheduler."):
         return True
     last = path.rpartition(".")[2]
@@ -60,7 +60,7 @@ def is_scheduler(path: str) -> bool:
 
 
 def known_names(group: str) -> tuple[str, ...]:
-    """Names of a group in ``data/names.toml``."""
+    """Return the names of a group in ``data/names.toml``."""
     return tuple(table("smp_advisor.review.scripts", "data/names.toml")[group])
 
 
@@ -97,17 +97,17 @@ def origins(value: Value | None) -> list[Value]:
 
 
 def makers(value: Value | None) -> list[Call]:
-    """Calls whose results `value` may be."""
+    """Return the calls whose results `value` may be."""
     return [origin.call for origin in origins(value) if isinstance(origin, Result)]
 
 
 def constant(value: Value | None) -> Any:
-    """The literal in `value`; None if it is not a literal."""
+    """Return the literal in `value`; None if it is not a literal."""
     return value.value if isinstance(value, Constant) else None
 
 
 def is_cuda(value: Value) -> bool:
-    """Whether `value` is certainly a GPU: ``"cuda:0"``, ``torch.device("cuda")``, or a text that starts so."""
+    """Return whether `value` is certainly a GPU: ``"cuda:0"``, ``torch.device("cuda")``, or a text that starts so."""
     if isinstance(value, Result) and value.call.name == "torch.device" and value.call.arguments:
         return any(map(is_cuda, options(value.call.arguments[0])))
     first = value.operands[0] if isinstance(value, Operation) and value.operator == "format" else value
@@ -116,7 +116,7 @@ def is_cuda(value: Value) -> bool:
 
 
 def is_known(value: Value, depth: int = 0) -> bool:
-    """Whether all parts of `value` are visible in the script."""
+    """Return whether all parts of `value` are visible in the script."""
     if depth > 8:
         return False
     if isinstance(value, (Constant, External)):
@@ -134,7 +134,7 @@ def is_known(value: Value, depth: int = 0) -> bool:
 
 
 def ranks(value: Value | None, depth: int = 0) -> set[str]:
-    """Names of the rank functions whose results are in `value`."""
+    """Return the names of the rank functions whose results are in `value`."""
     if value is None or depth > 8:
         return set()
     if isinstance(value, Result) and value.call.name in _RANKS:
@@ -162,7 +162,7 @@ def _computed_from(value: Value) -> Iterable[Value]:
 
 
 def _variable(value: Value) -> str:
-    """The rank read from the environment: ``os.environ["RANK"]``, ``os.getenv("LOCAL_RANK")``."""
+    """Return the rank read from the environment: ``os.environ["RANK"]``, ``os.getenv("LOCAL_RANK")``."""
     key: Value | None = None
     if isinstance(value, Argument) and value.name == "local_rank":  # torch.distributed.launch sets this option
         return "LOCAL_RANK"
@@ -174,17 +174,17 @@ def _variable(value: Value) -> str:
 
 
 def is_wrapped_model(value: Value) -> bool:
-    """Whether `value` may be a result of ``smp.DistributedModel``."""
+    """Return whether `value` may be a result of ``smp.DistributedModel``."""
     return any(call.name == "smp.DistributedModel" for call in makers(value))
 
 
 def is_wrapped_optimizer(value: Value) -> bool:
-    """Whether `value` may be a result of ``smp.DistributedOptimizer``."""
+    """Return whether `value` may be a result of ``smp.DistributedOptimizer``."""
     return any(call.name == "smp.DistributedOptimizer" for call in makers(value))
 
 
 def is_plain_model(value: Value) -> bool:
-    """Whether `value` is certainly a model without a wrapper."""
+    """Return whether `value` is certainly a model without a wrapper."""
     sources = origins(value)
     return bool(sources) and all(_is_plain(source) for source in sources)
 
@@ -202,7 +202,7 @@ def _is_plain(value: Value) -> bool:
 
 
 def is_optimizer_call(value: Value) -> bool:
-    """Whether `value` is an optimizer without a wrapper."""
+    """Return whether `value` is an optimizer without a wrapper."""
     sources = origins(value)
     return bool(sources) and all(isinstance(source, Result) and is_optimizer(source.call.name) for source in sources)
 
@@ -219,7 +219,7 @@ def updates(trace: Trace) -> list[tuple[Call, Value]]:
 
 
 def scales(value: Value | None) -> bool:
-    """Whether an object may be a ``GradScaler``, and certainly scales where it is: its switch is not set."""
+    """Return whether an object may be a ``GradScaler``, and certainly scales where it is: its switch is not set."""
     scalers = [maker for maker in makers(value) if maker.name.endswith("GradScaler")]
     return bool(scalers) and not any(
         maker.unpacks or len(maker.arguments) > 4 or constant(maker.argument("enabled") or _ON) is not True
@@ -231,7 +231,7 @@ _ON = Constant(value=True)
 
 
 def mentions(node: ast.AST, *words: str | re.Pattern[str]) -> bool:
-    """Whether a name, attribute or text in `node` contains one of `words`."""
+    """Return whether a name, attribute or text in `node` contains one of `words`."""
     for part in ast.walk(node):
         text = getattr(part, "id", None) or getattr(part, "attr", None) or getattr(part, "value", None)
         if not isinstance(text, str):
@@ -243,7 +243,7 @@ def mentions(node: ast.AST, *words: str | re.Pattern[str]) -> bool:
 
 
 def guarded_by(call: Call, *words: str) -> list[Guard]:
-    """Conditions around `call` that contain one of `words`."""
+    """Return the conditions around `call` that contain one of `words`."""
     return [guard for guard in call.guards if mentions(guard.test, *words)]
 
 
@@ -271,7 +271,7 @@ def _zero(value: Value, *, holds: bool) -> set[str]:
 
 
 def derivation(value: Value | None) -> Iterator[Value]:
-    """The values that `value` comes from, itself first: elements, owners, operands, arguments of calls."""
+    """Yield the values that `value` comes from, itself first: elements, owners, operands, arguments of calls."""
     reached, level = set[int](), [] if value is None else [value]
     for _ in range(12):
         inner = list[Value]()
@@ -294,7 +294,7 @@ def derivation(value: Value | None) -> Iterator[Value]:
 
 
 def argument_node(call: Call, name: str, position: int | None = None) -> ast.expr | None:
-    """The expression of an argument, by its keyword or its position."""
+    """Return the expression of an argument, by its keyword or its position."""
     nodes = [keyword.value for keyword in call.node.keywords if keyword.arg == name]
     if position is not None:
         nodes += call.node.args[position : position + 1]

@@ -62,7 +62,7 @@ def release(text: str) -> Release:
 
 
 def span_of(context: Context, package: str) -> Span:
-    """The releases of a package: those of the image, else those that files of the project allow."""
+    """Return the releases of a package: those of the image, else those that files of the project allow."""
     if "spans" not in context.memo:
         context.memo["spans"] = _pins(context.trace.modules[0].source.file)
     version = context.settings.versions.get(package)
@@ -141,7 +141,7 @@ def _renamed() -> dict[str, str]:
 
 
 def callable_of(name: str) -> str:
-    """The name in the table of a dotted name: ``trl.trainer.sft_config.SFTConfig`` is ``trl.SFTConfig``."""
+    """Return the name in the table of a dotted name: ``trl.trainer.sft_config.SFTConfig`` is ``trl.SFTConfig``."""
     if ".experimental." in name or name.startswith("torch.distributed._composable.fully_shard"):  # of FSDP 1
         return ""
     package, last = name.partition(".")[0], name.rpartition(".")[2]
@@ -150,7 +150,7 @@ def callable_of(name: str) -> str:
 
 
 def derived_from(name: str) -> str:
-    """The callable in the table that one of another package probably extends: ``...TrainingArguments``."""
+    """Return the callable in the table that one of another package probably extends: ``...TrainingArguments``."""
     last = name.rpartition(".")[2]
     ends = next((end for end in ("TrainingArguments", "Trainer") if last.endswith(end) and last != end), "")
     own = name.startswith(("transformers.", "trl.", "lightning", "pytorch_lightning", "torch."))
@@ -158,23 +158,23 @@ def derived_from(name: str) -> str:
 
 
 def base_of(name: str) -> str:
-    """The callable of another package whose arguments it accepts, too."""
+    """Return the callable of another package whose arguments it accepts, too."""
     return _table()[name][""][-1].instead
 
 
 def accepts(name: str, argument: str, at: Release) -> bool:
-    """Whether a release accepts the argument; also if it has no such callable, which is another defect."""
+    """Return whether a release accepts the argument; also if it has no such callable, which is another defect."""
     arguments = _table()[name]
     return any(row.since <= at < row.until for key in (argument, ANY) for row in arguments.get(key, ()))
 
 
 def arguments_of(name: str) -> list[str]:
-    """Every argument of a callable, in any release."""
+    """Return every argument of a callable, in any release."""
     return [argument for argument in _table()[name] if argument not in ("", ANY)]
 
 
 def exists(name: str, at: Release) -> bool:
-    """Whether a release has the callable."""
+    """Return whether a release has the callable."""
     return any(row.since <= at < row.until for row in _table()[name][""])
 
 
@@ -185,7 +185,7 @@ def ever(name: str, argument: str) -> tuple[Release, Release] | None:
 
 
 def instead_of(name: str, argument: str) -> str:
-    """The argument that replaces one; empty if none is known."""
+    """Return the argument that replaces one; empty if none is known."""
     several = _table()[name].get(argument, ())
     replacement = next((row.instead for row in reversed(several) if row.instead), "")
     return replacement or _renamed().get(argument, "")
@@ -199,12 +199,12 @@ def default_of(name: str, argument: str, at: Release) -> Any:
 
 
 def newest(package: str) -> Release:
-    """The newest release of a package in the table."""
+    """Return the newest release of a package in the table."""
     return _read()[package][1]
 
 
 def oldest(package: str) -> Release:
-    """The oldest release of a package in the table."""
+    """Return the oldest release of a package in the table."""
     return _read()[package][0]
 
 

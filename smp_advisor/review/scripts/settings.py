@@ -93,7 +93,7 @@ def checked_libraries() -> tuple[str, ...]:
 
 
 def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str, Any] | None = None) -> Settings:
-    """Settings from a `Plan` or a dictionary of library parameters; all unknown without one."""
+    """Return the settings from a `Plan` or a dictionary of library parameters; all unknown without one."""
     if library is not None and library not in checked_libraries():
         raise AdvisorError(f"library must be one of {', '.join(checked_libraries())}, not {library!r}.")
     if plan is None:
@@ -119,12 +119,12 @@ def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str
 
 
 def _options(hyperparameters: MappingABC[str, Any] | None) -> dict[str, Any]:
-    """Options by their attribute names in argparse: ``train-batch-size`` is ``train_batch_size``."""
+    """Return the options by their attribute names in argparse: ``train-batch-size`` is ``train_batch_size``."""
     return {str(name).lstrip("-").replace("-", "_"): value for name, value in (hyperparameters or {}).items()}
 
 
 def _written(hyperparameters: MappingABC[str, Any] | None) -> tuple[str, ...]:
-    """Options of the job as it passes them, without those that SageMaker's launchers take for themselves."""
+    """Return the options of the job as it passes them, without those that SageMaker's launchers take for themselves."""
     names = (str(name).lstrip("-") for name in hyperparameters or {})
     return tuple(name for name in names if not name.startswith(("sagemaker_", "mp_")))
 

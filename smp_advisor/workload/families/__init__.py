@@ -131,7 +131,7 @@ def model_from_shape(
 
 
 def _conventions(facts: Family, layers: int, hidden: int, heads: int, kv_heads: int | None) -> dict[str, Any]:
-    """Values that a shape leaves open, by the conventions of its family."""
+    """Return the values that a shape leaves open, by the conventions of its family."""
     values: dict[str, Any] = dict(facts.shape_defaults)
     if "ffn" in facts.shape_keys:
         values[facts.shape_keys["ffn"]] = 4 * hidden

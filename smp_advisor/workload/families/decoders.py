@@ -132,7 +132,7 @@ def _rotated(settings: Settings, index: int) -> bool:
 
 
 def _sparse(settings: Settings, index: int) -> bool:
-    """Whether a layer has experts: by a list of dense or of sparse layers, or one layer in several."""
+    """Return whether a layer has experts: by a list of dense or of sparse layers, or one layer in several."""
     listed = settings.value("moe_layers")
     if isinstance(listed, list):
         return index in listed

@@ -60,7 +60,7 @@ def build_bert(settings: Settings) -> Model:
 
 
 def _electra_head(settings: Settings, task: Task, hidden: int, width: int) -> Head:
-    """Whether each token was replaced, or the token itself (ELECTRA's discriminator and generator)."""
+    """Return whether each token was replaced, or the token itself (ELECTRA's discriminator and generator)."""
     if task == "pretraining":
         dense = hidden * hidden
         own = dense + hidden + hidden + 1
@@ -192,7 +192,7 @@ def build_t5(settings: Settings) -> Model:
 
 
 def _block(settings: Settings, *, decoder: bool) -> Block:
-    """A block of the encoder, or of the decoder with attention to the encoder's output."""
+    """Return a block of the encoder, or of the decoder with attention to the encoder's output."""
     hidden, dropout = settings.size("d_model"), settings.rate("dropout_rate") > 0
     attend = _attention(settings, causal=decoder)
     layers = [attend, _feed_forward(settings)]

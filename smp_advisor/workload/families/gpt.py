@@ -64,7 +64,7 @@ def build_gpt_neo(settings: Settings) -> Model:
 
 
 def _layers_of(types: object) -> int | None:
-    """Number of layers in ``attention_types``. Each entry is a pattern and its number of repeats."""
+    """Return the number of layers in ``attention_types``. Each entry is a pattern and its number of repeats."""
     try:
         return sum(len(pattern) * times for pattern, times in types)  # type: ignore[attr-defined]
     except (TypeError, ValueError):

@@ -48,7 +48,7 @@ _SIMPLE: tuple[type[ast.stmt], ...] = (ast.Expr, ast.Assign, ast.AugAssign, ast.
 
 
 def judge(context: Context) -> list[tuple[Finding, Hit]]:
-    """The findings, each with the hit of its check, in the order of files and lines."""
+    """Return the findings, each with the hit of its check, in the order of files and lines."""
     hits: dict[tuple[str, str, int, int], tuple[Finding, Hit]] = {}
     reaching = Reaching(context)
     for identifier in sorted(CHECKS):
@@ -107,7 +107,7 @@ def _finding(identifier: str, hit: Hit) -> Finding:
 
 
 def _end(hit: Hit) -> tuple[int, int] | None:
-    """Line and column after the place; of a statement with a block, the end of its first line."""
+    """Return the line and column after the place; of a statement with a block, the end of its first line."""
     source, node = hit.module.source, hit.node
     last, column = node.end_lineno, node.end_col_offset
     if last is None or column is None:
@@ -122,7 +122,7 @@ _Place = tuple[int, int, str]
 
 
 def _silenced(context: Context, places: set[_Place]) -> tuple[set[_Place], list[Hit]]:
-    """Places that comments suppress, and the comments without an effect."""
+    """Return the places that comments suppress, and the comments without an effect."""
     silenced: set[_Place] = set()
     idle: list[Hit] = []
     for module in context.trace.modules:
@@ -157,7 +157,7 @@ def _comment(module: Module, comment: Suppression, variant: str, ids: Iterable[s
 
 
 def _judged(context: Context, module: Module, line: int, identifier: str) -> bool:
-    """Whether the check judged the line: for its library and settings, in a function that was followed."""
+    """Return whether the check judged the line: for its library and settings, in a function that was followed."""
     if identifier not in CHECKS or (catalog()[identifier].needs and context.settings == Settings()):
         return False
     library = LIBRARY_OF.get(identifier)
@@ -172,7 +172,7 @@ def _judged(context: Context, module: Module, line: int, identifier: str) -> boo
 
 
 def _statement_lines(module: Module, line: int) -> set[int]:
-    """The lines of the statement that contains `line`: a comment on one of them applies to all."""
+    """Return the lines of the statement that contains `line`: a comment on one of them applies to all."""
     lines = {line}
     for kind in _SIMPLE:
         for node in module.all(kind):

@@ -126,7 +126,7 @@ def _unknown(context: Context, call: Call, name: str, argument: str, last: Relea
 
 
 def _instead(call: Call, name: str, argument: str, last: Release) -> str:
-    """The text to write instead of an argument."""
+    """Return the text to write instead of an argument."""
     newer = instead_of(name, argument)
     config = name.replace("Trainer", "Config")
     for candidate in filter(None, (newer, argument)):
@@ -143,7 +143,7 @@ def _names(name: str) -> list[str]:
 
 
 def _severity(*, certain: bool) -> Severity:
-    """An error where no release that the job may have accepts it: an image keeps its own within the bounds."""
+    """Return an error where no release that the job may have accepts it: an image keeps its own within the bounds."""
     return "error" if certain else "warning"
 
 
@@ -156,7 +156,7 @@ def _text(release_: Release) -> str:
 
 
 def passed(context: Context, call: Call, argument: str) -> object:
-    """The value of an argument, passed or the default of the release; Ellipsis if it is not known."""
+    """Return the value of an argument, passed or the default of the release; Ellipsis if it is not known."""
     value = call.argument(argument)
     if value is not None or call.unpacks:
         option = value.default if isinstance(value, Argument) else value
@@ -316,7 +316,7 @@ def _arguments_that_go_together(context: Context) -> Iterator[Hit]:
 
 
 def _meets(call: Call, need: dict[str, Any]) -> bool:
-    """Whether a call certainly has what one part of a combination needs."""
+    """Return whether a call certainly has what one part of a combination needs."""
     value = call.argument(need["argument"])
     if value is None or not call.called.endswith(tuple(need["calls"])):
         return False
@@ -344,7 +344,7 @@ _OFF = (False, "", 0)
 
 @check("TRN737")
 def _steps_of_a_stream(context: Context) -> Iterator[Hit]:
-    """A Trainer cannot count the rows of a stream."""
+    """Yield a Trainer cannot count the rows of a stream."""
     for call, name in trainer_calls(context):
         arguments = makers(call.argument("args", 1))
         parts = [part.call for part in derivation(call.argument("train_dataset")) if isinstance(part, Result)]

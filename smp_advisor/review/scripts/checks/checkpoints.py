@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def _loaded(context: Context, load: Call) -> list[tuple[Call, object]]:
-    """Calls of load_state_dict with what was loaded, each with the key of its part; None for all."""
+    """Return the calls of load_state_dict with what was loaded, each with the key of its part; None for all."""
     parts: list[tuple[Call, object]] = []
     for call in context.trace.methods("load_state_dict"):
         for option in options(call.argument("state_dict", 0)) if call.reached else ():
@@ -68,7 +68,7 @@ def _same_file(save: Call, load: Call) -> bool:
 
 
 def _same_path(first: Value, second: Value) -> bool:
-    """Whether two paths are certainly the same, also where each is joined of the same parts."""
+    """Return whether two paths are certainly the same, also where each is joined of the same parts."""
     if isinstance(first, Result) and isinstance(second, Result) and first.call.name == second.call.name:
         parts = first.call.arguments, second.call.arguments
     elif isinstance(first, Operation) and isinstance(second, Operation) and first.operator == second.operator:
@@ -80,7 +80,7 @@ def _same_path(first: Value, second: Value) -> bool:
 
 
 def _prefix_at(context: Context, call: Call) -> str | None:
-    """The prefix of the object of a method; None if it may be one of several there."""
+    """Return the prefix of the object of a method; None if it may be one of several there."""
     prefixes = {_prefix(peer.receiver) for peer in context.trace.methods(call.method) if peer.node is call.node}
     return prefixes.pop() if len(prefixes) == 1 else None
 
@@ -156,7 +156,7 @@ def _loaded_under_the_same_names(context: Context) -> Iterator[Hit]:
 
 @check("DDP625")
 def _loaded_to_its_own_device(context: Context) -> Iterator[Hit]:
-    """A tensor returns to the device that it was saved from: cuda:0, if rank 0 saved it."""
+    """Yield a tensor returns to the device that it was saved from: cuda:0, if rank 0 saved it."""
     replicas = [call for call in context.trace.named(*REPLICATING) if call.reached] or reached_accelerators(context)
     texts = "".join(module.source.text for module in context.trace.modules)
     mapped = [call for call in context.trace.named("torch.load") if call.gives("map_location", 1)]
@@ -216,6 +216,6 @@ def _state_that_is_loaded_again(context: Context) -> Iterator[Hit]:
 
 
 def _is_object(value: Value) -> bool:
-    """Whether a value of a checkpoint is neither a tensor nor plain data: the options of the script, a class."""
+    """Return whether a value of a checkpoint is neither a tensor nor plain data: the options of the script, a class."""
     parsed = isinstance(value, Result) and value.call.method in ("parse_args", "parse_known_args")
     return parsed or (isinstance(value, Instance) and not any(value.cls.ancestors()))

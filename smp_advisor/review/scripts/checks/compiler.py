@@ -47,7 +47,7 @@ _LOGGING = ("info", "debug", "warning", "error", "add_scalar", "set_postfix", "s
 
 
 def _elsewhere(context: Context, call: Call) -> bool:
-    """Whether the call runs without XLA: its branch excludes XLA, or the other branch uses it."""
+    """Return whether the call runs without XLA: its branch excludes XLA, or the other branch uses it."""
     if BACK_ENDS["xla"].excludes(call) or any(mentions(guard.test, "is_available") for guard in call.guards):
         return True
     return any(exclusive(call, xla_call) for xla_call in context.trace.each("xm."))
@@ -59,7 +59,7 @@ def _training_loops(context: Context) -> set[ast.AST]:
 
 
 def _now_and_then(call: Call) -> bool:
-    """Whether a condition with a modulo lets the call run only once per several steps."""
+    """Return whether a condition with a modulo lets the call run only once per several steps."""
     return any(
         any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(guard.test))
         or mentions(guard.test, "log", "freq", "interval", "every", "verbose", "debug")
@@ -82,7 +82,7 @@ def _static_padding(context: Context) -> Iterator[Hit]:
 
 
 def _gets_one_text(call: Call) -> bool:
-    """Whether it gets one text at a time, which is not padded: ``[tokenizer(text) for text in texts]``."""
+    """Return whether it gets one text at a time, which is not padded: ``[tokenizer(text) for text in texts]``."""
     around = call.module.parent(call.node)
     targets = [ast.unparse(part.target) for part in getattr(around, "generators", ())]
     return bool(call.node.args) and ast.unparse(call.node.args[0]) in targets
@@ -160,7 +160,7 @@ def _saved_by_xla(context: Context) -> Iterator[Hit]:
 
 
 def _several_workers(context: Context) -> bool:
-    """Whether the script is for several workers: by its entry, its ranks, or data that it divides."""
+    """Return whether the script is for several workers: by its entry, its ranks, or data that it divides."""
     functions = [function.node for function in context.trace.functions]
     if any(getattr(node, "name", "") == "_mp_fn" for node in functions) or context.trace.named(*_OF_WORKERS):
         return True
@@ -184,7 +184,7 @@ def _gathered_gradients(context: Context) -> Iterator[Hit]:
 
 
 def _order_with_scaler(context: Context) -> Iterator[Hit]:
-    """The order under automatic mixed precision: reduce, unscale, clip, step."""
+    """Yield the order under automatic mixed precision: reduce, unscale, clip, step."""
     gathers = context.trace.named("xm.reduce_gradients", "xm.all_reduce")
     clips = context.trace.named("torch.nn.utils.clip_grad_norm_")
     for unscale in context.trace.methods("unscale_"):

@@ -47,7 +47,7 @@ _FAKE_SIZE = 1000
 
 
 def samples_of(value: Value | None) -> int | None:
-    """Number of samples of a data set of torchvision; None if unknown."""
+    """Return the number of samples of a data set of torchvision; None if unknown."""
     if not isinstance(value, Result) or not value.call.name.startswith(_TORCHVISION):
         return None
     call = value.call
@@ -73,12 +73,12 @@ _SHARDED = ("SplitDataset", "split_dataset_by_node", "Subset", "random_split", "
 
 
 def loaders(context: Context) -> list[Call]:
-    """Calls that create a data loader, including subclasses in the script."""
+    """Return the calls that create a data loader, including subclasses in the script."""
     return context.trace.named(*LOADERS)
 
 
 def batch_size(call: Call) -> Value:
-    """The batch size of the loader."""
+    """Return the batch size of the loader."""
     return call.argument("batch_size", 1) or Constant(1)
 
 
@@ -118,7 +118,7 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
 
 
 def _known_last_batch(context: Context, call: Call) -> dict[str, object]:
-    """Size of the last batch, if it is known and a multiple of the microbatches; else empty."""
+    """Return the size of the last batch, if it is known and a multiple of the microbatches; else empty."""
     size, sampler = constant(batch_size(call)), call.argument("sampler", 3)
     if not isinstance(size, int) or size < 1 or (sampler is not None and not is_none(sampler)):
         return {}
@@ -132,7 +132,7 @@ def _known_last_batch(context: Context, call: Call) -> dict[str, object]:
 
 
 def _drops(context: Context, call: Call, drop_last: Value | None) -> bool | None:
-    """Whether the last, partial batch is dropped; None if that is not visible."""
+    """Return whether the last, partial batch is dropped; None if that is not visible."""
     if drop_last is None:
         return False
     constants = [constant(option) if isinstance(option, Constant) else None for option in options(drop_last)]
@@ -145,7 +145,7 @@ def _drops(context: Context, call: Call, drop_last: Value | None) -> bool | None
 
 
 def _outside_steps(context: Context, loader: Call) -> bool:
-    """Whether all visible loops over the loader call no step."""
+    """Return whether all visible loops over the loader call no step."""
     fed = [
         iteration
         for iteration in context.trace.iterations
@@ -163,7 +163,7 @@ def _outside_steps(context: Context, loader: Call) -> bool:
 
 
 def comes_from(value: Value, loader: Call, depth: int = 0) -> bool:
-    """Whether `value` is the loader, or is made from it: ``enumerate(loader)``."""
+    """Return whether `value` is the loader, or is made from it: ``enumerate(loader)``."""
     if not isinstance(value, Result) or depth > 4:
         return False
     if value.call is loader:
@@ -236,7 +236,7 @@ _WHOLE = frozenset(known_names("whole_data"))
 
 
 def whole_of(value: Value) -> Value:
-    """The data set that a value comes from by methods that do not divide it: ``load_dataset(...).map(f)``."""
+    """Return the data set that a value comes from by methods that do not divide it: ``load_dataset(...).map(f)``."""
     for _ in range(12):
         if isinstance(value, Item) and isinstance(value.key, Constant) and isinstance(value.key.value, str):
             value = value.owner
@@ -251,7 +251,7 @@ def whole_of(value: Value) -> Value:
 
 
 def is_sharded(dataset: Value | None) -> bool:
-    """Whether the dataset is, or may be, divided before the loader."""
+    """Return whether the dataset is, or may be, divided before the loader."""
     for source in origins(dataset):
         origin = whole_of(source)
         if isinstance(origin, Result):
@@ -298,7 +298,7 @@ def _data_by_rank(context: Context) -> Iterator[Hit]:
 
 
 def _shards(call: Call) -> list[tuple[str, Value]]:
-    """Arguments that select a part of the data."""
+    """Return the arguments that select a part of the data."""
     if call.method == "shard" and call.receiver is not None:
         index = call.argument("index", 1)
         return [("shard", index)] if index is not None else []
@@ -327,7 +327,7 @@ def _sampler(context: Context, call: Call) -> Iterator[Hit]:
 
 
 def _replicas(context: Context, call: Call, rank: Value) -> Iterator[Hit]:
-    """The number of readers must be that of the ranks that read."""
+    """Yield the number of readers must be that of the ranks that read."""
     count = call.argument("num_replicas", 1)
     for origin in origins(count):
         size = origin.call.name if isinstance(origin, Result) else ""
@@ -359,7 +359,7 @@ def _right(context: Context) -> str:
 
 
 def _wrong(context: Context, value: Value, *, sharding: bool) -> str | None:
-    """The rank function that must not be used here; None if the rank is correct or not visible."""
+    """Return the rank function that must not be used here; None if the rank is correct or not visible."""
     settings = context.settings
     names = ranks(value)
     never = _NEVER | ({"smp.tp_rank"} if sharding else set())
@@ -380,7 +380,7 @@ def _wrong(context: Context, value: Value, *, sharding: bool) -> str | None:
 
 
 def _rank_node(call: Call, rank: str) -> ast.expr | None:
-    """The call of the rank function, if it is among the arguments."""
+    """Return the call of the rank function, if it is among the arguments."""
     name = rank.rpartition(".")[2]
     nodes = [
         node
@@ -406,14 +406,14 @@ def _slices(context: Context) -> Iterator[Hit]:
 
 
 def _prepares(divided: Selection | Call) -> bool:
-    """Whether it divides work that is done once, by the name of its function, and not the model's data."""
+    """Return whether it divides work that is done once, by the name of its function, and not the model's data."""
     names = [getattr(function.node, "name", "") for function in divided.functions[-1:]]
     words = [word.lower() for name in names for word in _WORD.findall(name)]
     return words[:1] != ["train"] and any(map(_PREPARING.fullmatch, words))
 
 
 def _spoken(rank: str) -> str:
-    """The rank as the script writes it."""
+    """Return the rank as the script writes it."""
     variable = rank.removeprefix("os.environ.")
     return f'os.environ["{variable}"]' if variable != rank else f"{rank}()"
 

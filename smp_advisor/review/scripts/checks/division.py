@@ -40,7 +40,7 @@ def _one_group_of_all_instances(context: Context) -> Iterator[Hit]:
 
 
 def _always_runs(context: Context, module: Module, node: ast.AST) -> bool:
-    """Whether no condition or handler is around a statement, nor around a call of its function."""
+    """Return whether no condition or handler is around a statement, nor around a call of its function."""
     place = module.parent(node)
     while place is not None and not isinstance(place, ast.FunctionDef):
         if isinstance(place, (ast.Try, ast.If)) and "__name__" not in ast.unparse(getattr(place, "test", place)):
@@ -133,7 +133,7 @@ _WORLD = _VARIABLES | {"torch.distributed.get_rank"}
 
 
 def _is_world_rank(value: Value, names: frozenset[str]) -> bool:
-    """Whether a device is the rank itself, which counts over all instances: not its remainder."""
+    """Return whether a device is the rank itself, which counts over all instances: not its remainder."""
     variables = set[str]()
     for option in options(value):
         if not isinstance(option, (Result, Item)):
@@ -199,12 +199,12 @@ def _as_many_batches_on_every_rank(context: Context) -> Iterator[Hit]:
 
 
 def _slice_of(value: Value) -> bool:
-    """Whether a value is a slice of another one: ``files[rank::size]``."""
+    """Return whether a value is a slice of another one: ``files[rank::size]``."""
     return isinstance(value, Item) and not isinstance(value.key, Constant)
 
 
 def _files(call: Call) -> int:
-    """Number of files that a stream reads; 0 if it is not known."""
+    """Return the number of files that a stream reads; 0 if it is not known."""
     listed = next(iter(options(call.argument("data_files"))), None)
     items = getattr(listed, "items", ())
     single_files = [item for item in items if "*" not in str(constant(item))]
@@ -212,7 +212,7 @@ def _files(call: Call) -> int:
 
 
 def _ends_with_data(context: Context, loader: Call) -> bool:
-    """Whether a training loop ends when the data of the rank end."""
+    """Return whether a training loop ends when the data of the rank end."""
     trained = [back for back in context.trace.methods("backward") if back.reached and back.loops]
     leaves = {departure.loop for departure in context.trace.departures}
     return bool(trained) and not leaves & {loop for back in trained for loop in back.loops} and loader.reached

@@ -31,7 +31,7 @@ def _is_accelerator(value: Value | None, accelerators: list[Call]) -> bool:
 
 
 def _unpacks_into_prepare(context: Context, accelerators: list[Call]) -> bool:
-    """Whether the prepared objects are not all visible."""
+    """Return whether the prepared objects are not all visible."""
     calls = context.trace.methods("prepare", "prepare_data_loader", "prepare_optimizer")
     mine = [call for call in calls if _is_accelerator(call.receiver, accelerators)]
     return not mine or any(call.unpacks or not (call.arguments or call.keywords) for call in mine)
@@ -61,7 +61,7 @@ def _backward_of_accelerate(context: Context) -> Iterator[Hit]:
 
 
 def _needs_no_scaling(accelerator: Call, *, divides: bool) -> bool:
-    """Whether only DeepSpeed or fp16, which the launcher may choose, needs Accelerate's own backward.
+    """Return whether only DeepSpeed or fp16, which the launcher may choose, needs Accelerate's own backward.
 
     `divides` is whether the script divides its loss by the batches of a step.
     """
@@ -111,7 +111,7 @@ def _clipped_by_accelerate(context: Context) -> Iterator[Hit]:
 
 
 def _clips_all_shards(accelerators: list[Call]) -> bool:
-    """Whether PyTorch's clip is right: FSDP2's parameters know their shards, and bf16 is not scaled."""
+    """Return whether PyTorch's clip is right: FSDP2's parameters know their shards, and bf16 is not scaled."""
     plugins = [maker for call in accelerators for maker in makers(call.argument("fsdp_plugin"))]
     second = plugins and all(str(constant(plugin.argument("fsdp_version"))) == "2" for plugin in plugins)
     precision = {constant(option) for call in accelerators for option in options(call.argument("mixed_precision", 2))}

@@ -97,7 +97,7 @@ def _scaled_by_all_ranks(context: Context) -> Iterator[Hit]:
 
 
 def _casts_to_half(context: Context) -> bool:
-    """Whether a forward pass certainly runs under autocast in float16, the default for GPUs."""
+    """Return whether a forward pass certainly runs under autocast in float16, the default for GPUs."""
     for call in context.trace.named("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"):
         dtype = call.argument("dtype", 0 if call.name.startswith("torch.cuda") else 1)
         dtypes = [option.path for option in options(dtype) if isinstance(option, External)]
@@ -129,7 +129,7 @@ def _parameters_of_the_optimizer(context: Context) -> Iterator[Hit]:
 
 
 def _computes_in(wrap: Call, types: frozenset[str]) -> bool:
-    """Whether the wrapper certainly computes in one of the types, from parameters that it keeps as they are."""
+    """Return whether the wrapper certainly computes in one of the types, from parameters that it keeps as they are."""
     precision = origins(wrap.argument("mp_policy") if in_place(wrap) else wrap.argument("mixed_precision", 6))
     policies = [origin.call for origin in precision if isinstance(origin, Result)]
     are_policies = all(policy.name.endswith(("MixedPrecision", "MixedPrecisionPolicy")) for policy in policies)
@@ -139,7 +139,7 @@ def _computes_in(wrap: Call, types: frozenset[str]) -> bool:
 
 
 def _casts(call: Call, *methods: str) -> bool:
-    """Whether the call is one of the methods, or ``to`` with one of their types."""
+    """Return whether the call is one of the methods, or ``to`` with one of their types."""
     if call.method != "to":
         return call.method in methods and not call.arguments
     dtypes = [option for value in (*call.arguments, *call.keywords.values()) for option in options(value)]
@@ -163,7 +163,7 @@ def _units_inside_of_checkpoints(context: Context) -> Iterator[Hit]:
 
 
 def _reentrant(wrapper: Value | None) -> bool:
-    """Whether the wrapper certainly has ``checkpoint_impl=CheckpointImpl.REENTRANT``."""
+    """Return whether the wrapper certainly has ``checkpoint_impl=CheckpointImpl.REENTRANT``."""
     chosen = [
         option
         for partial in options(wrapper)
@@ -248,7 +248,7 @@ def _adapters_beside_frozen(context: Context) -> Iterator[Hit]:
 
 
 def adapters(context: Context, wrap: Call | None = None) -> list[Call]:
-    """Calls that leave only an adapter to be trained; with `wrap`, only for the model that it shards."""
+    """Return the calls that leave only an adapter to be trained; with `wrap`, only for the model that it shards."""
     runs = running(context)
     calls = [call for call in _candidates(context) if runs(call)]
     if wrap is None:
@@ -283,7 +283,7 @@ def _candidates(context: Context) -> Iterator[Call]:
 
 
 def _adapted(call: Call) -> list[Value]:
-    """The model that a call adapts: PEFT's result, or the model changed in place."""
+    """Return the model that a call adapts: PEFT's result, or the model changed in place."""
     if call.name in _MAKERS:
         return [Result(call)]
     if call.name in _INTO:
@@ -294,7 +294,7 @@ def _adapted(call: Call) -> list[Value]:
 
 
 def mixes(context: Context, wrap: Call) -> bool:
-    """Whether an FSDP call certainly makes units of blocks that combine trained and frozen parameters."""
+    """Return whether an FSDP call certainly makes units of blocks that combine trained and frozen parameters."""
     strategy = wrap.name.endswith(STRATEGY)
     if in_place(wrap) or wrap.unpacks or wrap.gives("ignored_modules") or wrap.gives("ignored_states"):
         return False
@@ -313,7 +313,7 @@ def mixes(context: Context, wrap: Call) -> bool:
 
 
 def _takes_blocks(policy: Value) -> bool:
-    """Whether the policy lists block classes, and neither adapters nor layers of them."""
+    """Return whether the policy lists block classes, and neither adapters nor layers of them."""
     classes: Value | None = None
     if isinstance(policy, Partial) and isinstance(policy.of, External):
         if policy.of.path.endswith(".transformer_auto_wrap_policy"):

@@ -36,7 +36,7 @@ _Delay = tuple["Call", dict[str, object]]
 
 
 def batches(context: Context, count: Value | None) -> dict[str, object]:
-    """The `batches` of a step, or the `option` that sets them; empty if it is one batch or unknown."""
+    """Return the `batches` of a step, or the `option` that sets them; empty if it is one batch or unknown."""
     for option in options(count):
         number = Conditions(context.settings, defaults=True).known(option)
         if isinstance(number, int) and number > 1:
@@ -47,7 +47,7 @@ def batches(context: Context, count: Value | None) -> dict[str, object]:
 
 
 def around_backward(context: Context, call: Call) -> bool:
-    """Whether gradients are computed in its block. They are not if all visible backward passes are outside."""
+    """Return whether gradients are computed in its block. They are not if all visible backward passes are outside."""
     inside = [
         inner
         for inner in context.trace.calls
@@ -60,12 +60,12 @@ def around_backward(context: Context, call: Call) -> bool:
 
 
 def elsewhere(call: Call) -> bool:
-    """Whether a condition limits the call to models with another wrapper: ``if isinstance(model, DDP)``."""
+    """Return whether a condition limits the call to models with another wrapper: ``if isinstance(model, DDP)``."""
     return any(_excludes(guard.test, holds=guard.holds) for guard in call.guards)
 
 
 def _excludes(test: ast.expr, *, holds: bool) -> bool:
-    """Whether `test` excludes FSDP if its value is `holds`."""
+    """Return whether `test` excludes FSDP if its value is `holds`."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _excludes(test.operand, holds=not holds)
     if isinstance(test, ast.BoolOp):
@@ -173,7 +173,7 @@ def _by_trainer(context: Context) -> Iterator[_Delay]:
 
 
 def _of_arguments(context: Context, call: Call) -> dict[str, object]:
-    """Batches per step of TrainingArguments with literal values."""
+    """Return the batches per step of TrainingArguments with literal values."""
     sharding, config, fsdp_config = (call.argument(name) for name in ("fsdp", "accelerator_config", "fsdp_config"))
     # ``fsdp="full_shard auto_wrap"``, a list of such words, or True.
     words = [Conditions(context.settings, defaults=True).known(option) for option in options(sharding)]
@@ -189,12 +189,12 @@ def _of_arguments(context: Context, call: Call) -> dict[str, object]:
 
 
 def _names_sharding(words: str) -> bool:
-    """Whether ``fsdp`` shards gradients and keeps them on the GPU: ``"full_shard auto_wrap"``."""
+    """Return whether ``fsdp`` shards gradients and keeps them on the GPU: ``"full_shard auto_wrap"``."""
     return "shard" in words and "no_shard" not in words and "offload" not in words
 
 
 def _leaves_accumulation(config: Value) -> bool:
-    """Whether an ``accelerator_config`` certainly does not reduce gradients with each batch."""
+    """Return whether an ``accelerator_config`` certainly does not reduce gradients with each batch."""
     inner: Value | None
     if isinstance(config, Result) and config.call.name.endswith("AcceleratorConfig") and not config.call.unpacks:
         inner = config.call.argument("gradient_accumulation_kwargs")
@@ -208,7 +208,7 @@ def _leaves_accumulation(config: Value) -> bool:
 
 
 def _of_job(context: Context) -> dict[str, object]:
-    """Batches per step of a job whose hyperparameters become the script's TrainingArguments."""
+    """Return the batches per step of a job whose hyperparameters become the script's TrainingArguments."""
     passed = context.settings.hyperparameters
     sharding, steps = str(passed.get("fsdp") or ""), str(passed.get("gradient_accumulation_steps") or "")
     reduces = "sync_each_batch" in str(passed.get("accelerator_config") or "") or passed.get("deepspeed")
@@ -254,7 +254,7 @@ def _of_models(context: Context) -> Iterator[_Delay]:
 
 
 def _in_place(context: Context) -> Iterator[_Delay]:
-    """The counterpart of ``no_sync`` for a model that ``fully_shard`` has changed."""
+    """Yield the counterpart of ``no_sync`` for a model that ``fully_shard`` has changed."""
     wraps, runs = [wrap for wrap in sharding_calls(context) if in_place(wrap)], running(context)
     replicating = context.trace.named(*_REPLICATE)
     for call in context.trace.methods(_LATER) if wraps else ():
@@ -269,7 +269,7 @@ def _in_place(context: Context) -> Iterator[_Delay]:
 
 
 def _is_light(context: Context, wrap: Call, adapting: list[Call]) -> bool:
-    """Whether only adapters have gradients: their unsharded gradients are small."""
+    """Return whether only adapters have gradients: their unsharded gradients are small."""
     if not adapting:
         return False
     reaching = Reaching(context)

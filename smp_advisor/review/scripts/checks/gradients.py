@@ -50,7 +50,7 @@ def _fsdp2(context: Context) -> list[Call]:
 
 
 def _without_average(call: Call, wraps: list[Call]) -> bool:
-    """Whether the call is surely in ``no_sync`` of a wrapped model."""
+    """Return whether the call is surely in ``no_sync`` of a wrapped model."""
     for value in call.contexts:
         if isinstance(value, Result) and value.call.method == "no_sync" and wrapped_by(value.call.receiver, wraps):
             return True
@@ -96,7 +96,7 @@ def _frozen_before_wrapping(context: Context) -> Iterator[Hit]:
 
 
 def _freezes_all(store: Store, wrap: Call) -> bool:
-    """Whether a loop freezes every parameter: a teacher, which no backward pass goes through."""
+    """Return whether a loop freezes every parameter: a teacher, which no backward pass goes through."""
     statement = store.module.parent(store.node)
     loop = store.module.parent(statement) if statement is not None else None
     makers_of_all = [part.call for part in derivation(store.owner) if isinstance(part, Result)]
@@ -105,7 +105,7 @@ def _freezes_all(store: Store, wrap: Call) -> bool:
 
 
 def _is_part_of(owner: Value | None, wraps: list[Call]) -> bool:
-    """Whether an object is a wrapped model or a module inside of it."""
+    """Return whether an object is a wrapped model or a module inside of it."""
     for _ in range(6):
         if owner is not None and wrapped_by(owner, wraps) is not None:
             return True
@@ -114,7 +114,7 @@ def _is_part_of(owner: Value | None, wraps: list[Call]) -> bool:
 
 
 def _is_parameter_of(value: Value | None, wraps: list[Call]) -> bool:
-    """Whether the value is an element of ``model.parameters()`` or of a part of the model."""
+    """Return whether the value is an element of ``model.parameters()`` or of a part of the model."""
     for part in derivation(value):
         listed = isinstance(part, Result) and part.call.method in ("parameters", "named_parameters")
         if listed and isinstance(part, Result) and _is_part_of(part.call.receiver, wraps):
@@ -148,7 +148,7 @@ def _groups_of_flat_parameters(context: Context) -> Iterator[Hit]:
 
 
 def _by_dimensions(module: Module) -> bool:
-    """Whether parameters are chosen by their dimensions: ``[p for p in model.parameters() if p.ndim >= 2]``."""
+    """Return whether parameters are chosen by their dimensions: ``[p for p in model.parameters() if p.ndim >= 2]``."""
     loops = [(node.iter, node.ifs) for node in module.all(ast.comprehension)]
     loops += [
         (node.iter, [part.test for part in ast.walk(node) if isinstance(part, ast.If)]) for node in module.all(ast.For)
@@ -330,7 +330,7 @@ def _is_part_of_engine(value: Value | None, engines: list[Call]) -> bool:
 
 
 def _third_stage(call: Call) -> bool:
-    """Whether DeepSpeed divides the parameters, by a configuration in the code."""
+    """Return whether DeepSpeed divides the parameters, by a configuration in the code."""
     config = call.argument("config") or call.argument("config_params")
     zero = config.get("zero_optimization") if isinstance(config, Mapping) else None
     return call.reached and isinstance(zero, Mapping) and constant(zero.get("stage")) == 3
@@ -370,11 +370,11 @@ _WRITES_GRADIENTS = r"\.grad\s*=(?!=|\s*None)|\.grad(?:\.data)?\.(?:add|copy)_\(
 
 
 def _delays(call: Call, loops: tuple[ast.AST, ...]) -> list[Guard]:
-    """Conditions around a call in a loop that count its batches."""
+    """Return the conditions around a call in a loop that count its batches."""
     inner = set(ast.walk(loops[-1])) if loops else set()
     return [guard for guard in call.guards if guard.test in inner and _counts_batches(guard.value)]
 
 
 def _counts_batches(value: Value) -> bool:
-    """Whether a condition holds for some batches only: ``(number + 1) % accumulation == 0``."""
+    """Return whether a condition holds for some batches only: ``(number + 1) % accumulation == 0``."""
     return any(isinstance(part, Operation) and part.operator == "Mod" for part in derivation(value))

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 def updated_models(context: Context) -> list[Value]:
-    """Models whose parameters an optimizer of the script has."""
+    """Return the models whose parameters an optimizer of the script has."""
     groups = [maker for _, optimizer in updates(context.trace) for maker in makers(optimizer)]
     owners = [owner for group in groups for owner in makers(group.argument("params", 0))]
     return [model for owner in owners if owner.method == "parameters" for model in inside(owner.receiver)]
 
 
 def _is_given(value: Value | None) -> bool:
-    """Whether an argument is certainly an object of a class; a function may return None."""
+    """Return whether an argument is certainly an object of a class; a function may return None."""
     classes = [
         isinstance(option, Instance) or (isinstance(option, Result) and option.call.called[:1].isupper())
         for option in origins(value)
@@ -102,7 +102,7 @@ _ARITHMETIC = frozenset(["mean", "sum", "float", "cuda", "to", "view", "reshape"
 
 
 def _has_no_gradient(value: Value, depth: int = 0) -> bool:
-    """Whether a loss is certainly made of what was computed without gradients or read from a loader."""
+    """Return whether a loss is certainly made of what was computed without gradients or read from a loader."""
     parts = options(value) if isinstance(value, Choice) else parts_of(value)
     if isinstance(value, Result):
         call = value.call
@@ -117,7 +117,7 @@ _DEEPEST = 10
 
 
 def _keeps(call: Call) -> bool:
-    """Whether the result has a gradient only if an argument has one: a loss, or arithmetic."""
+    """Return whether the result has a gradient only if an argument has one: a loss, or arithmetic."""
     of_loss = not call.method and any(map(_is_loss, makers(call.receiver)))
     return call.name.startswith("torch.nn.functional.") or _is_loss(call) or of_loss or call.method in _ARITHMETIC
 
@@ -131,7 +131,7 @@ def _is_switch(call: Call) -> bool:
 
 
 def _is_passive(call: Call) -> bool:
-    """Whether a call is certainly in a block without gradients."""
+    """Return whether a call is certainly in a block without gradients."""
     calls = [[getattr(option, "call", None) for option in options(value)] for value in call.contexts]
     certain = any(all(entered and _is_switch(entered) for entered in block) for block in calls)
     return without_gradients(call) and (certain or not calls)
@@ -158,7 +158,7 @@ _STARTS = re.compile(
 
 @check("TRN744")
 def _monitored_and_logged(context: Context) -> Iterator[Hit]:
-    """Names that a callback of Lightning looks up in what the module logs."""
+    """Yield the names that a callback of Lightning looks up in what the module logs."""
     logs = [call for call in context.trace.methods("log", "log_dict") if call.receiver is not None]
     names = set[str]()
     for call in logs:
@@ -186,7 +186,7 @@ _LIGHTNING = ("lightning.", "pytorch_lightning.")
 
 @check("DDP637")
 def _scaled_weights(context: Context) -> Iterator[Hit]:
-    """A GradScaler refuses gradients in fp16, which weights in fp16 have."""
+    """Yield a GradScaler refuses gradients in fp16, which weights in fp16 have."""
     steps = [step for step in context.trace.methods("step", "unscale_") if step.reached and scales(step.receiver)]
     frozen = any("requires_grad" in module.source.text for module in context.trace.modules)
     back = [step for call in context.trace.methods("float") for step in _chain(call.receiver)]
@@ -200,7 +200,7 @@ def _scaled_weights(context: Context) -> Iterator[Hit]:
 
 
 def _chain(value: Value | None) -> Iterator[Call]:
-    """Calls of methods that lead to a value from its precision on, last first: ``Net().half().cuda()``."""
+    """Yield the calls of methods that lead to a value from its precision on, last first: ``Net().half().cuda()``."""
     while isinstance(value, Result) and value.call.receiver is not None:
         if value.call.method == "to" and re.search("float|type|precision", value.call.module.text(value.call.node)):
             return

@@ -106,7 +106,7 @@ def _shared_parameters(context: Context) -> Iterator[Hit]:
 
 
 def _place(node: ast.expr, places: dict[str, int]) -> tuple[str, int] | None:
-    """The module of the parameter and its partition, which may be that of an enclosing module."""
+    """Return the module of the parameter and its partition, which may be that of an enclosing module."""
     path = _path(node)
     parts = path.split(".")
     for length in range(len(parts), 0, -1):
@@ -149,7 +149,7 @@ def _pipeline_group(context: Context) -> Iterator[Hit]:
 
 
 def _for_reporting(call: Call) -> bool:
-    """Whether the number only goes into a text, such as a message or a file name, or selects one rank."""
+    """Return whether the number only goes into a text, such as a message or a file name, or selects one rank."""
     node: ast.AST | None = call.node
     around = call.module.parent(call.node)
     if isinstance(around, ast.BinOp) and not isinstance(around.left, ast.Constant):
@@ -244,7 +244,7 @@ _LARGE_PARAMETERS = 100e9
 
 
 def checkpointing(context: Context) -> list[Call]:
-    """Calls that turn on the library's activation checkpointing."""
+    """Return the calls that turn on the library's activation checkpointing."""
     names = ("smp.set_activation_checkpointing", f"{_PATCHES}.checkpoint", f"{_PATCHES}.checkpoint_sequential")
     return [*context.trace.named(*names), *context.trace.named("smp.checkpoint", "smp.checkpoint_sequential")]
 

@@ -172,7 +172,7 @@ def _half_precision(context: Context) -> Iterator[Hit]:
 
 
 def _scales_by_one(call: Call) -> bool:
-    """Whether the loss scales are equivalent to none."""
+    """Return whether the loss scales are equivalent to none."""
     static, dynamic = call.argument("static_loss_scale", 1), call.argument("dynamic_loss_scale", 2)
     is_one = isinstance(static, Constant) and static.value in (1, 1.0)
     off = dynamic is None or (isinstance(dynamic, Constant) and dynamic.value is False)
@@ -180,7 +180,7 @@ def _scales_by_one(call: Call) -> bool:
 
 
 def _own_half_precision(context: Context) -> bool:
-    """Whether the script casts and scales with its own classes, as scripts for early versions do."""
+    """Return whether the script casts and scales with its own classes, as scripts for early versions do."""
     for call in (*context.wrappings, *context.trace.named("smp.DistributedOptimizer")):
         for source in (inner for argument in call.arguments[:1] for inner in origins(argument)):
             class_name = getattr(source.cls.node, "name", "") if isinstance(source, Instance) else ""
@@ -204,7 +204,7 @@ def _inner_optimizer(context: Context) -> Iterator[Hit]:
 
 
 def _for_other_precision(context: Context, call: Call) -> bool:
-    """Whether the call is in the branch for another precision."""
+    """Return whether the call is in the branch for another precision."""
     for guard in call.guards:
         half = mentions(guard.test, "fp16", "half")
         # `if fp16 and bf16: raise` is no condition on either of them.
@@ -253,7 +253,7 @@ def _accumulation_under_sharding(context: Context) -> Iterator[Hit]:
 
 
 def _accumulates(context: Context) -> bool:
-    """Whether the optimizer steps once per several batches."""
+    """Return whether the optimizer steps once per several batches."""
     backwards = [call for call in context.trace.methods("backward") if call.reached and call.loops]
     for call, optimizer in updates(context.trace):
         if not is_wrapped_optimizer(optimizer) or not call.loops:

@@ -91,7 +91,7 @@ def _options_that_are_received(context: Context) -> Iterator[Hit]:
 
 
 def flags_of(context: Context, parses: list[Call]) -> set[str] | None:
-    """Options that the script defines; None if code outside of its files may define or supply some."""
+    """Return the options that the script defines; None if code outside of its files may define or supply some."""
     for call in parses:
         own = isinstance(call.receiver, Result) and call.receiver.call.name == "argparse.ArgumentParser"
         if not own or call.arguments or "args" in call.keywords:
@@ -117,7 +117,7 @@ _SAVES = frozenset(known_names("saves"))
 
 
 def in_model_folder(value: Value | None) -> bool:
-    """Whether a path is certainly below the folder that becomes model.tar.gz."""
+    """Return whether a path is certainly below the folder that becomes model.tar.gz."""
     for option in options(value):
         source = option.default if isinstance(option, Argument) else option
         for part in derivation(source):
@@ -181,7 +181,7 @@ def _saved_before_the_signal(context: Context) -> Iterator[Hit]:
 
 
 def _waits_for(save: Call, handler: Function) -> bool:
-    """Whether a save runs only after the handler has set its flag."""
+    """Return whether a save runs only after the handler has set its flag."""
     nodes = list(ast.walk(handler.node))
     targets = [target for node in nodes if isinstance(node, ast.Assign) for target in node.targets]
     targets += [
@@ -255,7 +255,7 @@ _SHARDED = ("FSDPStrategy", "ModelParallelStrategy")
 
 
 def _in_folders(call: Call) -> bool:
-    """Whether the strategy saves a folder of shards."""
+    """Return whether the strategy saves a folder of shards."""
     if call.name.endswith("ModelParallelStrategy"):
         return constant(call.argument("save_distributed_checkpoint")) is not False
     return bool(constant(call.argument("state_dict_type")) == "sharded")

@@ -66,7 +66,7 @@ def reached_accelerators(context: Context) -> list[Call]:
 
 
 def by_framework(context: Context) -> bool:
-    """Whether a framework, which wraps models and divides data, may train."""
+    """Return whether a framework, which wraps models and divides data, may train."""
     return context.trainer or bool(context.trace.imported(*_FRAMEWORKS))
 
 
@@ -80,7 +80,7 @@ def forwards(context: Context) -> Iterator[Call]:
 
 
 def without_gradients(call: Call) -> bool:
-    """Whether the call is in a block without gradients."""
+    """Return whether the call is in a block without gradients."""
     values = [option for context in call.contexts for option in options(context)]
     names = [option.call.name for option in values if isinstance(option, Result)]
     names += [option.path for option in values if isinstance(option, External)]
@@ -90,7 +90,7 @@ def without_gradients(call: Call) -> bool:
 
 
 def wrapped_by(value: Value | None, wraps: list[Call]) -> Call | None:
-    """The call whose result `value` certainly is, also without the object that holds it."""
+    """Return the call whose result `value` certainly is, also without the object that holds it."""
     for model in inside(value) if value is not None else ():
         owner = model.owner if isinstance(model, Item) else model
         for wrap in wraps:
@@ -104,7 +104,7 @@ def wrapped_by(value: Value | None, wraps: list[Call]) -> Call | None:
 
 
 def joins(context: Context) -> bool:
-    """Whether ranks may end with different numbers of batches: ``with model.join():`` or ``Join``."""
+    """Return whether ranks may end with different numbers of batches: ``with model.join():`` or ``Join``."""
     return bool(
         context.trace.named("torch.distributed.algorithms.join.Join", "torch.distributed.algorithms.Join")
     ) or any(wrapped_by(call.receiver, parallel_wraps(context)) is not None for call in context.trace.methods("join"))
@@ -149,7 +149,7 @@ _STREAMS = frozenset(["webdataset", "streaming", "energon", "litdata", "torchdat
 
 
 def _divides(call: Call) -> bool:
-    """Whether a data set of the S3 connector divides its objects by the ranks."""
+    """Return whether a data set of the S3 connector divides its objects by the ranks."""
     return constant(call.argument("enable_sharding")) is True
 
 
@@ -180,7 +180,7 @@ def _another_order_each_epoch(context: Context) -> Iterator[Hit]:
 
 
 def _handed_on(context: Context, *parts: Call) -> bool:
-    """Whether code that is not read gets one of the objects."""
+    """Return whether code that is not read gets one of the objects."""
     return any(
         isinstance(part, Result) and part.call in parts
         for call in context.trace.calls
@@ -208,7 +208,7 @@ _SEEDED = ("generator", "seed", "random_state", "rng")
 
 @check("DDP623")
 def _divided_alike(context: Context) -> Iterator[Hit]:
-    """Rows that every rank sorts into training and validation by its own random numbers."""
+    """Yield the rows that every rank sorts into training and validation by its own random numbers."""
     seeds = any(call.reached and call.called in _SEEDS for call in context.trace.calls)
     together = bool(parallel_wraps(context) or reached_accelerators(context))
     for call in context.trace.calls if together and not seeds else ():
@@ -229,7 +229,7 @@ def _divided_alike(context: Context) -> Iterator[Hit]:
 
 
 def _of_one_rank(call: Call) -> bool:
-    """Whether a condition on the rank is around a call."""
+    """Return whether a condition on the rank is around a call."""
     return any("rank" in (test := ast.unparse(guard.test)) or "main" in test for guard in call.guards)
 
 
@@ -276,7 +276,7 @@ def _to_current(call: Call) -> bool:
 
 
 def _chooses_devices(context: Context) -> bool:
-    """Whether a process is limited to one GPU, or any tensor is moved to the GPU of a rank."""
+    """Return whether a process is limited to one GPU, or any tensor is moved to the GPU of a rank."""
     visible = any(mentions(module.tree, "cuda_visible_devices") for module in context.trace.modules)
     moved = (call for call in context.trace.methods("cuda", "to") if call.arguments or call.keywords)
     return visible or any(
@@ -401,7 +401,7 @@ def _sharded_before_optimizer(context: Context) -> Iterator[Hit]:
 
 
 def _of_model(optimizer: Call, wraps: list[Call]) -> bool:
-    """Whether the optimizer has parameters of a model that is sharded later, in a way that replaces them."""
+    """Return whether the optimizer has parameters of a model that is sharded later, in a way that replaces them."""
     parameters = [option for value in optimizer.arguments[:1] for option in options(value)]
     owners = [
         owner
@@ -439,7 +439,7 @@ def _scaled_in_half_precision(context: Context) -> Iterator[Hit]:
 
 
 def _counts(guard: Guard) -> bool:
-    """Whether a condition holds for each n-th batch."""
+    """Return whether a condition holds for each n-th batch."""
     value = guard.value
     parts = value.operands if isinstance(value, Operation) and value.operator == "Eq" else ()
     return any(isinstance(part, Operation) and part.operator == "Mod" for part in parts)

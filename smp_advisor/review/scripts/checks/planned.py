@@ -50,7 +50,7 @@ def _checkpointing_argument(call: Call) -> str:
 
 
 def _shards(context: Context) -> bool:
-    """Whether the plan or the script certainly shards the model."""
+    """Return whether the plan or the script certainly shards the model."""
     switches = [option for call in trainer_arguments(context) for option in options(call.argument("fsdp"))]
     by_arguments = any(map(constant, switches))
     wraps = any(call.reached for call in context.trace.named(*FSDP))
@@ -115,7 +115,7 @@ def _files_of_settings(context: Context) -> Iterator[Hit]:
 
 
 def _differences_of_file(context: Context, call: Call, path: Path) -> Iterator[Hit]:
-    """Settings in a file of DeepSpeed, Trainer or TRL that are not those of the plan."""
+    """Yield the settings in a file of DeepSpeed, Trainer or TRL that are not those of the plan."""
     settings = context.settings
     try:
         content = yaml.safe_load(read_bytes(path, CONFIGURATION)) if settings.precision else None
@@ -141,7 +141,7 @@ def _differences_of_file(context: Context, call: Call, path: Path) -> Iterator[H
 
 
 def _sharded_config(context: Context) -> str:
-    """Name of a configuration of Accelerate near the script that shards the model."""
+    """Return the name of a configuration of Accelerate near the script that shards the model."""
     file = context.trace.modules[0].source.file
     if file is None:
         return ""
@@ -186,7 +186,7 @@ def _arguments_of_the_plan(context: Context) -> Iterator[Hit]:
 
 
 def _differences(call: Call, rows: list[tuple[str, Any, Any]]) -> Iterator[Hit]:
-    """The arguments (name, default, plan) that are certainly not those of the plan."""
+    """Yield the arguments (name, default, plan) that are certainly not those of the plan."""
     for name, default, planned in rows if not call.unpacks else ():
         value, node = call.argument(name), argument_node(call, name)
         written = default if value is None else constant(value)
@@ -196,7 +196,7 @@ def _differences(call: Call, rows: list[tuple[str, Any, Any]]) -> Iterator[Hit]:
 
 
 def config_entry(call: Call, name: str) -> Any:
-    """An entry of ``fsdp_config``: a text, a number, or a list of texts."""
+    """Return an entry of ``fsdp_config``: a text, a number, or a list of texts."""
     for option in options(call.argument("fsdp_config")):
         entry = (option.get(name) or option.get(f"fsdp_{name}")) if isinstance(option, Mapping) else None
         if isinstance(entry, Collection):
@@ -251,7 +251,7 @@ _OF_TENSORS = ("tp_plan", "tp_size", "distributed_config")
 
 
 def _is_certain(value: Value | None) -> bool:
-    """Whether an argument is given, and is not None in any case."""
+    """Return whether an argument is given, and is not None in any case."""
     return value is not None and not any(isinstance(o, Argument) or is_none(o) for o in options(value))
 
 
@@ -287,7 +287,7 @@ def _quantized_shards(context: Context) -> Iterator[Hit]:
 
 
 def _deepspeed(context: Context) -> bool:
-    """Whether DeepSpeed runs the script, and FSDP does not: they do not shard alike."""
+    """Return whether DeepSpeed runs the script, and FSDP does not: they do not shard alike."""
     has_plugin = any(call.name.endswith("DeepSpeedPlugin") for call in context.trace.calls if call.reached)
     return (has_plugin or any(call.gives("deepspeed") for call in trainer_arguments(context))) and not any(
         call.reached for call in context.trace.named(*FSDP)

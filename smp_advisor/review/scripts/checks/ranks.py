@@ -55,14 +55,14 @@ _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
 
 
 def comparison(context: Context) -> Comparison:
-    """The order of the calls in which ranks meet, on rank 0 and rank 1; made once for a script."""
+    """Return the order of the calls in which ranks meet, on rank 0 and rank 1; made once for a script."""
     if "ranks" not in context.memo:
         context.memo["ranks"] = compare(list(_meetings(context)))
     return context.memo["ranks"]  # type: ignore[no-any-return]
 
 
 def is_sharded_model(context: Context) -> bool:
-    """Whether a model of the script is certainly divided over the ranks."""
+    """Return whether a model of the script is certainly divided over the ranks."""
     wraps = any(call.reached for call in context.trace.named(*FSDP))
     switches = [
         call.argument(name) for call in trainer_arguments(context) for name in ("fsdp", "deepspeed", "fsdp_config")
@@ -78,7 +78,7 @@ def is_sharded_model(context: Context) -> bool:
 
 
 def _is_set(value: Value) -> bool:
-    """Whether a switch is on, by its value or by the default of its option."""
+    """Return whether a switch is on, by its value or by the default of its option."""
     source = value.default if isinstance(value, Argument) else value
     return bool(source.value) if isinstance(source, Constant) else isinstance(source, (Mapping, Result, Collection))
 
@@ -104,7 +104,7 @@ def _meetings(context: Context) -> Iterator[tuple[Call, str, str]]:
 
 
 def _implied(call: Call, wraps: list[Call], framework: list[Call], *, sharded: bool) -> tuple[str, str] | None:
-    """The collective that a call of a wrapped model, or of its parameters or loss, waits for."""
+    """Return the collective that a call of a wrapped model, or of its parameters or loss, waits for."""
     if call.name in _CLIPS and call.arguments:
         for maker in makers(call.arguments[0]):
             wrap = wrapped_by(maker.receiver, wraps) if maker.method == "parameters" else None
@@ -184,7 +184,7 @@ def _one_after_another(call: Call) -> bool:
 
 
 def _has_time_limit(context: Context) -> bool:
-    """Whether the script sets how long ranks wait."""
+    """Return whether the script sets how long ranks wait."""
     limit_names = ("timeout", "ddp_timeout")
     return any(call.argument(name) is not None for call in context.trace.calls if call.reached for name in limit_names)
 
@@ -237,7 +237,7 @@ def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
 
 
 def _is_of_some_ranks(context: Context, guard: Guard) -> bool:
-    """Whether a condition certainly fails on some ranks, and no collective spreads its value before."""
+    """Return whether a condition certainly fails on some ranks, and no collective spreads its value before."""
     truths = {process.truth(guard.value) for process in PROCESSES}
     if False not in truths or len(truths) == 1:
         return False
@@ -254,13 +254,13 @@ def _is_of_some_ranks(context: Context, guard: Guard) -> bool:
 
 
 def _leavings(context: Context, met: Comparison) -> Iterator[Departure]:
-    """Conditions that end a loop in which ranks meet."""
+    """Return the conditions that end a loop in which ranks meet."""
     loops = {loop for meeting in met.meetings for loop in meeting.call.loops}
     return (leaving for leaving in context.trace.departures if leaving.loop in loops)
 
 
 def _of_batches(context: Context, value: Value | None) -> bool:
-    """Whether a number comes from the part of the data of one rank."""
+    """Return whether a number comes from the part of the data of one rank."""
     divided = {
         loader
         for loader in loaders(context)
@@ -281,7 +281,7 @@ def _of_batches(context: Context, value: Value | None) -> bool:
 
 @check("TRN738")
 def _monitored_by_every_rank(context: Context) -> Iterator[Hit]:
-    """A checkpoint or an early end that depends on the loss of one rank's part of the data."""
+    """Yield a checkpoint or an early end that depends on the loss of one rank's part of the data."""
     calls = [call for call in context.trace.calls if call.reached and call.name.startswith(_LIGHTNING)]
     several = any(call.called == "Trainer" and (call.gives("num_nodes") or _several_devices(call)) for call in calls)
     monitored = {
@@ -351,7 +351,7 @@ _READERS = ("load", "from_pretrained", "load_from_disk")
 
 
 def _is_in(folder: Value, path: Value) -> bool:
-    """Whether a path is certainly the written file, or one in the written folder."""
+    """Return whether a path is certainly the written file, or one in the written folder."""
     texts = (constant(folder), constant(path))
     below = all(isinstance(text, str) for text in texts) and str(texts[1]).startswith(f"{texts[0]}/")
     return below or same(folder, path)

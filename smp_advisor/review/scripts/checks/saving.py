@@ -95,7 +95,7 @@ _GUARDS = ("rank", "main_process", "is_main", "is_master", "master_process", "pr
 
 
 def _by_rank(call: Call) -> bool:
-    """Whether a condition may select ranks: by its words, or as a number that must be 0."""
+    """Return whether a condition may select ranks: by its words, or as a number that must be 0."""
     return any(
         mentions(guard.test, *_GUARDS) or _is_zero(guard.test) or _set_by_rank(call.module, guard.test)
         for guard in call.guards
@@ -148,7 +148,7 @@ def _is_state(value: Value, wraps: list[Call]) -> bool:
 
 
 def _same_on_all(path: Value, depth: int = 0) -> bool:
-    """Whether the path is certainly the same on every rank."""
+    """Return whether the path is certainly the same on every rank."""
     if depth > 6 or ranks(path):
         return False
     if isinstance(path, (Constant, Argument)):
@@ -164,7 +164,7 @@ def _same_on_all(path: Value, depth: int = 0) -> bool:
 
 
 def _counts(value: Value) -> bool:
-    """Whether `value` is a number of an epoch or step."""
+    """Return whether `value` is a number of an epoch or step."""
     if isinstance(value, Item):
         value = value.owner
         return isinstance(value, Result) and value.call.name == "range"

@@ -92,7 +92,7 @@ def _model_wrapped(context: Context) -> Iterator[Hit]:
 
 
 def _on_another_base(context: Context) -> Iterator[Hit]:
-    """The first call in a step of a TensorFlow model that does not derive from smp.DistributedModel."""
+    """Yield the first call in a step of a TensorFlow model that does not derive from smp.DistributedModel."""
     for call in context.trace.calls if context.libraries.smp_tensorflow else ():
         if call.step is not None and not call.method and isinstance(call.receiver, Instance):
             bases = set(call.receiver.cls.ancestors())
@@ -162,7 +162,7 @@ def _job_options(context: Context) -> Iterator[Hit]:
 
 
 def _all_here(call: Call) -> bool:
-    """Whether all dataclasses are the script's own and none has the job's option."""
+    """Return whether all dataclasses are the script's own and none has the job's option."""
     parser = call.receiver.call if isinstance(call.receiver, Result) else None
     dataclasses = parser.argument("dataclass_types", 0) if parser is not None else None
     classes = dataclasses.items if isinstance(dataclasses, Collection) else (dataclasses,)
@@ -199,7 +199,7 @@ def _fetches(call: Call) -> bool:
 
 
 def _waits(context: Context, first: Call, last: Call) -> bool:
-    """Whether a call between the two may synchronize the processes."""
+    """Return whether a call between the two may synchronize the processes."""
     return any(
         first.order < call.order < last.order
         and any(word in f"{call.name}.{call.method}".lower() for word in ("barrier", "wait", "sync", "rendezvous"))
@@ -253,7 +253,7 @@ def _uses_the_library(context: Context) -> Iterator[Hit]:
 
 
 def _shows_its_model(context: Context) -> bool:
-    """Whether the trained models were followed to their construction, or to a wrapper that replicates them."""
+    """Return whether the trained models were followed to their construction, or to a wrapper that replicates them."""
     if any(call.reached and not guarded_by(call, "fsdp", "shard") for call in context.trace.named(*REPLICATING)):
         return True
     optimizers = [call for call in context.trace.calls if is_optimizer(call.name)]
@@ -294,13 +294,13 @@ def _has_what_it_needs(context: Context) -> Iterator[Hit]:
 
 
 def _trains(context: Context) -> bool:
-    """Whether the file trains anywhere, reached or not."""
+    """Return whether the file trains anywhere, reached or not."""
     in_step = any(call.step is not None for call in context.trace.calls)
     return in_step or bool(context.trace.methods("backward", "apply_gradients"))
 
 
 def _by_trainer(context: Context) -> bool:
-    """Whether a framework trains, which starts the library itself."""
+    """Return whether a framework trains, which starts the library itself."""
     frameworks = ("accelerate", "lightning", "pytorch_lightning", "torch.distributed._tensor")
     return context.trainer or bool(context.trace.imported(*frameworks)) or bool(context.trace.named(*ACCELERATORS))
 

@@ -21,7 +21,7 @@ _PASSING = ("offload_wrapper", "checkpoint_wrapper", "torch.compile", "tsm.trans
 
 
 def sharding_calls(context: Context) -> list[Call]:
-    """Calls that shard a model, except where every GPU keeps a replica."""
+    """Return the calls that shard a model, except where every GPU keeps a replica."""
     if context.libraries.smp_v2 and context.settings.hybrid_shard_degree == 1:
         return []
     runs = running(context)
@@ -33,7 +33,7 @@ def sharding_calls(context: Context) -> list[Call]:
 
 
 def shards(context: Context, *makers: Call) -> bool:
-    """Whether the model is certainly sharded: by the plan, or by plugins of the Accelerators in `makers`."""
+    """Return whether the model is certainly sharded: by the plan, or by plugins of the Accelerators in `makers`."""
     plugins = ("fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins")
     plugin_values = [options(maker.argument(name)) for maker in makers for name in plugins]
     certain = any(values and all(isinstance(value, Result) for value in values) for values in plugin_values)
@@ -41,7 +41,7 @@ def shards(context: Context, *makers: Call) -> bool:
 
 
 def running(context: Context) -> Callable[[Call], bool]:
-    """Whether a call counts: running the file reaches it, or reaches no training at all.
+    """Return whether a call counts: running the file reaches it, or reaches no training at all.
 
     A file that only defines functions is imported, or run by its own command line.
     """
@@ -52,18 +52,18 @@ def running(context: Context) -> Callable[[Call], bool]:
 
 
 def in_place(call: Call) -> bool:
-    """Whether it is FSDP2's ``fully_shard``, which changes the model in place."""
+    """Return whether it is FSDP2's ``fully_shard``, which changes the model in place."""
     return call.name.endswith("fully_shard")
 
 
 def is_whole(strategy: Value | None) -> bool:
-    """Whether a sharding strategy certainly does not shard gradients: ``NO_SHARD``."""
+    """Return whether a sharding strategy certainly does not shard gradients: ``NO_SHARD``."""
     names = [o.path if isinstance(o, External) else str(constant(o)) for o in options(strategy)]
     return bool(names) and all(name.rpartition(".")[2].upper() == "NO_SHARD" for name in names)
 
 
 def may_offload(cpu_offload: Value | None) -> bool:
-    """Whether ``cpu_offload`` may move parameters to host memory. FSDP1 then needs ``no_sync`` to accumulate."""
+    """Return whether ``cpu_offload`` may move parameters to host memory. FSDP1 then needs ``no_sync`` to accumulate."""
     return any(
         may_offload(option.call.argument("offload_params", 0))
         if isinstance(option, Result) and option.call.name.endswith("CPUOffload")
@@ -73,12 +73,12 @@ def may_offload(cpu_offload: Value | None) -> bool:
 
 
 def sharded_model(call: Call) -> list[Value]:
-    """Models that a sharding call may shard."""
+    """Return the models that a sharding call may shard."""
     return inside(call.argument("module", 0))
 
 
 def inside(value: Value | None) -> list[Value]:
-    """Models that `value` may be, without wrappers that keep the model."""
+    """Return the models that `value` may be, without wrappers that keep the model."""
     models: list[Value] = []
     pending = origins(value)
     while pending and len(models) < 20:
@@ -91,5 +91,5 @@ def inside(value: Value | None) -> list[Value]:
 
 
 def same(first: Value, second: Value) -> bool:
-    """Whether two values are certainly the same object."""
+    """Return whether two values are certainly the same object."""
     return first is second or (isinstance(first, Result) and isinstance(second, Result) and first.call is second.call)

@@ -63,7 +63,7 @@ def _sides_of_the_step(context: Context) -> Iterator[Hit]:
 
 
 def _updates_inside(context: Context) -> Iterator[Hit]:
-    """Weights may change only after the gradients of all microbatches are complete."""
+    """Yield the weights may change only after the gradients of all microbatches are complete."""
     for call, optimizer in updates(context.trace):
         if call.step is not None and (is_wrapped_optimizer(optimizer) or is_optimizer_call(optimizer)):
             yield Hit(call.module, call.node, variant="update")
@@ -105,7 +105,7 @@ def _without_library(call: Call, with_library: Call) -> bool:
 
 
 def _without_wrapping(context: Context, call: Call) -> bool:
-    """Whether the call is for runs that wrap no model."""
+    """Return whether the call is for runs that wrap no model."""
     return bool(context.wrappings) and all(exclusive(call, wrapping) for wrapping in context.wrappings)
 
 
@@ -170,7 +170,7 @@ def _argument_node(call: Call, name: str) -> ast.expr | None:
 
 
 def _without_batch(value: Value) -> str:
-    """The reason why the tensor certainly has no batch dimension; empty if it may have one."""
+    """Return the reason why the tensor certainly has no batch dimension; empty if it may have one."""
     reasons = [_unbatched_tensor(origin) for origin in origins(value)]
     return reasons[0] if reasons and all(reasons) else ""
 

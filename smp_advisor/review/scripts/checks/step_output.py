@@ -55,7 +55,7 @@ def tensor_uses(trace: Trace) -> Iterator[Use]:
 
 
 def _takes_tensors(call: Call) -> bool:
-    """Whether the call computes with its arguments."""
+    """Return whether the call computes with its arguments."""
     if call.name:
         return call.name.startswith(_FUNCTIONS) and call.name not in _TAKE_ANYTHING
     maker = call.receiver.call.name if isinstance(call.receiver, Result) else ""
@@ -64,7 +64,7 @@ def _takes_tensors(call: Call) -> bool:
 
 
 def _outputs_in(value: Value, depth: int = 0) -> list[StepOutput]:
-    """Outputs of a step in `value`, looking into lists and pairs."""
+    """Return the outputs of a step in `value`, looking into lists and pairs."""
     outputs: list[StepOutput] = []
     for option in options(value) if depth < 5 else ():
         inner: list[Value] = []
@@ -100,7 +100,7 @@ def _reduced(context: Context) -> Iterator[Hit]:
 
 
 def _is_number(value: Value) -> bool:
-    """Whether the step returns a Python number, which the library returns as a plain list."""
+    """Return whether the step returns a Python number, which the library returns as a plain list."""
     if isinstance(value, Constant):
         return True
     if isinstance(value, Result):
@@ -136,7 +136,7 @@ def _unused_outputs(context: Context) -> Iterator[Hit]:
 
 
 def _read(context: Context, here: Module, attribute: str) -> bool:
-    """Whether the file with the flag, or the script itself, reads the output. The files of models always do."""
+    """Return whether the file with the flag, or the script itself, reads the output. The files of models always do."""
     return any(
         any(node.attr == attribute for node in module.all(ast.Attribute))
         or any(node.value == attribute for node in module.all(ast.Constant))
@@ -146,7 +146,7 @@ def _read(context: Context, here: Module, attribute: str) -> bool:
 
 
 def returned_values(model: Instance, method: str) -> int:
-    """Values in the tuples that a method of a model returns; 0 if it returns something else."""
+    """Return the values in the tuples that a method of a model returns; 0 if it returns something else."""
     function = model.cls.find(method)
     if not isinstance(function, Function) or isinstance(function.node, ast.Lambda):
         return 0
@@ -156,7 +156,7 @@ def returned_values(model: Instance, method: str) -> int:
 
 
 def unused_values(call: Call, returned: int) -> int:
-    """Values of a call that the script drops: ``model(x)[0]``, ``loss, _ = model(x)``."""
+    """Return the values of a call that the script drops: ``model(x)[0]``, ``loss, _ = model(x)``."""
     parent = call.module.parent(call.node)
     if isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant):
         return max(returned - 1, 0)

@@ -22,7 +22,7 @@ _GATHERED = ("sorted", "natsort.natsorted", "len", "any", "set")
 
 
 def is_dataset(value: Value | None, depth: int = 0) -> bool:
-    """Whether `value` is certainly a ``tf.data.Dataset``."""
+    """Return whether `value` is certainly a ``tf.data.Dataset``."""
     if value is None or depth > 20:
         return False
     alternatives = options(value)
@@ -121,7 +121,7 @@ def _sorted_files(context: Context) -> Iterator[Hit]:
 
 
 def _in_order(call: Call) -> bool:
-    """Whether the listing is sorted immediately, or by a later ``.sort()``."""
+    """Return whether the listing is sorted immediately, or by a later ``.sort()``."""
     node = call.module.parent(call.node)
     while node is not None and not isinstance(node, ast.stmt):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _GATHERED:

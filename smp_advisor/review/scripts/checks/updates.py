@@ -176,7 +176,7 @@ def _optimized_by_lightning(context: Context) -> Iterator[Hit]:
 
 @check("DDP630")
 def _all_parameters_used(context: Context) -> Iterator[Hit]:
-    """Layers that no code reads: DDP waits for their gradients."""
+    """Yield the layers that no code reads: DDP waits for their gradients."""
     modules = context.trace.modules
     loops = [node.iter for module in modules for node in module.all(ast.For)]
     loops += [node.iter for module in modules for node in module.all(ast.comprehension)]
@@ -212,7 +212,7 @@ _LAYERS = re.compile(r"(?:torch\.)?nn\.(?:Linear|Conv[123]d|Embedding|LayerNorm|
 
 
 def _is_new_layer(text: str) -> bool:
-    """Whether an expression makes a layer with parameters."""
+    """Return whether an expression makes a layer with parameters."""
     return bool(_LAYERS.match(text)) and "affine=False" not in text and "requires_grad" not in text
 
 
@@ -267,7 +267,7 @@ _COUNTS = ("num_training_steps", "T_max", "total_steps")
 
 
 def _is_of(value: Value | None, schedule: Call, prepares: list[Call]) -> bool:
-    """Whether a stepped object is the schedule, or what ``prepare`` made of it."""
+    """Return whether a stepped object is the schedule, or what ``prepare`` made of it."""
     for option in options(value):
         prepared = [call for call in elements_of(option) if call in prepares]
         at = constant(option.key) if isinstance(option, Item) else None
@@ -297,7 +297,7 @@ def _counts_processes(value: Value) -> bool:
 
 
 def _steps_with_batches(context: Context) -> bool:
-    """Whether Accelerate does not step the schedule once for each process."""
+    """Return whether Accelerate does not step the schedule once for each process."""
     settings = ("split_batches", "step_scheduler_with_optimizer", "dataloader_config")
     return any(
         call.gives(name) for call in context.trace.calls if call.name.endswith("Accelerator") for name in settings

@@ -65,7 +65,7 @@ def _transformed(context: Context) -> Iterator[Hit]:
 
 
 def _branches_without(context: Context, transforms: list[Call]) -> Iterator[Hit]:
-    """The other branch of a condition that transforms the model, unless it turns the library off."""
+    """Yield the other branch of a condition that transforms the model, unless it turns the library off."""
     for module in context.trace.modules:
         inside: set[ast.AST] = {call.node for call in transforms if call.module is module}
         if inside:  # also calls of the script's own functions that transform
@@ -120,7 +120,7 @@ def _is_plain(call: Call) -> bool:
 
 
 def _inside_wrappers(value: Value) -> list[Value]:
-    """The models inside ``offload_wrapper`` and ``checkpoint_wrapper``."""
+    """Return the models inside ``offload_wrapper`` and ``checkpoint_wrapper``."""
     if isinstance(value, Result) and value.call.name.endswith(("offload_wrapper", "checkpoint_wrapper")):
         return [inner for argument in value.call.arguments[:1] for inner in origins(argument)]
     return [value]

@@ -31,11 +31,11 @@ class Selection:
 
     @classmethod
     def of(cls, select: Iterable[str], ignore: Iterable[str]) -> Selection:
-        """A selection by ids and prefixes in any case; ``ALL`` is every check."""
+        """Return a selection by ids and prefixes in any case; ``ALL`` is every check."""
         return cls(tuple(map(_prefix, select)), tuple(map(_prefix, ignore)))
 
     def has(self, identifier: str) -> bool:
-        """Whether the check is reported."""
+        """Return whether the check is reported."""
         selected = max((len(prefix) for prefix in self.select if identifier.startswith(prefix)), default=-1)
         ignored = max((len(prefix) for prefix in self.ignore if identifier.startswith(prefix)), default=-1)
         return selected > ignored if self.select else ignored < 0
@@ -46,7 +46,7 @@ class Selection:
         return frozenset(filter(self.has, catalog()))
 
     def applied(self, report: Report) -> Report:
-        """The report with the findings of the reported checks."""
+        """Return the report with the findings of the reported checks."""
         return replace(report, findings=tuple(finding for finding in report.findings if self.has(finding.id)))
 
 
@@ -60,7 +60,7 @@ def _prefix(text: str) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
+    """Return the JSON object in a file."""
     try:
         text = read_bytes(path, CONFIGURATION).decode("utf-8")
         content = json_values(text)

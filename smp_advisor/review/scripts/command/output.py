@@ -61,13 +61,13 @@ def _text(project: Project, *, single: bool) -> str:
 
 
 def _concerns(report: Report) -> bool:
-    """Whether the script has anything that checks apply to."""
+    """Return whether the script has anything that checks apply to."""
     coverage = report.coverage
     return coverage is None or bool(coverage.libraries) or any(part.places for part in coverage.parts)
 
 
 def _short(report: Report, repeats: int) -> str:
-    """A script without findings of its own, in a few lines."""
+    """Return a script without findings of its own, in a few lines."""
     if repeats:
         return f"{one_line(report.path)}: no findings other than the {repeats} above in modules that it shares."
     lines = [line for line in statement(report) if not line.startswith("Not followed")]

@@ -179,7 +179,7 @@ def judged(source: Source, settings: Settings) -> Outcome:
 
 
 def relative(report: Report, folder: Path) -> Report:
-    """The report with paths relative to a folder, of files in it."""
+    """Return the report with paths relative to a folder, of files in it."""
 
     def shown(path: str) -> str:
         file, mark, cell = path.partition("#cell-")
@@ -249,7 +249,7 @@ def check_files(files: Iterable[Path], check: Callable[[Path], Outcome]) -> Proj
 
 
 def _scripts_first(paths: list[Path]) -> list[Path]:
-    """The files that no other file imports, then the others."""
+    """Return the files that no other file imports, then the others."""
     if len(paths) < 2:
         return paths
     imported: set[Path] = set()
@@ -263,7 +263,7 @@ def _scripts_first(paths: list[Path]) -> list[Path]:
 
 
 def _without_repeats(reports: list[Report]) -> tuple[tuple[Report, ...], tuple[int, ...]]:
-    """The reports with each finding in one of them, where it is most severe."""
+    """Return the reports with each finding in one of them, where it is most severe."""
     owner: dict[tuple[str, str, int, int], tuple[int, Finding]] = {}
     for number, report in enumerate(reports):
         for finding in report.findings:
@@ -280,7 +280,7 @@ def _without_repeats(reports: list[Report]) -> tuple[tuple[Report, ...], tuple[i
 
 
 def _module_report(path: Path, users: list[Outcome]) -> Report:
-    """A note on the functions of a module that none of its scripts reaches."""
+    """Return a note on the functions of a module that none of its scripts reaches."""
     file = path.resolve()
     uncalled = set.intersection(*({entry for entry in user.uncalled if entry[0] == file} for user in users))
     if not uncalled:
