@@ -92,6 +92,14 @@ class NoPlanFitsError(AdvisorError):
         self.ways_out = ways_out
 
 
+class NoScriptError(NoPlanFitsError):
+    """The best plan fits, and no training script is generated for it; `recommendation` is that of the plan."""
+
+    def __init__(self, sentence: str, recommendation: Any) -> None:
+        super().__init__(sentence)
+        self.recommendation = recommendation
+
+
 class ProfileError(AdvisorError):
     """A model or script that could not be profiled, with the cause and the user's line.
 

@@ -87,6 +87,12 @@ def test_whether_a_model_fits_takes_five_lines(run, count, status, first):
     assert ("2 nodes" in ways) is bool(status)
 
 
+def test_a_plan_without_a_generated_script_fits_all_the_same(run):
+    status, text, _ = run("fits", "1.3B", "-i", "ml.p4d.24xlarge", "--library", "smp-v1-tensorflow")
+    assert (status, text.split()[0]) == (0, "Yes:")
+    assert "pass script= with your own script" in " ".join(text.split())
+
+
 def test_a_model_of_images_is_answered_in_images(run):
     status, text, _ = run("fits", "resnet-50", "-i", "ml.g5.2xlarge")
     data = json.loads(run("advise", "resnet-50", "-i", "ml.g5.2xlarge", "--json")[1])

@@ -114,10 +114,11 @@ def _sources(result: dict[str, Any]) -> Iterator[str]:
             if of:
                 yield f"| {title} | | {_cells(of)} |"
         for name, of in entry["by_source"].items():
-            yield f"| `{name}` | {of['added']} | {_cells(of)} |"
+            if of["rows"] > 1:  # `--residuals` has every row
+                yield f"| `{name}` | {of['added']} | {_cells(of)} |"
         median, inside = entry["sources_once"]
         yield ""
-        yield f"Each source once: median {_percent(median)}, inside {_percent(inside)}."
+        yield f"Each source once, also those of one row: median {_percent(median)}, inside {_percent(inside)}."
         yield ""
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import AdvisorError, NoPlanFitsError, PlanError
+from smp_advisor.errors import AdvisorError, NoScriptError, PlanError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.validation import unscripted_optimizer
 from smp_advisor.session.options import completes
@@ -118,7 +118,7 @@ def scripted(advice: Recommendation) -> Recommendation:
         if not (own or unscripted_optimizer(advice.plan.library, advice.job)) and builds(advice.model):
             writable(advice.model, advice.cluster, advice.job, advice.plan)
     except AdvisorError as error:
-        raise NoPlanFitsError(str(error)) from None
+        raise NoScriptError(str(error), advice) from None
     return advice
 
 

@@ -21,7 +21,7 @@ from smp_advisor.core.words import plain
 from smp_advisor.costs.evaluate import estimate as evaluate
 from smp_advisor.costs.wording import fits as is_fitting
 from smp_advisor.costs.wording import plural
-from smp_advisor.errors import AdvisorError, NoPlanFitsError
+from smp_advisor.errors import AdvisorError, NoPlanFitsError, NoScriptError
 from smp_advisor.estimators import check_estimator
 from smp_advisor.estimators import watch as attach
 from smp_advisor.estimators.check import looks_like_estimator
@@ -173,6 +173,9 @@ def fits(options: Namespace) -> Answer:
         return _file_fits(source, options)
     query = _query(options)
     advice = _recommended(options.source, query, options)
+    if isinstance(advice, NoScriptError):  # the question is one of memory
+        query = replace(query, notes=(*query.notes, str(advice)))
+        advice = Advice(advice.recommendation)
     if isinstance(advice, NoPlanFitsError):
         return query.noted(not_fitting(str(advice), advice.ways_out))
     return query.noted(fitting(advice, _changes(advice)))
