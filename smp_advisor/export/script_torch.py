@@ -219,8 +219,12 @@ def _transforms(training: Training) -> bool:
 def _building(training: Training) -> str:
     """Where the model is built: in every process, layer by layer by the library, or in the first process only."""
     model, plan = training.model, training.plan
-    first, delays = plan.shards_parameters and not _transforms(training), plan.delayed_parameter_initialization
-    copies = 1 if first else training.cluster.gpus_per_node
+    delays, per_node = plan.delayed_parameter_initialization, training.cluster.gpus_per_node
+    first = plan.shards_parameters and not _transforms(training)
+    # PyTorch's first FSDP, of SMP v2, hands values on from GPU to GPU only: each process builds where there is room.
+    if training.library.smdistributed and not delays:
+        first &= not training.host_holds(_FP32_BYTES * model.parameter_count * per_node)
+    copies = 1 if first else per_node
     enough = training.host_holds(_FP32_BYTES * model.parameter_count * copies)
     if _library_initializes(training) and (delays or not enough):
         return "library"
