@@ -65,7 +65,7 @@ def test_a_plan_without_a_cell_says_so_and_a_page_has_one_currency():
     assert panel_data("refusal", Advice(whole), Advice(whole).controls) == {"text": ""}
     advice = Advice(make_advice(optimizer="adafactor"))
     text = panel_data("refusal", advice, advice.controls)["text"]
-    assert "Adam or SGD" in text
+    assert "adam, sgd" in text
     assert 'script="train.py"' in text
     html = panel_data("facts", advice, advice.controls)["html"]
     assert "$" in html

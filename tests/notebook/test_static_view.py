@@ -85,7 +85,7 @@ ASKED = {
     "fsdp": {"model": "7B", "sequence_length": 1024},
     "ddp": {"model": "350M", "sequence_length": 512},
     "training-compiler": {"model": "124M", "sequence_length": 512},
-    "smp-v1-tensorflow": {"model": "1.3B", "sequence_length": 512},
+    "smp-v1-tensorflow": {"model": "gpt2-xl", "sequence_length": 512},
 }
 
 
