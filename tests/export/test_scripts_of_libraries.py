@@ -146,7 +146,7 @@ def test_no_script_imports_what_it_does_not_use(scripts):
     ("model", "settings", "fields", "sentence"),
     [
         (GPT2, {"loss": "fused"}, {}, "does not implement loss='fused'"),
-        (GPT2, {"paged_optimizer": True}, {}, "does not implement paged_optimizer=True"),
+        (GPT2, {"paged_optimizer": True}, {}, "and the job 'paged adam': set optimizer"),
         (GPT2, {"optimizer_step": "backward"}, {}, "does not implement optimizer_step='backward'"),
         (GPT2, {"separate_embeddings": True}, {}, "does not implement separate_embeddings=True"),
         (
@@ -201,10 +201,9 @@ def test_own_scripts_are_rehearsed_as_they_are():
     [
         (TASKS["gpt2"], DIVIDED["tensor"], "SMP v2 does not support the family 'gpt2'"),
         (TASKS["llama"], PLANS["compiler"], "does not support the family 'llama'"),
-        (TASKS["gpt2"], DIVIDED["delayed"], "does not delay the parameter initialization of the family 'gpt2'"),
         (TASKS["bert"], PLANS["TensorFlow"], "next-token prediction with the family 'gpt2', not masked-token"),
         (
-            Model.from_parameters(200e9, family="gpt2"),
+            Model.from_parameters(400e9, family="gpt2"),
             Plan(library="fsdp", batch_size=1),
             "too large for the host memory",
         ),
@@ -236,7 +235,7 @@ def test_models_too_large_for_every_process_are_built_once(library, family, opti
     model = Model.from_config(config | {"intermediate_size": 22016, "num_attention_heads": 64, "vocab_size": 32000})
     plan = Plan(library=library, batch_size=1)
     script = training_script(model, Cluster(P4D, 8), Job(sequence_length=32, precision="bf16"), plan)
-    assert "    if WEIGHTS is None or dist.get_rank() > 0:\n" in script
+    assert "    if dist.get_rank() > 0:\n" in script
     assert f"{option}=True" in script
     assert formatted(script) == script
 
