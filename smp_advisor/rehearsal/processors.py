@@ -33,7 +33,7 @@ _MEMORY_BYTES = 80 * 2**30
 
 
 def on_cpu(value: Any) -> Any:
-    """Return a device that is a GPU as the processor; everything else as it is."""
+    """Return the processor for a device that is a GPU, and any other device unchanged."""
     if isinstance(value, str) and value.partition(":")[0] == "cuda":
         return "cpu"
     if isinstance(value, torch.device) and value.type == "cuda":
