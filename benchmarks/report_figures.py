@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import smp_advisor as smpa
 from smp_advisor.advice import recommendation
+from smp_advisor.advice.reference import reference_rows
 from smp_advisor.advice.report import sections
 from smp_advisor.costs.estimate import TIME_PARTS, Estimate
 from smp_advisor.costs.guesses import guesses
@@ -114,8 +115,9 @@ def figures(
             found |= {ratio - 1, 1 / ratio - 1}
     steps = [getattr(own.time, part) for part in TIME_PARTS]
     found |= {part * share for part in steps for share in (1 / own.step_seconds, *own.step_factors)}
-    row = recommended.reference.name.split()[0] if recommended.reference else ""
-    found |= {model.parameter_count / float(row) / 1e9} if row.isdigit() else set()
+    for row in reference_rows(own.plan.library) if model.reads_tokens else ():
+        found |= {model.parameter_count / row.model.parameter_count, cluster.gpus / row.cluster.gpus}
+        found |= {job.sequence_length / row.job.sequence_length}
     speeds = [able.tokens_per_second for able in candidates if able.tokens_per_second]
     found |= {faster / slower - 1 for faster in speeds for slower in speeds}
     return sorted(abs(number) for number in found if math.isfinite(number))
