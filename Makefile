@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 WITHOUT ?=
 # One process per core, and one with the browser, which waits more than it computes.
 PROCESSES ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
-PYTEST = $(TEST)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadgroup --no-loadscope-reorder --max-worker-restart=4 $(addprefix --without=,$(WITHOUT))
+PYTEST = $(TEST)/python -m pytest --numprocesses=$(PROCESSES) --max-worker-restart=4 $(addprefix --without=,$(WITHOUT))
 PYTHONS ?=
 unexport PYTHONDONTWRITEBYTECODE # every process would compile every module again
 LINT := style types prose front-end

@@ -87,10 +87,23 @@ OF_A_RELEASE = re.compile(r"oldest|^tests/fuzz/(?!.*sample)|^tests/browser/test_
 """Tests of `make release-test` alone: the oldest applications and SDKs, random actions and random arguments."""
 
 
-def group_of(item: pytest.Item) -> str:
+def group_of(identifier: str) -> str:
     """Return the group of a test."""
-    found, group = next((found, group) for place, group in GROUPS.items() if (found := re.match(place, item.nodeid)))
+    found, group = next((found, group) for place, group in GROUPS.items() if (found := re.match(place, identifier)))
     return group.format(found[1])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Send each group to one process, in the order of the tests."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return Groups(config, log)
 
 
 def part_of(item: pytest.Item) -> str:
@@ -100,10 +113,9 @@ def part_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Note the part and the group of each test. In several processes, the longest parts start first."""
+    """Note the part of each test. In several processes, the longest parts start first."""
     for item in items:
         item.user_properties.append(("part", part_of(item)))
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
         if OF_A_RELEASE.search(item.nodeid):
             item.add_marker(pytest.mark.release)
     if hasattr(config, "workerinput"):

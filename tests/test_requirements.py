@@ -37,6 +37,16 @@ import pytest
 
 pytest.importorskip("no_such_package")
 """,
+    "test_group.py": """
+import os
+from pathlib import Path
+import pytest
+
+@pytest.mark.parametrize("number", range(6))
+def test_in_one_process(number):
+    with Path("processes").open("a") as file:
+        print(os.getpid(), file=file)
+""",
     "conftest.py": """
 from tests import requirements
 
@@ -68,9 +78,10 @@ def test_a_skip_is_a_failure_unless_it_was_left_out(root, tmp_path):
     assert f"this test requires {required}" in one_process
     assert "Skipped: another day\nA skipped test is a failure" in one_process
     assert re.search(r" 1 failed, 1 xfailed, 2 errors in", one_process)  # an error is a failure before the test's body
-    workers = run("--numprocesses=2", "--dist=loadgroup", "--without=browser", "--continue-on-collection-errors", "-rs")
+    workers = run("--numprocesses=2", "--without=browser", "--continue-on-collection-errors", "-rs")
     assert "left out by --without=browser" in workers
-    assert re.search(r" 1 failed, 1 skipped, 1 xfailed, 2 errors in", workers)
+    assert re.search(r" 1 failed, 6 passed, 1 skipped, 1 xfailed, 2 errors in", workers)
+    assert len(set((tmp_path / "processes").read_text().split())) == 1, "a group runs in one process"
 
 
 @pytest.mark.parametrize(
