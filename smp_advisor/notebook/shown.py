@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import time
 from collections import deque
 from contextlib import contextmanager
@@ -15,7 +16,6 @@ from IPython.core.error import UsageError
 from IPython.core.getipython import get_ipython
 from IPython.core.magic_arguments import argument
 from IPython.display import display
-from IPython.utils.process import arg_split  # type: ignore[attr-defined]  # re-exported for each platform
 
 from smp_advisor.arguments import LIMITS, SMALLEST, meant, options
 from smp_advisor.core.words import escape
@@ -242,7 +242,7 @@ def parsed(magic: Any, line: str) -> Namespace:
         )
     try:
         # argparse takes a word with a space for a value: the reader of "-5B" then reports the error.
-        words = [f" {word}" if re.match(r"-\d", word) else word for word in arg_split(line)]
+        words = [f" {word}" if re.match(r"-\d", word) else word for word in _words(line)]
         options = cast("Namespace", magic.parser.parse_args(words))
     except ValueError as error:
         raise UsageError(f"The line cannot be read: {error}.") from None
@@ -252,6 +252,13 @@ def parsed(magic: Any, line: str) -> Namespace:
         if isinstance(value, str):
             setattr(options, name, value.strip())
     return options
+
+
+def _words(line: str) -> list[str]:
+    """Return the words of a line without quotation marks; a backslash is part of a path, not an escape."""
+    lexer = shlex.shlex(line, posix=True)
+    lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""
+    return list(lexer)
 
 
 def _explained(magic: Any, problem: str, words: Sequence[str]) -> str:

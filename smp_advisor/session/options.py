@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from importlib import resources
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +13,7 @@ from smp_advisor.arguments import Option, options, options_of
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import libraries, schema
 from smp_advisor.libraries.library import meant_library
-from smp_advisor.workload.adapter import Adapter
+from smp_advisor.workload.adapter import NAMED_ADAPTERS
 from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
@@ -117,10 +118,7 @@ def _fine_tuning(texts: Mapping[str, Any]) -> dict[str, Any]:
         rank = options()[name].read(texts[name])
     except AdvisorError as error:
         raise AdvisorError(f"{str(error).removesuffix('.')}. A model goes before the option.") from None
-    quantized = name == "qlora"
-    bits = 4 if quantized else 16
-    adapter = Adapter(rank=rank, targets=targets or "all-linear", base_bits=bits, double_quantization=quantized)  # type: ignore[arg-type]
-    return {"adapter": adapter}
+    return {"adapter": replace(NAMED_ADAPTERS[name], rank=rank, targets=targets or "all-linear")}
 
 
 def named_texts(texts: Iterable[str], option: str) -> dict[str, str]:

@@ -136,6 +136,10 @@ def _rules() -> dict[str, list[str]]:
     return data_file("workload", "adapters")
 
 
+NAMED_ADAPTERS = {"lora": Adapter(), "qlora": Adapter(base_bits=4, double_quantization=True)}
+"""Adapters by the names of their methods: those of ``--lora`` and ``--qlora``."""
+
+
 @lru_cache(maxsize=256)
 def _applied(adapter: Adapter, model: Model) -> Model:
     blocks = (_adapted(adapter, group.block, model.family) for group in model.groups)

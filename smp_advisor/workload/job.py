@@ -11,7 +11,7 @@ from smp_advisor.arguments import brief, options_of, shown
 from smp_advisor.arguments.signatures import checked_methods
 from smp_advisor.core.files import sentence
 from smp_advisor.errors import AdvisorError, JobError
-from smp_advisor.workload.adapter import Adapter
+from smp_advisor.workload.adapter import NAMED_ADAPTERS, Adapter
 from smp_advisor.workload.calibration import Calibration
 from smp_advisor.workload.stack import AUTO, Stack, stack, stacks, training_settings
 
@@ -229,7 +229,8 @@ class Job:
     """Whether embedding and output layer are sharded as units of their own instead of in FSDP's root, whose parameters
     stay gathered from the forward to the backward pass."""
     adapter: Adapter | None = None
-    """Low-rank adapter (LoRA, QLoRA) to train over the frozen model. None: train all parameters."""
+    """Low-rank adapter to train over the frozen model; ``"lora"`` and ``"qlora"`` are those of rank 16. None: train
+    all parameters."""
     training: Training = "auto"
     """``fine-tuning`` trains a pretrained model on samples of a task, ``dpo`` on pairs of preferences with two samples
     each: their batches are smaller. ``auto`` is ``pretraining``. An `adapter` has batches of its own."""
@@ -307,10 +308,13 @@ class Job:
         if self.fp8_weights and not self.fp8:
             raise JobError("fp8_weights stores the weights of products in fp8: set fp8=True, or leave it out.")
         adapter: object = self.adapter  # a notebook may pass another type despite the annotation
+        if isinstance(adapter, str) and (usual := NAMED_ADAPTERS.get(adapter.strip().lower())):
+            adapter = usual
+            object.__setattr__(self, "adapter", usual)
         if adapter is None:
             return
         if not isinstance(adapter, Adapter):
-            raise JobError(f"adapter must be an Adapter, such as Adapter(rank=8), not {adapter!r}.")
+            raise JobError(f"adapter must be 'lora', 'qlora' or an Adapter, such as Adapter(rank=8), not {adapter!r}.")
         if self.precision == "fp32" and adapter.quantized:
             raise JobError("An adapter over a quantized base trains in 16 bits: set precision to bf16 or fp16.")
 

@@ -56,6 +56,14 @@ def test_every_option_reaches_the_python_api(shell, asked, capsys):
     assert asked == [("10B", "ml.p4d.24xlarge", {**job, **terms, "framework": "pytorch-1.13"})]
 
 
+def test_quotation_marks_are_no_part_of_a_value(shell, asked, capsys):
+    shell.run_line_magic(
+        "smp_advise", """'7 billion' --instance "2x p4d" --tokens='300 billion' --script "my train.py" """
+    )
+    assert asked[0][:2] == ("7 billion", "2x p4d")
+    assert asked[0][2].items() >= {"tokens": 300e9, "script": "my train.py"}.items()
+
+
 def test_a_variable_is_taken_for_what_it_holds(shell, asked, capsys):
     config = {"model_type": "gpt2"}
     shell.user_ns["config"] = config

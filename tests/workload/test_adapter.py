@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor import Job, stacks
-from smp_advisor.errors import UnknownFamilyError
+from smp_advisor.errors import JobError, UnknownFamilyError
 from smp_advisor.libraries.library import get_library, libraries
 from smp_advisor.profiling import profile
 from smp_advisor.workload import Adapter, Model
@@ -87,6 +87,13 @@ def test_experts_have_no_dropout_and_are_merged_in_each_pass():
     )
     quantized = Adapter(base_bits=4)
     assert quantized.base_bytes(sparse) > 1.9 * sparse.parameter_count
+
+
+def test_an_adapter_by_the_name_of_its_method():
+    assert Job(adapter="LoRA") == Job(adapter=Adapter())
+    assert Job(adapter="qlora") == Job(adapter=Adapter(base_bits=4, double_quantization=True))
+    with pytest.raises(JobError, match="'lora', 'qlora' or an Adapter"):
+        Job(adapter="dora")
 
 
 def test_the_model_under_an_adapter():
