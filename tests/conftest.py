@@ -83,8 +83,14 @@ GROUPS = {
     r"(.*?)::": "{}",
 }
 """Tests that share a browser, an SDK or other work, by their identifier: each group runs in one process."""
-OF_A_RELEASE = re.compile(r"oldest|^tests/fuzz/(?!.*sample)|^tests/browser/test_monkey")
-"""Tests of `make release-test` alone: the oldest applications and SDKs, random actions and random arguments."""
+OF_A_RELEASE = re.compile(
+    r"oldest|^tests/fuzz/(?!.*sample)|^tests/browser/test_monkey|test_every_request_is_the_expected_one"
+    r"|test_nothing_keeps_assistive.*(vscode|colab)|without_proc.*macos|test_a_defect_is_seen_as_its_kind\[.*,"
+)
+"""Tests of `make release-test` alone: the oldest applications and SDKs, other ones, random jobs, actions and arguments,
+and further forms of a defect."""
+SHARES = {"test_a_small_model_of_the_family_trains": 4, "test_object_and_plain_values_count": 4}
+"""Of these tables one row in so many is in the suite, and all are in `make release-test`."""
 
 
 def group_of(identifier: str) -> str:
@@ -117,6 +123,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         item.user_properties.append(("part", part_of(item)))
         if OF_A_RELEASE.search(item.nodeid):
+            item.add_marker(pytest.mark.release)
+    for name, share in SHARES.items():
+        rows = [item for item in items if name in item.nodeid]
+        for item in set(rows) - set(rows[::share]):
             item.add_marker(pytest.mark.release)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: PARTS.index(part_of(item)))

@@ -225,12 +225,3 @@ def test_a_child_process_imports_nothing_from_the_folder_it_runs_in(tmp_path, mo
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the working folder')\n")
     monkeypatch.chdir(tmp_path)
     assert run_isolated("operator:add", 1, 2, what="the sum") == 3
-
-
-def test_modules_in_the_folder_of_a_user_are_not_imported(tmp_path):
-    for name in ("typing", "json", "argparse"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the folder of the user')")
-    command = [sys.executable, "-m", "smp_advisor.command", "--version"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, check=False)
-    assert done.stdout.startswith("smp-advisor "), done.stderr

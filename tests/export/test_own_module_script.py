@@ -1,18 +1,14 @@
 """The training loop that is exported for a module of the user's."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
-import torch
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.export import script_cell
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job, Model
-from tests.ports import free_port
+from tests.export.gloo_jobs import run_jobs, spec
 
 pytestmark = pytest.mark.torch
 
@@ -29,16 +25,14 @@ _FILLED = {
 }
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        Plan(library="ddp", precision="bf16", batch_size=8, gradient_accumulation_steps=2),
-        Plan(library="fsdp", precision="bf16", batch_size=8, activation_checkpointing="each"),
-        Plan(library="fsdp", precision="bf16", batch_size=8, sharding_strategy="hybrid_shard"),
-    ],
-    ids=["DDP", "FSDP", "FSDP, hybrid"],
-)
-def test_the_loop_of_an_unknown_module_trains_once_its_three_places_are_filled_in(plan, tmp_path):
+PLANS = {
+    "DDP": Plan(library="ddp", precision="bf16", batch_size=8, gradient_accumulation_steps=2),
+    "FSDP": Plan(library="fsdp", precision="bf16", batch_size=8, activation_checkpointing="each"),
+    "FSDP, hybrid": Plan(library="fsdp", precision="bf16", batch_size=8, sharding_strategy="hybrid_shard"),
+}
+
+
+def script_of(plan):
     model = Model.from_shape(layers=1, hidden=64, heads=1, vocab=64, family="gpt2")
     unknown = replace(model, config_json="{}", name="Own")
     job = Job(precision="bf16", gradient_reduction="16-bit")
@@ -48,32 +42,31 @@ def test_the_loop_of_an_unknown_module_trains_once_its_three_places_are_filled_i
     for place, code in _FILLED.items():
         assert place in text
         text = text.replace(place, code)
-    script = tmp_path / "train.py"
-    script.write_text(text.replace("num_workers=2", "num_workers=0"))
+    return text.replace("num_workers=2", "num_workers=0")
 
-    def train(steps):
-        port = str(free_port())
-        options = f"--max_steps {steps} --checkpoint_every 2 --checkpoint_directory {tmp_path}/runs".split()
-        processes = [
-            subprocess.Popen(
-                [sys.executable, str(script), *options],
-                env={
-                    **os.environ, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "SM_MODEL_DIR": str(tmp_path / "model"),
-                },
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-            for rank in ("0", "1")
-        ]  # fmt: skip
-        outputs = [process.communicate(timeout=120) for process in processes]
-        assert [process.returncode for process in processes] == [0, 0], outputs
-        return {line.split()[1]: line.split()[3] for line in outputs[0][0].splitlines() if line.startswith("step")}
 
-    whole = train(5)
-    assert list(whole) == ["1", "2", "3", "4", "5"]
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["step-4", "step-5"]
-    saved = torch.load(tmp_path / "model/model.pt", weights_only=True)
-    assert [tuple(values.shape) for values in saved.values()] == [(4, 4), (4,), (1, 4), (1,)]
-    if not plan.activation_checkpointing:
-        (tmp_path / "runs/step-5/.metadata").unlink()  # the job ended while it saved
-        assert train(5) == {"5": whole["5"]}, "the same batch and state"
+def test_the_loop_of_an_unknown_module_trains_once_its_three_places_are_filled_in(tmp_path):
+    import torch
+
+    specs = {}
+    for name, plan in PLANS.items():
+        place = tmp_path / name
+        place.mkdir()
+        (place / "train.py").write_text(script_of(plan))
+        options = {"max_steps": 5, "checkpoint_every": 2, "checkpoint_directory": place / "checkpoints"}
+        specs[name] = spec(place / "train.py", place, options)
+        if not plan.activation_checkpointing:  # the job ended while it saved
+            specs[f"{name}, again"] = specs[name] | {"removed": ["checkpoints/step-5/.metadata"]}
+    jobs = run_jobs(tmp_path, specs)
+    assert {name: job["error"] for name, job in jobs.items()} == dict.fromkeys(specs)
+    losses = {
+        name: dict(line.split()[1:4:2] for line in job["printed"].splitlines() if line.startswith("step"))
+        for name, job in jobs.items()
+    }
+    for name in PLANS:
+        assert list(losses[name]) == ["1", "2", "3", "4", "5"]
+        assert jobs[name]["checkpoints"] == ["step-4", "step-5"]
+        saved = torch.load(tmp_path / name / "model.pt", weights_only=True)
+        assert [tuple(values.shape) for values in saved.values()] == [(4, 4), (4,), (1, 4), (1,)]
+    for name in ("DDP", "FSDP, hybrid"):
+        assert losses[f"{name}, again"] == {"5": losses[name]["5"]}, "the same batch and state"

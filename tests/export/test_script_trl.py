@@ -92,7 +92,7 @@ def write_files(folder, job, model=TASKS["llama"], objective=None, **fields):
 
 SHARDED_LORA = parts_of(LORA, **FSDP)
 PREFERENCES = {"train": "answers", "max_steps": 4}
-RESUMED = {
+TRAINED = {
     # Name: kind of job, fields of the plan, options of the job.
     "whole": (FULL, {"library": "fsdp"}, {"train": "chats", "evaluate_every": 0}),
     "adapter in fp16": (LORA, {"precision": "fp16"}, {"train": "pairs"}),
@@ -102,8 +102,9 @@ RESUMED = {
     "sharded preferences": (LORA, FSDP | {"objective": "dpo"}, PREFERENCES),
     "sharded preferences of all weights": (FULL, FSDP | {"objective": "dpo"}, PREFERENCES),
 }
-"""Jobs that run once as a whole, and again with a fault while they save step 4, after which they resume."""
-ADAPTERS = ("adapter", *(name for name in RESUMED if "adapter" in name), "preferences", "sharded preferences")
+RESUMED = ("whole", "sharded quantized adapter", "sharded preferences of all weights")
+"""Jobs that run again with a fault while they save step 4, after which they resume."""
+ADAPTERS = ("adapter", *(name for name in TRAINED if "adapter" in name), "preferences", "sharded preferences")
 ONE = {"processes": 1}
 
 
@@ -146,11 +147,12 @@ def make_specs(folder):
     add("diverged", FULL, {}, ONE | {"train": "text", "learning_rate": 1e30, "checkpoint_every": 1, "max_steps": 20})
     add("adapter", LORA, {}, {"train": "pairs", "merge_adapter": 1})
     add("preferences", LORA, {"objective": "dpo"}, PREFERENCES)
-    for name, parts in RESUMED.items():
+    for name, parts in TRAINED.items():
         add(name, *parts)
-        add(f"{name}, killed", *parts, f"{name} again", "kill.py")
-        add(f"{name}, resumed", *parts, f"{name} again")
-    add("again", *RESUMED["whole"], "whole again")
+        if name in RESUMED:
+            add(f"{name}, killed", *parts, f"{name} again", "kill.py")
+            add(f"{name}, resumed", *parts, f"{name} again")
+    add("again", *TRAINED["whole"], "whole again")
     specs["whole"]["environment"]["SM_CHANNEL_VALIDATION"] = str(folder / "few chats")
     specs["sharded preferences"]["answered"] = [str(folder / name) for name in ("trial", *ADAPTERS)]
     add("small copy", FULL, {}, {"train": "chats", "max_steps": 2})

@@ -24,6 +24,7 @@ InteractiveShell.instance().run_line_magic("load_ext", "smp_advisor")
     [
         pytest.param("import smp_advisor", (*HEAVY, "pandas", "ipywidgets"), id="import"),
         pytest.param(LOAD, (*HEAVY, "pandas", "ipywidgets", "anywidget"), id="load_ext"),
+        pytest.param("import smp_advisor.runs, smp_advisor.notebook.run_magics", (*HEAVY, "pandas"), id="runs"),
         pytest.param("import smp_advisor.libraries, smp_advisor.cluster", (*HEAVY, "pandas", "numpy"), id="libraries"),
         # Only a script of the user's has its kind of code read, by the checker.
         pytest.param("from smp_advisor import advise", ("smp_advisor.review",), id="advise"),

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from smp_advisor import check_estimator, check_script
-from tests.scripts import samples
 
 SPELLINGS = tomllib.loads(Path(__file__).with_name("spellings.toml").read_text("utf-8"))
 COMPUTED, UNKNOWN = SPELLINGS["computed"], SPELLINGS["unknown"]
@@ -54,20 +53,6 @@ def test_a_value_that_is_not_known_is_listed_with_the_reason(check, name):
         return
     assert "STC407" not in {finding.id for finding in report}
     assert any(note.what.startswith("instance_type") and why in note.what for note in report.unresolved), report
-
-
-@pytest.mark.parametrize("name", [*COMPUTED, *UNKNOWN])
-def test_a_training_script_has_the_finding_or_the_reason(name):
-    """Its loops are followed once, so it computes less: the length 14 is no multiple of 4 microbatches."""
-    value, before = (COMPUTED | UNKNOWN)[name]["value"], (COMPUTED | UNKNOWN)[name].get("before", "")
-    script = samples.PIPELINE.replace("batch_size=64", f"batch_size=len({value})").replace(
-        "\n\ndef main():", f"\n\n{before}\n\ndef main():"
-    )
-    assert value in script
-    assert before in script
-    report = check_script(script, samples.PIPELINE_PLAN)
-    listed = [note.what for note in report.unresolved if "batch size" in note.what]
-    assert "SMP110" in {finding.id for finding in report} or listed, report
 
 
 def test_constants_of_a_module_next_to_the_file_are_read(tmp_path):

@@ -218,12 +218,3 @@ def test_jobs_that_teach_nothing_are_refused_in_one_sentence(account, advice):
         with pytest.raises(AdvisorError) as caught:
             advice.calibrate(smpa.watch(name, None if wrong else advice), **wrong)
         assert "\n" not in str(caught.value)
-
-
-def test_the_kernel_never_imports_boto3():
-    code = (
-        "import sys, smp_advisor.runs as c; import smp_advisor.notebook.run_magics\n"
-        "print([name for name in ('boto3', 'torch', 'sagemaker', 'pandas') if name in sys.modules])"
-    )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert output.strip() == "[]"
