@@ -6,8 +6,6 @@ test. The profile sets the number of examples, and a dear test takes a share of 
 every profile.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

@@ -1,7 +1,5 @@
 """Modules that are imported when a test first uses them, since collecting the tests is to import no PyTorch."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Programs that run in forks of the process of the tests, which imports PyTorch and transformers once for all."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

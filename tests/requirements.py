@@ -5,8 +5,6 @@ with a sentence. ``--without=torch`` leaves out its tests, and the summary count
 passes it on. Any other skip is a failure.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 from collections.abc import Callable, Generator

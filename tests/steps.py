@@ -1,7 +1,5 @@
 """Work as a count, which is the same on every machine and at every load."""
 
-from __future__ import annotations
-
 import sys
 from types import FrameType
 from typing import Self

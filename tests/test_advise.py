@@ -1,7 +1,5 @@
 """The one call: from what a user has to advice, or one sentence."""
 
-from __future__ import annotations
-
 import json
 from importlib.machinery import ModuleSpec
 

@@ -1,7 +1,5 @@
 """``smp-advisor``: answers as text and JSON, with an exit status for CI."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Numbers and columns of numbers have the same results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

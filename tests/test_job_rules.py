@@ -1,7 +1,5 @@
 """Rules of jobs, and that no exported job breaks one: `check_estimator` finds no error in any exported cell."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -1,7 +1,5 @@
 """What is refused, in one sentence that helps: `refused.toml` has a row for each wrong input of each call."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """A skipped test fails, unless it was left out on request."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The notebooks run without a network, and their saved outputs are those of a new run."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Sentences in data files: each call has a value for every slot, and none for another."""
 
-from __future__ import annotations
-
 import ast
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What people type means the same in Python, on the command line and for assistants; wrong words get their meaning."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Stop during the first call leaves every module complete: the next call works."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Figures in words: each with its prediction interval, and in samples where a model reads no tokens."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html import unescape

@@ -1,7 +1,5 @@
 """Generated pages are what their generators write, and contain what they are for."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

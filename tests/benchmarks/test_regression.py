@@ -1,7 +1,5 @@
 """The comparison with recorded results: a share of it runs here, the rest with ``python benchmarks/regression.py``."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 

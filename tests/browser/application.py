@@ -1,7 +1,5 @@
 """One page and one kernel for the tests that leave both as they found them."""
 
-from __future__ import annotations
-
 from playwright.sync_api import BrowserContext, Page, ViewportSize
 
 from .page import CONNECTED, NotebookPage

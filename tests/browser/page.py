@@ -1,7 +1,5 @@
 """A notebook page, driven as a person would."""
 
-from __future__ import annotations
-
 import re
 
 from playwright.sync_api import Locator, Page, expect

@@ -1,7 +1,5 @@
 """A Jupyter server on this machine alone, with its configuration and its front end in folders of the test's own."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Charts of the view, and undo and redo, which live in the kernel."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

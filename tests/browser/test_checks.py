@@ -1,7 +1,5 @@
 """The view reads a script and a pasted cell, and starts the plan on screen after the options and the price, once."""
 
-from __future__ import annotations
-
 import re
 
 from playwright.sync_api import Locator, expect

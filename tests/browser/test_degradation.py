@@ -1,7 +1,5 @@
 """Where something is missing: the kernel, the widget's front end, the lab extension."""
 
-from __future__ import annotations
-
 import json
 import re
 

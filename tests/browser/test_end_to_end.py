@@ -1,7 +1,5 @@
 """From ``%load_ext`` to a training job: one click, two cells run, and the job that the account then holds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What the lab extension adds to the application, and the cells that the advisor inserted and keeps as its own."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

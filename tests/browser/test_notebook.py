@@ -1,7 +1,5 @@
 """The advisor in a notebook: the application's keys and theme, reports and profiles in outputs."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import expect
 

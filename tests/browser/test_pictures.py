@@ -6,8 +6,6 @@ letters differently. After an intended change, write the pictures anew, look at 
     python -m pytest tests/browser/test_pictures.py --write-pictures
 """
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A local run as a person sees it: started, watched live, its kernel restarted in the middle, and what it taught."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

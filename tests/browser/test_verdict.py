@@ -1,7 +1,5 @@
 """The page of the advisor: verdict, state of the kernel, second click, and a layout in which nothing moves."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

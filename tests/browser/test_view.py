@@ -1,7 +1,5 @@
 """The view of the advisor: what it shows, what a move does, and the code that it hands over."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The workload bar, pins and repairs, on a page without Jupyter."""
 
-from __future__ import annotations
-
 import re
 import threading
 

@@ -1,7 +1,5 @@
 """Charts: their figures are those of the estimate, and their drawings are well-formed with every figure."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from urllib.parse import unquote

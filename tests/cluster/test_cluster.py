@@ -1,7 +1,5 @@
 """The instance table: complete, plausible, and honest about what is assumed."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import sys

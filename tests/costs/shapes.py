@@ -1,7 +1,5 @@
 """Models, clusters and plans that the cost tests share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from smp_advisor.cluster import Cluster

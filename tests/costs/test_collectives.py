@@ -1,7 +1,5 @@
 """Collectives across nodes: against measured ones, and the laws that they follow."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Estimates as a whole: consistent, monotonic, and the same alone or among many."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Memory, term by term, against the documented bytes and the published formulas."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The schedule: how long it takes, and how many microbatches it holds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import isclose
 from typing import Literal

@@ -1,7 +1,5 @@
 """Step time: known volumes, rooflines and orderings."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Settings of the training script: what each saves or costs, and which libraries and plans have it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

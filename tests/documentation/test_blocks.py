@@ -1,7 +1,5 @@
 """Blocks of the pages run, and print the outputs next to them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Links of pages and notebooks, and examples of docstrings."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import inspect

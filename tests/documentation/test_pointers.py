@@ -1,7 +1,5 @@
 """Files that comments name exist."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The site of `make docs`: complete, without warnings, and without anything from the network."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

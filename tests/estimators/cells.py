@@ -1,7 +1,5 @@
 """Configurations in which nothing is wrong, from which tests make those in which one thing is."""
 
-from __future__ import annotations
-
 V1 = """\
 import sagemaker
 from sagemaker.pytorch import PyTorch

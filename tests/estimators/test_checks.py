@@ -1,7 +1,5 @@
 """Every check of an estimator notices its defect, mends it where that is safe, and stays silent without it."""
 
-from __future__ import annotations
-
 import ast
 import json
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Whatever is wrong with a dictionary, its correction is one that the library takes, and is final."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

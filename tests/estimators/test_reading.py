@@ -1,7 +1,5 @@
 """What people paste, read as it would run and never run."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import replace

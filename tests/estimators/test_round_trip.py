@@ -1,7 +1,5 @@
 """The exporter's cells, read back, give the plan that they were written for."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -1,7 +1,5 @@
 """Jobs without SageMaker's libraries: their strategy is read, or honestly unknown; recipes of every kind."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

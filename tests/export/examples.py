@@ -1,7 +1,5 @@
 """Models, clusters and plans that the export tests share: AWS's reference rows and one of each technique."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Generated scripts as jobs of a few processes over gloo, see `run_jobs.py`."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ The expectation knows the API, the launchers and the published learning rates. F
 the container of the library version and the cost model.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """Reading, changing and formatting of emitted cells, which are not run."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

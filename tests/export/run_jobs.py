@@ -10,8 +10,6 @@ this one, because importing PyTorch and transformers takes longer than a job. Th
 summary, its checkpoints at that time, the losses of its model, and the error that ended it.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """Options of an account: checked, quoted, and sent with both versions of the SDK."""
 
-from __future__ import annotations
-
 import ast
 import re
 

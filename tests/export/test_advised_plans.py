@@ -1,7 +1,5 @@
 """Plans that `advise` recommends: their export accepts them, or there is no advice."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The job of every library, as emitted for both major versions of the SDK, and the cells beside it, sent to a mock."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Any plan that the search can return, on any instance: its cell is formatted, typed, and read back as the plan."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """A chain of jobs, and accounts without a region or credentials: cells that run against a mock of AWS."""
 
-from __future__ import annotations
-
 import pytest
 
 from smp_advisor.cluster import Cluster

@@ -1,7 +1,5 @@
 """The estimator's cell: formatted, exactly the plan, and no text of a user can change what it does."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Jobs for other launchers: valid by their own schemas, with the estimator's arguments, safe with any text."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

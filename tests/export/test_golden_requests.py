@@ -1,7 +1,5 @@
 """Cells of every library send what correct jobs send, with the oldest and newest SDK of each major version."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The permissions cell: the job's role may do what the job needs, and nothing else."""
 
-from __future__ import annotations
-
 import json
 from fnmatch import fnmatchcase
 

@@ -3,8 +3,6 @@
 `make explore` tries a thousand jobs, other runs some of them.
 """
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """A library that a user registers is exported as a torchrun job, with a PyTorch script of the FSDP or DDP kind."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass, replace
 

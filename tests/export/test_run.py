@@ -1,7 +1,5 @@
 """The size of a run: its time limit, its checkpoints, its jobs and what the cell states about them."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """Data of the generated scripts: order and resumption with simulated processes, and the loss of conversations."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -4,8 +4,6 @@ Jobs build on each other: one leaves a model, on which conversations and an adap
 runs them all, see `run_jobs.py`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

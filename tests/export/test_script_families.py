@@ -1,7 +1,5 @@
 """Models of other families of transformers than the advisor has formulas for: built, wrapped by layer, and trained."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from dataclasses import replace

@@ -7,8 +7,6 @@ the second job is loaded with `from_pretrained` and trained further.
 The jobs with faults continue each other: a full disk, a process that ends while it saves.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

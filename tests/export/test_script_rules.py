@@ -1,7 +1,5 @@
 """Every generated script for SMP v1 keeps the rules of the library; tests/scripts has the checker's findings."""
 
-from __future__ import annotations
-
 import ast
 from types import SimpleNamespace
 

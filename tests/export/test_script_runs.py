@@ -1,7 +1,5 @@
 """The generated script trains: every kind of plan and model, two steps on a CPU with a stand-in for the library."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Every setting that a job cell passes is read by the generated script, or refused at its start."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import functools

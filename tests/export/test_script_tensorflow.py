@@ -1,7 +1,5 @@
 """Schedule and loop of the TensorFlow script, with stand-ins for TensorFlow, the library and the model."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

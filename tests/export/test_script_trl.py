@@ -3,8 +3,6 @@
 One child process runs the jobs, see `run_jobs.py`. The first job leaves the model with which others start.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

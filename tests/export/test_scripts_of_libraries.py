@@ -1,7 +1,5 @@
 """Training scripts of SMP v2, FSDP, DDP, Training Compiler and TensorFlow: formatted, checked, run on processors."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """SARIF for code hosts: one run, relative paths, ends of places, fixes and stable fingerprints."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Texts and examples of the checks."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every magic, and every message and trait of the widget, with random texts and values."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from random import Random

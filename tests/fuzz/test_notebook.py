@@ -1,7 +1,5 @@
 """Any line of a magic, message or trait of the page gives a result or one sentence, and damages no state."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from random import Random

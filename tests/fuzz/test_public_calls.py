@@ -1,7 +1,5 @@
 """Every argument of every public call, constructors included, with wrong values: a result or one sentence."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

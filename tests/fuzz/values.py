@@ -1,7 +1,5 @@
 """Random values for arguments, among which are wrong ones of every kind."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Plans to explain: the kinds an engineer meets, and any the library takes."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from hypothesis import assume

@@ -1,7 +1,5 @@
 """The ordered explanation: order, decisions, and that each figure is what the cost model says."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """Ladders of plans."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise, product
 from xml.etree import ElementTree as ET

@@ -1,7 +1,5 @@
 """Pitfalls: which demands a plan makes; and practices and reference rows of the libraries beside SMP v1."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """AWS's published configurations through the cost model, and their distance from a plan."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The report, the rank map, reasons for batches, and changes of the model."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Sentences come from the plan: each number of a report is a value of the recommendation, on every page the same."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.report_figures import faults_of

@@ -1,7 +1,5 @@
 """Every kind of valid plan, for property tests."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from smp_advisor.libraries import Plan, schema, versions

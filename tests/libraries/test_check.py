@@ -1,7 +1,5 @@
 """A plan that the library takes may still not suit the cluster, the model or the job."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A plan writes exactly what the library takes, refuses what it doesn't, and reads itself back."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Ranks of plans: the examples of the documentation, and laws for every plan and placement."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import assume, given

@@ -1,7 +1,5 @@
 """The schema is complete, consistent with itself, and says what it says for every version."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

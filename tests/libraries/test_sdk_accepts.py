@@ -1,7 +1,5 @@
 """The SageMaker SDK's own validation, the last thing before a job is paid for, takes what plans write."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

@@ -1,7 +1,5 @@
 """One live object: the plan on screen, its history, snapshots, comparisons and reasons."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Hashable

@@ -7,8 +7,6 @@
 Nothing is patched in the processes that use it: HTTPS goes through a proxy on this machine that answers for AWS.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

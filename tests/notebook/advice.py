@@ -1,7 +1,5 @@
 """Advice of real estimates and made-up explanations, so that the view is tested apart from the search."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from smp_advisor.advice.practices import Difference, Pitfall, Reference, Step

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from smp_advisor.notebook import Advisor

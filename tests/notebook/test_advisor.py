@@ -1,7 +1,5 @@
 """The widget's side of the conversation with its views."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Moving controls: what follows, what is refused with a repair, and what is said about it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal
 from types import SimpleNamespace

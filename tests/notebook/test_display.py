@@ -1,7 +1,5 @@
 """An advice is displayed as the widget, saved as the plan on screen, and replaced where no view loads."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

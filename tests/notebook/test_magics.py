@@ -1,7 +1,5 @@
 """The magics in a shell as IPython makes it, and how their options reach the Python API."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Panels of the page: answers for the settings of the request, checked scripts and cells."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape

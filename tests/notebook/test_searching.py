@@ -1,7 +1,5 @@
 """A changed request is searched in place: with progress, cancel, pins, and ways out where nothing fits."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape

@@ -1,7 +1,5 @@
 """The picture that a saved notebook keeps, its figures, and the advice for every library with controls of its own."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from xml.etree import ElementTree as ET

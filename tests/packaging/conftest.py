@@ -1,7 +1,5 @@
 """The distributions, built once, and an environment that holds nothing but the wheel and what it asks for."""
 
-from __future__ import annotations
-
 import os
 import sys
 import venv

@@ -1,7 +1,5 @@
 """The files of the repository, and build tools with a PATH that the test chooses."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

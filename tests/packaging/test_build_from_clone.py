@@ -1,7 +1,5 @@
 """A wheel from a tree with nothing built: hatch builds the front end with the locked packages."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

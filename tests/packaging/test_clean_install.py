@@ -1,7 +1,5 @@
 """The wheel on a machine without Node, in an environment with nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

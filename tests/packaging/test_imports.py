@@ -1,7 +1,5 @@
 """What the package imports: declared, and not before its first use."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Workflows, recipe and lists of versions are in step with pyproject.toml and the Makefile."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re

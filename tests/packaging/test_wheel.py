@@ -1,7 +1,5 @@
 """What is shipped: open the distributions and list their files."""
 
-from __future__ import annotations
-
 import json
 import re
 import tarfile

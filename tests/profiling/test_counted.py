@@ -1,7 +1,5 @@
 """A profile is the same on every machine at every load: work is counted and fitted exactly, and no clock decides."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

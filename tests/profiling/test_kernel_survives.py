@@ -1,7 +1,5 @@
 """Whatever a model does while it is profiled, the notebook's kernel goes on as before."""
 
-from __future__ import annotations
-
 import os
 import queue
 import signal

@@ -1,7 +1,5 @@
 """Scaled copies: what is reduced, and what their real steps show."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Recurrences are traced as kernels: no launch per token, and the packages are named."""
 
-from __future__ import annotations
-
 import pytest
 
 import smp_advisor as smpa

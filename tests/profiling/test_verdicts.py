@@ -1,7 +1,5 @@
 """Verdicts of a profile, and the advice, the report, the widget and the cells that show them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """Hostile texts and files: each is answered in one sentence, with little work and memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """Cells are followed as they would run, and never run."""
 
-from __future__ import annotations
-
 import pytest
 
 from smp_advisor import check_estimator

@@ -1,7 +1,5 @@
 """Anything may be given; what cannot be checked is said in one sentence."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

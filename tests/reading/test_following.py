@@ -1,7 +1,5 @@
 """Names, branches, loops and functions of a file that is followed."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

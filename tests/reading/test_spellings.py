@@ -1,7 +1,5 @@
 """Both checkers read one value the same way, however it is written: they find the defect or say what is unknown."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

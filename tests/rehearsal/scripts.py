@@ -1,7 +1,5 @@
 """Training scripts for rehearsals: a correct one of each dialect, and changes of them that plant one defect each."""
 
-from __future__ import annotations
-
 START = """
 import argparse, os, torch, torch.distributed as dist
 from torch import nn

@@ -1,7 +1,5 @@
 """What a script is started with: arguments and variables as the toolkit of version 2 and the driver of version 3."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

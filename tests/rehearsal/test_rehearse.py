@@ -1,7 +1,5 @@
 """A rehearsal sees each kind of defect, and nothing in correct scripts of every dialect."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """One advice for all tests of calibrations."""
 
-from __future__ import annotations
-
 import pytest
 
 import smp_advisor as smpa

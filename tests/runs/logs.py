@@ -1,7 +1,5 @@
 """Excerpts of logs in the formats of public repositories, with one measured step time each."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 # ruff: noqa: E501 (lines of logs are long)

@@ -1,7 +1,5 @@
 """Failures: the root cause of a log, its evidence, its change, and the next plan after full memory."""
 
-from __future__ import annotations
-
 # ruff: noqa: E501, ISC004 (messages of logs are long)
 import csv
 import re

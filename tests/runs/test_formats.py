@@ -1,7 +1,5 @@
 """Formats of training programs: one run of 40 steps of 1.532 s, the first of 6 s, as each of them prints it."""
 
-from __future__ import annotations
-
 # ruff: noqa: E501 (lines of logs are long)
 import datetime as dt
 import json

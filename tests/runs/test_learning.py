@@ -1,7 +1,5 @@
 """What a measured run changes in estimates, what it leaves alone, and the magic for it."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from contextlib import suppress

@@ -3,8 +3,6 @@
 A run to its end, its calibration and the next advice are those of the notebook `watch_a_run`.
 """
 
-from __future__ import annotations
-
 import time
 
 import pytest

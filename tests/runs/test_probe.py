@@ -1,7 +1,5 @@
 """Probes: a short job that teaches about a plan, and its way back into the choice."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

@@ -1,7 +1,5 @@
 """Readers of logs: formats, units, memory, dropped steps; the posterior, and figures that no hardware reaches."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import suppress

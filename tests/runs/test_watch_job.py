@@ -1,7 +1,5 @@
 """Jobs on AWS, started, watched and calibrated with: the real SDK and child processes against a mock of AWS."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Watching a run whose polls are scripted: figures, alarms, causes, pauses, and what it learns."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

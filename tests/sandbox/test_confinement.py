@@ -1,7 +1,5 @@
 """The sandbox is tested from inside by whether it can be taken off, as root and as an ordinary user."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import socket

@@ -1,7 +1,5 @@
 """Training scripts that follow the documentation, written for these tests: the checker must find nothing in them."""
 
-from __future__ import annotations
-
 PIPELINE_PLAN = {"pipeline_parallel_degree": 2, "tensor_parallel_degree": 1, "microbatches": 4, "fp16": False}
 
 PIPELINE = """\

@@ -3,8 +3,6 @@
 They are silent on correct and exported scripts.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

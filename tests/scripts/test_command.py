@@ -1,7 +1,5 @@
 """The command on folders, patterns and the standard input, with its configuration, formats and exit status."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

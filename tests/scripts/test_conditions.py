@@ -1,7 +1,5 @@
 """Conditions on options, plans and back ends decide whether a job reaches a defect."""
 
-from __future__ import annotations
-
 import pytest
 
 from smp_advisor.review.scripts import check_script

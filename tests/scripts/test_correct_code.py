@@ -1,7 +1,5 @@
 """Correct scripts near the defects that rules report: none of the rules may name them."""
 
-from __future__ import annotations
-
 from smp_advisor.core.files import data_file
 from smp_advisor.review.scripts import check_script
 

@@ -1,7 +1,5 @@
 """A script is followed into functions, modules and entries; modules that do nothing wait."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

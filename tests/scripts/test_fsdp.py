@@ -1,7 +1,5 @@
 """Accumulation and adapters under FSDP: who keeps whole gradients, what they weigh, and who is right to."""
 
-from __future__ import annotations
-
 import pytest
 
 from smp_advisor.libraries import Plan

@@ -1,7 +1,5 @@
 """Correct scripts that look like a defect of one rule, which must not name it."""
 
-from __future__ import annotations
-
 from smp_advisor.core.files import data_file
 from smp_advisor.review.scripts import check_script
 

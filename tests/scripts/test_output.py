@@ -1,7 +1,5 @@
 """Reports of the checker: text, JSON, SARIF, annotations, and what the check saw."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

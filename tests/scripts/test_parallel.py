@@ -1,7 +1,5 @@
 """DDP, FSDP, Accelerate, Trainer and Lightning: correct scripts in other words, which must have no finding."""
 
-from __future__ import annotations
-
 from textwrap import indent
 
 import pytest

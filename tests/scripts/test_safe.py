@@ -1,7 +1,5 @@
 """The checker in a folder of somebody else: nothing there is imported, and no file is lost."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The same mistake in other words: through variables, helpers, partial, getattr, decorators, attributes, slices."""
 
-from __future__ import annotations
-
 import pytest
 
 from smp_advisor.review.scripts import check_script

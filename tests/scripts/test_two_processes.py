@@ -1,7 +1,5 @@
 """What the checks of DDP state, measured with two processes: gradients that are not reduced, calls that hang."""
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

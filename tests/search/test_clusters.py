@@ -1,7 +1,5 @@
 """Clusters: which ones a request leaves open, the choice among them, and changes after which a model fits."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import pytest

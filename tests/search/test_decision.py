@@ -1,7 +1,5 @@
 """The certainty of the choice, and batches: policy by size and kind of training, and true sentences about them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

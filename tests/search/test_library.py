@@ -1,7 +1,5 @@
 """The library that ``library="auto"`` chooses, the reason, and the container of a settled framework."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The search: ranks of plans, their communication spans, and the best plan of each combination of techniques."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Stored values: the same after a round trip, valid by the published schema, and refused in one sentence otherwise."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """`smp_advisor.toml`: a team's calibration, hardware and policy, in each answer that used them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

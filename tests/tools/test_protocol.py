@@ -1,7 +1,5 @@
 """The tools over the real protocol: a server process on standard input and output, and the SDK's own client."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """One question, one answer: a model is the same in advise, compare, estimate, fits, check and export."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 

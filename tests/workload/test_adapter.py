@@ -1,7 +1,5 @@
 """Adapters: what is trained, what is kept, what the frozen base takes."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Models by name and by parameter count."""
 
-from __future__ import annotations
-
 import json
 from unittest.mock import patch
 

@@ -3,8 +3,6 @@
 Measured with transformers 5.24 by the influence of one token in each layer, in training mode.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from smp_advisor.workload.families.decoders import windowed_layers
