@@ -185,6 +185,11 @@ def test_runs_shared_through_links_to_one_file_are_all_kept(tmp_path):
     os.link(real, tmp_path / "other_name.json")
     with pytest.raises(AdvisorError, match="another name"):
         smp_advisor.load_calibration(real).share(real)
+    shared = smp_advisor.load_calibration(real)
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(AdvisorError, match=r"other\.json"):
+        shared.share(tmp_path / "other.json")
+    assert (tmp_path / "other.json").read_text() == "{}", "a file of others is kept"
 
 
 HOSTILE = "m\x1b]0;title\x07\x00\x9b31m\u202e\u200b\ufeff\U000e0041"

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Frame, Locator, expect
 
-from smp_advisor import advise
 from tests.notebook.advice import TEN_BILLION, make_advice
 
 from .host import Host
@@ -134,14 +133,3 @@ def test_find_the_largest_batch_that_fits(host):
     expect(largest).to_be_hidden()  # there is no larger one
     page.view.get_by_label("Batch size").press("ArrowRight")
     expect(page.view.locator(".smp-words")).not_to_have_text("Fits")
-
-
-def test_see_why_tensor_parallelism_is_off(host):
-    advice = advise("10B", "ml.p4d.24xlarge", instance_count=2, sequence_length=512, library="smp-v1", family="gpt2")
-    advice.pin(tensor_parallel_degree=1)
-    advice.change()
-    page = host(advice)
-    why = open_tab(page.view, "Why")
-    why.get_by_text("Techniques", exact=True).click()
-    expect(why.get_by_text("Tensor parallelism inside the node: not used.")).to_be_visible()
-    expect(why.get_by_text("With tensor_parallel_degree=2, the plan needs")).to_be_visible()

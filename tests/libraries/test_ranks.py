@@ -9,11 +9,10 @@ from smp_advisor.advice.rank_map import GROUPS, PLACEMENTS, RankTable, rank_map
 from smp_advisor.cluster import Cluster, instances
 from smp_advisor.costs.world import World
 from smp_advisor.errors import InstanceError, PlanError
-from smp_advisor.libraries import Plan, groups, nearest_supported, require_supported_instance, supported_instances
+from smp_advisor.libraries import Plan, nearest_supported, require_supported_instance, supported_instances
 from smp_advisor.libraries.groups import data_parallel_degree, global_batch_size, reduced_data_parallel_degree
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.workload import Job, Model
-from tests.libraries.plans import valid_plans
 from tests.libraries.test_check import HARDWARE
 
 P4D = "ml.p4d.24xlarge"
@@ -134,18 +133,6 @@ def test_the_cost_model_has_the_same_distances(chosen: tuple[Plan, Cluster]) -> 
         members = ranks.members(name, 0)
         if len(members) > 1:
             assert members[1] - members[0] == np.asarray(stride).flat[0]
-
-
-@given(valid_plans(), st.integers(1, 64))
-def test_degrees_multiply_to_the_world(plan, nodes):
-    cluster = Cluster("ml.p4d.24xlarge", nodes)
-    together = plan.pipeline_parallel_degree * plan.tensor_parallel_degree * plan.context_parallel_degree
-    assume(cluster.gpus % together == 0)
-    dp, rdp = groups.data_parallel_degree(plan, cluster), groups.reduced_data_parallel_degree(plan, cluster)
-    assert dp * plan.pipeline_parallel_degree == cluster.gpus
-    assert rdp * together == cluster.gpus
-    # Every sample is processed by exactly one tensor-parallel group of one replica.
-    assert groups.global_batch_size(plan, cluster) == rdp * plan.batch_size * plan.batches_per_group
 
 
 LISTED = ["ml.g4dn.12xlarge", "ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge"]

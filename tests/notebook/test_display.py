@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from html import escape
 
 import pytest
 
@@ -184,13 +183,3 @@ def test_a_view_that_reports_stays_and_silence_is_given_up_once_the_last_cell_ha
         outputs.arrived(keeps_views=False)
         outputs.arrived(keeps_views=False)
         assert [NOTICE in data["text/plain"] for data in handle.written] == [True, False]
-
-
-def test_where_no_view_loads_the_picture_stays_with_its_notice(advice):
-    advisor, handle = Advisor(advice), Handle()
-    advisor.outputs.add(handle)
-    advisor.outputs.write(is_static=True)
-    data = handle.written[-1]
-    assert set(data) == {"text/html", "text/plain"}
-    assert escape(NOTICE) in data["text/html"]
-    assert "smp-sheet" in data["text/html"]

@@ -4,8 +4,6 @@ import json
 import math
 import random
 import re
-import subprocess
-import sys
 import zlib
 from base64 import b64encode
 from dataclasses import replace
@@ -472,22 +470,3 @@ def test_assistants_watch_files_of_their_folder_only(tokens, tmp_path):
     assert "Learned from 30 regular steps" in " ".join(data["explained"])
     with pytest.raises(AdvisorError, match="only files of this folder"):
         call("watch", {"run": str(tmp_path / "train.log")}, Caller(roots=(tmp_path / "inner",)))
-
-
-def test_two_processes_share_a_file(tokens, tmp_path):
-    shared = tmp_path / "team.json"
-    tokens.calibrate(step_seconds=tokens.estimate.step_seconds).job.calibration.share(shared)
-    code = (
-        "import sys, smp_advisor as smpa\n"
-        "from dataclasses import replace\n"
-        "(run,) = smpa.load_calibration(sys.argv[1]).runs[:1]\n"
-        "for number in range(10):\n"
-        "    smpa.Calibration(runs=(replace(run, source=f'{sys.argv[2]} {number}'),)).share(sys.argv[1])\n"
-    )
-    children = [subprocess.Popen([sys.executable, "-c", code, str(shared), name]) for name in ("one", "two")]
-    assert [child.wait() for child in children] == [0, 0]
-    assert len(smpa.load_calibration(shared).runs) == 21
-    shared.write_text("{}")
-    with pytest.raises(CalibrationError):
-        tokens.calibrate(step_seconds=3.0).job.calibration.share(shared)
-    assert shared.read_text() == "{}"

@@ -1,12 +1,7 @@
 """A script is followed into functions, modules and entries; modules that do nothing wait."""
 
-import ast
-import re
-from pathlib import Path
-
 import pytest
 
-import smp_advisor
 from smp_advisor.review.reading import module as module_reader
 from smp_advisor.review.reading.module import shared_trees
 from smp_advisor.review.reading.source import read
@@ -332,28 +327,6 @@ def test_a_file_is_parsed_once_for_all_scripts(package, monkeypatch):
             (package / name).write_text(f"# {name}\nfrom zoo import SIZE\n")
             check_script(package / name)
     assert len(parsed) == len(set(parsed)) >= 4
-
-
-def patterns():
-    """Every regular expression of the checker's rooms, and the one that is made for a file name."""
-    for room in ("scripts", "reading", "findings"):
-        for path in sorted((Path(smp_advisor.__file__).parent / "review" / room).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile":
-                    text = "".join(
-                        part.value if isinstance(part, ast.Constant) else "x"
-                        for inner in node.args[:1]
-                        for part in (inner.values if isinstance(inner, ast.JoinedStr) else [inner])
-                        if isinstance(part, ast.Constant | ast.FormattedValue)
-                    )
-                    yield f"{path.name}:{node.lineno}", text
-
-
-def test_no_expression_starts_over_at_each_of_many_empty_lines():
-    """A repetition that crosses lines after the start of a line takes quadratic time in a run of empty lines."""
-    every = list(patterns())
-    assert len(every) > 15
-    assert [place for place, text in every if re.search(r"\^\(?(?:\?:)?\\s[*+]", text)] == []
 
 
 @pytest.mark.parametrize("line", ["\n", "    \n", "# train\n", "import a, b\n", "train = 1\n"])
