@@ -30,6 +30,7 @@ from smp_advisor.estimators.report import EstimatorReport
 from smp_advisor.export.formats import FORMATS
 from smp_advisor.libraries.library import get_library, plan_fields, require_library
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.libraries.version import require_supported_instance
 from smp_advisor.review.reading.module import shared_trees
 from smp_advisor.review.scripts import check_script
 from smp_advisor.review.scripts.command.output import rendered
@@ -161,8 +162,9 @@ def estimate(options: Namespace) -> Answer:
     query = _query(options)
     of_cluster = REQUEST - {"cluster", "instance_count", "library", "min_fit_probability"}
     _require_used("estimate", options, SETTINGS - of_cluster | {"cluster"}, "of one plan", model=True)
-    model, cluster, job, value = _estimate(options.model, query.settings)
+    model, cluster, job, value, unsure = _estimate(options.model, query.settings)
     query.project.require(cluster)
+    query = replace(query, notes=(*query.notes, *filter(None, [unsure])))
     return query.noted(estimated(model, cluster, job, value, query.settings.get("min_fit_probability") or 0.95))
 
 
@@ -219,7 +221,7 @@ def _row(options: Namespace, query: _Query, plan: Mapping[str, Any], *, single: 
     name = ", ".join(f"{key}={value}" for key, value in plan.items())
     try:
         if single:
-            model, _, _, value = _estimate(options.model, settings)
+            model, _, _, value, _ = _estimate(options.model, settings)
         else:
             advice = _recommended(options.model, replace(query, settings=settings), options)
             if isinstance(advice, NoPlanFitsError):
@@ -469,7 +471,8 @@ def _read_config(path: str) -> Any:
     return config
 
 
-def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, Job, Estimate]:
+def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, Job, Estimate, str]:
+    """Return the workload, the cluster, the job and its estimate, and what to check of library and instance."""
     values = dict(settings)
     instance, library, count = (values.pop(name, None) for name in ("cluster", "library", "instance_count"))
     values = {name: value for name, value in values.items() if name not in REQUEST}
@@ -481,6 +484,7 @@ def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, 
     job_settings, shape, fields = sort_settings(values)
     plan = Plan(library=library, **fields)
     cluster = Cluster(instance, count or 1)
+    unsure = require_supported_instance(library, cluster.instance)
     precision = "fp16" if plan.precision == "bf16" and not cluster.instance.bf16 else plan.precision
     if "precision" in plan_fields(library):
         plan = replace(plan, precision=job_settings.get("precision", precision))
@@ -489,7 +493,7 @@ def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, 
     described = _model(model)
     workload = read_model(described, sequence_length=job.sequence_length, shape=shape, job=job, library=plan.library)
     job = suited(job, described, workload, has_length="sequence_length" in job_settings)
-    return workload, cluster, job, evaluate(workload, cluster, job, plan)
+    return workload, cluster, job, evaluate(workload, cluster, job, plan), unsure
 
 
 def _file_fits(source: Path, options: Namespace) -> Answer:

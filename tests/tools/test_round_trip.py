@@ -55,6 +55,14 @@ def test_defaults_that_nobody_set_contradict_nothing():
     assert smpa.estimate(model, smpa.Cluster(P5, 1), smpa.Job(sequence_length=2048), plan).plan.precision == "bf16"
 
 
+def test_an_estimate_refuses_the_instances_that_advise_refuses():
+    request = {"model": "1.3B", "library": "smp-v2"}
+    with pytest.raises(smpa.errors.AdvisorError, match="not on AWS's list for SMP v2"):
+        call("estimate", {**request, "instance": "ml.p3.16xlarge"}, Caller())
+    _, answer = call("estimate", {**request, "instance": "ml.g5.12xlarge"}, Caller())
+    assert "not in a confirmed AWS list for SMP v2" in answer["notes"][-1]
+
+
 def test_a_free_lever_is_pulled_where_it_brings_something_and_is_named():
     long = smpa.advise("qwen2.5-7b", "ml.p4d.24xlarge", sequence_length=32_768, training="fine-tuning")
     plain = smpa.estimate(long.model, long.cluster, replace(long.job, loss="plain"), long.plan)
