@@ -23,7 +23,7 @@ help:
 	@echo 'make demo     run the quickstart notebook and print its results'
 	@echo 'make check    style, prose and unit tests, in an environment without PyTorch and browser   (PYTEST_ARGS="-k memory")'
 	@echo 'make test     lint, types and tests with PyTorch, a mock of AWS, the wheel and one browser   (WITHOUT="torch browser" leaves out their tests)'
-	@echo 'make release-test  all tests: whole tables, the oldest SDKs and JupyterLab, random actions, and every published Python'
+	@echo 'make release-test  all tests: entire tables, the oldest SDKs and JupyterLab, random actions, and every published Python'
 	@echo 'make loaded   make test next to four busy processes, at the lowest priority'
 	@echo 'make matrix   unit tests with the published Python versions, oldest and newest dependencies (PYTHONS="3.12 3.14")'
 	@echo 'make explore  property tests with new random examples (PYTEST_ARGS="tests/costs --hypothesis-seed=7"), and random actions in the browser'
