@@ -39,7 +39,6 @@ __all__ = ["check_estimator", "looks_like_estimator"]
 _PART = "The corrected text has only a part of the corrections: check it again for the others."
 _MOST_FIXED = 500_000
 """Characters of all texts with one fix each."""
-_COMPILER = ("STC407", "STC408", "STC412")
 
 
 @checked
@@ -214,7 +213,7 @@ def _of_the_compiler(document: Document, cases: list[Case], terms: Terms) -> tup
     if document.dialect != "python" or not any(case.record is not None and case.record.compiles for case in cases):
         return ()
     report = check_source(document.source, library=library_with(compiles=True).name, variables=terms.variables)
-    return tuple(finding for finding in report if finding.id in _COMPILER)
+    return tuple(finding for finding in report if finding.id == "STC407")
 
 
 def _place(source: Source, offset: int) -> tuple[int, int]:

@@ -75,15 +75,11 @@ class Strategy:
     """Reason without a library, one sentence."""
     inferred: tuple[str, ...] = ()
     """Assumptions, one sentence each."""
+    offloads: bool = False
+    """Whether parameters or optimizer state are in host memory, which no plan describes."""
 
     def assuming(self, *sentences: str) -> Strategy:
         return replace(self, inferred=(*self.inferred, *(sentence for sentence in sentences if sentence)))
-
-
-_ON_HOST = (
-    "no library here has a setting that stores parameters or optimizer state in host memory (SMP's offload_activations"
-    " moves activations only). Without offloading it has a plan"
-)
 
 
 def fully_sharded(sharding: object, *, offloads: bool = False, name: str = "FSDP") -> Strategy:
@@ -91,12 +87,11 @@ def fully_sharded(sharding: object, *, offloads: bool = False, name: str = "FSDP
     if sharded is None:
         return undescribed(name, f"the sharding strategy {str(sharding)[:40]!r} is none of PyTorch's")
     title = f"{name} ({sharded.removeprefix('_') or 'no_shard'})"
-    if offloads:
-        return undescribed(f"{title} with offloading to the CPU", _ON_HOST)
-    if not sharded:
+    if not sharded and not offloads:
         return replicated(title)
     return Strategy(
-        name=title,
+        offloads=offloads,
+        name=f"{title} with offloading to the CPU" if offloads else title,
         library=library_with(of_sagemaker=False, divides_model=True).name,
         settings={"sharding_strategy": sharded},
     )
@@ -112,10 +107,8 @@ def zero(stage: object, *, offloads: bool = False) -> Strategy:
     if sharding is None:
         why = "no library here shards only the optimizer state" if stage == 1 else "its stage is not known"
         return undescribed(title, why)
-    if offloads:
-        return undescribed(f"{title} with offloading", _ON_HOST)
-    plan = fully_sharded(sharding, name=title)
-    return replace(plan, name=title).assuming(
+    plan = fully_sharded(sharding, offloads=offloads, name=title)
+    return replace(plan, name=f"{title} with offloading" if offloads else title).assuming(
         f"{title} is estimated as FSDP with {sharding}, which shards the same tensors; DeepSpeed's own buffers are not"
         " included."
     )

@@ -113,8 +113,13 @@ def read_back(
     shared = configuration.get("shares_gpus")
     exported = _exported(configuration)
     own_model, own_job = exported or (None, None)
-    read_model = model or (None if shared else own_model or _model(configuration, inferred))
-    if shared:
+    offloads = plan is not None and configuration.strategy is not None and configuration.strategy.offloads
+    read_model = None if offloads else model or (None if shared else own_model or _model(configuration, inferred))
+    if offloads:
+        left_open.append(
+            "Memory is not checked: the job has parameters or optimizer state in host memory, which no plan describes."
+        )
+    elif shared:
         left_open.append(f"Memory is not checked: {shared} are on the same GPUs, and no plan describes them.")
     elif read_model is None and library is not None and (plan is not None or configuration.form == "recipe"):
         left_open.append(f"{configuration.title} {_why_no_model(configuration)}, {MODEL_IS_MISSING}")

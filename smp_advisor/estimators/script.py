@@ -32,7 +32,7 @@ from smp_advisor.review.scripts.checks.sharding import may_offload, running
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.following import follow, stack_shown
 from smp_advisor.review.scripts.queries import constant, makers
-from smp_advisor.review.scripts.releases import default_of, newest
+from smp_advisor.review.scripts.releases import default_of, newest, span_of
 from smp_advisor.review.scripts.settings import CHECKPOINTING, from_plan
 from smp_advisor.workload.from_config import is_model_name
 
@@ -71,6 +71,8 @@ class Script:
     """Whether it is written for several processes."""
     starts: bool
     """Whether it starts the processes of its node by itself: Lightning, or ``spawn``."""
+    spawns: bool = False
+    """Whether it does so under every launcher, which then starts too many."""
     model: str
     """Name of the model that it loads; empty if it is not known."""
     checkpoints_in: str
@@ -185,6 +187,8 @@ _COMPARING = ("DPOTrainer", "KTOTrainer")
 """Trainers of TRL that generate answers, or compare them with those of a reference model."""
 _IS_MODEL = re.compile(r"Model|ForCausalLM|ForConditional|ForSequence")
 _FULL = re.compile(r"\.float\(\)|torch\.float(?:32)?\b")
+_SAVED_IN_BF16 = re.compile(r"llama-?3|qwen-?[23]|mistral|mixtral|gemma|phi-?[34]|falcon|olmo|smollm2|deepseek")
+"""Families whose checkpoints are in bf16; others may be in fp32."""
 _UPCAST = re.compile(r"\.data\s*=.*float|cast_training_params|upcast")
 _HALF = re.compile(r"bf16|fp16|float16|\bhalf\(|autocast|\bamp\b|mixed_precision|--precision|precision\s*=")
 _LOADS = re.compile(
@@ -261,6 +265,7 @@ class _Reader:
             distributed=not spawns
             and (bool(names & _LAUNCHED) or any(name.endswith(("Trainer", "Fabric")) for name in names)),
             starts=spawns or any(constant(call.argument("devices")) not in (1, "1") for call in lightning),
+            spawns=any(call.reached and call.sure for call in self.context.trace.named("torch.multiprocessing.spawn")),
             model=_model_of(self.context),
             checkpoints_in=_checkpoints_in(self.context),
             resumes=not trains or bool(self.context.unresolved) or _LOADS.search(self.text) is not None,
@@ -310,6 +315,9 @@ class _Reader:
             return ""
         types = [call.argument("torch_dtype") or call.argument("dtype") for call in models]
         names = {str(getattr(value, "path", None) or self.known(value)).rpartition(".")[2] for value in types}
+        default = span_of(self.context, "transformers").first >= (5, 0)
+        if names == {"auto"} or (names == {"None"} and default):  # the type of the checkpoint
+            return "bf16" if _SAVED_IN_BF16.search(_model_of(self.context).lower()) else ""
         return {"bfloat16": "bf16", "float16": "fp16"}.get(names.pop(), "") if len(names) == 1 else ""
 
     def _of_job(self) -> dict[str, Any]:

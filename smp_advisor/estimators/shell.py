@@ -154,6 +154,8 @@ def configuration_of_shell(text: str) -> Configuration:
     if processes_per_host := next(filter(None, map(count, processes)), None):
         configuration.settings["processes_per_host"] = Setting(processes_per_host, span)
     by_tasks = words[0] == "srun" and tasks > 1
+    again = by_tasks and "torchrun" in before and (count(launcher.get("nproc_per_node")) or 1) > 1
+    configuration.set(starts_twice="srun" if again else "")
     configuration.set(requests_efa=True, command=shlex.join(words), starts=by_tasks or starts_processes(before))
     if entry:
         configuration.set(entry_point=entry)

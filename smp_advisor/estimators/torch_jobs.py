@@ -113,6 +113,8 @@ def _read_strategy(
             strategy = strategy.assuming(f"Parameters and Adam's states are in {half}: the script loads the model so.")
         if script is not None:
             configuration.set(shares_gpus=script.shares, trains_on_preferences=script.compares)
+            launched = configuration.get("torch_distributed") or configuration.get("starts")
+            configuration.set(starts_twice="The launcher" if script.spawns and launched else "")
         if not any(name in configuration.hyperparameters for name in BATCH):
             strategy = undescribed(strategy.name, "the batch size is neither in the text nor readable in its script")
     configuration.use(strategy)

@@ -71,7 +71,7 @@ def test_a_batch_file_is_a_job_with_its_script(tmp_path: Path) -> None:
     [
         ("-N4\n#SBATCH --gres=gpu:8,nvme:1", "--fsdp full_shard", 4, "fsdp"),
         ("-n 32 --ntasks-per-node=8", "--fsdp full_shard --gradient_checkpointing > log 2>&1 &", 4, "fsdp"),
-        ("--nodes=4 --gpus-per-node=a100:8", '--fsdp "full_shard offload" | tee log', 4, None),
+        ("--nodes=4 --gpus-per-node=a100:8", '--fsdp "full_shard offload" | tee log', 4, "fsdp"),
     ],
 )
 def test_options_of_slurm_and_quoted_values(tmp_path, head, options, nodes, strategy) -> None:

@@ -72,7 +72,6 @@ def test_fsdp_of_the_trainer(option, sharding, checkpointing):
 @pytest.mark.parametrize(
     ("hyperparameters", "more", "words"),
     [
-        ({"fsdp": "full_shard offload"}, TORCHRUN, "offloading to the CPU has no plan: no library here has"),
         ({"fsdp": "diagonal"}, TORCHRUN, "'diagonal' is none of PyTorch's"),
         ({"deepspeed": {"zero_optimization": {"stage": "x"}}}, TORCHRUN, "its stage is not known"),
         (
@@ -81,11 +80,6 @@ def test_fsdp_of_the_trainer(option, sharding, checkpointing):
             "ZeRO-1 has no plan: no library here shards only",
         ),
         ({"deepspeed": "configs/z3.json"}, TORCHRUN, "in the file 'configs/z3.json'"),
-        (
-            {"deepspeed": {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}},
-            TORCHRUN,
-            "moves activations only). Without offloading it has a plan.",
-        ),
         ({}, TORCHRUN, "strategy is unknown, so there is no plan"),
         ({"config": "/opt/ml/input/data/config/x.yaml"}, TORCHRUN, "put that file next to"),
         ({}, "", "One process has no plan: it has 16 GPUs and no launcher"),
@@ -95,6 +89,19 @@ def test_no_plan_instead_of_a_guess(hyperparameters, more, words):
     job_read = reading(job(hyperparameters, more))
     assert job_read.plan is None
     assert words in " ".join(job_read.open), job_read.open
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"fsdp": "full_shard offload"},
+        {"deepspeed": {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}},
+    ],
+)
+def test_offloading_to_the_host_has_a_plan_and_no_verdict(option):
+    job_read = reading(job(option))
+    assert (job_read.plan.sharding_strategy, job_read.estimate) == ("full_shard", None)
+    assert "state in host memory, which no plan describes." in " ".join(job_read.open)
 
 
 @pytest.mark.parametrize(("stage", "sharding"), [(2, "shard_grad_op"), (3, "full_shard")])
@@ -349,7 +356,7 @@ def test_a_recipe_of_llm_fine_tuning():
     assert job_read.cluster.instance.name == "ml.p5.48xlarge"
     assert "the first of 3 that the recipe supports with 8 GPUs" in " ".join(job_read.inferred)
     assert job_read.estimate.fits
-    assert "offloading" in reading(FINE_TUNING.replace("cpu_offload: false", "cpu_offload: true")).open[0]
+    assert "host memory" in reading(FINE_TUNING.replace("cpu_offload: false", "cpu_offload: true")).open[0]
 
 
 def test_a_recipe_of_verl():

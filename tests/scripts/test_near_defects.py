@@ -151,10 +151,6 @@ CORRECT = (
         "    for name, part in state['state'].items():\n        parts[name] = part['exp_avg'].full_tensor()\n"
         "    return {'param_groups': state['param_groups'], 'state': parts}\n\n\n"
         "state = whole(optimizer)\nif rank == 0:\n    torch.save(state, 'optimizer.pt')\n")),
-    ("STC401", ("import torch_xla.core.xla_model as xm\nfrom transformers import AutoTokenizer\n"
-        "tokenizer = AutoTokenizer.from_pretrained('gpt2')\n"
-        "rows = [tokenizer(text, padding='longest', truncation=True) for text in open('rows.txt')]\n"
-        "xm.mark_step()\n")),
     ("DDP615", DDP.replace("dataset = Tensor", "model.teacher = torch.nn.Linear(8, 8)\n"
         "model.teacher.requires_grad_(False)\ndataset = Tensor")),
 )  # fmt: skip

@@ -127,9 +127,8 @@ def test_replicas_are_an_error_under_a_plan_that_shards():
 
 
 def test_back_ends_that_the_plan_does_not_use_are_not_judged():
-    text = good("STC413").replace("import torch_xla", "if tpu:\n    import torch_xla")
-    text = text.replace("drop_last=True", "drop_last=False")
-    assert "STC413" not in found(text, {"library": "fsdp"})
+    text = catalog()["STC406"].examples[0].bad.replace("import torch_xla", "if tpu:\n    import torch_xla")
+    assert "STC406" not in found(text, {"library": "fsdp"})
 
 
 @pytest.mark.parametrize(

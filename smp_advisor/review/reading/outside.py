@@ -260,7 +260,7 @@ def _candidates(folder: Path, dotted: str) -> list[Path]:
 def launch(run: Run, event: Call) -> Value | None:
     """Follow the functions that a launcher calls; the result of the last one, None if it calls none."""
     by_options = event.name in COMMAND_LINES
-    if not by_options and event.name not in LAUNCHERS:
+    if not by_options and event.name not in LAUNCHERS and not _of_fabric(event):
         return None
     targets = [event.arguments[0]] if event.arguments else [event.keywords[n] for n in LAUNCHED if n in event.keywords]
     if by_options and not event.arguments:
@@ -272,8 +272,19 @@ def launch(run: Run, event: Call) -> Value | None:
     return returned
 
 
+def _of_fabric(event: Call) -> bool:
+    """Return whether it is ``fabric.launch(main, ...)``, which calls the function with itself as first argument."""
+    fabrics = [option.call.name for option in options(event.receiver) if isinstance(option, Result)]
+    return event.method == "launch" and bool(fabrics) and all(name.endswith(".Fabric") for name in fabrics)
+
+
 def _of_process(event: Call, function: Function) -> dict[str, Value]:
     """Parameters of a function that ``spawn`` calls: the rank of the process on its instance, then the arguments."""
+    if _of_fabric(event) and event.receiver is not None:
+        return {
+            **dict(zip(function.positional, [event.receiver, *event.arguments[1:]], strict=False)),
+            **event.keywords,
+        }
     if event.name != "torch.multiprocessing.spawn" or function.owner is not None:
         return {}
     rank = Item(External("os.environ"), Constant("LOCAL_RANK"))

@@ -379,6 +379,14 @@ def framework_runs(call: Call) -> bool:
     )
 
 
+def in_several_processes(call: Call) -> bool:
+    """Return whether a Trainer of Lightning certainly starts more than one process."""
+    devices = constant(call.argument("devices"))
+    if constant(call.argument("strategy")) in (None, "auto", "single_device"):  # auto: one process on one device
+        return call.gives("num_nodes") or (isinstance(devices, int) and devices > 1)
+    return call.gives("num_nodes") or devices not in (1, "1")
+
+
 def met_by_name(call: Call, *, sharded: bool) -> tuple[str, str] | None:
     """Return the kind and variant of a call that waits for all ranks by its name; None for others."""
     of_group = call.gives("group") or any(mentions(node, "group") for node in call.node.args)

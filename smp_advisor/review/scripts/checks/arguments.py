@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import math
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import table
@@ -70,7 +71,7 @@ def _known_to_the_release(context: Context) -> Iterator[Hit]:
         first, last = max(span.first, oldest(package)), min(span.last, newest(package))
         if not exists(name, last):
             values: dict[str, object] = {
-                "call": call.called or call.module.text(call.node.func),
+                "call": name.partition(".")[2],
                 "release": f"{package} {_text(last)}",
                 "why": _why(span, package),
             }
@@ -122,7 +123,8 @@ def _unknown(context: Context, call: Call, name: str, argument: str, last: Relea
         return None  # a subclass has arguments of its own
     instead = _instead(call, name, argument, last)
     values |= {"package": package, "first": _text(oldest(package)), "instead": instead}
-    return Hit(call.module, node, values, variant="unknown")
+    certain = span.known or not instead_of(name, argument)  # a name of releases that are older than the table
+    return Hit(call.module, node, values, severity=_severity(certain=certain), variant="unknown")
 
 
 def _instead(call: Call, name: str, argument: str, last: Release) -> str:
@@ -195,9 +197,11 @@ def _weights_that_cannot_be_unscaled(context: Context) -> Iterator[Hit]:
         for call in context.trace.methods("from_pretrained", "from_config")
         if call.reached and any(_is_half(call.argument(name)) for name in ("dtype", "torch_dtype"))
     ]
+    # PEFT keeps adapters in fp32, and copies of modules in the type of the model.
+    copies = any(getattr(call.argument("modules_to_save"), "items", ()) for call in context.trace.calls if call.reached)
     for call in trainer_arguments(context):
-        if constant(call.argument("fp16")) is True and halves and not _adapts(context):
-            yield Hit(call.module, argument_node(call, "fp16") or call.node)
+        if constant(call.argument("fp16")) is True and halves and (copies or not _adapts(context)):
+            yield Hit(call.module, argument_node(call, "fp16") or call.node, variant="copies" if copies else "")
 
 
 def _is_half(value: Value | None) -> bool:
@@ -217,9 +221,19 @@ def _whole_groups(context: Context) -> Iterator[Hit]:
         if is_set or len(numbers) != 3 or not call.gives("num_generations"):
             continue
         samples = numbers[1] * numbers[2]
+        needed = numbers[0] // math.gcd(numbers[0], samples)
         if all(samples * 2**power % numbers[0] for power in range(8)):
             values: dict[str, object] = {"group": numbers[0], "samples": samples, "product": samples * 8}
             yield Hit(call.module, argument_node(call, "num_generations") or call.node, values)
+        elif needed >= _GPUS:
+            values = {"group": numbers[0], "samples": samples, "needed": needed}
+            yield Hit(
+                call.module, argument_node(call, "num_generations") or call.node, values, severity="info", variant="few"
+            )
+
+
+_GPUS = 8
+"""Of the largest instances: a group for more processes than one has needs as many."""
 
 
 @check("TRN719")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.table import instances
@@ -13,17 +12,13 @@ from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import (
     Constant,
     Mapping,
-    Result,
     Unknown,
-    is_none,
     options,
 )
-from smp_advisor.review.scripts.checks.data import loaders, samples_of
 from smp_advisor.review.scripts.conditions import BACK_ENDS
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.queries import (
     constant,
-    derivation,
     is_cuda,
     is_optimizer,
     known_names,
@@ -32,6 +27,7 @@ from smp_advisor.review.scripts.queries import (
 )
 
 if TYPE_CHECKING:
+    import ast
     from collections.abc import Iterator
 
     from smp_advisor.review.reading.trace import Call
@@ -41,9 +37,6 @@ _LOADERS = ("pl.MpDeviceLoader", "pl.ParallelLoader")
 _OF_WORKERS = known_names("xla_workers")
 """Functions that a script for one GPU does not need."""
 _SYNCS = ("xm.reduce_gradients", "xm.all_reduce", "xm.optimizer_step")
-_READING = ("item", "tolist", "numpy")
-_SHOWING = ("print", "float", "xm.master_print", "tqdm.tqdm.write")
-_LOGGING = ("info", "debug", "warning", "error", "add_scalar", "set_postfix", "set_description", "log")
 
 
 def _elsewhere(context: Context, call: Call) -> bool:
@@ -56,53 +49,6 @@ def _elsewhere(context: Context, call: Call) -> bool:
 def _training_loops(context: Context) -> set[ast.AST]:
     """Innermost loops with a backward pass."""
     return {call.loops[-1] for call in context.trace.methods("backward") if call.loops}
-
-
-def _now_and_then(call: Call) -> bool:
-    """Return whether a condition with a modulo lets the call run only once per several steps."""
-    return any(
-        any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(guard.test))
-        or mentions(guard.test, "log", "freq", "interval", "every", "verbose", "debug")
-        for guard in call.guards
-    )
-
-
-@check("STC401", "xla")
-def _static_padding(context: Context) -> Iterator[Hit]:
-    for call in context.trace.calls:
-        padding = call.argument("padding")
-        constants = [constant(option) for option in options(padding)]
-        dynamic = next((value for value in constants if value is True or value == "longest"), None)
-        tokenizes = "token" in call.module.text(call.node.func).lower()
-        if _gets_one_text(call):
-            continue
-        if dynamic is not None and (tokenizes or {"truncation", "max_length", "return_tensors"} & call.keywords.keys()):
-            # Without max_length, every text gets the length of the longest one that the model supports.
-            yield Hit(call.module, call.node, {"padding": repr(dynamic)})
-
-
-def _gets_one_text(call: Call) -> bool:
-    """Return whether it gets one text at a time, which is not padded: ``[tokenizer(text) for text in texts]``."""
-    around = call.module.parent(call.node)
-    targets = [ast.unparse(part.target) for part in getattr(around, "generators", ())]
-    return bool(call.node.args) and ast.unparse(call.node.args[0]) in targets
-
-
-@check("STC402", "xla")
-def _evaluations(context: Context) -> Iterator[Hit]:
-    loops = _training_loops(context)
-    losses = [call.receiver for call in context.trace.methods("backward") if call.receiver is not None]
-    for call in context.trace.calls:
-        if not call.loops or call.loops[-1] not in loops or _now_and_then(call) or _elsewhere(context, call):
-            continue
-        reads = call.method in _READING and not call.name and call.receiver is not None
-        shows = call.name in _SHOWING or call.name.startswith("logging.") or call.method in _LOGGING
-        for argument in call.arguments if shows else ():
-            parts = list(derivation(argument))
-            read_before = any(isinstance(part, Result) and part.call.method in _READING for part in parts)
-            reads = reads or (not read_before and any(part is loss for part in parts for loss in losses))
-        if reads:
-            yield Hit(call.module, call.node, {"text": call.module.text(call.node)})
 
 
 @check("STC403", "xla")
@@ -144,21 +90,6 @@ def _steps_optimizer(call: Call) -> bool:
     return any(is_optimizer(maker.name) or maker.name.endswith("GradScaler") for maker in makers(call.receiver))
 
 
-@check("STC405", "xla")
-def _saved_by_xla(context: Context) -> Iterator[Hit]:
-    if not context.trace.imported("torch_xla"):
-        return
-    for call in context.trace.named("torch.save"):
-        states = any(
-            isinstance(part, Result) and part.call.method == "state_dict"
-            for saved in call.arguments[:1]
-            for part in derivation(saved)
-        )
-        is_model = "model" in getattr(call.node.args[0], "id", "").lower() if call.node.args else False
-        if (states or is_model) and not _elsewhere(context, call):
-            yield Hit(call.module, call.node)
-
-
 def _several_workers(context: Context) -> bool:
     """Return whether the script is for several workers: by its entry, its ranks, or data that it divides."""
     functions = [function.node for function in context.trace.functions]
@@ -196,37 +127,8 @@ def _order_with_scaler(context: Context) -> Iterator[Hit]:
                 yield Hit(clip.module, clip.node, variant="clipped first")
 
 
-@check("STC410", "xla")
-def _parallel_preprocessing(context: Context) -> Iterator[Hit]:
-    for call in context.trace.methods("map"):
-        loads = (part.call.name for part in derivation(call.receiver) if isinstance(part, Result))
-        alone = not call.gives("num_proc") or is_none(call.argument("num_proc"))
-        if alone and any(name.startswith("datasets.load") for name in loads):
-            yield Hit(call.module, call.node)
-
-
-@check("STC413", "xla")
-def _whole_batches(context: Context) -> Iterator[Hit]:
-    if context.libraries.smp_v1 or context.trace.imported("accelerate"):
-        return  # Accelerate completes the last batch of the loaders that it prepares
-    for call in loaders(context):
-        drop_last = call.argument("drop_last", 8)
-        sampled = call.argument("batch_sampler", 4) is not None or call.argument("batch_size", 1) is None
-        rows, size = samples_of(call.argument("dataset", 0)), constant(call.argument("batch_size", 1))
-        if rows is not None and isinstance(size, int) and size > 0 and rows % size == 0:
-            continue
-        if (drop_last is None and not call.unpacks and not sampled) or constant(drop_last) is False:
-            yield Hit(call.module, call.node)
-    for call in context.trace.calls:
-        option = call.argument("dataloader_drop_last")
-        if option is not None and constant(option) is False and call.name.endswith("TrainingArguments"):
-            yield Hit(call.module, call.node)
-
-
 _FAMILIES = frozenset(table("smp_advisor.libraries.training_compiler", "versions.toml")["instances"]["families"])
 """The families that the SageMaker Python SDK accepts."""
-_BATCHES = ("batch_size", "per_device_train_batch_size", "train_batch_size", "per_gpu_train_batch_size")
-_RATES = ("learning_rate", "lr")
 _READ = ("instance_type", "instance_count", "distribution", "hyperparameters")
 
 
@@ -280,41 +182,6 @@ def _without_worker_function(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, variant="no worker function")
 
 
-@check("STC408")
-def _learning_rate(context: Context) -> Iterator[Hit]:
-    with_compiler = _estimators(context)
-    compiled = {id(call) for call, _ in with_compiler}
-    native = [
-        call
-        for call in context.trace.calls
-        if call.argument("entry_point") is not None
-        and call.argument("hyperparameters") is not None
-        and id(call) not in compiled
-    ]
-    for call, _ in with_compiler:
-        ours = _hyperparameters(call)
-        for uncompiled in native:
-            theirs = _hyperparameters(uncompiled)
-            for batch in _BATCHES:
-                after, before = ours.get(batch), theirs.get(batch)
-                for rate in _RATES:
-                    same = rate in ours and rate in theirs and ours[rate] == theirs[rate]
-                    if isinstance(after, int) and isinstance(before, int) and after > before > 0 and same:
-                        yield Hit(
-                            call.module, call.node, {"rate": rate, "factor": f"{after / before:.3g}", "batch": batch}
-                        )
-
-
-def _hyperparameters(call: Call) -> dict[str, object]:
-    return {
-        key: value.value
-        for option in options(call.argument("hyperparameters"))
-        if isinstance(option, Mapping)
-        for key, value in option.values().items()
-        if isinstance(value, Constant)
-    }
-
-
 @check("STC411")
 def _compatible(context: Context) -> Iterator[Hit]:
     for call, _ in _estimators(context):
@@ -329,10 +196,3 @@ def _compatible(context: Context) -> Iterator[Hit]:
     both = context.trace.requires("torch_xla")
     for module, node, _ in context.trace.imported("smdistributed")[:1] if both or context.libraries.xla else ():
         yield Hit(module, node, variant="both imports" if both else "import")
-
-
-@check("STC412")
-def _debugging(context: Context) -> Iterator[Hit]:
-    for _, config in _estimators(context):
-        if constant(config.argument("debug", 1)) is True:
-            yield Hit(config.module, config.node)

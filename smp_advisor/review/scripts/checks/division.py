@@ -11,8 +11,23 @@ from smp_advisor.review.reading.values import Constant, Instance, Item, Result, 
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
 from smp_advisor.review.scripts.checks.parallel import by_framework, joins, parallel_wraps
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.processes import PROCESSES, framework_runs, of_counted_processes, owner_kind
-from smp_advisor.review.scripts.queries import argument_node, constant, derivation, makers, mentions, origins, ranks
+from smp_advisor.review.scripts.processes import (
+    PROCESSES,
+    framework_runs,
+    in_several_processes,
+    of_counted_processes,
+    owner_kind,
+)
+from smp_advisor.review.scripts.queries import (
+    KNOWN_PACKAGES,
+    argument_node,
+    constant,
+    derivation,
+    makers,
+    mentions,
+    origins,
+    ranks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,11 +159,16 @@ def _is_world_rank(value: Value, names: frozenset[str]) -> bool:
 
 @check("DDP619")
 def _divided_by_ranks_and_workers(context: Context) -> Iterator[Hit]:
-    if not parallel_wraps(context):
+    trainers = [call for call in context.trace.calls if call.reached and owner_kind(Result(call)) == "lightning"]
+    if not parallel_wraps(context) and not any(map(in_several_processes, trainers)):
         return
+    fits = context.trace.methods("fit")
+    validates = {maker for fit in fits for maker in makers(fit.argument("val_dataloaders", 2))}
     for call in loaders(context):
+        home = call.functions[-1].name if call.functions else ""
         for origin in origins(call.argument("dataset", 0)):
-            if not isinstance(origin, Instance) or not call.reached:
+            runs = call.reached or (framework_runs(call) and home == "train_dataloader")
+            if not isinstance(origin, Instance) or not runs or call in validates:
                 continue
             stream = any(path.endswith("IterableDataset") for path in origin.cls.ancestors())
             nodes = [cls.node for cls in origin.cls.lineage]
@@ -159,10 +179,17 @@ def _divided_by_ranks_and_workers(context: Context) -> Iterator[Hit]:
             ) or any(ranks(value) for value in (*origin.call.arguments, *origin.call.keywords.values()))
             sources = [part for value in origin.call.arguments for part in derivation(value)]
             ranked |= any(isinstance(part, Result) and part.call.called in _DIVIDING for part in sources)
-            if stream and workers and not ranked:
-                yield Hit(call.module, call.node, {"dataset": origin.cls.node.name})
+            text = "".join(cls.module.text(cls.node) for cls in origin.cls.lineage)
+            outside = {part.call.name.partition(".")[0] for part in sources if isinstance(part, Result)}
+            undivided = _CHOOSES.search(text) is None and outside <= KNOWN_PACKAGES | {"", "open", "str"}
+            if stream and (workers or undivided) and not ranked:
+                yield Hit(
+                    call.module, call.node, {"dataset": origin.cls.node.name}, variant="" if workers else "undivided"
+                )
 
 
+_CHOOSES = re.compile(r"rand|sampl|choice|shuf|seed|node|distrib|process_index", re.IGNORECASE)
+"""Words of streams whose rows may differ between the ranks."""
 _DIVIDING = ("split_dataset_by_node", "shard")
 
 
@@ -232,8 +259,15 @@ def _divided_once(context: Context) -> Iterator[Hit]:
                 sources = [part.call for part in derivation(loader.argument("dataset", 0)) if isinstance(part, Result)]
                 twice = any(name.endswith("DistributedSampler") for name in samplers) and not fabric
                 by_connector = any(constant(source.argument("enable_sharding")) is True for source in sources)
-                if loader in loaders(context) and loader.reached and (twice or by_connector):
+                by_hand = any(source.called == "split_dataset_by_node" for source in sources) and not fabric
+                if loader in loaders(context) and loader.reached and (twice or by_connector or by_hand):
                     yield Hit(loader.module, loader.node)
+    for call in context.trace.calls:
+        of_trainer = call.reached and call.name.endswith("Trainer") and call.name.startswith(("transformers.", "trl."))
+        for part in derivation(call.argument("train_dataset")) if of_trainer else ():
+            if isinstance(part, Result) and part.call.called == "split_dataset_by_node":
+                yield Hit(part.call.module, part.call.node, variant="trainer")
+                break
 
 
 @check("TRN728")

@@ -239,12 +239,15 @@ def _adapters_beside_frozen(context: Context) -> Iterator[Hit]:
     strategies = [call for call in context.trace.calls if call.name.endswith(STRATEGY) and runs(call)]
     for wrap in (*sharding_calls(context), *strategies):
         makers = adapters(context, None if wrap in strategies else wrap)
-        places = [Hit(maker.module, maker.node) for maker in makers if mixes(context, wrap)]
+        # Commands of one program are not joined: one adapts the model, and another one trains all of it.
+        makers = [m for m in makers if m.functions[:1] == wrap.functions[:1] or not (m.functions and wrap.functions)]
+        mixed = mixes(context, wrap)
+        places = [Hit(maker.module, maker.node) for maker in makers if mixed is not None]
         place = next((candidate for candidate in places if not reaching.never(candidate)), None)
         if place is None:
             continue
         variant = "blocks" if wrap.gives("auto_wrap_policy", 4) else "model"
-        yield Hit(wrap.module, wrap.node, variant=variant, needed=reaching.needed(place))
+        yield Hit(wrap.module, wrap.node, variant=variant if mixed else "flat", needed=reaching.needed(place))
 
 
 def adapters(context: Context, wrap: Call | None = None) -> list[Call]:
@@ -293,23 +296,20 @@ def _adapted(call: Call) -> list[Value]:
     return inside(model)
 
 
-def mixes(context: Context, wrap: Call) -> bool:
-    """Return whether an FSDP call certainly makes units of blocks that combine trained and frozen parameters."""
+def mixes(context: Context, wrap: Call) -> bool | None:
+    """Whether an FSDP call that certainly mixes trained and frozen parameters keeps them apart; None for others."""
     strategy = wrap.name.endswith(STRATEGY)
     if in_place(wrap) or wrap.unpacks or wrap.gives("ignored_modules") or wrap.gives("ignored_states"):
-        return False
-    original_parameters = wrap.argument("use_orig_params")
-    if not (
-        strategy
-        if original_parameters is None
-        else Conditions(context.settings, defaults=True).truth(original_parameters)
-    ):
-        return False
+        return None
+    original = wrap.argument("use_orig_params", 9)
+    keeps = strategy if original is None else Conditions(context.settings, defaults=True).truth(original)
     policy = wrap.argument("auto_wrap_policy", None if strategy else 4)
-    if policy is None:
+    if policy is None or is_none(policy):
         # The model is one unit, unless the script itself shards parts of it.
-        return not strategy and not wrap.loops and len({call.node for call in sharding_calls(context)}) == 1
-    return all(_takes_blocks(option) for option in options(policy))
+        mixed = not strategy and not wrap.loops and len({call.node for call in sharding_calls(context)}) == 1
+    else:
+        mixed = all(_takes_blocks(option) for option in options(policy))
+    return keeps if mixed else None
 
 
 def _takes_blocks(policy: Value) -> bool:

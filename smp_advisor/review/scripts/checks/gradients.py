@@ -24,6 +24,7 @@ from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import PROCESSES, elements_of
 from smp_advisor.review.scripts.queries import (
+    argument_node,
     constant,
     derivation,
     is_optimizer,
@@ -32,6 +33,7 @@ from smp_advisor.review.scripts.queries import (
     scales,
     updates,
 )
+from smp_advisor.review.scripts.releases import span_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -268,6 +270,32 @@ def _marked_ready_once(context: Context) -> Iterator[Hit]:
                 yield Hit(wrap.module, wrap.node, variant="model")
 
 
+@check("TRN745")
+def _gradients_of_checkpointed_inputs(context: Context) -> Iterator[Hit]:
+    """Adapters in reentrant checkpoints, whose inputs, the output of frozen embeddings, need no gradient."""
+    texts = "".join(module.source.text for module in context.trace.modules)
+    adapted = [call for call in context.trace.calls if call.reached and call.called == "get_peft_model"]
+    lora = [call for call in context.trace.calls if call.called == "LoraConfig" and not call.gives("modules_to_save")]
+    span = span_of(context, "transformers")
+    if not adapted or not lora or _INPUTS.search(texts):
+        return
+    for call in trainer_arguments(context):
+        entry = next((o for o in options(call.argument("gradient_checkpointing_kwargs")) if hasattr(o, "get")), None)
+        reentrant = constant(entry.get("use_reentrant")) if entry is not None else None
+        on = constant(call.argument("gradient_checkpointing")) is True and call.name.startswith("transformers.")
+        if on and reentrant is not False and (reentrant or span.first < _NOT_REENTRANT):
+            sure = reentrant or span.last < _NOT_REENTRANT
+            node = argument_node(call, "gradient_checkpointing") or call.node
+            yield Hit(call.module, node, severity="error" if sure else "info", variant="" if reentrant else "default")
+
+
+_NOT_REENTRANT = (5, 0)
+_INPUTS = re.compile(
+    r"require_grads|require_grad\(|prepare_model|gradient_checkpointing_enable|embed|[Pp]rompt|load_in_|\btrl\b"
+)
+"""Sources of gradients of the inputs: a call, quantization's preparation, adapted embeddings, TRL's trainers."""
+
+
 @check("TRN734")
 def _router_loss_once(context: Context) -> Iterator[Hit]:
     loads = [
@@ -284,6 +312,7 @@ def _router_loss_once(context: Context) -> Iterator[Hit]:
 def _clipped_over_one_mesh(context: Context) -> Iterator[Hit]:
     wraps = _fsdp2(context)
     divided = [call for call in context.trace.calls if call.reached and call.called == "parallelize_module"]
+    divided = [call for call in divided if isinstance(call.argument("parallelize_plan", 2), Mapping)]
     for call in context.trace.named("torch.nn.utils.clip_grad_norm_") if wraps and divided else ():
         for maker in makers(call.argument("parameters", 0)):
             if call.reached and maker.method == "parameters" and wrapped_by(maker.receiver, wraps) is not None:

@@ -34,6 +34,7 @@ from smp_advisor.review.scripts.processes import (
     compare,
     elements_of,
     framework_runs,
+    in_several_processes,
     met_by_name,
     of_clock,
     of_file,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 _GENERATES = ("generate", "sample", "rollout")
 _STRATEGIES = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
+_PARSERS = ("HfArgumentParser", "TrlParser")
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
 
 
@@ -91,12 +93,16 @@ def _meetings(context: Context) -> Iterator[tuple[Call, str, str]]:
         for call in context.trace.methods("prepare", "setup", "setup_module", "prepare_model")
         if owner_kind(call.receiver) in ("accelerate", "fabric")
     ]
+    parses = any(call.reached and call.called.endswith(_PARSERS) for call in context.trace.calls)
     for call in context.trace.calls:
         if not call.reached and not framework_runs(call):
             continue
         meeting = met_by_name(call, sharded=sharded)
         if meeting is not None:
             yield call, *meeting
+        elif not sharded and parses and met_by_name(call, sharded=True) and not PROCESSES[1].runs(call):
+            what = "whether the job shards the model, so that ranks which leave this call out stop it (DDP606)"
+            context.leave_open(call.module, call.node, what)
         elif wraps or framework:
             implied = _implied(call, wraps, framework, sharded=sharded)
             if implied is not None:
@@ -123,7 +129,7 @@ def _implied(call: Call, wraps: list[Call], framework: list[Call], *, sharded: b
         return None
     wrap = wrapped_by(call.receiver, wraps)
     shards_it = wrap is not None and wrap.name not in REPLICATING
-    prepared = sharded and not set(elements_of(call.receiver)).isdisjoint(framework)
+    prepared = sharded and any(_may_shard(setup) for setup in elements_of(call.receiver) if setup in framework)
     if not call.method:
         return ("forward", "forward") if shards_it or prepared else None
     if (shards_it or prepared) and call.method in _GENERATES:
@@ -131,6 +137,12 @@ def _implied(call: Call, wraps: list[Call], framework: list[Call], *, sharded: b
     if shards_it and wrap is not None and not in_place(wrap) and call.method in ("state_dict", "clip_grad_norm_"):
         return call.method, "state" if call.method == "state_dict" else "forward"
     return None
+
+
+def _may_shard(setup: Call) -> bool:
+    """Return whether the Fabric of a model has a strategy; one without it does not divide the model."""
+    fabrics = [maker for maker in makers(setup.receiver) if maker.name.endswith(".Fabric")]
+    return not fabrics or any(fabric.gives("strategy") for fabric in fabrics)
 
 
 @check("DDP606")
@@ -283,7 +295,7 @@ def _of_batches(context: Context, value: Value | None) -> bool:
 def _monitored_by_every_rank(context: Context) -> Iterator[Hit]:
     """Yield a checkpoint or an early end that depends on the loss of one rank's part of the data."""
     calls = [call for call in context.trace.calls if call.reached and call.name.startswith(_LIGHTNING)]
-    several = any(call.called == "Trainer" and (call.gives("num_nodes") or _several_devices(call)) for call in calls)
+    several = any(call.called == "Trainer" and in_several_processes(call) for call in calls)
     monitored = {
         constant(call.argument("monitor", 0 if call.called == "EarlyStopping" else 1)): call
         for call in calls
@@ -306,13 +318,6 @@ def _monitored_by_every_rank(context: Context) -> Iterator[Hit]:
         of_loss = any(part.name.startswith(("torch.nn.", "torch.mean")) for part in parts)
         if of_loss and not any(part.name.startswith("torchmetrics.") or part.called in _REDUCED for part in parts):
             yield Hit(log.module, log.node, {"metric": name, "call": decides.called})
-
-
-def _several_devices(call: Call) -> bool:
-    devices = constant(call.argument("devices"))
-    if constant(call.argument("strategy")) in (None, "auto", "single_device"):  # auto: one process on one device
-        return isinstance(devices, int) and devices > 1
-    return devices not in (1, "1")
 
 
 _LIGHTNING = ("lightning.", "pytorch_lightning.")

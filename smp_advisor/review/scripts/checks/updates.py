@@ -154,13 +154,16 @@ def _steps_of_the_engine(context: Context) -> Iterator[Hit]:
 
 @check("TRN742")
 def _optimized_by_lightning(context: Context) -> Iterator[Hit]:
-    if _has(context, "automatic_optimization"):
-        return
+    by_hand = _has(context, "automatic_optimization")
     for cls in context.trace.classes:
         step = cls.members.get("training_step")
         if not isinstance(step, Function) or not any(path.endswith(".LightningModule") for path in cls.ancestors()):
             continue
-        pending: list[ast.AST] = [*step.node.body] if isinstance(step.node, ast.FunctionDef) else []
+        switched = re.search(r"automatic_optimization = False", cls.module.text(cls.node))
+        if switched and not _has(context, r"backward\(|\.optimizers\(|\.step\("):
+            yield Hit(cls.module, step.node, variant="never")
+        body = step.node.body if isinstance(step.node, ast.FunctionDef) and not by_hand else ()
+        pending: list[ast.AST] = [*body]
         while pending:
             node = pending.pop(0)
             if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
