@@ -247,6 +247,14 @@ def test_gradients_are_reduced_in_the_type_that_the_estimate_counts(jobs):
         assert layout_of_plan(plan, job, TWO_NODES).state_bytes.reduced_bytes == {"float32": 4, "bfloat16": 2}[kind]
 
 
+def test_processes_wait_for_one_as_long_as_its_work_takes():
+    """NCCL ends a job whose processes wait for ten minutes: the first one draws 70 B values in a quarter of an hour."""
+    texts = {name: files_of(case)[0]["train.py"] for name, case in CASES.items()}
+    assert not [name for name, text in texts.items() if "dist.barrier()" in text]
+    waits = r"= build_model\(config\)\n    # .*\n    dist\.barrier\(checkpoints\.group\)\n    model = wrap\("
+    assert re.search(waits, texts["FSDP2, built once, 16-bit states"])
+
+
 def test_experts_that_are_one_weight_are_divided_evenly():
     import torch
 
