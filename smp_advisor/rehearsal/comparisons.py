@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.rehearsal.findings import events, failures, near, other_parameters, ranks_of, same_batches
+from smp_advisor.rehearsal.findings import events, failures, near, other_parameters, ranks_of, same_batches, updates_of
 from smp_advisor.rehearsal.report import Observed
 
 if TYPE_CHECKING:
@@ -24,31 +24,12 @@ _TOLERANCE = 1e-3
 def updates_of_all(stage: Stage) -> list[tuple[float, float, int, int]]:
     """Of each update of the first optimizer on all ranks: mean loss, gradient norm, sum and number of samples."""
     updates = []
-    per_rank = [_updates_of(stage, rank) for rank in ranks_of(stage)]
+    per_rank = [updates_of(stage, rank) for rank in ranks_of(stage)]
     for together in zip(*per_rank, strict=False):
         loss = sum(entry[0] for entry in together) / len(together)
-        square, parts = together[0][1], sum(entry[2] for entry in together)
+        square, parts = together[0][1], sum(entry[2] for entry in together)  # a norm is that of all ranks
         samples = sum(entry[3] for entry in together) % 2**56
         updates.append((loss, (square + parts) ** 0.5, samples, sum(entry[4] for entry in together)))
-    return updates
-
-
-def _updates_of(stage: Stage, rank: int) -> list[tuple[float, float, float, int, int]]:
-    updates: list[tuple[float, float, float, int, int]] = []
-    losses, samples, count, norm = [], 0, 0, None
-    for event in stage["ranks"][rank]["events"]:
-        if event["kind"] == "backward":
-            losses.append(event["loss"])
-        elif event["kind"] == "pass":
-            samples, count = (samples + event["samples"]) % 2**56, count + event["count"]
-        elif event["kind"] == "clip" and norm is None:
-            norm = event["norm"]
-        elif event["kind"] == "step":
-            squares = (norm**2, 0.0) if norm is not None else (event["gradients"][1], event["part_gradients"][1])
-            if norm is not None and rank:
-                squares = (0.0, 0.0)
-            updates.append((sum(losses), *squares, samples, count))
-            losses, samples, count, norm = [], 0, 0, None
     return updates
 
 
@@ -208,10 +189,9 @@ def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> I
         rates = f"{after['rates'][0]:.4g}, and {expected['rates'][0]:.4g} without it"
         yield noted(text=f"after a kill the learning rate of update {number} is {rates}")
         return
-    for (ours, ahead), (theirs, later) in zip(expected["schedules"], after["schedules"], strict=False):
-        if theirs < ours and ahead != later and len(expected["schedules"]) == len(after["schedules"]):
-            text = f"after a kill a schedule of the learning rate is at step {theirs} again, and at {ours} without it"
-            yield noted(text=text)
+    for (ours, ahead, what), (theirs, later, _) in zip(expected["schedules"], after["schedules"], strict=False):
+        if theirs < ours and (ahead != later or not ahead) and len(expected["schedules"]) == len(after["schedules"]):
+            yield noted(text=f"after a kill {what} is at step {theirs} again, and at {ours} without it")
             return
 
 

@@ -27,6 +27,8 @@ _TOLERANCE = 2e-5
 """Relative difference of sums of squares: averaged gradients differ by rounding, others by the mark of 0.1 %."""
 _KEPT = ("/opt/ml/model", "/opt/ml/checkpoints", "/opt/ml/output", "/dev/", "/tmp/")
 _ALONE_PASSES, _ALONE_ROWS = 3, 20
+_WRAPPERS = ("module.", "_orig_mod.")
+"""Beginnings of the names of tensors in models of DDP and of `torch.compile`."""
 
 
 def events(stage: Stage, rank: int, kind: str) -> list[Event]:
@@ -59,7 +61,8 @@ def not_rehearsed(stage: Stage) -> str:
     error = failure[1]
     if error["module"] and error["name"] == "ModuleNotFoundError":
         return f"the module {error['module']!r} is not installed here"
-    if error["name"].endswith(("ModuleNotFoundError", "ImportError")) and _LACKED.search(error["text"]):
+    lacks = error["name"].endswith(("ModuleNotFoundError", "ImportError")) and _LACKED.search(error["text"])
+    if lacks or (error["of_library"] and "pip install" in error["text"]):
         return f"a package is not installed here ({error['text'][:120]})"
     if error["text"].startswith("ProcessGroupGloo::") and not stage["verdict"]:
         return f"gloo cannot do it ({error['text'][:120]})"
@@ -229,7 +232,7 @@ def apart(stage: Stage) -> Iterator[Observed]:
         text = f"{len(steps)} processes train without a process group, each its own model"
         yield Observed(kind="no group", text=text, site=steps[0][0]["site"])
     if not events(stage, 0, "tensor parallel") and not any(events(stage, rank, "message") for rank in ranks_of(stage)):
-        yield from [*_not_averaged(steps)] or other_parameters(steps)
+        yield from [*_not_averaged(steps, [updates_of(stage, rank) for rank in (0, 1)])] or other_parameters(steps)
         yield from same_batches(stage)
     is_divided = any(event["size"] == len(steps) for event in events(stage, 0, "tensor parallel"))
     for what, kind, level, differs, text in _DIFFERENCES:
@@ -256,11 +259,32 @@ _DIFFERENCES: tuple[tuple[str, str, str, Callable[[Event, Event], bool], str], .
 """Events of the first two ranks that are pairs: the kind of finding where they differ, its level, and its text."""
 
 
-def _not_averaged(steps: list[list[Event]]) -> Iterator[Observed]:
+def updates_of(stage: Stage, rank: int) -> list[tuple[float, float, float, int, int, float | None]]:
+    """Of each update of a rank: loss, squares of entire and part gradients, sum and number of samples, clipped norm."""
+    updates: list[tuple[float, float, float, int, int, float | None]] = []
+    losses, samples, count, norm = [], 0, 0, None
+    for event in stage["ranks"][rank]["events"]:
+        if event["kind"] == "backward":
+            losses.append(event["loss"])
+            norm = None  # of a part of the passes
+        elif event["kind"] == "pass":
+            samples, count = (samples + event["samples"]) % 2**56, count + event["count"]
+        elif event["kind"] == "clip" and not event["part"]:
+            norm = event["norm"] if norm is None else norm
+        elif event["kind"] == "step":
+            squares = (norm**2, 0.0) if norm is not None else (event["gradients"][1], event["part_gradients"][1])
+            updates.append((sum(losses), *squares, samples, count, norm))
+            losses, samples, count, norm = [], 0, 0, None
+    return updates
+
+
+def _not_averaged(steps: list[list[Event]], updates: list[Any]) -> Iterator[Observed]:
     for number, (mine, theirs) in enumerate(zip(steps[0], steps[1], strict=False)):
         if mine["optimizer"] != theirs["optimizer"] or mine["elements"] != theirs["elements"]:
             return
         first, second = mine["gradients"][1], theirs["gradients"][1]
+        if None not in (updates[0][number][5], updates[1][number][5]):  # gradients that are clipped are alike
+            first, second = updates[0][number][1], updates[1][number][1]
         if abs(first - second) <= _TOLERANCE * max(first, second, 1e-12):
             continue
         later = next(
@@ -349,6 +373,9 @@ def training(stage: Stage) -> Iterator[Observed]:
     if clips:
         text = "the gradients are clipped while they are scaled: call scaler.unscale_(optimizer) before"
         yield Observed(kind="clipping", text=text, site=clips[0]["site"])
+    if parts := [event for event in events(stage, 0, "clip") if event["part"]]:
+        text = "the gradients are clipped by the norm of each rank's own part: call model.clip_grad_norm_()"
+        yield Observed(kind="clipping", text=text, site=parts[0]["site"])
     steps = events(stage, 0, "step")
     finals = [events(stage, rank, "parameters") for rank in ranks_of(stage)]
     if not steps:
@@ -444,8 +471,8 @@ def loaded(stage: Stage) -> Iterator[Observed]:
         elif entry.get("pretrained"):
             if entry["missing"]:
                 yield Observed(kind="load", text=f"{name} loads without {entry['missing']} of its weights")
-        elif entry["names"] and all(key.startswith("module.") for key in entry["names"]):
-            text = f"every name in {name} begins with module., which the plain model does not have"
+        elif prefix := next((p for p in _WRAPPERS if all(key.startswith(p) for key in entry["names"] or [""])), ""):
+            text = f"every name in {name} begins with {prefix}, which the plain model does not have"
             yield Observed(kind="load", text=text, level="warning")
         elif (
             entry["names"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import errno
 import functools
 import inspect
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import data
 
-from smp_advisor.rehearsal.observer import digest_of
+from smp_advisor.rehearsal.observer import around, digest_of
 from smp_advisor.rehearsal.training import Training
 
 if TYPE_CHECKING:
@@ -87,38 +88,29 @@ def note_together(observer: Observer, path: Any) -> None:
 
 
 def _saves(observer: Observer) -> None:
-    save = torch.save
-
-    def saved(value: Any, file: Any, *arguments: Any, **options: Any) -> Any:
+    @around(torch, "save")
+    def saved(original: Any, value: Any, file: Any, *arguments: Any, **options: Any) -> Any:
         path = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
         if isinstance(path, str | os.PathLike):
             note_save(observer, path, value)
-        return save(value, file, *arguments, **options)
+        return original(value, file, *arguments, **options)
 
-    torch.save = saved
-    load: Any = torch.load
-
-    def loaded(file: Any, map_location: Any = None, *arguments: Any, **options: Any) -> Any:
-        value = load(file, map_location, *arguments, **options)
+    @around(torch, "load")
+    def loaded(original: Any, file: Any, map_location: Any = None, *arguments: Any, **options: Any) -> Any:
+        value = original(file, map_location, *arguments, **options)
         if "cuda" not in str(map_location) and not options.get("mmap"):
             observer.holds(described(value)["elements"])
         return value
 
-    torch.load = loaded
     import torch.distributed.checkpoint as sharded
 
-    for name in ("save", "save_state_dict", "async_save"):
-        original = getattr(sharded, name, None)
-        if original is not None:
-
-            def together(state: Any, *arguments: Any, _save: Any = original, **options: Any) -> Any:
-                place = options.get("checkpoint_id") or next(
-                    (entry for entry in arguments if isinstance(entry, str | os.PathLike)), None
-                ) or getattr(options.get("storage_writer") or next(iter(arguments), None), "path", "")  # fmt: skip
-                note_together(observer, place)
-                return _save(state, *arguments, **options)
-
-            setattr(sharded, name, together)
+    @around(sharded, "save", "save_state_dict", "async_save")
+    def together(original: Any, state: Any, *arguments: Any, **options: Any) -> Any:
+        place = options.get("checkpoint_id") or next(
+            (entry for entry in arguments if isinstance(entry, str | os.PathLike)), None
+        ) or getattr(options.get("storage_writer") or next(iter(arguments), None), "path", "")  # fmt: skip
+        note_together(observer, place)
+        return original(state, *arguments, **options)
 
 
 _CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.move")
@@ -166,7 +158,7 @@ def _files(observer: Observer) -> None:
             if is_late and not Path(path).exists():
                 late += 1
                 observer.await_others()
-            if event == "open" and observer.is_asked_by_user(2):
+            if event == "open" and observer.is_asked_by_user():
                 observer.once("write", path=path, site=site, mode=str(mode))
         finally:
             is_inside = False
@@ -175,13 +167,10 @@ def _files(observer: Observer) -> None:
 
 
 def _loaders(observer: Observer) -> None:
-    loader: Any = data.DataLoader
-    create, iterate = loader.__init__, loader.__iter__
-    signature = inspect.signature(create)
-    numbers = itertools.count()
+    signature, numbers = inspect.signature(data.DataLoader.__init__), itertools.count()
 
-    @functools.wraps(create)
-    def created(self: Any, *arguments: Any, **options: Any) -> None:
+    @around(data.DataLoader, "__init__")
+    def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
         bound = signature.bind(self, *arguments, **options).arguments
         batch_size, chosen = bound.get("batch_size", 1), ["dataset", "collate_fn", "generator", "worker_init_fn"]
         if bound.get("batch_sampler") is not None:
@@ -190,7 +179,7 @@ def _loaders(observer: Observer) -> None:
             chosen += ["batch_size", "shuffle", "sampler", "drop_last"]
             if batch_size is not None:  # batch normalization requires two samples
                 bound["batch_size"] = max(min(2, batch_size), int(batch_size * observer.options.get("batch_times", 1)))
-        create(self, **{name: bound[name] for name in chosen if name in bound})
+        original(self, **{name: bound[name] for name in chosen if name in bound})
         self.rehearsed = next(numbers)
         try:
             length = len(self)
@@ -204,22 +193,21 @@ def _loaders(observer: Observer) -> None:
             has_epochs=any(hasattr(entry, "set_epoch") for entry in (self.sampler, self.batch_sampler)),
         )
         for entry in (self.sampler, self.batch_sampler):
-            if hasattr(entry, "set_epoch") and not isinstance(entry, data.distributed.DistributedSampler):
-                entry.set_epoch = noted_by(entry.set_epoch)
+            if not isinstance(entry, data.distributed.DistributedSampler):
+                around(entry, "set_epoch")(noted)
 
-    def noted_by(set_epoch: Any) -> Any:
-        def called(*arguments: Any, **options: Any) -> Any:
-            observer.once("set_epoch")
-            return set_epoch(*arguments, **options)
+    @around(data.distributed.DistributedSampler, "set_epoch")
+    def noted(original: Any, *arguments: Any, **options: Any) -> Any:
+        observer.once("set_epoch")
+        return original(*arguments, **options)
 
-        return called
-
-    loader.__init__ = created
-
-    def few(self: Any) -> Iterator[Any]:
+    @around(data.DataLoader, "__iter__")
+    def few(original: Any, self: Any) -> Iterator[Any]:
         batches, begun = observer.options["batches"], observer.updates
         backwards = -1
-        for index, batch in enumerate(iterate(self)):
+        same = self.__dict__.setdefault("rehearsed_batches", [])  # in every epoch, so that losses fall by training only
+        repeats = observer.options.get("provokes") == "order"
+        for index, batch in enumerate(copy.deepcopy(same) if same else original(self)):
             updates = observer.updates - begun
             trains = backwards >= 0 and (updates or observer.backwards != backwards)
             is_enough = index >= batches and (not trains or updates >= 3 or index >= _LONGEST_EPOCH)
@@ -229,39 +217,31 @@ def _loaders(observer: Observer) -> None:
                 return
             if index == 0:
                 backwards = observer.backwards
+            if repeats and len(same) == index:
+                same.append(copy.deepcopy(batch))
             if observer.looks:
                 observer.put("batch", loader=getattr(self, "rehearsed", -1), index=index, digest=digest_of(batch)[0])
             yield batch
 
-    loader.__iter__ = few
-    sampler: Any = data.distributed.DistributedSampler
-    set_epoch = sampler.set_epoch
-
-    def noted(self: Any, epoch: int) -> None:
-        observer.once("set_epoch")
-        set_epoch(self, epoch)
-
-    sampler.set_epoch = noted
-
 
 _ACCUMULATION = ("accumulation", "accum", "grad_accum")
-_BATCH_OPTIONS = ("batch_size", "train_batch_size", "per_device_train_batch_size", "micro_batch_size", "bs")
 
 
 def _arguments(observer: Observer) -> None:
-    parse: Any = argparse.ArgumentParser.parse_known_args
-    inside = [0]
+    is_inside = False
 
-    def parsed(self: Any, args: Any = None, namespace: Any = None) -> Any:
-        if inside[0]:
-            return parse(self, args, namespace)
+    @around(argparse.ArgumentParser, "parse_known_args")
+    def parsed(original: Any, self: Any, args: Any = None, namespace: Any = None) -> Any:
+        nonlocal is_inside
+        if is_inside:
+            return original(self, args, namespace)
         command_words = list(sys.argv[1:] if args is None else args)
         options = [name for action in self._actions for name in action.option_strings]
-        inside[0] = 1
+        is_inside = True
         try:
-            values, unread = parse(self, args, namespace)
+            values, unread = original(self, args, namespace)
         finally:
-            inside[0] = 0
+            is_inside = False
         observer.put(
             "arguments", given=command_words, values=dict(vars(values)), rest=unread, options=options,
             flags=[action.dest for action in self._actions if action.type is bool],
@@ -271,17 +251,12 @@ def _arguments(observer: Observer) -> None:
                 setattr(values, name, observer.microbatches(value))
         return values, unread
 
-    argparse.ArgumentParser.parse_known_args = parsed  # type: ignore[method-assign, assignment]
-    kind: Any = type(os.environ)
-    read = kind.__getitem__
-
-    def noted(self: Any, key: Any) -> Any:
-        is_users = observer.is_asked_by_user() or observer.is_asked_by_user(3)  # by get()
-        if isinstance(key, str) and key.startswith(("SM_HP", "SM_TRAINING_ENV")) and is_users:
+    @around(type(os.environ), "__getitem__")
+    def noted(original: Any, self: Any, key: Any) -> Any:
+        is_of_job = isinstance(key, str) and key.startswith(("SM_HP", "SM_TRAINING_ENV"))
+        if is_of_job and observer.is_asked_by_user("_collections_abc"):  # by get()
             observer.once("reads", name=key)
-        return read(self, key)
-
-    kind.__getitem__ = noted
+        return original(self, key)
 
 
 def _no_dropout(observer: Observer) -> None:
@@ -294,50 +269,46 @@ def _no_dropout(observer: Observer) -> None:
     functional: Any = torch.nn.functional
     for name in _DROPOUTS:
         setattr(functional, name, unchanged)
-    attention = functional.scaled_dot_product_attention
 
-    def without(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *arguments: Any,
-                **options: Any) -> Any:  # fmt: skip
+    @around(functional, "scaled_dot_product_attention")
+    def without(
+        original: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+        *arguments: Any, **options: Any,
+    ) -> Any:  # fmt: skip
         del dropout_p
-        return attention(query, key, value, attn_mask, 0.0, *arguments, **options)
+        return original(query, key, value, attn_mask, 0.0, *arguments, **options)
 
-    functional.scaled_dot_product_attention = without
-    create: Any = torch.nn.RNNBase.__init__
-
-    def create_without(self: Any, *arguments: Any, **options: Any) -> None:
-        create(self, *arguments, **options)
+    @around(torch.nn.RNNBase, "__init__")
+    def create_without(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
         self.dropout = 0.0
-
-    torch.nn.RNNBase.__init__ = create_without  # type: ignore[method-assign]
 
 
 def _layers(observer: Observer) -> None:
     """Count the FLOPs of layers, by which a run is too heavy, instead of by its time."""
-    functional: Any = torch.nn.functional
-    for name in ("linear", "conv1d", "conv2d", "conv3d"):
-        setattr(functional, name, _counted(observer, getattr(functional, name)))
 
-
-def _counted(observer: Observer, layer: Any) -> Any:
-    def counted(input: Any, weight: Any, *arguments: Any, **options: Any) -> Any:  # noqa: A002 - names of PyTorch
-        output = layer(input, weight, *arguments, **options)
+    @around(torch.nn.functional, "linear", "conv1d", "conv2d", "conv3d")
+    def counted(
+        original: Any, input: Any, weight: Any, *arguments: Any, **options: Any  # noqa: A002 - names of PyTorch
+    ) -> Any:  # fmt: skip
+        output = original(input, weight, *arguments, **options)
         if weight.dim() > 1:
             observer.worked(output.numel() * (2.0 * weight.numel() / weight.shape[0] + _FLOPS_PER_ELEMENT))
         return output
 
-    return counted
-
 
 def _clipping(observer: Observer) -> None:
     """Record norms at which gradients are clipped, and whether they were scaled."""
-    clip: Any = torch.nn.utils.clip_grad_norm_
 
-    @functools.wraps(clip)
-    def clipped(parameters: Any, max_norm: Any, *arguments: Any, **options: Any) -> Any:
-        norm = clip(parameters, max_norm, *arguments, **options)
+    @around(torch.nn.utils.clip_grad, "clip_grad_norm_")
+    def clipped(original: Any, parameters: Any, max_norm: Any, *arguments: Any, **options: Any) -> Any:
+        norm = original(parameters, max_norm, *arguments, **options)
         full_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        observer.put("clip", norm=float(full_norm), scaled=bool(observer.options.get("scaled")), site=observer.site())
+        is_part = any(unit._handle is not None and unit._handle.uses_sharded_strategy for unit in observer.fsdp_units)
+        observer.put(
+            "clip", norm=float(full_norm), scaled=bool(observer.options.get("scaled")), site=observer.site(),
+            part=is_part and observer.world > 1,
+        )  # fmt: skip
         return norm
 
-    torch.nn.utils.clip_grad_norm_ = clipped
-    torch.nn.utils.clip_grad.clip_grad_norm_ = clipped
+    torch.nn.utils.clip_grad_norm_ = torch.nn.utils.clip_grad.clip_grad_norm_

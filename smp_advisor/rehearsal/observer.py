@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import inspect
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator
 
 _HASHED = 64
 """Most tensors of one batch that are compared."""
@@ -23,12 +25,45 @@ MOST_FLOPS = 5e11
 """Of the forward passes of one stage and rank: a minute of a processor."""
 LOOKED_AT = 6
 _DEVICE_OF_SCRIPT = "/site-packages/timm/"
+OWN = str(Path(__file__).parent)
 WAITS = 1
 """State of a rank in a collective, in the memory that the ranks share."""
 
 
 class Ended(BaseException):
     """Ends a script whose loops nothing else leaves; no `except Exception` of the script keeps it."""
+
+
+class NotRehearsed(Exception):  # noqa: N818 - the script's are errors
+    """Ends a script that needs what a rehearsal does not have."""
+
+
+def around(owner: Any, *names: str) -> Callable[[Any], Any]:
+    """Replace functions of an owner, those of the names that it has, by one that gets the replaced one first.
+
+    It hands its arguments on by ``original(...)``: what fails in that line fails for the script's reason.
+    """
+
+    def replace(function: Any) -> Any:
+        for name in names:
+            original = inspect.getattr_static(owner, name, None) if isinstance(owner, type) else None
+            if isinstance(original, classmethod):
+                setattr(owner, name, classmethod(bound(function, original.__func__)))
+            elif (original := getattr(owner, name, None)) is not None:
+                setattr(owner, name, bound(function, original))
+        return function
+
+    return replace
+
+
+def bound(function: Any, original: Any) -> Any:
+    """Return a function with the name and signature of another, which it gets first."""
+
+    @functools.wraps(original, updated=())
+    def replaced(*arguments: Any, **options: Any) -> Any:
+        return function(original, *arguments, **options)
+
+    return replaced
 
 
 class Observer:
@@ -110,10 +145,15 @@ class Observer:
             frame = frame.f_back
         return frame is not None
 
-    def is_asked_by_user(self, depth: int = 2) -> bool:
-        """Whether the frame that called the caller is the user's, or of a library that does not choose the device."""
-        file = sys._getframe(depth).f_code.co_filename
-        return file.startswith(self.code) or _DEVICE_OF_SCRIPT in file
+    def is_asked_by_user(self, *through: str) -> bool:
+        """Return whether the user's code calls, or a library that does not choose the device.
+
+        Frames of this package, and of files whose name has a text of `through`, hand a call on.
+        """
+        frame: Any = sys._getframe(1)
+        while frame.f_code.co_filename.startswith(OWN) or any(part in frame.f_code.co_filename for part in through):
+            frame = frame.f_back
+        return frame.f_code.co_filename.startswith(self.code) or _DEVICE_OF_SCRIPT in frame.f_code.co_filename
 
     def holds(self, elements: float) -> None:
         """Count what this process loads into host memory, until its first module is on the GPU."""
@@ -144,10 +184,10 @@ def local(value: Any) -> Any:
     return value.to_local() if hasattr(value, "placements") and hasattr(value, "to_local") else value
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any, most: float = 10 * _HASHED) -> Iterator[torch.Tensor]:
     """Tensors of nested containers, in a stable order."""
     stack, count = [value], 0
-    while stack and count < 10 * _HASHED:
+    while stack and count < most:
         entry = stack.pop()
         count += 1
         if isinstance(entry, torch.Tensor):

@@ -7,6 +7,7 @@ import faulthandler
 import logging
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -19,20 +20,13 @@ import torch
 
 from smp_advisor.rehearsal import libraries, loops, observation, process_group, processors
 from smp_advisor.rehearsal.libraries.rows import Tokenized, lines
-from smp_advisor.rehearsal.observer import Ended, Observer
+from smp_advisor.rehearsal.observer import OWN, Ended, NotRehearsed, Observer
 
 _SEED = 1
 _PAUSE_SECONDS = 0.02
 _DUMPABLE = 4
-_OWN = str(Path(__file__).parent)
-_PASSING = frozenset({
-    "made", "moved", "called", "marked", "saved", "run", "load_on_cpu", "created", "create", "wrapped", "set_device",
-    "init_process_group", "barrier", "mesh", "spawn", "open_noted", "mapped", "few", "method", "recomputing", "parsed",
-    "from_pretrained", "from_config", "clipped", "sharded", "parallelize", "load_file", "save_file", "exec_module",
-    "compiled", "together", "short", "without", "quiet", "divided", "configured", "noted", "finished", "__getitem__",
-    "create_mesh", "start", "updated", "load_dataset", "load_from_disk", "take", "follow", "_normalized",
-})  # fmt: skip
-"""Functions that hand their arguments on: what fails in them fails in compiled code, or for the script's reason."""
+_PASSING = re.compile(r"\boriginal\(|\bnext\(|\.wait\(|\braise\b")
+"""Lines that hand arguments on: what fails in them fails in compiled code, or for the script's reason."""
 
 _OF_CUTS = (IndexError, StopIteration, UnboundLocalError, ZeroDivisionError)
 """Errors of code that uses what all iterations would leave, where a loop or a loader ended after the first ones."""
@@ -148,11 +142,12 @@ def _note_error(observer: Observer, error: BaseException) -> None:
     if isinstance(error, SyntaxError) and error.filename and error.filename.startswith(observer.code):
         site = f"{error.filename[len(observer.code) :]}:{error.lineno}"
     user = next((f for f in reversed(frames) if f.filename.startswith(observer.code)), None)
-    looks = any(f.filename.startswith(_OWN) and f.name in _OBSERVING for f in frames)
+    is_own = bool(last and last.filename.startswith(OWN) and not _PASSING.search(last.line or ""))
+    looks = any(f.filename.startswith(OWN) and f.name in _OBSERVING for f in frames)
     imports = bool(user and last is not user and (user.line or "").lstrip().startswith(("import ", "from ")))
     observer.put(
         "error", name=type(error).__name__, text=" ".join(str(error).split())[:600], site=site,
         module=getattr(error, "name", None) if isinstance(error, ImportError) else None,
-        own=looks or bool(last and last.filename.startswith(_OWN) and last.name not in _PASSING),
+        of_library=last is not user, own=looks or is_own or isinstance(error, NotRehearsed),
         imports=imports, cut=observer.is_cut and last is user and isinstance(error, _OF_CUTS),
     )  # fmt: skip

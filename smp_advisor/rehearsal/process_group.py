@@ -6,6 +6,7 @@ with an average differs between releases of PyTorch.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from datetime import timedelta
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from smp_advisor.rehearsal.observer import WAITS
+from smp_advisor.rehearsal.observer import WAITS, bound, tensors_in
 
 if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
@@ -52,6 +53,7 @@ class ObservedGroup(dist.ProcessGroup):
         ObservedGroup.groups += 1
         self._inner, self._size, self._count = inner, size, 0
         self._label = f"group {ObservedGroup.groups}"
+        self._name = ""
 
     def getBackendName(self) -> str:  # noqa: N802 - the name in PyTorch
         return NAME
@@ -65,7 +67,11 @@ class ObservedGroup(dist.ProcessGroup):
 
     @property
     def pg_name(self) -> str:
-        return str(dist.distributed_c10d._world.pg_names[self])
+        return self._name or str(dist.distributed_c10d._world.pg_names[self])
+
+    def shutdown(self) -> None:
+        self._name = self.pg_name  # which PyTorch forgets before it reads it once more
+        super().shutdown()
 
     @property
     def group_name(self) -> Any:
@@ -76,7 +82,7 @@ class ObservedGroup(dist.ProcessGroup):
         observer = self.observer
         self._count += 1
         number = self._count
-        elements = sum(tensor.numel() for tensor in _tensors(arguments))
+        elements = sum(tensor.numel() for tensor in tensors_in(arguments, math.inf))
         is_message, is_first = name in POINT_TO_POINT, observer.is_called_by(_FIRST)
         observer.put(
             "message" if is_message else "collective", group=self._label, number=number, operation=name,
@@ -88,21 +94,21 @@ class ObservedGroup(dist.ProcessGroup):
         if name in _FLAT and all(tensor.is_contiguous() for tensor in arguments[:2]):
             # NCCL compares numbers of elements, gloo shapes.
             arguments = (arguments[0].view(-1), arguments[1].view(-1), *arguments[2:])
-        inner = getattr(self._inner, name, None) or getattr(self._inner, _OLDER.get(name, name), None)
+        original = getattr(self._inner, name, None) or getattr(self._inner, _OLDER.get(name, name), None)
         observer.shared[observer.rank] = WAITS
-        if inner is None:
-            collective = self._inner._allgather_base if "gather" in name else self._inner._reduce_scatter_base
+        if original is None:
+            original = self._inner._allgather_base if "gather" in name else self._inner._reduce_scatter_base
             for pair in zip(arguments[0], arguments[1], strict=True):
-                work = collective(*pair)
+                work = original(*pair)
                 work.wait()
         else:
-            work = inner(*arguments, **options)
+            work = original(*arguments, **options)
         if not is_message:
             if work is not None:  # a monitored barrier has none
                 work.wait()
             observer.shared[observer.rank] = 0
             if averaged:
-                for tensor in _tensors(arguments[:1]):
+                for tensor in tensors_in(arguments[:1], math.inf):
                     tensor.div_(self._size)
                 work = _finished(arguments[0])
             observer.put("done", group=self._label, number=number)
@@ -116,17 +122,6 @@ def _finished(result: Any) -> Any:
     future = torch.futures.Future[Any]()
     future.set_result(result)
     return _create_work_from_future(future)
-
-
-def _tensors(arguments: Any) -> list[torch.Tensor]:
-    stack, tensors = [arguments], []
-    while stack:
-        entry = stack.pop()
-        if isinstance(entry, torch.Tensor):
-            tensors.append(entry)
-        elif isinstance(entry, list | tuple):
-            stack.extend(entry)
-    return tensors
 
 
 def _summed(arguments: tuple[Any, ...]) -> bool:
@@ -159,53 +154,47 @@ def install(observer: Observer) -> None:
         return ObservedGroup(dist.ProcessGroupGloo(store, rank, size, timedelta(days=1)), rank, size)
 
     dist.Backend.register_backend(NAME, create, devices=["cpu", "cuda"])
-    start = dist.init_process_group
-    state = dist.distributed_c10d
+    state: Any = dist.distributed_c10d
 
     def init_process_group(
-        backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: int = -1, rank: int = -1,
-        store: Any = None, **_: Any,
+        original: Any, backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: int = -1,
+        rank: int = -1, store: Any = None, **_: Any,
     ) -> None:  # fmt: skip
         del timeout
         observer.put(
             "group", world_size=world_size, rank=rank, address=os.environ.get("MASTER_ADDR"), site=observer.site()
         )
+        if world_size > observer.world:
+            text = f"a group of {world_size} processes waits in vain, since the job has {observer.world}"
+            raise dist.DistNetworkError(text)
         observer.options["backend"] = str(backend or "nccl").rpartition(":")[2]
-        if store is not None:
-            start(NAME, world_size=world_size, rank=rank, store=store)
-        else:
-            start(NAME, init_method=init_method, world_size=world_size, rank=rank)
+        place = {"init_method": init_method} if store is None else {"store": store}
+        original(NAME, world_size=world_size, rank=rank, **place)
 
-    own_group = dist.new_group
-
-    def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, **options: Any) -> Any:
+    def new_group(original: Any, ranks: Any = None, timeout: Any = None, backend: Any = None, **options: Any) -> Any:
         del timeout, backend
         group_options = ("use_local_synchronization", "group_desc")
-        return own_group(ranks, **{name: value for name, value in options.items() if name in group_options})
+        return original(ranks, **{name: value for name, value in options.items() if name in group_options})
 
-    own_barrier = dist.barrier
-
-    def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
+    def barrier(original: Any, group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
         del device_ids
-        return own_barrier(group, async_op)
+        return original(group, async_op)
 
-    def get_backend(group: Any = None) -> str:
-        del group
+    def get_backend(original: Any, group: Any = None) -> str:
+        del original, group
         return str(observer.options.get("backend", "nccl")) if observer.is_asked_by_user() else "gloo"
 
-    for name, function in (
-        ("init_process_group", init_process_group), ("new_group", new_group), ("barrier", barrier),
-        ("get_backend", get_backend),
-    ):  # fmt: skip
+    for function in (init_process_group, new_group, barrier, get_backend):
+        name = function.__name__
         original = getattr(dist, name)
-        setattr(state, name, function)
+        replaced = bound(function, original)
+        setattr(state, name, replaced)
         # Parts of PyTorch have the name itself: a mesh makes the group that a script does not.
         for module in [entry for key, entry in sys.modules.items() if key.startswith("torch.distributed")]:
             if vars(module).get(name) is original:
-                setattr(module, name, function)
-    on_cpu: Any = state
-    on_cpu._get_object_coll_device = lambda group=None: "cpu"  # noqa: ARG005
-    on_cpu._get_pg_default_device = lambda group=None: torch.device("cpu")  # noqa: ARG005
+                setattr(module, name, replaced)
+    state._get_object_coll_device = lambda group=None: "cpu"  # noqa: ARG005
+    state._get_pg_default_device = lambda group=None: torch.device("cpu")  # noqa: ARG005
     for name in ("is_nccl_available", "is_gloo_available"):
         setattr(dist, name, lambda: True)
     dist.get_default_backend_for_device = lambda device: "nccl"  # type: ignore[assignment] # noqa: ARG005

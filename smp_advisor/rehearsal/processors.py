@@ -13,6 +13,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils import _device
+
+from smp_advisor.rehearsal.observer import NotRehearsed, around
 
 if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
@@ -83,42 +86,30 @@ def install(observer: Observer) -> None:
 
 
 def _factories(observer: Observer, plain: Any, device: Any) -> None:
-    for name in _FACTORIES:
-        make = getattr(torch, name, None)
-        if make is None:
-            continue
+    @around(torch, *_FACTORIES)
+    def made(original: Any, *arguments: Any, **options: Any) -> Any:
+        if original.__name__ in _OF_LAYERS and any(on_cpu(i) is not i for i in (*arguments, *options.values())):
+            observer.is_placed = True
+        changed = {key: device(item) if key == "device" else plain(item) for key, item in options.items()}
+        return original(*(on_cpu(item) for item in arguments), **changed)
 
-        def made(*arguments: Any, _make: Any = make, _places: bool = name in _OF_LAYERS, **options: Any) -> Any:
-            if _places and any(on_cpu(item) is not item for item in (*arguments, *options.values())):
-                observer.is_placed = True
-            changed = {key: device(item) if key == "device" else plain(item) for key, item in options.items()}
-            return _make(*(on_cpu(item) for item in arguments), **changed)
-
-        setattr(torch, name, made)
-    original = torch.Generator
+    generator = torch.Generator
 
     class _Kind(type):
         def __instancecheck__(cls, value: object) -> bool:
-            return isinstance(value, original)
+            return isinstance(value, generator)
 
     class Generator(metaclass=_Kind):
         def __new__(cls, device: Any = "cpu") -> Any:
             del device
-            return original("cpu")
+            return generator("cpu")
 
     torch.Generator = Generator  # type: ignore[misc, assignment]
-    try:
-        from torch.utils._device import DeviceContext
 
-        enter = DeviceContext.__init__
-
-        def context(self: Any, device: Any) -> None:
-            observer.is_placed = observer.is_placed or on_cpu(device) is not device
-            enter(self, on_cpu(device))
-
-        DeviceContext.__init__ = context  # type: ignore[method-assign]
-    except ImportError:
-        pass
+    @around(_device.DeviceContext, "__init__")
+    def context(original: Any, self: Any, device: Any) -> None:
+        observer.is_placed = observer.is_placed or on_cpu(device) is not device
+        original(self, on_cpu(device))
 
 
 def _tensors_and_modules(observer: Observer, plain: Any, device: Any, *, keeps_half: bool) -> None:
@@ -132,23 +123,19 @@ def _tensors_and_modules(observer: Observer, plain: Any, device: Any, *, keeps_h
         observer.offloaded_elements += sum(tensor.numel() for tensor in tensors)
         return value
 
+    def moved(original: Any, value: Any, *arguments: Any, **options: Any) -> Any:
+        moves = original.__name__ == "to"
+        targets = [item for item in (*arguments, *options.values()) if isinstance(item, str | torch.device | int)]
+        if moves and any(on_cpu(item) is not item or type(item) is int for item in targets):
+            place(value)
+        elif moves and "cpu" in targets:  # as the script writes it, not the device of a stand-in
+            offload(value)
+        arguments = tuple(device(item) if moves else plain(item) for item in arguments)
+        changed = {key: device(item) if key == "device" else plain(item) for key, item in options.items()}
+        return original(value, *arguments, **changed)
+
     for owner, names in ((torch.Tensor, _OF_TENSORS), (torch.nn.Module, ("to", "to_empty"))):
-        for name in names:
-            original: Any = getattr(owner, name)
-
-            def moved(
-                value: Any, *arguments: Any, _original: Any = original, _moves: bool = name == "to", **options: Any
-            ) -> Any:
-                targets = [i for i in (*arguments, *options.values()) if isinstance(i, str | torch.device | int)]
-                if _moves and any(on_cpu(item) is not item or type(item) is int for item in targets):
-                    place(value)
-                elif _moves and "cpu" in targets:  # as the script writes it, not the device of a stand-in
-                    offload(value)
-                arguments = tuple(device(item) if _moves else plain(item) for item in arguments)
-                changed = {key: device(item) if key == "device" else plain(item) for key, item in options.items()}
-                return _original(value, *arguments, **changed)
-
-            setattr(owner, name, moved)
+        around(owner, *names)(moved)
         setattr(owner, "cuda", lambda value, *_, **__: place(value))  # noqa: B010 - a method of two classes
         if not keeps_half:
             for name in ("half", "bfloat16"):
@@ -156,19 +143,20 @@ def _tensors_and_modules(observer: Observer, plain: Any, device: Any, *, keeps_h
         setattr(owner, "cpu", offload)  # noqa: B010
     torch.Tensor.pin_memory = lambda value, *_, **__: value  # type: ignore[method-assign, assignment, misc]
     torch.Tensor.record_stream = lambda *_: None  # type: ignore[method-assign, assignment, misc]
-    load = torch.load
 
-    def load_on_cpu(file: Any, map_location: Any = None, *arguments: Any, **options: Any) -> Any:
+    @around(torch, "load")
+    def load_on_cpu(original: Any, file: Any, map_location: Any = None, *arguments: Any, **options: Any) -> Any:
         del map_location
-        return load(file, "cpu", *arguments, **options)
+        return original(file, "cpu", *arguments, **options)
 
-    torch.load = load_on_cpu
-
-    def compile_nothing(model: Any = None, *_: Any, **__: Any) -> Any:
+    @around(torch, "compile")
+    def compile_nothing(original: Any, model: Any = None, *_: Any, **__: Any) -> Any:
         observer.stand_in("torch.compile: eager")
+        if isinstance(model, torch.nn.Module):  # whose names change
+            torch.compiler.set_stance("force_eager")
+            return original(model, backend="eager")
         return model if model is not None else (lambda function: function)
 
-    torch.compile = compile_nothing
     torch.nn.Module.compile = lambda *_, **__: None  # type: ignore[method-assign, assignment, misc]
 
 
@@ -225,14 +213,14 @@ def _cuda(observer: Observer) -> None:
 
 def _precision(observer: Observer, *, keeps_half: bool) -> None:
     autocast: Any = torch.amp.autocast_mode.autocast
-    enter = autocast.__init__
 
-    def start(self: Any, device_type: str = "cuda", dtype: Any = None, enabled: bool = True, **options: Any) -> None:
+    @around(autocast, "__init__")
+    def start(
+        original: Any, self: Any, device_type: str = "cuda", dtype: Any = None, enabled: bool = True, **_: Any
+    ) -> None:
         del device_type, dtype
-        options.pop("cache_enabled", None)
-        enter(self, "cpu", torch.bfloat16, enabled=enabled and keeps_half)
+        original(self, "cpu", torch.bfloat16, enabled=enabled and keeps_half)
 
-    autocast.__init__ = start
     cuda_amp: Any = torch.cuda.amp
     cuda_amp.autocast = lambda enabled=True, dtype=None, **_: autocast("cuda", dtype, enabled)
     scaler: Any = torch.amp.GradScaler
@@ -257,12 +245,12 @@ def _precision(observer: Observer, *, keeps_half: bool) -> None:
 
     torch.amp.GradScaler = Scaler  # type: ignore[misc]
     cuda_amp.GradScaler = lambda *arguments, **options: Scaler("cuda", *arguments, **options)
+
+    def create(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **{key: item for key, item in options.items() if key != "capturable"})
+
     for kind in (torch.optim.Adam, torch.optim.AdamW):
-
-        def create(self: Any, *arguments: Any, _create: Any = kind.__init__, **options: Any) -> None:
-            _create(self, *arguments, **{key: item for key, item in options.items() if key != "capturable"})
-
-        kind.__init__ = create  # type: ignore[method-assign]
+        around(kind, "__init__")(create)
 
 
 class _SumOfRanks(torch.autograd.Function):
@@ -303,6 +291,12 @@ def _normalized(layer: Any, values: Any) -> Any:
     return result * layer.weight.view(shape) + layer.bias.view(shape) if layer.affine else result
 
 
+def _check_count(required: int, started: int) -> None:
+    """Refuse a script that starts a number of processes of its own, for which the others would wait in vain."""
+    if required not in (1, -1, started):
+        raise NotRehearsed(f"the script starts {required} processes on a node, and the rehearsal has {started}")
+
+
 def _parallel(observer: Observer) -> None:
     import torch.distributed as dist
     import torch.distributed.device_mesh as meshes
@@ -310,19 +304,19 @@ def _parallel(observer: Observer) -> None:
     from torch.distributed import fsdp
     from torch.nn.parallel import DistributedDataParallel
 
-    wrap: Any = DistributedDataParallel.__init__
-
-    def wrapped(self: Any, module: Any, device_ids: Any = None, output_device: Any = None, **options: Any) -> None:
+    @around(DistributedDataParallel, "__init__")
+    def wrapped(
+        original: Any, self: Any, module: Any, device_ids: Any = None, output_device: Any = None, **options: Any
+    ) -> None:
         del device_ids, output_device
         observer.is_placed = True
-        wrap(self, module, **options)
+        original(self, module, **options)
 
-    DistributedDataParallel.__init__ = wrapped  # type: ignore[method-assign]
     DistributedDataParallel._passing_sync_batchnorm_handle = lambda *_: None  # type: ignore[method-assign, assignment]
     torch.nn.SyncBatchNorm.forward = _normalized  # type: ignore[method-assign]
-    make_mesh = meshes.init_device_mesh
 
-    def mesh(device_type: str, mesh_shape: Any, **options: Any) -> Any:
+    @around(meshes, "init_device_mesh")
+    def mesh(original: Any, device_type: str, mesh_shape: Any, **options: Any) -> Any:
         del device_type
         names = options.get("mesh_dim_names") or ()
         for name, size in zip(names, mesh_shape, strict=False):
@@ -330,25 +324,22 @@ def _parallel(observer: Observer) -> None:
                 observer.has_tensor_parallel = True
                 observer.once("tensor parallel", size=size if name in _SAME_INPUTS else 0)
         options.pop("backend_override", None)
-        return make_mesh("cpu", mesh_shape, **options)
+        return original("cpu", mesh_shape, **options)
 
-    meshes.init_device_mesh = dist.init_device_mesh = mesh  # type: ignore[assignment]
-    own_mesh: Any = meshes.DeviceMesh.__init__
+    dist.init_device_mesh = meshes.init_device_mesh
 
-    def create_mesh(self: Any, device_type: Any, *arguments: Any, **options: Any) -> None:
-        own_mesh(self, on_cpu(device_type), *arguments, **options)
+    @around(meshes.DeviceMesh, "__init__")
+    def create_mesh(original: Any, self: Any, device_type: Any, *arguments: Any, **options: Any) -> None:
+        original(self, on_cpu(device_type), *arguments, **options)
 
-    meshes.DeviceMesh.__init__ = create_mesh  # type: ignore[method-assign]
-    shard: Any = fsdp.FullyShardedDataParallel.__init__
-
-    def sharded(self: Any, module: Any, *arguments: Any, **options: Any) -> None:
+    @around(fsdp.FullyShardedDataParallel, "__init__")
+    def sharded(original: Any, self: Any, module: Any, *arguments: Any, **options: Any) -> None:
         options.pop("mixed_precision", None)
         options["device_id"] = torch.device("cpu")
         observer.is_placed = True
         observer.fsdp_units.append(self)
-        shard(self, module, *arguments, **options)
+        original(self, module, *arguments, **options)
 
-    fsdp.FullyShardedDataParallel.__init__ = sharded  # type: ignore[method-assign]
     setups: Any = fsdp._init_utils
     setups._check_module_states_for_sync_module_states = lambda _: None  # that they are on GPUs
     policy = getattr(fsdp, "MixedPrecisionPolicy", None)
@@ -356,32 +347,27 @@ def _parallel(observer: Observer) -> None:
         fsdp.MixedPrecisionPolicy = lambda *_, **__: policy()  # type: ignore[misc, assignment]
     module: Any = getattr(fsdp, "FSDPModule", None)
     if module is not None and hasattr(module, "set_force_sum_reduction_for_comms"):
-        divide = module.set_gradient_divide_factor
 
-        def divided(self: Any, factor: float) -> None:
+        @around(module, "set_gradient_divide_factor")
+        def divided(original: Any, self: Any, factor: float) -> None:
             self.set_force_sum_reduction_for_comms(True)
-            divide(self, factor)
+            original(self, factor)
 
-        module.set_gradient_divide_factor = divided
-
-    def spawn(function: Any, args: Any = (), nprocs: int = 1, **_: Any) -> None:
-        del nprocs
-        function(int(os.environ.get("LOCAL_RANK", "0")), *args)
+    def spawn(original: Any, args: Any = (), nprocs: int = 1, **_: Any) -> None:
+        _check_count(nprocs, int(observer.options["local_world"]))
+        original(int(os.environ.get("LOCAL_RANK", "0")), *args)
 
     torch.multiprocessing.spawn = spawn
     try:
         from torch.distributed.tensor import parallel
 
-        split = parallel.parallelize_module
-
-        def parallelize(module: Any, device_mesh: Any = None, *arguments: Any, **options: Any) -> Any:
+        @around(parallel, "parallelize_module")
+        def parallelize(original: Any, module: Any, device_mesh: Any = None, *arguments: Any, **options: Any) -> Any:
             size = observer.world if device_mesh is None else device_mesh.size()
             if size > 1:
                 observer.has_tensor_parallel = True
                 observer.once("tensor parallel", size=size)
-            return split(module, device_mesh, *arguments, **options)
-
-        parallel.parallelize_module = parallelize
+            return original(module, device_mesh, *arguments, **options)
     except ImportError:
         pass
     from torch.distributed.checkpoint import state_dict
@@ -392,13 +378,12 @@ def _parallel(observer: Observer) -> None:
         (fsdp, "FullStateDictConfig", "offload_to_cpu"),
         (fsdp, "FullOptimStateDictConfig", "offload_to_cpu"),
     ):
-        kind = getattr(owner, name)
 
-        def configured(*arguments: Any, _kind: Any = kind, _option: str = option, **options: Any) -> Any:
+        def configured(original: Any, *arguments: Any, _option: str = option, **options: Any) -> Any:
             if options.get(_option):
                 observer.offloaded_elements = math.inf
                 if options.get("rank0_only") is False or (_option == "offload_to_cpu" and "rank0_only" not in options):
                     observer.once("gathered by all")
-            return _kind(*arguments, **{**options, _option: False})
+            return original(*arguments, **{**options, _option: False})
 
-        setattr(owner, name, configured)
+        around(owner, name)(configured)

@@ -31,6 +31,7 @@ _LEFT_OUT = ("__pycache__", ".git", ".ipynb_checkpoints", "node_modules", "wandb
 _SIZE_BYTES = 4 * 2**30
 _CHANNEL = re.compile(r"environ\[\s*[\"']SM_CHANNEL_(\w+)")
 """Channels without which a script does not start; what it gets by ``get()`` may be absent."""
+_IMPORTS = re.compile(r"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
 _SUSPECTED = {
     "bad batch": r"isnan|isfinite|isinf|nan_to_num",
     "order": r"(?is)^(?=.*\bbreak\b).*(?:\bpatience|early_?stop|\bbest|\binf\b)",
@@ -45,6 +46,11 @@ _OF_MODELS = (
     "from transformers.conversion_mapping import get_checkpoint_conversion_mapping as make; make('llama')",
 )
 """Imports and tables of the first model of a process."""
+_COMPILED = (
+    "import torch; torch.compiler.set_stance('force_eager')",
+    "import torch; torch.compile(torch.nn.ReLU(), backend='eager')(torch.ones(1))",
+)
+"""Imports of what compiles, which then does not."""
 _PROVOKED = {"DDP612": "bad batch", "DDP613": "late", "DDP620": "uneven"}
 """Findings of the reading of two ranks, and the kind of defect that a stage then provokes."""
 _ROW_NAMES = frozenset(
@@ -127,7 +133,7 @@ def request_of(
     allow_unconfined: bool,
     keep_half: bool,
 ) -> dict[str, Any]:
-    texts = [code.text, *(path.read_text("utf-8", "replace") for path in code.folder.rglob("*.py"))]
+    texts = _reached(code)
     code_text = "\n".join(texts)
     required = [name.lower() for name in _CHANNEL.findall(code_text)]
     places: dict[str, str | None] = {name: None for name in required if name in (job.channels or required)}
@@ -147,9 +153,20 @@ def request_of(
         "imports": sorted(roots), "preloads": _preloads(texts, roots - own),
         "names": names, "one_label": "SequenceClassification" in code.text,
         "needs_table": needs_table, "texts_needed": '"text"' in code.text and needs_table,
-        "columns": _columns(tree), "keep_half": keep_half,
+        "named": re.findall(r"[\"'](\w+)[\"']", code_text), "columns": _columns(tree), "keep_half": keep_half,
         "provoked": _provoked(code, code_text), "full": [],
     }  # fmt: skip
+
+
+def _reached(code: Code) -> list[str]:
+    """Return the text of the script, and of each file of its folder whose name what it imports has."""
+    files = {path: path.read_text("utf-8", "replace") for path in code.folder.rglob("*.py")}
+    reached = [code.text]
+    for text in reached:  # which grows
+        names = set(re.findall(r"\w+", " ".join(_IMPORTS.findall(text))))
+        own = [path for path in files if (path.parent.name if path.stem == "__init__" else path.stem) in names]
+        reached += [files.pop(path) for path in own]
+    return reached
 
 
 def _provoked(code: Code, text: str) -> list[str]:
@@ -165,6 +182,8 @@ def _preloads(texts: list[str], roots: set[str]) -> list[str]:
     statements = {f"import {root}" for root in roots & _PRELOADED}
     if "transformers" in roots:
         statements |= {*_OF_MODELS, *["import transformers.trainer" for text in texts if re.search(r"Trainer\b", text)]}
+    if any("torch.compile(" in text for text in texts):
+        statements |= {*_COMPILED}
     for text in texts:
         with suppress(SyntaxError):
             for node in ast.walk(ast.parse(text)):

@@ -209,7 +209,11 @@ def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> li
         of_nodes = [*comparisons.nodes(nodes, first)]
         findings += of_nodes or ([] if judge.not_rehearsed(nodes) else [*judge.failures(nodes)])
     for kind, name in PROVOCATIONS.items():
-        if (provoked := stages.get(name)) is not None and not judge.not_rehearsed(provoked):
+        if (provoked := stages.get(name)) is None:
+            continue
+        if why := judge.not_rehearsed(provoked):
+            skipped[kind] = f"the stage with {name}: {why}"
+        else:
             findings += judge.parted(provoked, kind)
     killed = stages.get("killed after a save")
     again = stages.get("resumed", stages.get("started again after its end"))

@@ -33,9 +33,11 @@ _STILL = 25
 """Observations in a row of processes that all sleep, after which none will go on."""
 _LOG_LINES = 60
 _OF_MODELS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp", ".pkl", ".npz", ".onnx")
-_OF_REQUEST = ("steps", "batches", "most", "full", "columns", "keep_half", "texts_needed", "provoked")
+_OF_REQUEST = ("steps", "batches", "most", "full", "columns", "keep_half", "texts_needed", "provoked", "named")
 _FEW = 2
 """Updates of stages of which the first ones are compared."""
+_OF_PATIENCE: dict[str, Any] = {"steps": 30, "batches": 3}
+"""Ten epochs of the same three batches, after which a script whose loss never falls has stopped early."""
 SOURCE, CHANNELS = "/smp/source", "/smp/channels"
 
 
@@ -174,10 +176,11 @@ class _Rehearsed:
             self._stage("accumulation folded", fold=True, steps=_FEW)
         if world > 1:
             self._stage("nodes of one GPU", nodes=world, steps=_FEW)
+        leaves = any(event["kind"] == "loop" and event["leaves"] for event in first["ranks"][0]["events"])
         for kind, name in PROVOCATIONS.items():
-            if kind in self.request["provoked"] and world > 1:
-                longer = {"steps": self.request["most"]} if kind == "order" else {}
-                self._stage(name, provokes=kind, apart=_evaluated_apart(first), **longer)
+            if kind in self.request["provoked"] and world > 1 and (leaves or kind != "order"):
+                short = _OF_PATIENCE if kind == "order" else {"steps": _FEW + 1}
+                self._stage(name, provokes=kind, apart=_evaluated_apart(first), **short)
         saves = any(event["kind"] == "save" for event in first["ranks"][0]["events"])
         if saves or self.job.keeps_checkpoints:
             # It saves after some updates, so that the run with a kill lasts until it does.

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.weak import WeakIdKeyDictionary
 
-from smp_advisor.rehearsal.observer import Ended, bytes_of, digest_of, figures_of, local, tensors_in
+from smp_advisor.rehearsal.observer import Ended, around, bytes_of, digest_of, figures_of, local, tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from smp_advisor.rehearsal.observer import Observer
 
 MARK = 1e-3
@@ -63,28 +62,21 @@ class Training:
         register_optimizer_step_post_hook(self._after)  # type: ignore[arg-type]
         from torch.distributed.checkpoint import state_dict
 
-        prepare = getattr(state_dict, "_init_optim_state", None)
-        if prepare is not None:  # which steps with gradients of zero
-            state_dict._init_optim_state = self._marking("quiet", prepare)
-
-    def _marking(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, during which a counter of this object is one higher."""
-
-        def run(*arguments: Any, **options: Any) -> Any:
-            setattr(self, name, getattr(self, name) + 1)
+        @around(state_dict, "_init_optim_state")
+        def quiet(original: Any, *arguments: Any, **options: Any) -> Any:
+            self.quiet += 1  # it steps with gradients of zero
             try:
-                return function(*arguments, **options)
+                return original(*arguments, **options)
             finally:
-                setattr(self, name, getattr(self, name) - 1)
-
-        return run
+                self.quiet -= 1
 
     def _passes(self) -> None:
         observer = self.observer
-        backward: Any = torch.Tensor.backward
 
+        @around(torch.Tensor, "backward")
         def marked(
-            tensor: Any, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None,
+            original: Any, tensor: Any, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False,
+            inputs: Any = None,
         ) -> Any:  # fmt: skip
             observer.backwards += 1
             if observer.updates == 0:
@@ -94,29 +86,28 @@ class Training:
                 marks = observer.looks and not observer.has_tensor_parallel
                 if observer.world > 1 and gradient is None and marks:
                     gradient = torch.full_like(tensor, 1 + MARK * observer.rank)
-            return backward(tensor, gradient, retain_graph, create_graph, inputs)
+            return original(tensor, gradient, retain_graph, create_graph, inputs)
 
-        torch.Tensor.backward = marked  # type: ignore[method-assign]
-        run = self._marking("is_in_backward", torch.autograd.backward)
-
-        def passed(*arguments: Any, **options: Any) -> Any:
+        @around(torch.autograd, "backward")
+        def passed(original: Any, *arguments: Any, **options: Any) -> Any:
             observer.all_backwards += 1
-            return run(*arguments, **options)
+            self.is_in_backward += 1
+            try:
+                return original(*arguments, **options)
+            finally:
+                self.is_in_backward -= 1
 
-        torch.autograd.backward = passed  # type: ignore[assignment]
-        register: Any = torch.nn.Module.register_parameter
         counted = WeakIdKeyDictionary()
 
-        def registered(module: Any, name: str, parameter: Any) -> None:
-            register(module, name, parameter)
+        @around(torch.nn.Module, "register_parameter")
+        def registered(original: Any, module: Any, name: str, parameter: Any) -> None:
+            original(module, name, parameter)
             if parameter is not None and parameter.device.type == "cpu" and parameter not in counted:
                 counted[parameter] = True
                 observer.holds(parameter.numel())
 
-        torch.nn.Module.register_parameter = registered  # type: ignore[method-assign]
-        call: Any = torch.nn.Module.__call__
-
-        def called(module: Any, *arguments: Any, **options: Any) -> Any:
+        @around(torch.nn.Module, "__call__")
+        def called(original: Any, module: Any, *arguments: Any, **options: Any) -> Any:
             is_top = observer.depth == 0 and not self.is_in_backward
             trains = is_top and torch.is_grad_enabled() and module.training
             if is_top:
@@ -128,12 +119,10 @@ class Training:
                     observer.put("evaluation", digest=digest_of([arguments, options])[0], site=observer.site())
             observer.depth += 1
             try:
-                result = call(module, *arguments, **options)
+                result = original(module, *arguments, **options)
             finally:
                 observer.depth -= 1
             return self._provoked(result, trains=trains and id(module) in self.models) if is_top else result
-
-        torch.nn.Module.__call__ = called  # type: ignore[method-assign]
 
     def _note(self, module: Any, arguments: Any, options: Any) -> None:
         observer = self.observer
@@ -278,22 +267,20 @@ class Training:
             raise Ended
 
     def _schedules(self) -> None:
-        """Have schedules remembered, so that their end can be computed."""
+        """Have schedules remembered, so that their end can be computed, and averages of weights."""
         schedules, observer = self.schedules, self.observer
-        decide = lr_scheduler.ReduceLROnPlateau.step
 
-        def decided(schedule: Any, metrics: Any, *arguments: Any, **options: Any) -> None:
+        @around(lr_scheduler.ReduceLROnPlateau, "step")
+        def decided(original: Any, schedule: Any, metrics: Any, *arguments: Any, **options: Any) -> None:
             observer.put("metric", value=float(metrics), site=observer.site())
-            decide(schedule, metrics, *arguments, **options)
+            original(schedule, metrics, *arguments, **options)
 
-        lr_scheduler.ReduceLROnPlateau.step = decided  # type: ignore[method-assign, assignment]
-        make = lr_scheduler.LRScheduler.__init__
-
-        def create(schedule: Any, *arguments: Any, **options: Any) -> None:
+        def create(original: Any, schedule: Any, *arguments: Any, **options: Any) -> None:
             schedules.append(schedule)
-            make(schedule, *arguments, **options)
+            original(schedule, *arguments, **options)
 
-        lr_scheduler.LRScheduler.__init__ = create  # type: ignore[method-assign, assignment]
+        for kind in (lr_scheduler.LRScheduler, AveragedModel):
+            around(kind, "__init__")(create)
 
     def _note_schedules(self) -> None:
         observer = self.observer
@@ -342,13 +329,14 @@ def _parameters_of(loss: Any) -> dict[int, Any]:
     return parameters
 
 
-def _place(schedule: Any) -> tuple[int, list[float]]:
-    """Return the step of a schedule, and what decides its later rates: the values of its function, or the step."""
-    step = int(getattr(schedule, "last_epoch", 0))
-    functions = [entry for entry in getattr(schedule, "lr_lambdas", ()) if entry is not None]
+def _place(entry: Any) -> tuple[int, list[float], str]:
+    """Return the step of a schedule, with what decides its later rates, or that of an average; and the name of it."""
+    if isinstance(entry, AveragedModel):
+        return int(entry.n_averaged), [], "an average of the weights"
+    step, later, name = int(getattr(entry, "last_epoch", 0)), list[float](), "a schedule of the learning rate"
     with suppress(Exception):  # of a function of the script
-        return step, [float(function(step + later)) for function in functions for later in _LATER] or [step]
-    return step, [step]
+        later = [float(function(step + more)) for function in entry.lr_lambdas if function for more in _LATER]
+    return step, later or [step], name
 
 
 def _zero_step(schedule: Any) -> int | None:

@@ -343,6 +343,13 @@ PLANTED = {
     "parameters": changed(
         FSDP2, (OWN_OPTIMIZER, ""), ("for part in net", OWN_OPTIMIZER.replace("model", "net") + "for part in net")
     ),
+    "clipping, by each part": changed(
+        CORRECT["fsdp1"], ("        optimizer.step()\n", CLIP + "        optimizer.step()\n")
+    ),
+    "not averaged, clipped": changed(
+        CORRECT["accumulation"], ("number % 2 == 1\n        loss", "number % 2 == 0\n        loss")
+    ),
+    "load, compiled": changed(DDP, ("model = DDP(net", "model = DDP(torch.compile(net)")),
     "empty group": changed(
         DDP,
         (
@@ -355,6 +362,11 @@ PLANTED = {
         DDP,
         ("path, start", "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)\npath, start"),
         ("        optimizer.step()\n", "        optimizer.step()\n        scheduler.step()\n"),
+    ),
+    "resume, an average": changed(
+        DDP,
+        ("path, start", "average = torch.optim.swa_utils.AveragedModel(net)\npath, start"),
+        ("        optimizer.step()\n", "        optimizer.step()\n        average.update_parameters(net)\n"),
     ),
     "order, an early stop by a part": changed(
         START + WRAP + DATA + EARLY + SAVE, ("held = torch.randn(16, 8,", "held = (1 + rank) * torch.randn(16, 8,")

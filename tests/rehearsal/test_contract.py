@@ -107,7 +107,11 @@ def test_samples_are_the_same_with_any_padding_and_others_are_not():
 def test_stand_ins_of_images_are_as_large_as_the_real_ones():
     images = importlib.import_module("smp_advisor.rehearsal.libraries.images")
     assert images.Images("USPS", as_tensor=True)[0][0].shape == (1, 16, 16)
-    assert "CelebA" not in images._WITH_LABELS  # forty attributes
+    assert images.Images("CelebA", as_tensor=True)[0][1].shape == (40,)
+    _, mask = images.Images("OxfordIIITPet", target_types="segmentation", as_tensor=True)[0]
+    assert set(mask.unique().tolist()) == {1, 2, 3}
+    letters = images.Images("EMNIST", split="letters", as_tensor=True)
+    assert (len(letters), int(min(letters.targets)), len(letters.data)) == (124_800, 1, 124_800)
 
 
 @pytest.mark.torch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 
 from smp_advisor.rehearsal.libraries.rows import WORDS
 from smp_advisor.rehearsal.observation import note_save
+from smp_advisor.rehearsal.observer import around
 
 if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
@@ -137,7 +137,7 @@ def _small_model(observer: Observer, original: Any) -> Any:
             model_options = {
                 key: value for key, value in options.items() if key in ("config", "num_labels", "state_dict")
             }
-            return original.__func__(cls, name, *arguments, **model_options)
+            return original(cls, name, *arguments, **model_options)
         for key in ("quantization_config", "load_in_4bit", "load_in_8bit"):
             if options.get(key):
                 observer.stand_in(f"{key}: weights of 32 bits")
@@ -161,30 +161,26 @@ def _small_model(observer: Observer, original: Any) -> Any:
 
 def _models(observer: Observer, module: Any) -> None:
     kind = module.PreTrainedModel
-    create = kind.__init__
 
-    def created(self: Any, config: Any, *arguments: Any, **options: Any) -> None:
-        create(self, shrink(config), *arguments, **options)
+    @around(kind, "__init__")
+    def created(original: Any, self: Any, config: Any, *arguments: Any, **options: Any) -> None:
+        original(self, shrink(config), *arguments, **options)
 
-    kind.__init__ = created
-    kind.from_pretrained = _small_model(observer, kind.from_pretrained)
-    save = kind.save_pretrained
+    kind.from_pretrained = _small_model(observer, kind.from_pretrained.__func__)
 
-    @functools.wraps(save)
-    def saved(self: Any, folder: Any, *arguments: Any, **options: Any) -> Any:
+    @around(kind, "save_pretrained")
+    def saved(original: Any, self: Any, folder: Any, *arguments: Any, **options: Any) -> Any:
         is_main = bool(options.get("is_main_process", arguments[0] if arguments else True))
         if is_main:
             note_save(observer, folder, options.get("state_dict") or self.state_dict(), pretrained=True)
-        return save(self, folder, *arguments, **options)
-
-    kind.save_pretrained = saved
+        return original(self, folder, *arguments, **options)
 
 
 def _auto_models(observer: Observer, module: Any) -> None:
     base: Any = module._BaseAutoModelClass
 
-    base_from_pretrained = base.from_pretrained
-    of_config = base.from_config
+    base_from_pretrained = base.from_pretrained.__func__
+    original = base.from_config.__func__
 
     def from_config(cls: Any, config: Any, **options: Any) -> Any:
         if str(options.get("attn_implementation", "")).startswith("flash"):
@@ -193,7 +189,7 @@ def _auto_models(observer: Observer, module: Any) -> None:
         for key in ("dtype", "torch_dtype"):
             if not observer.options.get("keep_half"):
                 options.pop(key, None)
-        return of_config.__func__(cls, shrink(config), **options)
+        return original(cls, shrink(config), **options)
 
     def replace(kind: Any) -> Any:
         kind.from_pretrained, kind.from_config = _small_model(observer, base_from_pretrained), classmethod(from_config)
@@ -201,27 +197,21 @@ def _auto_models(observer: Observer, module: Any) -> None:
 
     for kind in (base, *base.__subclasses__()):  # each has a copy of the method
         replace(kind)
-    update = module.auto_class_update
 
-    def updated(cls: Any, *arguments: Any, **options: Any) -> Any:
-        return replace(update(cls, *arguments, **options))
-
-    module.auto_class_update = updated
+    @around(module, "auto_class_update")
+    def updated(original: Any, *arguments: Any, **options: Any) -> Any:
+        return replace(original(*arguments, **options))
 
 
 def _configurations(observer: Observer, module: Any) -> None:
-    original = module.AutoConfig.from_pretrained
-
-    def from_pretrained(cls: Any, name: Any, *arguments: Any, **options: Any) -> Any:
-        del arguments
+    @around(module.AutoConfig, "from_pretrained")
+    def from_pretrained(original: Any, cls: Any, name: Any, *_: Any, **options: Any) -> Any:
         if Path(str(name), "config.json").is_file():
-            return original.__func__(cls, name, **options)
+            return original(cls, name, **options)
         wants_rest = options.pop("return_unused_kwargs", False)
         settings = {key: value for key, value in options.items() if key not in _NOT_OF_CONFIGURATIONS}
         config = config_for(observer, name, settings)
         return (config, {}) if wants_rest else config
-
-    module.AutoConfig.from_pretrained = classmethod(from_pretrained)
 
 
 def _tokenizer(observer: Observer, name: Any) -> Any:
@@ -264,22 +254,19 @@ def _preprocessing(observer: Observer, module: Any) -> None:
         kind = getattr(module, name, None)
         if kind is not None and kind.__module__ == module.__name__:
 
+            @around(kind, "from_pretrained")
             def from_pretrained(
-                cls: Any, name: Any = None, *arguments: Any, _files: Any = files, _make: Any = make,
-                _load: Any = kind.from_pretrained.__func__, **options: Any,
+                original: Any, cls: Any, name: Any = None, *arguments: Any, _files: Any = files, _make: Any = make,
+                **options: Any,
             ) -> Any:  # fmt: skip
                 if any(Path(str(name), file).is_file() for file in _files):
-                    return _load(cls, name, *arguments, **options)
+                    return original(cls, name, *arguments, **options)
                 return _make(observer, name)
-
-            kind.from_pretrained = classmethod(from_pretrained)
 
 
 def _generation(observer: Observer, module: Any) -> None:
-    generate = module.GenerationMixin.generate
-
-    @functools.wraps(generate)
-    def short(self: Any, *arguments: Any, **options: Any) -> Any:
+    @around(module.GenerationMixin, "generate")
+    def short(original: Any, self: Any, *arguments: Any, **options: Any) -> Any:
         observer.stand_in(f"generate: at most {_NEW_TOKENS} new tokens")
         for name in ("max_length", "min_new_tokens", "min_length"):
             options.pop(name, None)
@@ -288,18 +275,14 @@ def _generation(observer: Observer, module: Any) -> None:
             generation_config.max_new_tokens, generation_config.max_length = _NEW_TOKENS, None
         options["max_new_tokens"] = min(options.get("max_new_tokens") or _NEW_TOKENS, _NEW_TOKENS)
         passes = observer.passes
-        tokens = generate(self, *arguments, **options)
+        tokens = original(self, *arguments, **options)
         observer.passes = min(observer.passes, passes + 1)  # ranks end at words of their own
         return tokens
 
-    module.GenerationMixin.generate = short
-
 
 def _arguments(observer: Observer, module: Any) -> None:
-    kind = module.TrainingArguments
-    finish = kind.__post_init__
-
-    def finished(self: Any) -> None:
+    @around(module.TrainingArguments, "__post_init__")
+    def finished(original: Any, self: Any) -> None:
         for name in ("bf16", "fp16"):
             if getattr(self, name, False) and not observer.options.get("keep_half"):
                 observer.stand_in("16-bit numbers: fp32")
@@ -325,14 +308,10 @@ def _arguments(observer: Observer, module: Any) -> None:
         if not self.load_best_model_at_end and self.eval_strategy == "steps" and not self.eval_steps:
             self.eval_steps = 2
         self.logging_steps = min(1, self.logging_steps)
-        finish(self)
-
-    kind.__post_init__ = finished
+        original(self)
 
 
 def _trainer(observer: Observer, module: Any) -> None:
-    create = module.Trainer.__init__
-
     class Stop(module.TrainerCallback):  # type: ignore[misc, name-defined]
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
             del state
@@ -342,27 +321,23 @@ def _trainer(observer: Observer, module: Any) -> None:
                 control.should_training_stop = True
             return control
 
-    @functools.wraps(create)
-    def created(self: Any, *arguments: Any, **options: Any) -> None:
-        create(self, *arguments, **options)
+    @around(module.Trainer, "__init__")
+    def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
         if not any(isinstance(entry, Stop) for entry in self.callback_handler.callbacks):
             self.add_callback(Stop())
 
-    module.Trainer.__init__ = created
-
 
 def _safetensors(observer: Observer, module: Any) -> None:
-    load, save = module.load_file, module.save_file
-
-    def load_file(filename: Any, device: Any = "cpu", **options: Any) -> Any:
-        tensors = load(filename, "cpu", **options)
+    @around(module, "load_file")
+    def load_file(original: Any, filename: Any, device: Any = "cpu", **options: Any) -> Any:
+        tensors = original(filename, "cpu", **options)
         if "cuda" not in str(device):
             observer.holds(sum(tensor.numel() for tensor in tensors.values()))
         return tensors
 
-    def save_file(tensors: Any, filename: Any, *arguments: Any, **options: Any) -> Any:
+    @around(module, "save_file")
+    def save_file(original: Any, tensors: Any, filename: Any, *arguments: Any, **options: Any) -> Any:
         if observer.is_asked_by_user():
             note_save(observer, filename, tensors)
-        return save(tensors, filename, *arguments, **options)
-
-    module.load_file, module.save_file = load_file, save_file
+        return original(tensors, filename, *arguments, **options)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import sys
 import types
+from functools import partialmethod
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -18,22 +20,30 @@ import torch
 from torch import nn
 
 from smp_advisor.rehearsal.libraries.rows import Metric
+from smp_advisor.rehearsal.observer import around, bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from smp_advisor.rehearsal.observer import Observer
 
-_SHAPES = {
-    "FASHIONMNIST": (1, 28, 10, 60_000), "MNIST": (1, 28, 10, 60_000), "CIFAR100": (3, 32, 100, 50_000),
-    "CIFAR": (3, 32, 10, 50_000), "SVHN": (3, 32, 10, 73_257), "USPS": (1, 16, 10, 7_291), "": (3, 64, 10, 1_000),
+_DIGITS = (1, 28, 10, 60_000)
+_DATA_SETS = {
+    "MNIST": _DIGITS, "FashionMNIST": _DIGITS, "KMNIST": _DIGITS, "QMNIST": _DIGITS, "EMNIST": (1, 28, 47, 112_800),
+    "USPS": (1, 16, 10, 7_291), "CIFAR10": (3, 32, 10, 50_000), "CIFAR100": (3, 32, 100, 50_000),
+    "SVHN": (3, 32, 10, 73_257), "STL10": (3, 96, 10, 5_000), "ImageFolder": (3, 64, 10, 1_000),
+    "ImageNet": (3, 64, 1000, 1_281_167), "Places365": (3, 64, 365, 1_803_460), "Flowers102": (3, 64, 102, 1_020),
+    "Food101": (3, 64, 101, 75_750), "StanfordCars": (3, 64, 196, 8_144), "OxfordIIITPet": (3, 64, 37, 3_680),
+    "CelebA": (3, 64, 10_177, 162_770), "VOCSegmentation": (3, 64, 21, 1_464),
 }  # fmt: skip
-"""Channels, side, labels and length of the data sets of images whose name has a part."""
+"""Channels, side, labels and length of data sets of images."""
+_EMNIST = {
+    "byclass": (62, 697_932), "bymerge": (47, 697_932), "letters": (27, 124_800), "digits": (10, 240_000),
+    "mnist": (10, 60_000),
+}  # fmt: skip
+"""Labels and length of the splits of EMNIST that are not balanced; letters have no label of zero."""
+_HELD_BACK = ("test", "val", "valid")
 _DIFFERENT = 256
-_WITH_LABELS = (
-    "MNIST", "FashionMNIST", "EMNIST", "KMNIST", "QMNIST", "USPS", "CIFAR10", "CIFAR100", "SVHN", "STL10", "ImageNet",
-    "ImageFolder", "LSUN", "Flowers102", "Food101", "OxfordIIITPet", "StanfordCars", "Places365",
-)  # fmt: skip
 _TIMESTEPS = 4
 
 
@@ -41,42 +51,73 @@ class Images(torch.utils.data.Dataset[Any]):
     """Synthetic images with labels, as many as the data set has."""
 
     def __init__(
-        self, name: str, *arguments: Any, transform: Any = None, target_transform: Any = None, train: bool = True,
-        as_tensor: bool = False, **_: Any,
+        self, name: str, *arguments: Any, transform: Any = None, target_transform: Any = None, transforms: Any = None,
+        train: bool = True, split: str = "", as_tensor: bool = False, **options: Any,
     ) -> None:  # fmt: skip
         if arguments and isinstance(arguments[0], str | Path):
             self.root = str(arguments[0])
-        channels, side, labels, length = next(shape for part, shape in _SHAPES.items() if part in name.upper())
-        self._length = length if train else max(1, length // 6)
+        channels, side, labels, length = _DATA_SETS.get(name, _DATA_SETS["ImageFolder"])
+        labels, length = _EMNIST.get(split, (labels, length)) if name == "EMNIST" else (labels, length)
+        is_held_back = not train or split in _HELD_BACK or options.get("image_set") in _HELD_BACK
+        length = max(1, length // 6) if is_held_back else length
         self.transform = transform or next((entry for entry in arguments if callable(entry)), None)
-        self.target_transform, self._as_tensor = target_transform, as_tensor
+        self.target_transform, self.transforms, self._as_tensor = target_transform, transforms, as_tensor
+        default = {"CelebA": "attr", "VOCSegmentation": "segmentation"}.get(name, "category")
+        kinds = options.get("target_type") or options.get("target_types") or default
+        self._kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+        self._values = range(1, 4) if name == "OxfordIIITPet" else range(labels)  # of a pixel's label
         generator = torch.Generator().manual_seed(1)
         shape = (_DIFFERENT, side, side) if channels == 1 else (_DIFFERENT, side, side, channels)
-        self.data = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-        self._labels = [row % labels for row in range(_DIFFERENT)]
-        targets = [self._labels[row % _DIFFERENT] for row in range(self._length)]
+        self._pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        first = int(split == "letters")
+        targets = [first + row % _DIFFERENT % (labels - first) for row in range(length)]
         # Tensors in the data sets of digits, lists in those of CIFAR.
-        self.targets: Any = targets
-        if "MNIST" in name.upper():
-            self.targets = torch.tensor(targets)
-            self.data = self.data.repeat(-(-self._length // _DIFFERENT), 1, 1)[: self._length]
+        self.targets: Any = torch.tensor(targets) if "MNIST" in name else targets
+        self.labels = self._labels = self.targets
         self.classes = [str(number) for number in range(labels)]
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
 
+    @functools.cached_property
+    def data(self) -> Any:
+        """All images: a tensor of digits, an array of colors."""
+        times = (-(-len(self.targets) // _DIFFERENT), *[1] * (self._pixels.dim() - 1))
+        every = self._pixels.repeat(times)[: len(self.targets)]
+        return every if isinstance(self.targets, torch.Tensor) else every.numpy()
+
     def __len__(self) -> int:
-        return self._length
+        return len(self.targets)
 
     def __getitem__(self, index: int) -> Any:
-        pixels, label = self.data[index % _DIFFERENT], self._labels[index % _DIFFERENT]
+        image = self._pixels[index % _DIFFERENT]
+        parts = [Images._target(self, kind, index, image) for kind in self._kinds]
+        target = parts[0] if len(parts) == 1 else tuple(parts)
         if self._as_tensor:
-            image: Any = pixels[None].float() / 255 if pixels.dim() == 2 else pixels.permute(2, 0, 1).float() / 255
+            image = image[None].float() / 255 if image.dim() == 2 else image.permute(2, 0, 1).float() / 255
         else:
             from PIL import Image
 
-            image = Image.fromarray(pixels.numpy())
-        if self.transform is not None:
-            image = self.transform(image)
-        return image, label if self.target_transform is None else self.target_transform(label)
+            image = Image.fromarray(image.numpy())
+        if self.transforms is not None:
+            return self.transforms(image, target)
+        image = image if self.transform is None else self.transform(image)
+        return image, target if self.target_transform is None else self.target_transform(target)
+
+    def _target(self, kind: str, index: int, image: torch.Tensor) -> Any:
+        label = int(self.targets[index])
+        if kind == "attr":
+            return (torch.arange(40) + label) % 2
+        if kind != "segmentation":
+            return label
+        mask = self._values.start + image.reshape(*image.shape[:2], -1)[..., 0] % len(self._values)
+        if self._as_tensor:
+            return mask
+        from PIL import Image
+
+        return Image.fromarray(mask.numpy())
+
+
+def _of_tensors(images: Images, name: str, *arguments: Any, **options: Any) -> None:
+    Images.__init__(images, name, *arguments, as_tensor=True, **options)
 
 
 def change(observer: Observer, module: Any) -> None:
@@ -85,57 +126,73 @@ def change(observer: Observer, module: Any) -> None:
     if isinstance(module, Nothing):
         return
     if name == "torchvision.datasets":
-        for kind in _WITH_LABELS:
+        for kind in _DATA_SETS:
             if hasattr(module, kind):
-                setattr(module, kind, _data_set(observer, kind, getattr(module, kind)))
-    elif name == "torchvision.models":
-        load = getattr(module, "get_model", None)
-        if load is not None:
-            module.get_model = lambda which, **options: load(which, **{**options, "weights": None})
+                _synthesize(observer, kind, getattr(module, kind))
+    elif name in _NETWORKS:
         for key, value in list(vars(module).items()):
-            if callable(value) and key.islower() and key[0] != "_" and not isinstance(value, type):
+            if inspect.isfunction(value) and key.islower() and key[0] != "_":
                 setattr(module, key, _without_weights(observer, value))
-    elif name == "timm":
+        if builder := getattr(module, "get_model_builder", None):
+            module.get_model = lambda which, **options: _without_weights(observer, builder(which))(**options)
+    elif name.partition(".")[0] == "timm" and callable(vars(module).get("create_model")):
         _timm(observer, module)
     elif name.startswith("diffusers."):
         _diffusers(observer, module)
 
 
-def _data_set(observer: Observer, name: str, original: Any) -> Any:
-    @functools.wraps(original)
-    def made(*arguments: Any, **options: Any) -> Any:
-        root = options.get("root", arguments[0] if arguments else "")
-        if name == "ImageFolder" and Path(str(root)).is_dir() and any(Path(str(root)).iterdir()):
-            return original(*arguments, **options)
-        observer.stand_in(f"{name}: synthetic images")
-        options.setdefault("train", options.pop("split", "train") == "train")
-        return Images(name, *arguments, **options)
+_NETWORKS = tuple(f"torchvision.models{part}" for part in ("", ".segmentation", ".detection", ".video"))
 
-    return made
+
+def _synthesize(observer: Observer, name: str, kind: Any) -> None:
+    """Have a class of a data set, which other libraries and classes of the script may have too, make its images."""
+    signature = inspect.signature(kind.__init__)
+
+    @around(kind, "__init__")
+    def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
+        bound = signature.bind(self, *arguments, **options).arguments
+        values = {key: value for key, value in bound.items() if key not in ("self", "kwargs")} | bound.get("kwargs", {})
+        root = values.pop("root", "")
+        if name == "ImageFolder" and Path(str(root)).is_dir() and any(Path(str(root)).iterdir()):
+            original(self, *arguments, **options)
+            return
+        observer.stand_in(f"{name}: synthetic images")
+        vars(self).update(vars(Images(name, str(root), **values)))
+
+    data = functools.cached_property(Images.data.func)  # type: ignore[attr-defined]
+    data.__set_name__(kind, "data")
+    kind.data = data
+
+    @around(kind, "__getitem__", "__len__")
+    def taken(original: Any, self: Any, *arguments: Any) -> Any:
+        is_stand_in = "_pixels" in vars(self)
+        return getattr(Images, original.__name__)(self, *arguments) if is_stand_in else original(self, *arguments)
 
 
 def _without_weights(observer: Observer, function: Any) -> Any:
-    @functools.wraps(function)
-    def made(*arguments: Any, **options: Any) -> Any:
-        for key in ("weights", "pretrained", "weights_backbone"):
-            if options.get(key):
-                observer.stand_in(f"{function.__name__}: random weights")
-                options[key] = False if key == "pretrained" else None
-        return function(*arguments, **options)
+    """Return a function that makes a network, which then has random weights."""
+    names = {key: value.default for key, value in inspect.signature(function).parameters.items()}
 
-    return made
+    def made(original: Any, *arguments: Any, **options: Any) -> Any:
+        for key in ("weights", "pretrained", "weights_backbone", "pretrained_backbone"):
+            if options.get(key, names.get(key)):
+                observer.stand_in(f"{function.__name__}: random weights")
+                options[key] = False if key.startswith("pretrained") else None
+        return original(*arguments[arguments[:1] == (True,) :], **options)  # `resnet18(True)` is pretrained
+
+    return bound(made, function)
 
 
 def _timm(observer: Observer, module: Any) -> None:
-    create = module.create_model
+    if hasattr(module.create_model, "__wrapped__"):
+        return  # by the module from which this one has it
 
-    def create_model(name: Any, pretrained: Any = False, **options: Any) -> Any:
+    @around(module, "create_model")
+    def create_model(original: Any, name: Any, pretrained: Any = False, **options: Any) -> Any:
         del pretrained
         observer.stand_in(f"{name}: resnet10t with random weights")
         model_options = {key: value for key, value in options.items() if key in ("num_classes", "in_chans")}
-        return create("resnet10t", pretrained=False, **model_options)
-
-    module.create_model = create_model
+        return original("resnet10t", pretrained=False, **model_options)
 
 
 def _diffusers(observer: Observer, module: Any) -> None:
@@ -150,34 +207,28 @@ def _diffusers(observer: Observer, module: Any) -> None:
 
 
 def _narrow(observer: Observer, kind: Any) -> None:
-    create = kind.__init__
-
-    @functools.wraps(create)
-    def created(self: Any, *arguments: Any, **options: Any) -> None:
+    @around(kind, "__init__")
+    def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
         if "block_out_channels" in options:
             options["block_out_channels"] = tuple(32 for _ in options["block_out_channels"])
-        create(self, *arguments, **options)
+        original(self, *arguments, **options)
 
-    kind.__init__ = created
-
-    def from_pretrained(cls: Any, name: Any, *_: Any, **__: Any) -> Any:
+    @around(kind, "from_pretrained")
+    def from_pretrained(original: Any, cls: Any, name: Any, *_: Any, **__: Any) -> Any:
+        del original
         observer.stand_in(f"{name}: random weights")
         return cls()
 
-    kind.from_pretrained = classmethod(from_pretrained)
-
 
 def _short(observer: Observer, kind: Any) -> None:
-    original = kind.set_timesteps
-
-    @functools.wraps(original)
-    def set_timesteps(self: Any, num_inference_steps: Any = None, *arguments: Any, **options: Any) -> Any:
+    @around(kind, "set_timesteps")
+    def set_timesteps(
+        original: Any, self: Any, num_inference_steps: Any = None, *arguments: Any, **options: Any
+    ) -> Any:
         if isinstance(num_inference_steps, int) and num_inference_steps > _TIMESTEPS:
             observer.stand_in(f"sampling: {_TIMESTEPS} steps")
             num_inference_steps = _TIMESTEPS
         return original(self, num_inference_steps, *arguments, **options)
-
-    kind.set_timesteps = set_timesteps
 
 
 _IMPORTING = ("<frozen importlib", str(Path(importlib.util.__file__).parent), str(Path(__file__).parent))
@@ -269,7 +320,7 @@ class _Finder(MetaPathFinder, Loader):
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
         parts: dict[str, Callable[[str], Any]] = {
-            "datasets": lambda name: functools.partial(Images, name, as_tensor=True),
+            "datasets": lambda name: type(name, (Images,), {"__init__": partialmethod(_of_tensors, name)}),
             "transforms": _transform,
             "models": lambda _: _Network,
         }

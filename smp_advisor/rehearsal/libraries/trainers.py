@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import torch
 
 from smp_advisor.rehearsal.libraries.images import Nothing
 from smp_advisor.rehearsal.observation import note_save, note_together
+from smp_advisor.rehearsal.observer import around
 
 if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
@@ -32,7 +32,12 @@ def change(observer: Observer, module: Any) -> None:
             if isinstance(kind, type) and hasattr(kind, "_check_strategy_and_fallback"):
                 kind._check_strategy_and_fallback = lambda _: None  # type: ignore[attr-defined]
     elif name.endswith("plugins.io.torch_io"):
-        module._atomic_save = _noted(observer, module._atomic_save)
+
+        @around(module, "_atomic_save")
+        def saved(original: Any, checkpoint: Any, path: Any, *arguments: Any, **options: Any) -> Any:
+            note_save(observer, path, checkpoint)
+            return original(checkpoint, path, *arguments, **options)
+
     elif name.endswith((".strategies.ddp", ".strategies.fsdp")):
         for kind in vars(module).values():
             if isinstance(kind, type) and hasattr(kind, "_get_process_group_backend"):
@@ -41,27 +46,23 @@ def change(observer: Observer, module: Any) -> None:
 
 def _state(module: Any) -> None:
     state = module.PartialState
-    prepare: Any = state._prepare_backend
 
-    def prepared(self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: Any = None) -> Any:
+    @around(state, "_prepare_backend")
+    def prepared(original: Any, self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: Any = None) -> Any:
         del cpu, backend
         if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
             return "nccl", module.DistributedType.MULTI_GPU
-        return prepare(self, True, sagemaker_dp, None)
+        return original(self, True, sagemaker_dp, None)
 
-    def set_device(self: Any) -> None:
-        self.device = torch.device("cpu")
-
-    state._prepare_backend, state.set_device = prepared, set_device
+    state.set_device = lambda self: setattr(self, "device", torch.device("cpu"))
     state.default_device = property(lambda _: torch.device("cpu"))
 
 
 def _accelerator(observer: Observer, module: Any) -> None:
     kind = module.Accelerator
-    create = kind.__init__
 
-    @functools.wraps(create)
-    def created(self: Any, *arguments: Any, **options: Any) -> None:
+    @around(kind, "__init__")
+    def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
         scales = options.get("mixed_precision") == "fp16"
         if options.get("mixed_precision") in ("fp16", "bf16", "fp8") and not observer.options.get("keep_half"):
             observer.stand_in("16-bit numbers: fp32")
@@ -71,47 +72,40 @@ def _accelerator(observer: Observer, module: Any) -> None:
         times = options.get("gradient_accumulation_steps", 1) or 1
         if options.get("gradient_accumulation_plugin") is None and times > 1:
             options["gradient_accumulation_steps"] = observer.microbatches(times)
-        create(self, *arguments, **options)
+        original(self, *arguments, **options)
         self.rehearsed_scales = scales
 
-    kind.__init__ = created
-    for name, is_scaled in (("backward", True), ("unscale_gradients", False), ("clip_grad_norm_", False)):
-        setattr(kind, name, _marked(observer, getattr(kind, name), is_scaled=is_scaled))
+    @around(kind, "backward")
+    def backward(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        observer.options["scaled"] = self.rehearsed_scales
+
+    @around(kind, "unscale_gradients", "clip_grad_norm_")
+    def unscaled(original: Any, *arguments: Any, **options: Any) -> Any:
+        observer.options["scaled"] = False
+        return original(*arguments, **options)
+
     for name in ("init_trackers", "log"):
         setattr(kind, name, lambda *_, **__: None)
     kind.get_tracker = lambda *_, **__: Nothing()
-    save_state = kind.save_state
 
-    @functools.wraps(save_state)
-    def saved(self: Any, *arguments: Any, **options: Any) -> Any:
-        folder = save_state(self, *arguments, **options)
+    @around(kind, "save_state")
+    def saved(original: Any, *arguments: Any, **options: Any) -> Any:
+        folder = original(*arguments, **options)
         note_together(observer, folder)
         return folder
 
-    kind.save_state = saved
 
-
-def _marked(observer: Observer, method: Any, *, is_scaled: bool) -> Any:
-    """Return a method that scales gradients of fp16, or takes the scale off again before it clips them."""
-
-    @functools.wraps(method)
-    def called(self: Any, *arguments: Any, **options: Any) -> Any:
-        if not is_scaled:
-            observer.options["scaled"] = False
-        result = method(self, *arguments, **options)
-        if is_scaled:
-            observer.options["scaled"] = self.rehearsed_scales
-        return result
-
-    return called
+def _devices(observer: Observer, options: dict[str, Any]) -> int:
+    """Devices of a node: as many as there are, but one, which the library refuses where several processes start."""
+    return 1 if options.get("devices") in (1, "1") else int(observer.options["local_world"])
 
 
 def _trainer(observer: Observer, kind: Any) -> None:
-    create = kind.__init__
     quiet = import_module(f"{kind.__module__.partition('.trainer.')[0]}.loggers.logger").DummyLogger
 
-    @functools.wraps(create)
-    def created(self: Any, *arguments: Any, **options: Any) -> None:
+    @around(kind, "__init__")
+    def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
         times = options.get("accumulate_grad_batches", 1)
         if isinstance(times, int) and times > 1:
             options["accumulate_grad_batches"] = observer.microbatches(times)
@@ -128,36 +122,21 @@ def _trainer(observer: Observer, kind: Any) -> None:
         options.update(
             max_steps=steps, accelerator="cpu", enable_progress_bar=False,
             logger=False if options.get("logger") is False else quiet(),
-            precision="32-true", devices=observer.options["local_world"], num_nodes=observer.options["nodes"],
+            precision="32-true", devices=_devices(observer, options), num_nodes=observer.options["nodes"],
             limit_val_batches=min(2, options.get("limit_val_batches") or 2), num_sanity_val_steps=0,
         )  # fmt: skip
-        create(self, *arguments, **options)
-
-    kind.__init__ = created
-
-
-def _noted(observer: Observer, save: Any) -> Any:
-    @functools.wraps(save)
-    def saved(checkpoint: Any, path: Any, *arguments: Any, **options: Any) -> Any:
-        note_save(observer, path, checkpoint)
-        return save(checkpoint, path, *arguments, **options)
-
-    return saved
+        original(self, *arguments, **options)
 
 
 def _fabric(observer: Observer, kind: Any) -> None:
-    create = kind.__init__
-
-    @functools.wraps(create)
-    def created(self: Any, *arguments: Any, **options: Any) -> None:
+    @around(kind, "__init__")
+    def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
         names = ("accelerator", "strategy", "devices", "num_nodes", "precision", "plugins", "callbacks", "loggers")
         options = {**dict(zip(names, arguments, strict=False)), **options}
         options.update(
-            accelerator="cpu", precision="32-true", devices=observer.options["local_world"],
+            accelerator="cpu", precision="32-true", devices=_devices(observer, options),
             num_nodes=observer.options["nodes"],
         )  # fmt: skip
         if observer.world > 1 and options.get("strategy", "auto") == "auto":
             options["strategy"] = "ddp"
-        create(self, **options)
-
-    kind.__init__ = created
+        original(self, **options)
