@@ -198,7 +198,8 @@ def corrected(document: Document, terms: Terms) -> tuple[str, bool]:
             complete = work <= _MOST_WORK
             break
         before = now
-    return as_pasted(document, text) or document.pasted, complete or not before
+    changed = as_pasted(document, text) if text != document.source.text else None
+    return changed or document.pasted, complete or not before
 
 
 def _placed(edits: list[Edit | None]) -> list[Edit]:

@@ -10,6 +10,8 @@ from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import Constant, Instance, Item, Result, is_none, options
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
 from smp_advisor.review.scripts.checks.parallel import by_framework, joins, parallel_wraps
+from smp_advisor.review.scripts.checks.planned import trainer_arguments
+from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import (
     PROCESSES,
@@ -47,11 +49,17 @@ def _one_group_of_all_instances(context: Context) -> Iterator[Hit]:
         counted = any(maker.name == "torch.cuda.device_count" for maker in makers(size))
         if call.reached and not spawned and (local or (counted and rank is not None)):
             yield Hit(call.module, call.node, variant="count")
+        several = Conditions(context.settings, defaults=True).known(size)
+        fixed = type(constant(rank)) is int and isinstance(several, int) and several > 1 and not call.guards
+        if call.reached and not spawned and fixed and not call.functions:
+            yield Hit(call.module, call.node, {"rank": constant(rank)}, variant="fixed")
         for module in context.trace.modules if call.reached and not spawned else ():
             for node in module.all(ast.Assign):
-                here = ast.unparse(node) in _ADDRESSES and _always_runs(context, module, node)
-                if here and '"WORLD_SIZE"' in module.source.text.replace("'", '"'):
-                    yield Hit(module, node, variant="address")
+                address = ast.unparse(node) in _ADDRESSES
+                variant = "address" if address else "port" if _PORT.match(ast.unparse(node)) else ""
+                started = _STARTED.search(module.source.text) if variant else None
+                if started and (address <= (started[1] == "WORLD_SIZE")) and _always_runs(context, module, node):
+                    yield Hit(module, node, variant=variant)
 
 
 def _always_runs(context: Context, module: Module, node: ast.AST) -> bool:
@@ -65,6 +73,9 @@ def _always_runs(context: Context, module: Module, node: ast.AST) -> bool:
     return place is None or any(call.reached and call.sure for call in calls)
 
 
+_PORT = re.compile(r"os\.environ\['MASTER_PORT'\] = .*(?:rand|free|open|avail|unused).*\(")
+_STARTED = re.compile(r"[\"'](WORLD_SIZE|SLURM_NTASKS|SLURM_PROCID)[\"']")
+"""Variables of launchers, which start every process with the same address and port."""
 _ADDRESSES = {f"os.environ['MASTER_ADDR'] = '{host}'" for host in ("localhost", "127.0.0.1")}
 
 
@@ -170,7 +181,7 @@ def _divided_by_ranks_and_workers(context: Context) -> Iterator[Hit]:
             runs = call.reached or (framework_runs(call) and home == "train_dataloader")
             if not isinstance(origin, Instance) or not runs or call in validates:
                 continue
-            stream = any(path.endswith("IterableDataset") for path in origin.cls.ancestors())
+            stream = _is_stream(origin)
             nodes = [cls.node for cls in origin.cls.lineage]
             workers = any(mentions(node, "get_worker_info") for node in nodes)
             ranked = any(
@@ -191,6 +202,29 @@ def _divided_by_ranks_and_workers(context: Context) -> Iterator[Hit]:
 _CHOOSES = re.compile(r"rand|sampl|choice|shuf|seed|node|distrib|process_index", re.IGNORECASE)
 """Words of streams whose rows may differ between the ranks."""
 _DIVIDING = ("split_dataset_by_node", "shard")
+
+
+@check("TRN746")
+def _rows_of_each_worker(context: Context) -> Iterator[Hit]:
+    """Streams of the script that every worker of a loader yields from the first row to the last."""
+    arguments = {call: constant(call.argument("dataloader_num_workers")) for call in trainer_arguments(context)}
+    fed = [(call, constant(call.argument("num_workers", 5)), call.argument("dataset", 0)) for call in loaders(context)]
+    fed += [
+        (call, arguments.get(maker), call.argument("train_dataset"))
+        for call in context.trace.calls
+        for maker in (makers(call.argument("args", 1)) if call.name.endswith("Trainer") else ())
+    ]
+    for call, workers, dataset in fed:
+        several = call.reached and isinstance(workers, int) and workers > 1 and not call.gives("worker_init_fn")
+        for origin in origins(dataset) if several else ():
+            lineage = [*origin.cls.lineage] if isinstance(origin, Instance) and _is_stream(origin) else []
+            text = "".join(cls.module.text(cls.node) for cls in lineage)
+            if lineage and not re.search(rf"worker|{_CHOOSES.pattern}", text, re.IGNORECASE) and "open(" in text:
+                yield Hit(call.module, call.node, {"dataset": lineage[0].node.name, "workers": workers})
+
+
+def _is_stream(origin: Instance) -> bool:
+    return any(path.endswith("IterableDataset") for path in origin.cls.ancestors())
 
 
 @check("DDP620")

@@ -373,8 +373,13 @@ def _kept_until_the_update(context: Context) -> Iterator[Hit]:
     written = any(re.search(_WRITES_GRADIENTS, module.source.text) for module in context.trace.modules)
     if not parallel_wraps(context) or written:
         return
+    policies = [maker for wrap in _fsdp1(context) for maker in makers(wrap.argument("cpu_offload", 3))]
+    replaces = any(constant(policy.argument("offload_params", 0)) is True for policy in policies)
+    replaces = replaces and not context.trace.methods("no_sync")
     for step, optimizer in updates(context.trace):
         delays = _delays(step, step.loops)
+        if delays and replaces and step.reached:
+            yield Hit(step.module, step.node, {"test": ast.unparse(delays[0].test)[:80]}, variant="offloaded")
         for reset in context.trace.methods("zero_grad") if delays and step.reached else ():
             together = reset.reached and reset.loops[-1:] == step.loops[-1:]
             own = not set(makers(reset.receiver)).isdisjoint(makers(optimizer))
