@@ -226,12 +226,14 @@ def _building(training: Training) -> str:
         first &= not training.host_holds(_FP32_BYTES * model.parameter_count * per_node)
     copies = 1 if first else per_node
     enough = training.host_holds(_FP32_BYTES * model.parameter_count * copies)
-    if _library_initializes(training) and (delays or not enough):
+    # A head without memory is not tied to the embedding any more.
+    if _library_initializes(training) and not model.head.tied and (delays or not enough):
         return "library"
     if enough and (first or not delays):
         return "first process" if first else "every process"
     if enough:
-        problem = f"The generated script does not delay the parameter initialization of the family {model.family!r}"
+        tied = " with a tied head" if model.head.tied else ""
+        problem = f"The generated script does not delay the initialization of the family {model.family!r}{tied}"
         raise unscripted(problem, "set delayed_parameter_initialization=False")
     problem = f"{model.name!r} is too large for the host memory of a {training.cluster.instance.name}"
     builds = f"where {'the first' if first else 'every'} process builds the model"

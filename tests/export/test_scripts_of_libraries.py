@@ -205,6 +205,11 @@ def test_own_scripts_are_rehearsed_as_they_are():
             Plan(library="fsdp", batch_size=1),
             "too large for the host memory",
         ),
+        (
+            replace(TASKS["llama"], head=replace(TASKS["llama"].head, tied=True)),
+            replace(DIVIDED["tensor"], delayed_parameter_initialization=True),
+            "does not delay the initialization of the family 'llama' with a tied head",
+        ),
     ],
 )
 def test_what_no_script_can_be_written_for_is_said_in_a_sentence(model, plan, sentence):
@@ -235,7 +240,19 @@ def test_models_too_large_for_every_process_are_built_once(library, family, opti
     script = training_script(model, Cluster(P4D, 8), Job(sequence_length=32, precision="bf16"), plan)
     assert "    if dist.get_rank() > 0:\n" in script
     assert f"{option}=True" in script
+    assert "for buffer in model.buffers():\n        dist.broadcast(buffer, 0)\n" in script
     assert formatted(script) == script
+
+
+def test_a_tied_head_is_built_once_and_its_memory_is_not_delayed():
+    """Memory that is given to each module apart would end the tie, in some of the processes."""
+    model = replace(TASKS["llama"], head=replace(TASKS["llama"].head, tied=True))
+    untied, tied = (
+        training_script(each, TWO_NODES, job(PLANS["accumulation"]), DIVIDED["delayed"])
+        for each in (TASKS["llama"], model)
+    )
+    assert ("init_empty_weights" in untied, "init_empty_weights" in tied) == (True, False)
+    assert ".tie_weights()" in tied
 
 
 @pytest.mark.torch
