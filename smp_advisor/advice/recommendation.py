@@ -235,7 +235,7 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         beyond_positions(workload, job),
         low_utilisation(plan_estimate),
         script_note,
-        unscripted_optimizer(library, job) if generated else "",
+        unscripted_optimizer(library, job, plan.version) if generated else "",
     )
     because = (
         *(() if sizes is None else sizes.lines()),

@@ -29,6 +29,7 @@ from smp_advisor.export.options import (
 )
 from smp_advisor.export.script import written
 from smp_advisor.export.template import Comment, comments, render
+from smp_advisor.libraries.library import get_library
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -277,6 +278,9 @@ def exported(
         raise ExportError(
             f"format must be one of {', '.join(FORMATS)}, not {format!r}; advice.cell() starts a SageMaker job."
         )
+    if (library := get_library(plan.library)).of_sagemaker:
+        title = library.title
+        raise ExportError(f"A {format.title()} job of {title} is not documented by AWS: use library='fsdp'.")
     option_names("A cluster job", ClusterOptions, options)
     chosen = ClusterOptions(**options)
     names = ("script", "image_uri", "trainer", "objective", "extra_hyperparameters")
@@ -293,9 +297,6 @@ def exported(
             )
         files = {content.script: written(content.training), "requirements.txt": content.requirements}
         files |= content.companions
-    if content.library.of_sagemaker:
-        title = content.library.title
-        raise ExportError(f"A {format.title()} job of {title} is not documented by AWS: use library='fsdp'.")
     write = sbatch if format == "slurm" else pytorch_job
     return write(ClusterJob(launch=content, options=chosen, files=files))
 

@@ -11,6 +11,7 @@ from smp_advisor.export.template import Comment
 from smp_advisor.libraries.library import FULLY_SHARD_SINCE, supports_tensor_parallelism
 from smp_advisor.libraries.sharding import RESHARDING
 from smp_advisor.libraries.state_bytes import loss_in_parts
+from smp_advisor.libraries.validation import unscripted_optimizer
 from smp_advisor.libraries.version import has_plain_head, release
 from smp_advisor.workload.stack import kernel_of
 
@@ -49,8 +50,8 @@ def require(training: Training) -> None:
         )
     job, plan = training.job, training.plan
     training.require_implemented(_IMPLEMENTED)
-    if training.low_bits and not packages_of("low_bits", training.container.framework_version):
-        raise unscripted(f"The optimizer {job.optimizer!r} requires PyTorch 2.11", "choose a newer version")
+    if objection := unscripted_optimizer(plan.library, job, plan.version):
+        raise ExportError(objection)
     converts = training.model.family in data_file("export", "architectures")["converts_router"]
     if converts and plan.shards_parameters and plan.precision != "fp32":
         problem = f"The router of {training.model.family!r} computes in fp32, and FSDP reduces gradients of one type"
@@ -102,9 +103,17 @@ def requirements(training: Training) -> list[str]:
 
 
 def companions(training: Training) -> dict[str, str]:
-    """Return the file next to the script: the reader of rows."""
-    reads_rows = training.architecture.reads_text and not training.small_copy
-    return {"rows.py": rows_file(training)} if reads_rows else {}
+    """Return the files next to the script: the reports of its steps, and the reader of rows."""
+    if training.small_copy:
+        return {}
+    flags = {"chats": _chats(training), "norms": training.plan.precision != "fp16"}
+    files = {"report.py": training.render("train_report.py.in", **flags)}
+    return files | ({"rows.py": rows_file(training)} if training.architecture.reads_text else {})
+
+
+def _chats(training: Training) -> bool:
+    """Whether rows may be conversations, whose batches are shorter than full sequences."""
+    return training.architecture.task == "causal" and training.job.tunes
 
 
 def write(training: Training) -> str:
@@ -151,7 +160,7 @@ def write(training: Training) -> str:
         "checkpoint_period": Comment(str(period)),
         "is_checkpointed": Comment("id(module) in chosen" if period > 1 else "type(module) in layers"),
         "reads_text": training.architecture.reads_text,
-        "chats": causal and training.job.tunes,
+        "chats": _chats(training),
         "pairs": pairs,
         # Rows may be prompts and completions or conversations, besides documents.
         "encodes": pairs or (causal and training.job.tunes),

@@ -355,12 +355,14 @@ def unscripted_job(library: str, job: Job, model: Model, instance: Instance, *, 
     return f"The generated script {reason}: {', '.join((*earlier, f'or {last}' if earlier else last))}."
 
 
-def unscripted_optimizer(library: str, job: Job) -> str:
+def unscripted_optimizer(library: str, job: Job, version: str = "") -> str:
     """Return why the generated script does not train with a job's optimizer; empty if it does."""
     own, name = get_library(library), f"{'paged ' * job.paged_optimizer}{job.optimizer}"
-    if job.optimizer in own.optimizers and not job.paged_optimizer:
-        return ""
-    return sentence("libraries", "unscripted_optimizer", known=", ".join(own.optimizers), library=own, name=name)
+    if job.optimizer not in own.optimizers or job.paged_optimizer:
+        return sentence("libraries", "unscripted_optimizer", known=", ".join(own.optimizers), library=own, name=name)
+    if version and name.endswith("bit") and release(image(library, version).framework_version) < TRL_SINCE:
+        return sentence("libraries", "optimizer_since", name=name)
+    return ""
 
 
 def loaded_entirely(library: str, job: Job, model: Model, instance: Instance) -> str:

@@ -58,6 +58,12 @@ def test_an_advised_plan_is_exported_or_there_is_no_advice():
     assert advice.script_cell()
 
 
+def test_an_optimizer_that_a_chosen_version_lacks_is_a_warning():
+    for version, lacks in (("2.8.0", True), ("2.13.0", False)):
+        advice = smpa.advise("1B", "ml.p4d.24xlarge", library="fsdp", version=version, optimizer="adam-8bit")
+        assert any("images of PyTorch 2.11 or later" in warning for warning in advice.warnings) is lacks
+
+
 @pytest.mark.slow
 def test_seeded_requests_of_named_models_are_exported_or_refused():
     listed = model_names()
