@@ -89,7 +89,6 @@ class Suppression:
 
     ids: tuple[str, ...]
     reason: str
-    comment_line: int
     line: int
 
 
@@ -112,5 +111,5 @@ def suppressions(text: str) -> list[Suppression]:
         alone = not lines[number - 1][:column].strip()
         below = (later + 1 for later in range(number, len(lines)) if lines[later].strip()[:1] not in ("", "#"))
         line = next(below, number) if alone else number
-        comments.append(Suppression(ids, match["reason"].strip(" -:\r"), number, line))
+        comments.append(Suppression(ids, match["reason"].strip(" -:\r"), line))
     return comments

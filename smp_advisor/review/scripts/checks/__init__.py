@@ -35,12 +35,9 @@ from smp_advisor.review.scripts.checks import (  # noqa: F401 - the import regis
 )
 from smp_advisor.review.scripts.conditions import Reaching
 from smp_advisor.review.scripts.context import CHECKS, LIBRARY_OF, Hit
-from smp_advisor.review.scripts.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from smp_advisor.review.findings.finding import Finding, Severity, Suppression
+    from smp_advisor.review.findings.finding import Finding, Severity
     from smp_advisor.review.reading.module import Module
     from smp_advisor.review.scripts.context import Context
 
@@ -64,14 +61,12 @@ def judge(context: Context) -> list[tuple[Finding, Hit]]:
                 message = f"{finding.message} This code runs only {needed}."
                 finding = replace(finding, severity=severity, message=message)
             hits.setdefault((identifier, finding.path, finding.line, finding.column), (finding, hit))
-    places = {(id(hit.module), hit.node.lineno, finding.id) for finding, hit in hits.values()}
-    silenced, comments = _silenced(context, places)
+    silenced = _silenced(context)
     pairs = [
         (finding, hit)
         for finding, hit in hits.values()
         if (id(hit.module), hit.node.lineno, finding.id) not in silenced
     ]
-    pairs += [(_finding("SMP100", comment), comment) for comment in comments]
     # A list of missing calls that other findings report is left out.
     reported = {finding.id for finding, _ in pairs}
     pairs = [
@@ -117,58 +112,15 @@ def _end(hit: Hit) -> tuple[int, int] | None:
     return source.locate(last)[1], source.column(last, column) + 1
 
 
-_Place = tuple[int, int, str]
-"""Module, line and id of a finding."""
-
-
-def _silenced(context: Context, places: set[_Place]) -> tuple[set[_Place], list[Hit]]:
-    """Return the places that comments suppress, and the comments without an effect."""
-    silenced: set[_Place] = set()
-    idle: list[Hit] = []
-    for module in context.trace.modules:
-        for comment in suppressions(module.source.text):
-            if not comment.reason:
-                idle.append(_comment(module, comment, "", ()))
-                continue
-            lines = _statement_lines(module, comment.line)
-            by_id = {name: {(id(module), line, name) for line in lines} for name in comment.ids}
-            silenced |= set[_Place]().union(*by_id.values())
-            unknown = [name for name in comment.ids if name not in catalog()]
-            unused = [
-                name
-                for name in comment.ids
-                if not by_id[name] & places and _judged(context, module, comment.line, name)
-            ]
-            idle += [_comment(module, comment, "unknown", unknown)] if unknown else []
-            idle += [_comment(module, comment, "unused", unused)] if unused else []
-    return silenced, idle
-
-
-def _comment(module: Module, comment: Suppression, variant: str, ids: Iterable[str]) -> Hit:
-    text = module.source.line(comment.comment_line)
-    first = text.find("#")
-    place = ast.Pass(
-        lineno=comment.comment_line,
-        col_offset=len(text[:first].encode()),
-        end_lineno=comment.comment_line,
-        end_col_offset=len(text.rstrip().encode()),
-    )
-    return Hit(module, place, {"ids": ", ".join(ids)} if variant else {}, variant=variant)
-
-
-def _judged(context: Context, module: Module, line: int, identifier: str) -> bool:
-    """Return whether the check judged the line: for its library and settings, in a function that was followed."""
-    if identifier not in CHECKS or (catalog()[identifier].needs and context.settings == Settings()):
-        return False
-    library = LIBRARY_OF.get(identifier)
-    if library is not None and not getattr(context.libraries, library):
-        return False
-    around = [
-        function.node
-        for function in context.trace.functions
-        if function.module is module and function.node.lineno <= line <= (function.node.end_lineno or 0)
-    ]
-    return all(node in context.followed for node in around)
+def _silenced(context: Context) -> set[tuple[int, int, str]]:
+    """Return the places (module, line and id of a finding) that comments with a reason suppress."""
+    return {
+        (id(module), line, name)
+        for module in context.trace.modules
+        for comment in suppressions(module.source.text)
+        for line in (_statement_lines(module, comment.line) if comment.reason else ())
+        for name in comment.ids
+    }
 
 
 def _statement_lines(module: Module, line: int) -> set[int]:

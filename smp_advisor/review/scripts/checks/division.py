@@ -49,7 +49,7 @@ def _one_group_of_all_instances(context: Context) -> Iterator[Hit]:
         counted = any(maker.name == "torch.cuda.device_count" for maker in makers(size))
         if call.reached and not spawned and (local or (counted and rank is not None)):
             yield Hit(call.module, call.node, variant="count")
-        several = Conditions(context.settings, defaults=True).known(size)
+        several = Conditions(context.settings, defaults=True).known(size) if size is not None else None
         fixed = type(constant(rank)) is int and isinstance(several, int) and several > 1 and not call.guards
         if call.reached and not spawned and fixed and not call.functions:
             yield Hit(call.module, call.node, {"rank": constant(rank)}, variant="fixed")
