@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from smp_advisor.core.files import data_file
+from smp_advisor.review.findings.catalog import catalog
 from smp_advisor.review.scripts import check_script
 from smp_advisor.review.scripts.releases import accepts, default_of, release
 
@@ -110,6 +111,14 @@ def test_the_release_decides_what_an_argument_means(tmp_path: Path) -> None:
         (tmp_path / "requirements.txt").write_text(f"{pin}\n")
         severities = [finding.severity for finding in check_script(script) if finding.id == "TRN720"]
         assert severities == ([expected] if expected else []), pin
+
+
+def test_inputs_of_reentrant_checkpoints_have_gradients_since_transformers_5(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(catalog()["TRN745"].examples[0].bad)
+    for pin, expected in (("", ["info"]), ("transformers==4.45.2", ["error"]), ("transformers==5.23.0", [])):
+        (tmp_path / "requirements.txt").write_text(f"{pin}\n")
+        assert [finding.severity for finding in check_script(script)] == expected, pin
 
 
 BODY = "        loss = model(batch.cuda()).mean()\n        loss.backward()\n"

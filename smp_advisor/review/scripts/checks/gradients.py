@@ -283,13 +283,12 @@ def _gradients_of_checkpointed_inputs(context: Context) -> Iterator[Hit]:
         entry = next((o for o in options(call.argument("gradient_checkpointing_kwargs")) if hasattr(o, "get")), None)
         reentrant = constant(entry.get("use_reentrant")) if entry is not None else None
         on = constant(call.argument("gradient_checkpointing")) is True and call.name.startswith("transformers.")
-        if on and reentrant is not False and (reentrant or span.first < _NOT_REENTRANT):
-            sure = reentrant or span.last < _NOT_REENTRANT
+        # transformers 5 gives the inputs gradients wherever it checkpoints.
+        if on and reentrant is not False and span.first < (5, 0):
             node = argument_node(call, "gradient_checkpointing") or call.node
-            yield Hit(call.module, node, severity="error" if sure else "info", variant="" if reentrant else "default")
+            yield Hit(call.module, node, severity="error" if span.last < (5, 0) else "info")
 
 
-_NOT_REENTRANT = (5, 0)
 _INPUTS = re.compile(
     r"require_grads|require_grad\(|prepare_model|gradient_checkpointing_enable|embed|[Pp]rompt|load_in_|\btrl\b"
 )
