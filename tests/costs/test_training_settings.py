@@ -12,7 +12,7 @@ from smp_advisor.costs.evaluate import memory_columns
 from smp_advisor.costs.guesses import guesses
 from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries import Plan, libraries
-from smp_advisor.libraries.layout import Layout
+from smp_advisor.libraries.layout import Layout, layout_of
 from smp_advisor.libraries.state_bytes import fully_sharded, over_frozen
 from smp_advisor.session.advise import advise
 from smp_advisor.workload import Adapter, Job, Model
@@ -206,6 +206,8 @@ def test_kinds_of_mixed_precision_and_of_stored_weights() -> None:
     assert autocast.activations_gib > 1.7 * cast.activations_gib
     assert autocast.communication_gib > cast.communication_gib
     assert autocast.logits_gib == pytest.approx(16 / 12 * cast.logits_gib)
+    state = layout_of([Plan(library="fsdp")], replace(JOB, autocast="on"), a100s(80)).state_bytes
+    assert (state.cast_bytes, state.gathered_element_bytes, state.reduced_bytes, state.fp32_inputs) == (2, 4, 4, True)
     apex, plain = (memory("ddp", attention="eager", stack=of) for of in ("apex", "hf-eager"))
     assert per_parameter(apex.parameters_gib, 1) == pytest.approx(2)
     assert per_parameter(plain.parameters_gib, 1) == pytest.approx(6)
