@@ -53,16 +53,6 @@ def root(values: Floats) -> Floats:
     return np.sqrt(values) if type(values) is ndarray else math.sqrt(values)
 
 
-def power(values: Floats, exponent: int) -> Floats:
-    """Powers.
-
-    NumPy's may differ from a number's in the last digit. Those of one plan's draws, shape (d, 1), are those of numbers.
-    """
-    if type(values) is ndarray and values.shape[-1] == 1:
-        return np.array([value**exponent for value in values.ravel().tolist()]).reshape(values.shape)
-    return values**exponent
-
-
 def binary_logarithm(values: Floats) -> Floats:
     return np.log2(values) if type(values) is ndarray else math.log2(values)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy import ndarray
@@ -33,29 +33,46 @@ _LEAST_ROWS = 256
 _LEAST_GAIN = 1.25
 
 
+Values = TypeVar("Values")
+
+
 class Distinct(NamedTuple):
     """One row of each kind, and the kind of each row; None if every row is its own."""
 
     layout: Layout
     kinds: NDArray[np.intp] | None
 
-    def all_rows(self, values: Floats) -> Floats:
-        """Return the values of all rows from those of the kinds, in the last axis."""
-        if self.kinds is None or type(values) is not ndarray or values.shape[-1] == 1:
+    def all_rows(self, values: Values) -> Values:
+        """Return the values of all rows from those of the kinds, in the last axis, in every array of a structure."""
+        kind: Any = type(values)
+        parts: Any = values
+        if self.kinds is None or kind in (bool, int, float):
             return values
-        result: Floats = values.take(self.kinds, axis=-1)
-        return result
+        if kind is ndarray:
+            parts = parts if parts.shape[-1] == 1 else parts.take(self.kinds, axis=-1)
+        elif kind is dict:
+            parts = {name: self.all_rows(part) for name, part in parts.items()}
+        elif kind in (list, tuple):
+            parts = kind(self.all_rows(part) for part in parts)
+        else:
+            names = getattr(kind, "_fields", None) or kind.__dataclass_fields__
+            parts = kind(**{name: self.all_rows(getattr(parts, name)) for name in names})
+        return cast("Values", parts)
 
 
 def distinct(layout: Layout, by: Sequence[Floats], *, but: Sequence[str] = SCHEDULE) -> Distinct:
     """Rows that differ in columns of the layout, except `but`, or in the figures `by` that are read in their place."""
+    if vars(layout).get("single"):
+        return Distinct(layout, None)
     columns = {name: column for name, column in vars(layout).items() if type(column) is ndarray}
     rows = len(next(iter(columns.values()), ()))
     if rows < _LEAST_ROWS:
         return Distinct(layout, None)
-    read = [column for name, column in columns.items() if name not in but]
-    # The figures of a schedule depend on each other: few of their combinations exist.
-    codes, count = _codes([_ranks(_codes([of for of in by if type(of) is ndarray], rows)[0])[0], *read], rows)
+    if "codes" not in vars(layout):  # of the columns that all terms read
+        common = [column for name, column in columns.items() if name not in (*SCHEDULE, *OFFLOADING)]
+        vars(layout)["codes"] = _codes(common, (np.zeros(rows, dtype=np.int64), 1))
+    read = [columns[name] for name in (*SCHEDULE, *OFFLOADING) if name not in but and name in columns]
+    codes, count = _codes([*(figure for figure in by if type(figure) is ndarray), *read], vars(layout)["codes"])
     first = np.full(count, -1, dtype=np.intp)
     first[codes] = np.arange(rows)
     present = first >= 0
@@ -68,6 +85,7 @@ def distinct(layout: Layout, by: Sequence[Floats], *, but: Sequence[str] = SCHED
     reduced = object.__new__(Layout)
     reduced.__dict__.update({name: vars(layout)[name] for name in _FIELDS})
     reduced.__dict__.update({name: _number(column[chosen]) for name, column in columns.items()})
+    reduced.__dict__["codes"] = (vars(layout)["codes"][0][chosen], vars(layout)["codes"][1])
     return Distinct(reduced, kinds[codes])
 
 
@@ -96,7 +114,10 @@ def one(layout: Layout, world: World, by: Sequence[Floats], *, of_blocks: bool =
 
     `of_blocks`: by the columns that passes of blocks read.
     """
-    if are_overridden() or any(type(column) is ndarray for column in vars(layout).values()):
+    stored = vars(layout)
+    if "single" not in stored:
+        stored["single"] = not any(type(column) is ndarray for column in stored.values())
+    if are_overridden() or not stored["single"]:
         return None
     return One(((_read_by_blocks if of_blocks else _read)(layout), *by), layout, world)
 
@@ -124,13 +145,17 @@ def _number(column: NDArray[Any]) -> Any:
     return column[0].item() if len(column) == 1 else column
 
 
-def _codes(columns: Sequence[NDArray[Any]], rows: int) -> tuple[NDArray[np.int64], int]:
-    """Code of each row, which rows with equal columns share, and a limit of the codes."""
-    codes, count = np.zeros(rows, dtype=np.int64), 1
+_Codes = tuple["NDArray[np.int64]", int]
+"""Code of each row, which rows with equal columns share, and a limit of the codes."""
+
+
+def _codes(columns: Sequence[NDArray[Any]], start: _Codes) -> _Codes:
+    """Return the codes of rows by columns, from those of others that are known."""
+    codes, count = start
     for column in columns:
         ranks, different = _ranks(column)
         codes, count = codes * different + ranks, count * different
-        if count > _MOST_CODES * rows:
+        if count > _MOST_CODES * len(codes):
             codes, count = _ranks(codes)
     return codes, count
 
@@ -142,20 +167,20 @@ _MOST_CODES = 8
 _FEW = 12
 
 
-def _ranks(column: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
+def _ranks(column: NDArray[Any]) -> tuple[NDArray[Any], int]:
     """Rank of each value among the different ones, and their number."""
     if column.dtype == np.bool_:
-        return column.astype(np.int64), 2
-    whole = column.astype(np.int64)
-    least = whole.min()
-    size = int(whole.max() - least) + 1
-    if size > _MOST_CODES * len(whole) or (column.dtype.kind == "f" and (whole != column).any()):
+        return column, 2
+    whole = column.astype(np.int64, copy=False)
+    least = int(whole.min())
+    size = int(whole.max()) - least + 1
+    if size > _MOST_CODES * len(column) or (column.dtype.kind == "f" and (whole != column).any()):
         values, ranks = np.unique(column, return_inverse=True)
         return ranks, len(values)
-    whole -= least
+    ranks = whole - least
     if size <= _FEW:
-        return whole, size
+        return ranks, size
     used = np.zeros(size, dtype=np.int64)
-    used[whole] = 1
+    used[ranks] = 1
     rank = used.cumsum()
-    return (rank - 1)[whole], int(rank[-1])
+    return (rank - 1)[ranks], int(rank[-1])

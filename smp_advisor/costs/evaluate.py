@@ -206,10 +206,11 @@ def seconds_columns(
     result = {name: np.zeros((*draws, len(layout))) for name in TIME_PARTS}
     model = trained(model, job)
     for degree, rows, part in _parts(layout):
-        factor = 1.0 if job.calibration is None else learned_time(job.calibration, model, cluster, job, part)[0]
+        own = job.calibration
+        factor = None if own is None else learned_time(own, model, cluster, job, part)[0]
         for name, values in step_of(model, cluster, job, part, None, degree).seconds.items():
             if type(values) is np.ndarray or values:
-                result[name][..., rows] = values * factor
+                result[name][..., rows] = values if factor is None else values * factor
     return result
 
 

@@ -14,7 +14,6 @@ from smp_advisor.core.elementwise import (
     largest_index,
     maximum,
     minimum,
-    power,
     root,
     where,
 )
@@ -186,8 +185,8 @@ def _work(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World
     of_few = world if few.layout is layout else World.of(model, cluster, job, few.layout)
     locals_ = [local_parameters(model, few.layout, stage) for stage in stage_kinds(model, degree)]
     every = stage_passes(model, cluster, job, few.layout, of_few, degree, locals_)
-    slowest = _of_all(few, _chosen(Passes, every, largest_index([p.total for p in every])))
-    local = _of_all(few, _chosen(LocalParameters, locals_, largest_index([p.total for p in locals_])))
+    slowest = few.all_rows(_chosen(Passes, every, largest_index([p.total for p in every])))
+    local = few.all_rows(_chosen(LocalParameters, locals_, largest_index([p.total for p in locals_])))
     m = layout.microbatches
     compute = m * (slowest.forward + slowest.backward + slowest.recomputation)
     stack = stack_of(job, layout)
@@ -208,7 +207,7 @@ def _work(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World
         compute,
         {"passes": m * slowest.of_host, "optimizer_seconds": where(launches > update, launches, 0.0) + around},
         {"attention": m * slowest.attention, "products": m * slowest.products},
-        [(few.all_rows(p.first_half), few.all_rows(p.second_half)) for p in every],
+        few.all_rows([(p.first_half, p.second_half) for p in every]),
     )
 
 
@@ -234,18 +233,19 @@ def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wor
     bubble = _bubble(model, cluster, few.layout, of_few, degree, work.halves)
     compute = few.all_rows(work.compute) if anywhere(layout.offload_activations) else 0.0
     offload = activation_copy_seconds(model, cluster, job, layout, degree, compute)
-    parts = work.parts | {"pipeline_bubble_seconds": bubble}
-    result = {name: few.all_rows(parts[name]) for name in _PARTS}
-    result["offload_seconds"] = offload + result["offload_seconds"]
-    waiting = _host_floor(model, cluster, layout, sum(result.values(), 0.0))
-    part = "pipeline_bubble_seconds" if degree > 1 else "data_parallel_seconds"
-    result[part] = result[part] + waiting
+    parts = {name: work.parts[name] for name in _PARTS} | {"pipeline_bubble_seconds": bubble}
+    offload = offload + few.all_rows(work.parts["offload_seconds"])
+    waiting = _host_floor(model, cluster, layout, few.all_rows(sum(parts.values(), 0.0)) + offload)
     slowest_node = 1 + constant("time.straggler_per_doubling") * math.log2(max(cluster.nodes, 1))
-    of_host, of_kernels = (
-        {name: few.all_rows(seconds) for name, seconds in of.items()} for of in (work.of_host, work.of_kernels)
+    result, of_host, of_kernels = (
+        {name: few.all_rows(seconds * slowest_node) for name, seconds in of.items()}
+        for of in (parts, work.of_host, work.of_kernels)
     )
-    every = (result, of_host | {part: waiting} if world is not None else {}, of_kernels)
-    return Step(*({name: seconds * slowest_node for name, seconds in of.items()} for of in every))
+    part = "pipeline_bubble_seconds" if degree > 1 else "data_parallel_seconds"
+    waiting = waiting * slowest_node
+    result[part] = result[part] + waiting
+    result["offload_seconds"] = offload * slowest_node
+    return Step(result, of_host | {part: waiting} if world is not None else {}, of_kernels)
 
 
 def _work_of_alike(
@@ -255,25 +255,14 @@ def _work_of_alike(
     alike = distinct(layout, [world.microbatch_samples, layout.microbatches], but=(*SCHEDULE, *OFFLOADING))
     of_alike = world if alike.layout is layout else World.of(model, cluster, job, alike.layout)
     work = _work(model, cluster, job, alike.layout, of_alike, degree)
-    of_shares = (work.of_host, work.of_kernels) if shares else ({}, {})
-    parts, of_host, of_kernels = (
-        {name: alike.all_rows(values) for name, values in of.items()} for of in (work.parts, *of_shares)
-    )
-    halves = [(alike.all_rows(first), alike.all_rows(second)) for first, second in work.halves]
-    return _Work(parts, alike.all_rows(work.compute), of_host, of_kernels, halves)
+    return alike.all_rows(work if shares else work._replace(of_host={}, of_kernels={}))
 
 
 _PARTS = (
     "forward_seconds", "backward_seconds", "recomputation_seconds", "tensor_parallel_seconds",
-    "pipeline_bubble_seconds", "data_parallel_seconds", "optimizer_seconds", "offload_seconds",
+    "data_parallel_seconds", "optimizer_seconds",
 )  # fmt: skip
-
-
-def _of_all(few: Distinct, values: _Columns) -> _Columns:
-    if few.kinds is None:
-        return values
-    kind = type(values)
-    return kind(**{name: few.all_rows(getattr(values, name)) for name in kind.__dataclass_fields__})
+"""Parts that the order of the microbatches and the copies of activations do not change."""
 
 
 def _chosen(kind: type[_Columns], every: Sequence[_Columns], index: Ints) -> _Columns:
@@ -295,7 +284,8 @@ def _host_floor(model: Model, cluster: Cluster, layout: Layout, seconds: Floats)
         return 0.0
     pace = gpu_constant("host_pace", cluster.instance.gpu)
     floor = pace * constant("time.host_floor_seconds") * math.sqrt(model.layer_count)
-    together = root(root(power(seconds, 4) + power(floor, 4)))
+    squares = seconds * seconds, floor * floor
+    together = root(root(squares[0] * squares[0] + squares[1] * squares[1]))
     return where(coordinated, together - seconds, 0.0)
 
 

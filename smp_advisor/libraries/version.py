@@ -115,7 +115,12 @@ def version_with(library: str, framework: tuple[int, ...], instance: Instance) -
 def image(library: str, version: str) -> Image:
     """Framework and Python versions that select a library version's container."""
     require_version(library, version)
-    return next(entry for entry in images(library) if entry.version == version)
+    return _images_by_version(library)[version]
+
+
+@cache
+def _images_by_version(library: str) -> dict[str, Image]:
+    return {entry.version: entry for entry in reversed(images(library))}
 
 
 def require_version(library: str, version: object) -> None:
