@@ -105,6 +105,8 @@ def _what_it_is(recipe: Mapping) -> str:
             f"it is a checkpointless configuration, which only changes {base_names}: paste {base_names}.yaml, which has"
             " the model and the trainer; what checkpointless recovery adds is not checked"
         )
+    if "training_cfg" in keys:
+        return "it is a job of the HyperPod CLI, whose script is in its image: check the script with check_script"
     if {"cluster", "cluster_type", "recipes"} & keys:
         return "it configures the launcher: paste the recipe that it names"
     if isinstance(listed, Collection):

@@ -154,7 +154,9 @@ def configuration_of_shell(text: str) -> Configuration:
     if processes_per_host := next(filter(None, map(count, processes)), None):
         configuration.settings["processes_per_host"] = Setting(processes_per_host, span)
     by_tasks = words[0] == "srun" and tasks > 1
-    again = by_tasks and "torchrun" in before and (count(launcher.get("nproc_per_node")) or 1) > 1
+    of_srun = before[: before.index("torchrun")] if "torchrun" in before else ["-n"]
+    again = by_tasks and (count(launcher.get("nproc_per_node")) or 1) > 1
+    again = again and not any(word.startswith(("--ntasks", "-n")) for word in of_srun)  # its own number of tasks
     configuration.set(starts_twice="srun" if again else "")
     configuration.set(requests_efa=True, command=shlex.join(words), starts=by_tasks or starts_processes(before))
     if entry:

@@ -97,6 +97,8 @@ def _read_strategy(
     if strategy is None and environment is not None:
         strategy = strategy_of_environment(plain_of(environment))
     strategy = strategy or _of_code(configuration, siblings, script)
+    if script is not None and script.spawns and any(map(configuration.get, ("torch_distributed", "starts", "driver"))):
+        configuration.set(starts_twice="The launcher")
     arriving = {
         name: value for name, value in configuration.get("passed", {}).items() if name in configuration.hyperparameters
     }
@@ -113,8 +115,6 @@ def _read_strategy(
             strategy = strategy.assuming(f"Parameters and Adam's states are in {half}: the script loads the model so.")
         if script is not None:
             configuration.set(shares_gpus=script.shares, trains_on_preferences=script.compares)
-            launched = configuration.get("torch_distributed") or configuration.get("starts")
-            configuration.set(starts_twice="The launcher" if script.spawns and launched else "")
         if not any(name in configuration.hyperparameters for name in BATCH):
             strategy = undescribed(strategy.name, "the batch size is neither in the text nor readable in its script")
     configuration.use(strategy)
