@@ -195,6 +195,9 @@ def test_what_is_guessed_is_named_with_what_the_other_value_gives() -> None:
     left_open = guesses(model, cluster, replace(JOB, sequence_length=65_536), plan)
     assert 1 < len(left_open) <= 3
     assert [abs(guess.effect) for guess in left_open] == sorted((abs(of.effect) for of in left_open), reverse=True)
+    for library, setting in (("fsdp", "autocast='on'"), ("ddp", "autocast='off'")):  # what each has not
+        casts = [of for of in guesses(model, cluster, JOB, Plan(library=library)) if "autocast" in of.setting]
+        assert [(of.setting, of.effect > 0) for of in casts] == [(setting, library == "fsdp")]
     with pytest.raises(JobError, match="eager"):
         replace(JOB, attention="eager", attention_kernel="flash-2")
 
