@@ -157,6 +157,13 @@ def test_sharding_is_argued_with_the_next_lower_degree_and_the_nearest_reference
     assert all(one.because.endswith(".") for one in found.differences)
 
 
+def test_replicas_of_shards_are_compared_where_there_are_nodes_to_hold_them():
+    plan, small = Plan(library="fsdp", activation_checkpointing="each"), Model.from_parameters("7B", family="llama")
+    for nodes in (1, 2):
+        step = explained(plan, small, Cluster(P4D, nodes), replace(BF16, sequence_length=2048))["sharding"]
+        assert ("With sharding_strategy='hybrid_shard'" in step.details) == (nodes > 1)
+
+
 def test_known_issues_follow_the_version():
     def ids(version, **fields):
         plan = Plan(library="smp-v2", version=version, hybrid_shard_degree=256, batch_size=1, **fields)
