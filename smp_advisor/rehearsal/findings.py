@@ -17,6 +17,8 @@ Event = dict[str, Any]
 _LOST_PEER = re.compile(r"[Cc]onnection|closed by peer|gloo|Broken pipe|timed out|[Ss]ocket|Application timeout")
 _LACKED = re.compile(r"pip install|[Rr]equire(?:ment|s)|not installed|be installed|not met")
 """In errors of libraries that name what they lack."""
+_OF_NAMES = re.compile(r"unexpected keyword argument|^cannot import name|^name '\w+' is not defined")
+"""Errors that no data cause."""
 _OF_GPUS = re.compile(r"torch\._C' has no attribute '_cuda|not compiled with CUDA|NVIDIA driver|_cuda\.<locals>")
 _DOWNLOAD = re.compile(
     r"huggingface\.co(?!/docs)|offline mode|LocalEntryNotFound|resolve host|name resolution|urlopen|"
@@ -77,7 +79,7 @@ def not_rehearsed(stage: Stage) -> str:
     if error["imports"] and not error["text"].startswith("cannot import name"):
         return f"a library does not import here ({error['name']}: {error['text'][:120]})"
     empty = events(stage, failure[0], "empty channel")
-    if empty and error["update"] == 0:
+    if empty and error["update"] == 0 and not _OF_NAMES.search(error["text"]):
         name = empty[0]["name"]
         return f"the channel {name} is empty here: pass data={{{name!r}: folder}} ({error['text'][:80]})"
     is_input = "/opt/ml/input/data" in error["text"] and error["name"] in ("FileNotFoundError", "NotADirectoryError")

@@ -21,6 +21,7 @@ import torch
 from smp_advisor.rehearsal import libraries, loops, observation, process_group, processors
 from smp_advisor.rehearsal.libraries.rows import Tokenized, lines
 from smp_advisor.rehearsal.observer import OWN, Ended, NotRehearsed, Observer
+from smp_advisor.sandbox.isolated import own_streams
 
 _SEED = 1
 _PAUSE_SECONDS = 0.02
@@ -42,16 +43,11 @@ def run(rank: int, events: int, log: int, shared: Any, values: dict[str, Any]) -
 
     `values` are those of `stages.Stage.process`: options of the stage, variables, folder, script and arguments.
     """
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
+    own_streams(log)
     os.dup2(events, 3)
     os.closerange(4, 1 << 16)
     ctypes.CDLL(None).prctl(_DUMPABLE, 1)
-    sys.stdin = open(0, closefd=False, encoding="utf-8")  # noqa: SIM115 - stays open
-    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, closefd=False, errors="replace", encoding="utf-8")  # type: ignore[misc] # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False, errors="replace", encoding="utf-8")  # type: ignore[misc] # noqa: SIM115
-    _own_streams()
+    _log_to_own_streams()
     faulthandler.enable(file=2)
     code, script = Path(values["code"]), values["script"]
     os.environ.update(values["variables"])
@@ -72,7 +68,7 @@ def run(rank: int, events: int, log: int, shared: Any, values: dict[str, Any]) -
         os._exit(status)
 
 
-def _own_streams() -> None:
+def _log_to_own_streams() -> None:
     """Log to the streams of this process: those of the parent are closed, and their numbers belong to others soon."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every interpreter starts
     loggers = [logging.getLogger(), *map(logging.getLogger, logging.Logger.manager.loggerDict)]

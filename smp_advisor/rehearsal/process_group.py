@@ -10,6 +10,7 @@ import math
 import os
 import sys
 from datetime import timedelta
+from functools import partialmethod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -134,15 +135,8 @@ def _summed(arguments: tuple[Any, ...]) -> bool:
     return False
 
 
-def _operation(name: str) -> Any:
-    def method(self: ObservedGroup, *arguments: Any, **options: Any) -> Any:
-        return self.run(name, *arguments, **options)
-
-    return method
-
-
 for _name in _OPERATIONS:
-    setattr(ObservedGroup, _name, _operation(_name))
+    setattr(ObservedGroup, _name, partialmethod(ObservedGroup.run, _name))
 
 
 def install(observer: Observer) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 STEPS, BATCHES, MOST = 6, 4, 40
 _MOST_FILES, _MOST_FILE_BYTES = 2000, 5 * 2**20
 _LEFT_OUT = ("__pycache__", ".git", ".ipynb_checkpoints", "node_modules", "wandb", "mlruns")
+_SMALL, _LARGE = 2_048, 32_768
+"""Sizes of vocabularies, the large one where a script may have tokens of its own."""
 _SIZE_BYTES = 4 * 2**30
 _CHANNEL = re.compile(r"environ\[\s*[\"']SM_CHANNEL_(\w+)")
 """Channels without which a script does not start; what it gets by ``get()`` may be absent."""
@@ -153,9 +155,18 @@ def request_of(
         "imports": sorted(roots), "preloads": _preloads(texts, roots - own),
         "names": names, "one_label": "SequenceClassification" in code.text,
         "needs_table": needs_table, "texts_needed": '"text"' in code.text and needs_table,
-        "named": re.findall(r"[\"'](\w+)[\"']", code_text), "columns": _columns(tree), "keep_half": keep_half,
+        "vocabulary": _vocabulary(code_text, channels), "named": re.findall(r"[\"'](\w+)[\"']", code_text),
+        "columns": _columns(tree), "keep_half": keep_half,
         "provoked": _provoked(code, code_text), "full": [],
     }  # fmt: skip
+
+
+def _vocabulary(text: str, channels: dict[str, str]) -> int | None:
+    """Return the size of vocabularies, which data may index; None is that of the family of the model."""
+    largest = max(map(int, re.findall(r"\b\d{4,6}\b", text)), default=0)  # a number of the text may be a token
+    if channels or "randint" in text or largest >= _LARGE:
+        return None
+    return _LARGE if "vocab" in text or largest >= _SMALL else _SMALL
 
 
 def _reached(code: Code) -> list[str]:

@@ -33,7 +33,9 @@ _STILL = 25
 """Observations in a row of processes that all sleep, after which none will go on."""
 _LOG_LINES = 60
 _OF_MODELS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp", ".pkl", ".npz", ".onnx")
-_OF_REQUEST = ("steps", "batches", "most", "full", "columns", "keep_half", "texts_needed", "provoked", "named")
+_OF_REQUEST = (
+    "steps", "batches", "most", "full", "columns", "keep_half", "texts_needed", "provoked", "named", "vocabulary",
+)  # fmt: skip
 _FEW = 2
 """Updates of stages of which the first ones are compared."""
 _OF_PATIENCE: dict[str, Any] = {"steps": 30, "batches": 3}

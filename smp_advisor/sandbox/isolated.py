@@ -135,15 +135,21 @@ def _redirect(log: int) -> None:
     os.dup2(log, 2)
 
 
+def own_streams(log: int) -> None:
+    """Have this fork read from the null device and write to the log, not through the streams of its parent."""
+    _redirect(log)
+    # Those of a kernel would send to the notebook through sockets that belong to the kernel.
+    sys.stdin = open(0, closefd=False, encoding="utf-8")  # noqa: SIM115 (stays open to the end)
+    writes: dict[str, Any] = {"mode": "w", "buffering": 1, "closefd": False, "errors": "replace", "encoding": "utf-8"}
+    sys.stdout = sys.__stdout__ = open(1, **writes)  # type: ignore[misc]  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, **writes)  # type: ignore[misc]  # noqa: SIM115
+
+
 def _run_forked(function: Callable[..., Any], arguments: tuple[Any, ...], bounds: Limits, log: int) -> None:
     """Call a function with the kernel's objects in this forked process."""
     for number in _RESET_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    _redirect(log)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 (stays open to the end)
-    # The kernel's streams would send to the notebook through sockets that belong to the kernel.
-    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, closefd=False, errors="replace")  # type: ignore[misc]  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False, errors="replace")  # type: ignore[misc]  # noqa: SIM115
+    own_streams(log)
     # Work on models creates many objects and few cycles, and a collection would copy the kernel's pages.
     gc.freeze()
     gc.set_threshold(_OBJECTS_PER_COLLECTION)

@@ -16,7 +16,6 @@ from smp_advisor.rehearsal.observer import around
 if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
 
-_VOCABULARY = 32_768
 _FAMILIES = (
     ("qwen3", "Qwen3"), ("qwen", "Qwen2"), ("llama", "Llama"), ("mixtral", "Mixtral"), ("mistral", "Mistral"),
     ("gemma-3", "Gemma3Text"), ("gemma", "Gemma2"), ("phi", "Phi3"), ("neox", "GPTNeoX"), ("pythia", "GPTNeoX"),
@@ -103,7 +102,8 @@ def config_for(observer: Observer, name: Any, options: dict[str, Any]) -> Any:
         family = next((value for part, value in _FAMILIES if part in lower), "Llama")
         observer.stand_in(f"{name}: random weights of a small {family}")
         extra = {"attention_types": [[["global", "local"], 1]], "num_layers": 2} if family == "GPTNeo" else {}
-        config = getattr(transformers, f"{family}Config")(vocab_size=_VOCABULARY, **extra)
+        size = observer.options["vocabulary"]
+        config = getattr(transformers, f"{family}Config")(**extra, **({"vocab_size": size} if size else {}))
         config.architectures = [family + _HEADS.get(family, "ForCausalLM")]
         tokens = ("pad_token_id", "bos_token_id", "eos_token_id")
         for token in (*tokens, "decoder_start_token_id") if config.is_encoder_decoder else tokens:

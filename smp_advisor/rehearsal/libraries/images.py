@@ -116,10 +116,6 @@ class Images(torch.utils.data.Dataset[Any]):
         return Image.fromarray(mask.numpy())
 
 
-def _of_tensors(images: Images, name: str, *arguments: Any, **options: Any) -> None:
-    Images.__init__(images, name, *arguments, as_tensor=True, **options)
-
-
 def change(observer: Observer, module: Any) -> None:
     """Change a module after its import."""
     name = module.__name__
@@ -319,8 +315,9 @@ class _Lazy(Nothing):
 class _Finder(MetaPathFinder, Loader):
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
+        create: Any = Images.__init__
         parts: dict[str, Callable[[str], Any]] = {
-            "datasets": lambda name: type(name, (Images,), {"__init__": partialmethod(_of_tensors, name)}),
+            "datasets": lambda name: type(name, (Images,), {"__init__": partialmethod(create, name, as_tensor=True)}),
             "transforms": _transform,
             "models": lambda _: _Network,
         }
