@@ -328,3 +328,4 @@ def test_a_resumed_state_counts_the_steps_of_its_own_runtime():
 
     state = {"global_step": 100, "log_history": [{"step": 100, "train_runtime": 40.0, "train_steps_per_second": 1.0}]}
     assert read_trainer_state(state).samples[0].value == 1.0
+    assert read_trainer_state({"global_step": 100, "log_history": []}).samples == ()  # it has not ended
