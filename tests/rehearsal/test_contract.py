@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.rehearsal import request
 from smp_advisor.rehearsal.contract import Job, arguments, make_folders, of_launcher, unexportable, variables
 from smp_advisor.rehearsal.jobs import job_of
 from smp_advisor.rehearsal.request import interpreter_of, other_versions, pins_of
@@ -112,6 +113,20 @@ def test_stand_ins_of_images_are_as_large_as_the_real_ones():
     assert set(mask.unique().tolist()) == {1, 2, 3}
     letters = images.Images("EMNIST", split="letters", as_tensor=True)
     assert (len(letters), int(min(letters.targets)), len(letters.data)) == (124_800, 1, 124_800)
+
+
+def test_files_that_a_script_imports_and_its_numbers_decide_what_is_made(tmp_path):
+    script = "from parts import (\n    net,\n)\n"
+    texts = {"train.py": script, "parts/__init__.py": "", "parts/net.py": "isnan", "b.py": "isinf"}
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    reached = request._reached(request.Code(tmp_path, "train.py", script, "train.py"))
+    assert ("isnan" in reached, "isinf" in reached) == (True, False)
+    assert [request._vocabulary(text, {}) for text in ("", "end = 10000", "end = 50256", "randint(9)")] == [
+        2_048, 32_768, None, None
+    ]  # fmt: skip
+    assert request._vocabulary("", {"train": "rows"}) is None
 
 
 @pytest.mark.torch
