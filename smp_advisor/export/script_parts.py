@@ -92,14 +92,16 @@ def architecture_of(model: Model) -> Architecture:
             f"No training script can be generated for the family {model.family!r}, of which transformers"
             f" {newest_script_release()} has no model for text or images"
         )
-    if model.head.kind == "none":
-        problem = f"{model.name!r} has no head, so there is no training loss"
-        raise unscripted(problem, "describe the model with its head")
     listed = families[model.family]
     task = listed.task
+    table = data_file("export", "architectures")
+    # A trace counts the head of images among the blocks.
+    traced = model.origin == "measured" and model.family in table["traced_images"]
+    if model.head.kind == "none" and not (traced and "ForImageClassification" in model.config_json):
+        problem = f"{model.name!r} has no head, so there is no training loss"
+        raise unscripted(problem, "describe the model with its head")
     if model.head.kind != "language-model" and task != "image_classification":
         task = "text_classification"
-    table = data_file("export", "architectures")
     masks = table["mask_token_id"].items()
     layers = tuple(table["layers"].get(model.family, table["layers"]["usual"]))
     return Architecture(
@@ -252,6 +254,8 @@ class Training:
             settings = _rotation(rope) | settings
         if self.model.head.kind == "classification":
             settings["num_labels"] = self.model.head.outputs
+        elif self.architecture.task == "image_classification":
+            settings["num_labels"] = len(settings_of(self.model).get("id2label") or (0, 1))
         if self.lacks_positions:
             # The number of positions of an inferred shape is inferred too: use the sequence length.
             name = next(name for name in ("n_positions", "max_position_embeddings") if name in settings)

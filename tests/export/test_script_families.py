@@ -105,6 +105,17 @@ def test_a_small_model_of_the_family_trains(family, tmp_path):
             assert value.grad is None or torch.allclose(value.grad, gradients[name], atol=1e-4)
 
 
+def test_a_traced_model_of_images_has_its_classes():
+    """A trace has no head apart from the blocks."""
+    config = {"architectures": ["SwinForImageClassification"], "id2label": {"0": "a", "1": "b", "2": "c"}}
+    head = replace(TASKS["vit"].head, kind="none", outputs=0)
+    model = replace(model_of("swin", **config), head=head, origin="measured")
+    script = training_script(model, Cluster(P4D), JOB, Plan(library="ddp"))
+    assert '"num_labels": 3' in script
+    with pytest.raises(ExportError, match="has no head"):
+        architecture_of(replace(model, config_json='{"model_type": "swin"}'))
+
+
 def test_the_release_of_transformers_has_the_family():
     llama, gemma, qwen = (architecture_of(model_of(family)) for family in ("llama", "gemma2", "qwen3"))
     assert [newest_release("2.8.0", family) for family in (llama, gemma, qwen)] == ["4.46.3", "4.46.3", "4.57.6"]
