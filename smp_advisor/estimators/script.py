@@ -187,8 +187,8 @@ _COMPARING = ("DPOTrainer", "KTOTrainer")
 """Trainers of TRL that generate answers, or compare them with those of a reference model."""
 _IS_MODEL = re.compile(r"Model|ForCausalLM|ForConditional|ForSequence")
 _FULL = re.compile(r"\.float\(\)|torch\.float(?:32)?\b")
-_SAVED_IN_BF16 = re.compile(r"llama-?3|qwen-?[23]|mistral|mixtral|gemma|phi-?[34]|falcon|olmo|smollm2|deepseek")
-"""Families whose checkpoints are in bf16; others may be in fp32."""
+_SAVED_IN_BF16 = re.compile(r"llama-?3|qwen-?[23]|mistral|mixtral|gemma-?3|phi-?[34]|falcon-(7|40)b|smollm2|deepseek")
+"""Families whose checkpoints are in bf16; those of others, as Gemma 2 and OLMo 2, are in fp32, too."""
 _UPCAST = re.compile(r"\.data\s*=.*float|cast_training_params|upcast")
 _HALF = re.compile(r"bf16|fp16|float16|\bhalf\(|autocast|\bamp\b|mixed_precision|--precision|precision\s*=")
 _LOADS = re.compile(
