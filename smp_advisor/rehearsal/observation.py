@@ -60,7 +60,8 @@ def described(value: Any) -> dict[str, Any]:
             stack.extend((f"{path}/{key}", item, depth + 1) for key, item in enumerate(entry))
         elif isinstance(entry, torch.Tensor):
             is_list = type(entry).__name__ == "ShardedTensor"  # of FSDP 1, which does not count its elements
-            elements += sum(shard.tensor.numel() for shard in entry.local_shards()) if is_list else entry.numel()
+            if is_list or entry.is_floating_point():  # states of random numbers are no part of a model
+                elements += sum(s.tensor.numel() for s in entry.local_shards()) if is_list else entry.numel()
             names.append(path)
             placements = getattr(entry, "placements", ())
             if is_list or any(place.is_shard() for place in placements):
