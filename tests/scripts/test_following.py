@@ -191,6 +191,16 @@ def test_every_way_into_a_script_is_followed(imports, decorator, call):
     assert [finding.id for finding in report] == ["SMP108"], str(report)
 
 
+def test_facts_of_commands_in_files_of_their_own_are_not_joined(tmp_path):
+    for name in ("train", "generate"):
+        (tmp_path / f"{name}.py").write_text(written())
+    commands = "import fire\nimport train, generate\n\nfire.Fire({'train': train.main, 'generate': generate.main})\n"
+    (tmp_path / "run.py").write_text(commands)
+    assert "Only one of these commands" in " ".join(str(check_script(tmp_path / "run.py")).split())
+    assert ids(check_script(tmp_path / "run.py")) == []
+    assert ids(check_script(tmp_path / "train.py")) == ["SMP108"]
+
+
 def test_an_entry_that_is_assumed_is_stated():
     report = check_script(written())
     assert "Another file calls main(): no line of this file does." in str(report)

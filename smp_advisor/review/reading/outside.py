@@ -266,7 +266,12 @@ def launch(run: Run, event: Call) -> Value | None:
     if by_options and not event.arguments:
         targets = [function for function in run.trace.functions if _is_top_level(function)]
     returned: Value | None = None
-    for function in (function for target in targets for function in _callables(target)):
+    functions = [function for target in targets for function in _callables(target)]
+    if by_options and len({id(function.module) for function in functions}) > 1:  # facts of commands are not joined
+        what = "Only one of these commands runs, and none is followed: check their files."
+        run.unresolved.append(event.module.source.unresolved(event.node.lineno, what))
+        return None
+    for function in functions:
         if run.follows(function):
             returned = run.enter(function, _of_options(run, function) if by_options else _of_process(event, function))
     return returned
