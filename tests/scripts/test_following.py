@@ -191,14 +191,16 @@ def test_every_way_into_a_script_is_followed(imports, decorator, call):
     assert [finding.id for finding in report] == ["SMP108"], str(report)
 
 
-def test_facts_of_commands_in_files_of_their_own_are_not_joined(tmp_path):
-    for name in ("train", "generate"):
+def test_the_commands_of_a_suite_are_not_joined(tmp_path):
+    names = ["train", "tune", "generate", "evaluate"]
+    for name in names:
         (tmp_path / f"{name}.py").write_text(written())
-    commands = "import fire\nimport train, generate\n\nfire.Fire({'train': train.main, 'generate': generate.main})\n"
-    (tmp_path / "run.py").write_text(commands)
-    assert "Only one of these commands" in " ".join(str(check_script(tmp_path / "run.py")).split())
-    assert ids(check_script(tmp_path / "run.py")) == []
-    assert ids(check_script(tmp_path / "train.py")) == ["SMP108"]
+    for used, expected in ((names, []), (names[:1], ["SMP108"])):
+        commands = ", ".join(f"{name!r}: {name}.main" for name in used)
+        (tmp_path / "run.py").write_text(f"import fire\nimport {', '.join(used)}\n\nfire.Fire({{{commands}}})\n")
+        report = check_script(tmp_path / "run.py")
+        assert ids(report) == expected
+        assert ("Only one of these commands" in " ".join(str(report).split())) is not bool(expected)
 
 
 def test_an_entry_that_is_assumed_is_stated():

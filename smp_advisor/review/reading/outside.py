@@ -257,6 +257,10 @@ def _candidates(folder: Path, dotted: str) -> list[Path]:
     return [*([target.with_suffix(".py")] if parts else []), target / "__init__.py"]
 
 
+_MOST_COMMANDS = 3
+"""Files of commands that are followed together. The facts of a larger suite belong to different jobs."""
+
+
 def launch(run: Run, event: Call) -> Value | None:
     """Follow the functions that a launcher calls; the result of the last one, None if it calls none."""
     by_options = event.name in COMMAND_LINES
@@ -267,7 +271,7 @@ def launch(run: Run, event: Call) -> Value | None:
         targets = [function for function in run.trace.functions if _is_top_level(function)]
     returned: Value | None = None
     functions = [function for target in targets for function in _callables(target)]
-    if by_options and len({id(function.module) for function in functions}) > 1:  # facts of commands are not joined
+    if by_options and len({id(function.module) for function in functions}) > _MOST_COMMANDS:
         what = "Only one of these commands runs, and none is followed: check their files."
         run.unresolved.append(event.module.source.unresolved(event.node.lineno, what))
         return None
