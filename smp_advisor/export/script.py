@@ -360,7 +360,7 @@ def small_training(
         alone = replace(plan, batch_size=alone.batch_size, gradient_accumulation_steps=times)
     # Settings that save memory do not matter for a small model.
     plain: dict[str, Any] = {name: training_settings()[name].default for name in job.training_settings()}
-    plain["fp8"] = False
+    plain |= {"fp8": False, "fp8_weights": False}
     if job.adapter is not None and trainer == "trl":
         # Quantized weights require bitsandbytes, which this machine may lack.
         plain["adapter"] = replace(job.adapter, base_bits=16, double_quantization=False, upcast=False)

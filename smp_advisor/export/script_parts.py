@@ -335,10 +335,9 @@ class Training:
 
 
 def rows_file(training: Training) -> str:
-    """``rows.py``: it reads rows, marks the tokens that have a loss, the same for every trainer, and reads ids."""
-    pairs, plain = training.architecture.task == "sequence_to_sequence", training.trainer == "plain"
-    flags = {"pairs": pairs, "chats": not pairs, "reads_ids": plain, "preferences": training.prefers}
-    return gathered(render("rows.py.in", **flags))
+    """``rows.py``: it reads rows and ids, and marks the tokens that have a loss, the same for every trainer."""
+    pairs = training.architecture.task == "sequence_to_sequence"
+    return gathered(render("rows.py.in", pairs=pairs, chats=not pairs, preferences=training.prefers))
 
 
 def hardware(cluster: Cluster) -> str:

@@ -107,7 +107,7 @@ def companions(training: Training) -> dict[str, str]:
     if training.small_copy:
         return {}
     flags = {"chats": _chats(training), "norms": training.plan.precision != "fp16"}
-    files = {"report.py": training.render("train_report.py.in", **flags)}
+    files = {"meter.py": training.render("train_meter.py.in", **flags)}
     return files | ({"rows.py": rows_file(training)} if training.architecture.reads_text else {})
 
 
@@ -192,6 +192,7 @@ def write(training: Training) -> str:
         "offloads": plan.offload_activations,
         "delay_initialization": building == "library",
         "first_builds": building == "first process",
+        "awaits_first": building != "every process" or _transforms(training),
     }
     return training.render("train_torch.py.in", **values)
 

@@ -17,6 +17,7 @@ import pytest
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import ExportError
 from smp_advisor.export import estimator_cell, local_cell, training_script
+from smp_advisor.export.script import companions, writable
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.version import image
 from smp_advisor.review.scripts import check_script
@@ -172,7 +173,9 @@ def test_settings_that_the_script_does_not_implement_are_refused(model, settings
 
 def test_a_small_model_on_this_machine_needs_no_settings_that_save_memory():
     job = Job(sequence_length=32, precision="bf16", loss="chunked", state_precision="16-bit")
-    assert "compute_loss_in_parts" not in local_cell(TASKS["gpt2"], TWO_NODES, job, PLANS["ddp bf16 False"])
+    for settings in ({}, {"fp8": True}, {"fp8": True, "fp8_weights": True}):
+        cell = local_cell(TASKS["gpt2"], TWO_NODES, replace(job, **settings), PLANS["ddp bf16 False"])
+        assert "compute_loss_in_parts" not in cell
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neo", "gptj", "falcon", "llama", "mixtral", "bert", "t5", "vit"])
@@ -253,6 +256,26 @@ def test_a_tied_head_is_built_once_and_its_memory_is_not_delayed():
     )
     assert ("init_empty_weights" in untied, "init_empty_weights" in tied) == (True, False)
     assert ".tie_weights()" in tied
+
+
+@pytest.mark.parametrize(("name", "divides"), [("delayed", "    return model\n"), ("tensor", " = tsm.transform(")])
+def test_processes_wait_for_the_weights_that_the_first_one_reads(name, divides):
+    """The library distributes them by NCCL, which ends a job whose processes wait for ten minutes."""
+    script = training_script(TASKS["llama"], TWO_NODES, job(PLANS["accumulation"]), DIVIDED[name])
+    text = script.partition("def build_model(")[2]
+    assert text.index("from_pretrained(WEIGHTS") < text.index("dist.barrier(group)") < text.index(divides)
+    assert "wrap(build_model(config, checkpoints.group), device)" in script
+
+
+def test_scripts_of_two_trainers_read_their_own_files_from_one_folder():
+    settings = Job(sequence_length=32, precision="bf16", training="fine-tuning")
+    first, second = (
+        companions(writable(TASKS["llama"], TWO_NODES, settings, Plan(library="fsdp", batch_size=1), trainer=trainer))
+        for trainer in ("plain", "trl")
+    )
+    shared = first.keys() & second.keys()
+    assert shared == {"rows.py"}
+    assert first["rows.py"] == second["rows.py"]
 
 
 @pytest.mark.torch
