@@ -87,8 +87,8 @@ def fully_sharded(sharding: object, *, offloads: bool = False, name: str = "FSDP
     if sharded is None:
         return undescribed(name, f"the sharding strategy {str(sharding)[:40]!r} is none of PyTorch's")
     title = f"{name} ({sharded.removeprefix('_') or 'no_shard'})"
-    if not sharded and not offloads:
-        return replicated(title)
+    if not sharded:
+        return replace(replicated(title), offloads=offloads)
     return Strategy(
         offloads=offloads,
         name=f"{title} with offloading to the CPU" if offloads else title,

@@ -235,6 +235,12 @@ class _Reader:
         """Return whether the options of the job decide every condition around a call."""
         return all(self.conditions.truth_of(guard) is guard.holds for guard in call.guards)
 
+    def _starts_ranks(self, call: Call) -> bool:
+        """Return whether a call of ``spawn`` certainly starts several processes of a group."""
+        follows = any(isinstance(option, Function) for option in options(call.argument("fn", 0)))
+        several = call.gives("nprocs", 2) and constant(call.argument("nprocs", 2)) != 1
+        return call.reached and call.sure and several and bool(self.named("init_process_group") or not follows)
+
     def script(self, path: str, ignored: tuple[str, ...]) -> Script:
         lora, casts = self.named("LoraConfig"), self.named("prepare_model_for_kbit_training")
         adapters = [*lora, *self.named("get_peft_model", "Fastget_peft_model")]
@@ -265,7 +271,7 @@ class _Reader:
             distributed=not spawns
             and (bool(names & _LAUNCHED) or any(name.endswith(("Trainer", "Fabric")) for name in names)),
             starts=spawns or any(constant(call.argument("devices")) not in (1, "1") for call in lightning),
-            spawns=any(call.reached and call.sure for call in self.context.trace.named("torch.multiprocessing.spawn")),
+            spawns=any(map(self._starts_ranks, self.context.trace.named("torch.multiprocessing.spawn"))),
             model=_model_of(self.context),
             checkpoints_in=_checkpoints_in(self.context),
             resumes=not trains or bool(self.context.unresolved) or _LOADS.search(self.text) is not None,

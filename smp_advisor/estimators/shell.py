@@ -155,8 +155,9 @@ def configuration_of_shell(text: str) -> Configuration:
         configuration.settings["processes_per_host"] = Setting(processes_per_host, span)
     by_tasks = words[0] == "srun" and tasks > 1
     of_srun = before[: before.index("torchrun")] if "torchrun" in before else ["-n"]
-    again = by_tasks and (count(launcher.get("nproc_per_node")) or 1) > 1
-    again = again and not any(word.startswith(("--ntasks", "-n")) for word in of_srun)  # its own number of tasks
+    again = by_tasks and count(launcher.get("nproc_per_node")) == tasks and tasks * tasks > (gpus or tasks)
+    own = ("--ntasks", "--tasks", "-n", "--gpus-per-task")  # tasks, or GPUs of each task
+    again = again and "gpus_per_task" not in options and not any(word.startswith(own) for word in of_srun)
     configuration.set(starts_twice="srun" if again else "")
     configuration.set(requests_efa=True, command=shlex.join(words), starts=by_tasks or starts_processes(before))
     if entry:

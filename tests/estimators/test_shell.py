@@ -87,16 +87,18 @@ def test_options_of_slurm_and_quoted_values(tmp_path, head, options, nodes, stra
     assert plan is None or (plan.activation_checkpointing == "each") == ("gradient" in options)
 
 
-@pytest.mark.parametrize(("srun", "twice"), [("srun", True), ("srun --ntasks-per-node=1", False), ("srun -n 2", False)])
-def test_processes_that_each_task_starts_again(tmp_path, srun, twice) -> None:
-    text = f"#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=8\n{srun} torchrun --nproc_per_node=8 train.py\n"
+@pytest.mark.parametrize("own", ["", "--ntasks-per-node=1", "--tasks-per-node=1", "-n 2", "--gpus-per-task=8"])
+def test_processes_that_each_task_starts_again(tmp_path, own) -> None:
+    text = f"#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=8\nsrun {own} torchrun --nproc_per_node=8 train.py\n"
     (tmp_path / "job.sbatch").write_text(text)
-    assert [f.id for f in check_estimator(tmp_path / "job.sbatch") if f.severity == "error"] == ["EST511"] * twice
+    assert [f.id for f in check_estimator(tmp_path / "job.sbatch") if f.severity == "error"] == ["EST511"] * (not own)
 
 
+@pytest.mark.parametrize("start", ["main, nprocs=8", "main, nprocs=1", "words, nprocs=8"])
 @pytest.mark.parametrize(("distribution", "twice"), [("{'torch_distributed': {'enabled': True}}", True), ("{}", False)])
-def test_spawn_in_each_process_of_torchrun(tmp_path, distribution, twice) -> None:
-    script = "import torch.multiprocessing as mp\nfrom train import main\nmp.spawn(main, nprocs=8)\n"
+def test_spawn_in_each_process_of_torchrun(tmp_path, distribution, twice, start) -> None:
+    script = "import torch.multiprocessing as mp\nfrom train import main\ndef words(number):\n    print(number)\n"
+    script += f"mp.spawn({start})\n"
     (tmp_path / "start.py").write_text(f"{script}loss.backward()\n")
     cell = (
         f"from sagemaker.pytorch import PyTorch\nPyTorch(entry_point='start.py', distribution={distribution}, role='r',"
@@ -104,7 +106,8 @@ def test_spawn_in_each_process_of_torchrun(tmp_path, distribution, twice) -> Non
     cell += " instance_type='ml.p4d.24xlarge', instance_count=1, framework_version='2.8.0', py_version='py312')\n"
     (tmp_path / "cell.py").write_text(cell)
     messages = [finding.message for finding in check_estimator(tmp_path / "cell.py")]
-    assert any(message.startswith("The launcher starts a process per GPU") for message in messages) == twice, messages
+    found = any(message.startswith("The launcher starts a process per GPU") for message in messages)
+    assert found == (twice and start == "main, nprocs=8"), messages
 
 
 FLOW = """A="x y"

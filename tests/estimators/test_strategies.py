@@ -92,15 +92,17 @@ def test_no_plan_instead_of_a_guess(hyperparameters, more, words):
 
 
 @pytest.mark.parametrize(
-    "option",
+    ("option", "library"),
     [
-        {"fsdp": "full_shard offload"},
-        {"deepspeed": {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}},
+        ({"fsdp": "full_shard offload"}, "fsdp"),
+        ({"fsdp": "no_shard offload"}, "ddp"),
+        ({"deepspeed": {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}}, "fsdp"),
     ],
 )
-def test_offloading_to_the_host_has_a_plan_and_no_verdict(option):
+def test_offloading_to_the_host_has_a_plan_and_no_verdict(option, library):
     job_read = reading(job(option))
-    assert (job_read.plan.sharding_strategy, job_read.estimate) == ("full_shard", None)
+    assert (job_read.plan.library, job_read.estimate) == (library, None)
+    assert job_read.plan.sharding_strategy == ("full_shard" if library == "fsdp" else "")
     assert "state in host memory, which no plan describes." in " ".join(job_read.open)
 
 

@@ -1,6 +1,7 @@
 """Correct scripts that look like a defect of one rule, which must not name it."""
 
 from smp_advisor.core.files import data_file
+from smp_advisor.review.findings.catalog import catalog
 from smp_advisor.review.scripts import check_script
 
 BASES = data_file("review.findings", "bases")
@@ -32,6 +33,15 @@ LOADED = "state = torch.load('/opt/ml/checkpoints/last.pt')\n"
 
 def of_lightning(step: str) -> str:
     return LIGHTNING.replace("        return self.net(batch[0]).mean()\n", step)
+
+
+def bad(rule: str, variant: str, *replaced: str) -> str:
+    """Return the example of a variant with something replaced: by turns a text, and what takes its place."""
+    text = next(example.bad for example in catalog()[rule].examples if example.variant == variant)
+    for old, new in zip(replaced[::2], replaced[1::2], strict=True):
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
 
 
 CORRECT = (
@@ -153,6 +163,24 @@ CORRECT = (
         "state = whole(optimizer)\nif rank == 0:\n    torch.save(state, 'optimizer.pt')\n")),
     ("DDP615", DDP.replace("dataset = Tensor", "model.teacher = torch.nn.Linear(8, 8)\n"
         "model.teacher.requires_grad_(False)\ndataset = Tensor")),
+    ("TRN722", bad("TRN722", "copies", "import peft", (
+        "import peft\nmodel = peft.prepare_model_for_kbit_training(model)"))),
+    ("TRN722", bad("TRN722", "copies", "import peft", "import peft\nmodel = model.float()")),
+    ("TRN742", bad("TRN742", "never", "self.automatic", "pass  # self.automatic")),
+    ("TRN742", bad("TRN742", "never", "return self.net(batch[0]).mean()", "self.agent.learn(batch)")),
+    ("TRN745", bad("TRN745", "", "LoraConfig()", "LoraConfig(target_modules=['wte', 'c_attn'])")),
+    ("TRN746", bad("TRN746", "", "yield from open(", "yield from share(open(").replace('txt")', 'txt"))')),
+    ("TRN746", bad("TRN746", "", 'yield from open("/opt/ml/input/data/train/rows.txt")', (
+        "while True:\n            yield self.queue.get()\n\n    def __init__(self):\n        json.load(open('x'))"))),
+    ("DDP617", bad("DDP617", "port", "str(find", "os.environ.get('MASTER_PORT') or str(find")),
+    ("DDP617", bad("DDP617", "port", "; dist.init", "; os.environ['WORLD_SIZE'] = '1'; dist.init")),
+    ("DDP617", bad("DDP617", "port", "str(find_free_port())", "open('port').read()")),
+    ("DDP619", DDP + "class Held(torch.utils.data.IterableDataset):\n    def __iter__(self):\n"
+        "        yield from open('x')\nfor batch in DataLoader(Held(), batch_size=4):\n    model.module(batch)\n"),
+    ("DDP619", bad("DDP619", "undivided", "            yield line", "            if len(line) % PARTS == MINE:\n"
+        "                yield line")),
+    ("DDP621", bad("DDP621", "offloaded", "    model(batch).mean().backward()\n    if number % 4 == 3:\n", (
+        "    if number % 4 == 3:\n        model(batch).mean().backward()\n"))),
 )  # fmt: skip
 
 
@@ -187,6 +215,9 @@ DEFECTS = (
         "class Spaced(Loss):\n    def of(self, net, batch):\n        return super().of(net, batch)\n\n\n" + LOOP
     )).replace("model(batch.cuda()).mean()", "Spaced().of(model.module, batch.cuda())")),
     ("DDP605", ACCELERATE.replace("optimizer.zero_grad()", "pass")),
+    ("SMP309", bad("SMP309", "flat", "model = get_peft_model", "def adapt(model):\n    return get_peft_model", (
+        "model = FullyShardedDataParallel(model)"), (
+        "def wrap(model):\n    return FullyShardedDataParallel(model)\n\n\nmodel = wrap(adapt(net))"))),
     ("DDP612", ACCELERATE.replace("        accelerator.backward(loss)", (
         "        if loss.item() < 0.1:\n            break\n        accelerator.backward(loss)"
     )) + "rows = accelerator.gather_for_metrics((model(batch), batch))\n"),

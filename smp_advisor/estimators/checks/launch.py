@@ -156,7 +156,7 @@ _OF_REMOTE = "Pass use_torchrun=True to @remote"
 
 def terms(case: Case) -> Iterator[Hit]:
     """EST511: terms that SageMaker refuses, or that do not fit together."""
-    if outer := case.configuration.get("starts_twice"):
+    if (outer := case.configuration.get("starts_twice")) and case.processes != 1:
         yield case.hit("EST511", "twice", "instance_type", outer=outer)
     for fault in job_faults(terms_of(case.configuration)):
         if fault.setting == "launched" and case.configuration.form == "remote":

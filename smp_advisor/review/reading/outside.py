@@ -290,10 +290,8 @@ def _of_fabric(event: Call) -> bool:
 def _of_process(event: Call, function: Function) -> dict[str, Value]:
     """Parameters of a function that ``spawn`` calls: the rank of the process on its instance, then the arguments."""
     if _of_fabric(event) and event.receiver is not None:
-        return {
-            **dict(zip(function.positional, [event.receiver, *event.arguments[1:]], strict=False)),
-            **event.keywords,
-        }
+        passed = [event.receiver, *event.arguments[1:]]
+        return {**dict(zip(function.positional, passed, strict=False)), **event.keywords}
     if event.name != "torch.multiprocessing.spawn" or function.owner is not None:
         return {}
     rank = Item(External("os.environ"), Constant("LOCAL_RANK"))

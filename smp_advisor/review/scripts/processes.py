@@ -382,9 +382,10 @@ def framework_runs(call: Call) -> bool:
 def in_several_processes(call: Call) -> bool:
     """Return whether a Trainer of Lightning certainly starts more than one process."""
     devices = constant(call.argument("devices"))
+    nodes = call.gives("num_nodes") and constant(call.argument("num_nodes")) != 1
     if constant(call.argument("strategy")) in (None, "auto", "single_device"):  # auto: one process on one device
-        return call.gives("num_nodes") or (isinstance(devices, int) and devices > 1)
-    return call.gives("num_nodes") or devices not in (1, "1")
+        return nodes or (isinstance(devices, int) and devices > 1)
+    return nodes or devices not in (1, "1")
 
 
 def met_by_name(call: Call, *, sharded: bool) -> tuple[str, str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import table
@@ -199,8 +200,11 @@ def _weights_that_cannot_be_unscaled(context: Context) -> Iterator[Hit]:
     ]
     # PEFT keeps adapters in fp32, and copies of modules in the type of the model.
     copies = any(getattr(call.argument("modules_to_save"), "items", ()) for call in context.trace.calls if call.reached)
-    for call in trainer_arguments(context):
-        if constant(call.argument("fp16")) is True and halves and (copies or not _adapts(context)):
+    # A call makes trained weights fp32, as the preparation of quantized models does.
+    widens = r"\.float\(|float32\)|prepare_model_for|load_in_|cast_training_params"
+    widened = any(re.search(widens, module.source.text) for module in context.trace.modules)
+    for call in trainer_arguments(context) if halves and not widened else ():
+        if constant(call.argument("fp16")) is True and (copies or not _adapts(context)):
             yield Hit(call.module, argument_node(call, "fp16") or call.node, variant="copies" if copies else "")
 
 
@@ -222,18 +226,11 @@ def _whole_groups(context: Context) -> Iterator[Hit]:
             continue
         samples = numbers[1] * numbers[2]
         needed = numbers[0] // math.gcd(numbers[0], samples)
-        if all(samples * 2**power % numbers[0] for power in range(8)):
-            values: dict[str, object] = {"group": numbers[0], "samples": samples, "product": samples * 8}
-            yield Hit(call.module, argument_node(call, "num_generations") or call.node, values)
-        elif needed >= _GPUS:
-            values = {"group": numbers[0], "samples": samples, "needed": needed}
-            yield Hit(
-                call.module, argument_node(call, "num_generations") or call.node, values, severity="info", variant="few"
-            )
-
-
-_GPUS = 8
-"""Of the largest instances: a group for more processes than one has needs as many."""
+        never = all(samples * 2**power % numbers[0] for power in range(8))
+        if never or needed >= 8:  # GPUs of the largest instances
+            place = argument_node(call, "num_generations") or call.node
+            counts = {"group": numbers[0], "samples": samples, "product": samples * 8, "needed": needed}
+            yield Hit(call.module, place, {**counts}, variant="" if never else "few")
 
 
 @check("TRN719")

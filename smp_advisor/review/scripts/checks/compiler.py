@@ -9,22 +9,10 @@ from smp_advisor.core.files import table
 from smp_advisor.libraries.version import instance_family
 from smp_advisor.review.reading.data import reason
 from smp_advisor.review.reading.trace import exclusive
-from smp_advisor.review.reading.values import (
-    Constant,
-    Mapping,
-    Unknown,
-    options,
-)
+from smp_advisor.review.reading.values import Constant, Mapping, Unknown, options
 from smp_advisor.review.scripts.conditions import BACK_ENDS
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.queries import (
-    constant,
-    is_cuda,
-    is_optimizer,
-    known_names,
-    makers,
-    mentions,
-)
+from smp_advisor.review.scripts.queries import constant, is_cuda, is_optimizer, known_names, makers, mentions
 
 if TYPE_CHECKING:
     import ast

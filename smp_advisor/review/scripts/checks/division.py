@@ -57,7 +57,8 @@ def _one_group_of_all_instances(context: Context) -> Iterator[Hit]:
             for node in module.all(ast.Assign):
                 address = ast.unparse(node) in _ADDRESSES
                 variant = "address" if address else "port" if _PORT.match(ast.unparse(node)) else ""
-                started = _STARTED.search(module.source.text) if variant else None
+                text = module.source.text
+                started = _STARTED.search(text) if variant and not _SETS.search(text) else None
                 if started and (address <= (started[1] == "WORLD_SIZE")) and _always_runs(context, module, node):
                     yield Hit(module, node, variant=variant)
 
@@ -73,9 +74,11 @@ def _always_runs(context: Context, module: Module, node: ast.AST) -> bool:
     return place is None or any(call.reached and call.sure for call in calls)
 
 
-_PORT = re.compile(r"os\.environ\['MASTER_PORT'\] = .*(?:rand|free|open|avail|unused).*\(")
+_PORT = re.compile(r"os\.environ\['MASTER_PORT'\] = (?!.*(?:MASTER_PORT|cast)).*(?:rand|free|open_|avail|unused).*\(")
 _STARTED = re.compile(r"[\"'](WORLD_SIZE|SLURM_NTASKS|SLURM_PROCID)[\"']")
 """Variables of launchers, which start every process with the same address and port."""
+_SETS = re.compile(r"os\.environ\[[\"']WORLD_SIZE[\"']\]\s*=(?!=)|\bseed\(.*JOB")
+"""A process without a launcher, or one whose random numbers are those of its job."""
 _ADDRESSES = {f"os.environ['MASTER_ADDR'] = '{host}'" for host in ("localhost", "127.0.0.1")}
 
 
@@ -173,13 +176,15 @@ def _divided_by_ranks_and_workers(context: Context) -> Iterator[Hit]:
     trainers = [call for call in context.trace.calls if call.reached and owner_kind(Result(call)) == "lightning"]
     if not parallel_wraps(context) and not any(map(in_several_processes, trainers)):
         return
-    fits = context.trace.methods("fit")
-    validates = {maker for fit in fits for maker in makers(fit.argument("val_dataloaders", 2))}
+    trained = {loop for back in context.trace.methods("backward") for loop in back.loops}
+    fed = [part for fit in context.trace.methods("fit") for part in derivation(fit.argument("train_dataloaders", 1))]
     for call in loaders(context):
         home = call.functions[-1].name if call.functions else ""
         for origin in origins(call.argument("dataset", 0)):
             runs = call.reached or (framework_runs(call) and home == "train_dataloader")
-            if not isinstance(origin, Instance) or not runs or call in validates:
+            trains = home == "train_dataloader" or any(isinstance(part, Result) and part.call is call for part in fed)
+            trains |= any(iteration.node in trained for iteration in iterations_over(context, call))
+            if not isinstance(origin, Instance) or not runs:
                 continue
             stream = _is_stream(origin)
             nodes = [cls.node for cls in origin.cls.lineage]
@@ -192,14 +197,14 @@ def _divided_by_ranks_and_workers(context: Context) -> Iterator[Hit]:
             ranked |= any(isinstance(part, Result) and part.call.called in _DIVIDING for part in sources)
             text = "".join(cls.module.text(cls.node) for cls in origin.cls.lineage)
             outside = {part.call.name.partition(".")[0] for part in sources if isinstance(part, Result)}
-            undivided = _CHOOSES.search(text) is None and outside <= KNOWN_PACKAGES | {"", "open", "str"}
-            if stream and (workers or undivided) and not ranked:
-                yield Hit(
-                    call.module, call.node, {"dataset": origin.cls.node.name}, variant="" if workers else "undivided"
-                )
+            alike = re.search(rf"(?i)%|islice|::|{_CHOOSES.pattern}", text) is None
+            alike = alike and outside <= KNOWN_PACKAGES | {"", "open", "str"}
+            if stream and ((trains and (workers or alike)) or (workers and not fed)) and not ranked:
+                variant = "" if workers else "undivided"
+                yield Hit(call.module, call.node, {"dataset": origin.cls.node.name}, variant=variant)
 
 
-_CHOOSES = re.compile(r"rand|sampl|choice|shuf|seed|node|distrib|process_index", re.IGNORECASE)
+_CHOOSES = re.compile(r"rand|sampl|choice|shuf|seed|node|distrib|process|consum", re.IGNORECASE)
 """Words of streams whose rows may differ between the ranks."""
 _DIVIDING = ("split_dataset_by_node", "shard")
 
@@ -214,13 +219,19 @@ def _rows_of_each_worker(context: Context) -> Iterator[Hit]:
         for call in context.trace.calls
         for maker in (makers(call.argument("args", 1)) if call.name.endswith("Trainer") else ())
     ]
+    by_worker = any("get_worker_info" in module.source.text for module in context.trace.modules)
     for call, workers, dataset in fed:
         several = call.reached and isinstance(workers, int) and workers > 1 and not call.gives("worker_init_fn")
         for origin in origins(dataset) if several else ():
             lineage = [*origin.cls.lineage] if isinstance(origin, Instance) and _is_stream(origin) else []
             text = "".join(cls.module.text(cls.node) for cls in lineage)
-            if lineage and not re.search(rf"worker|{_CHOOSES.pattern}", text, re.IGNORECASE) and "open(" in text:
+            complete = all(path.startswith("torch.") for cls in lineage for path in cls.ancestors())
+            divides = re.search(rf"(?i)worker|{_CHOOSES.pattern}", text)
+            if lineage and complete and not divides and not by_worker and _READS.search(text):
                 yield Hit(call.module, call.node, {"dataset": lineage[0].node.name, "workers": workers})
+
+
+_READS = re.compile(r"(?:\bin|from) (?:enumerate\()?open\(|def __iter__.*\n(?:.*\n)?? +with open\(")
 
 
 def _is_stream(origin: Instance) -> bool:

@@ -240,7 +240,8 @@ def _adapters_beside_frozen(context: Context) -> Iterator[Hit]:
     for wrap in (*sharding_calls(context), *strategies):
         makers = adapters(context, None if wrap in strategies else wrap)
         # Commands of one program are not joined: one adapts the model, and another one trains all of it.
-        makers = [m for m in makers if m.functions[:1] == wrap.functions[:1] or not (m.functions and wrap.functions)]
+        apart = [m for m in makers if m.functions and wrap.functions and m.functions[:1] != wrap.functions[:1]]
+        makers = [m for m in makers if m not in apart or (m.name in _MAKERS and wrap not in strategies)]
         mixed = mixes(context, wrap)
         places = [Hit(maker.module, maker.node) for maker in makers if mixed is not None]
         place = next((candidate for candidate in places if not reaching.never(candidate)), None)

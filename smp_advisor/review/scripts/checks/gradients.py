@@ -20,7 +20,7 @@ from smp_advisor.review.reading.values import (
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, by_framework, joins, parallel_wraps, wrapped_by
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import FSDP, in_place, inside, is_whole, same
-from smp_advisor.review.scripts.conditions import Conditions
+from smp_advisor.review.scripts.conditions import Conditions, Reaching
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import PROCESSES, elements_of
 from smp_advisor.review.scripts.queries import (
@@ -280,17 +280,20 @@ def _gradients_of_checkpointed_inputs(context: Context) -> Iterator[Hit]:
     if not adapted or not lora or _INPUTS.search(texts):
         return
     for call in trainer_arguments(context):
+        near = [maker for maker in adapted if not exclusive(maker, call)]
         entry = next((o for o in options(call.argument("gradient_checkpointing_kwargs")) if hasattr(o, "get")), None)
         reentrant = constant(entry.get("use_reentrant")) if entry is not None else None
         on = constant(call.argument("gradient_checkpointing")) is True and call.name.startswith("transformers.")
         # transformers 5 gives the inputs gradients wherever it checkpoints.
-        if on and reentrant is not False and span.first < (5, 0):
+        if on and near and reentrant is not False and span.first < (5, 0):
             node = argument_node(call, "gradient_checkpointing") or call.node
-            yield Hit(call.module, node, severity="error" if span.last < (5, 0) else "info")
+            needed = Reaching(context).needed(Hit(near[0].module, near[0].node))
+            yield Hit(call.module, node, severity="error" if span.last < (5, 0) else "info", needed=needed)
 
 
 _INPUTS = re.compile(
     r"require_grads|require_grad\(|prepare_model|gradient_checkpointing_enable|embed|[Pp]rompt|load_in_|\btrl\b"
+    r"|\bwte\b|[\"']shared|token_indices|merge_and_unload"
 )
 """Sources of gradients of the inputs: a call, quantization's preparation, adapted embeddings, TRL's trainers."""
 
@@ -377,7 +380,9 @@ def _kept_until_the_update(context: Context) -> Iterator[Hit]:
     replaces = replaces and not context.trace.methods("no_sync")
     for step, optimizer in updates(context.trace):
         delays = _delays(step, step.loops)
-        if delays and replaces and step.reached:
+        backs = [back for back in context.trace.methods("backward") if back.reached and back.loops == step.loops]
+        skipped = {guard.test for guard in delays} & {guard.test for back in backs for guard in back.guards}
+        if delays and replaces and step.reached and backs and not skipped:
             yield Hit(step.module, step.node, {"test": ast.unparse(delays[0].test)[:80]}, variant="offloaded")
         for reset in context.trace.methods("zero_grad") if delays and step.reached else ():
             together = reset.reached and reset.loops[-1:] == step.loops[-1:]

@@ -142,7 +142,7 @@ def _implied(call: Call, wraps: list[Call], framework: list[Call], *, sharded: b
 def _may_shard(setup: Call) -> bool:
     """Return whether the Fabric of a model has a strategy; one without it does not divide the model."""
     fabrics = [maker for maker in makers(setup.receiver) if maker.name.endswith(".Fabric")]
-    return not fabrics or any(fabric.gives("strategy") for fabric in fabrics)
+    return not fabrics or any(fabric.gives("strategy", 1) for fabric in fabrics)
 
 
 @check("DDP606")

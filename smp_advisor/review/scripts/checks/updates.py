@@ -155,12 +155,14 @@ def _steps_of_the_engine(context: Context) -> Iterator[Hit]:
 @check("TRN742")
 def _optimized_by_lightning(context: Context) -> Iterator[Hit]:
     by_hand = _has(context, "automatic_optimization")
+    trains = _has(context, r"backward\(|\.optimizers\(|\.step\(")
     for cls in context.trace.classes:
         step = cls.members.get("training_step")
         if not isinstance(step, Function) or not any(path.endswith(".LightningModule") for path in cls.ancestors()):
             continue
-        switched = re.search(r"automatic_optimization = False", cls.module.text(cls.node))
-        if switched and not _has(context, r"backward\(|\.optimizers\(|\.step\("):
+        assigned = [ast.unparse(node) for node in ast.walk(cls.node) if isinstance(node, ast.Assign)]
+        returns = any(isinstance(node, ast.Return) and node.value for node in ast.walk(step.node))
+        if returns and "self.automatic_optimization = False" in assigned and not trains:
             yield Hit(cls.module, step.node, variant="never")
         body = step.node.body if isinstance(step.node, ast.FunctionDef) and not by_hand else ()
         pending: list[ast.AST] = [*body]
