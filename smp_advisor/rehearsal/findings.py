@@ -19,7 +19,7 @@ _LACKED = re.compile(r"pip install|[Rr]equire(?:ment|s)|not installed|be install
 """In errors of libraries that name what they lack."""
 _OF_NAMES = re.compile(r"unexpected keyword argument|^cannot import name|^name '\w+' is not defined")
 """Errors that no data cause."""
-_OF_GPUS = re.compile(r"torch\._C' has no attribute '_cuda|not compiled with CUDA|NVIDIA driver|_cuda\.<locals>")
+_OF_GPUS = re.compile(r"_C' has no attribute '_cuda|compiled with CUDA|NVIDIA driver|_cuda\.<locals>|available devices")
 _DOWNLOAD = re.compile(
     r"huggingface\.co(?!/docs)|offline mode|LocalEntryNotFound|resolve host|name resolution|urlopen|"
     r"Name or service not known|"
@@ -61,6 +61,8 @@ def not_rehearsed(stage: Stage) -> str:
         verdict = stage["verdict"]
         return verdict["text"] if verdict and verdict["code"] in ("heavy", "guard") else ""
     error = failure[1]
+    if error["name"] == "NotRehearsed":
+        return str(error["text"])
     if error["module"] and error["name"] == "ModuleNotFoundError":
         return f"the module {error['module']!r} is not installed here"
     lacks = error["name"].endswith(("ModuleNotFoundError", "ImportError")) and _LACKED.search(error["text"])

@@ -303,12 +303,14 @@ def _clipping(observer: Observer) -> None:
 
     @around(torch.nn.utils.clip_grad, "clip_grad_norm_")
     def clipped(original: Any, parameters: Any, max_norm: Any, *arguments: Any, **options: Any) -> Any:
-        norm = original(parameters, max_norm, *arguments, **options)
+        clipped_ones = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        norm = original(clipped_ones, max_norm, *arguments, **options)
         full_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        is_part = any(unit._handle is not None and unit._handle.uses_sharded_strategy for unit in observer.fsdp_units)
+        sharded = [unit for unit in observer.fsdp_units if unit._handle and unit._handle.uses_sharded_strategy]
+        parts = {id(parameter) for unit in sharded for parameter in unit.parameters()}
         observer.put(
             "clip", norm=float(full_norm), scaled=bool(observer.options.get("scaled")), site=observer.site(),
-            part=is_part and observer.world > 1,
+            part=observer.world > 1 and not parts.isdisjoint(map(id, clipped_ones)),
         )  # fmt: skip
         return norm
 

@@ -26,7 +26,7 @@ from smp_advisor.sandbox.isolated import own_streams
 _SEED = 1
 _PAUSE_SECONDS = 0.02
 _DUMPABLE = 4
-_PASSING = re.compile(r"\boriginal\(|\bnext\(|\.wait\(|\braise\b")
+_PASSING = re.compile(r"\boriginal\(|\bnext\(|\.wait\(|\braise\b|transforms?\(|\blayer\.")
 """Lines that hand arguments on: what fails in them fails in compiled code, or for the script's reason."""
 
 _OF_CUTS = (IndexError, StopIteration, UnboundLocalError, ZeroDivisionError)
@@ -136,8 +136,8 @@ def _note_error(observer: Observer, error: BaseException) -> None:
     last = frames[-1] if frames else None
     site = sites[-1] if sites else ""
     if isinstance(error, SyntaxError) and error.filename and error.filename.startswith(observer.code):
-        site = f"{error.filename[len(observer.code) :]}:{error.lineno}"
-    user = next((f for f in reversed(frames) if f.filename.startswith(observer.code)), None)
+        site, last = f"{error.filename[len(observer.code) :]}:{error.lineno}", None
+    user = next((f for f in reversed(frames) if last and f.filename.startswith(observer.code)), None)
     is_own = bool(last and last.filename.startswith(OWN) and not _PASSING.search(last.line or ""))
     looks = any(f.filename.startswith(OWN) and f.name in _OBSERVING for f in frames)
     imports = bool(user and last is not user and (user.line or "").lstrip().startswith(("import ", "from ")))

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from datetime import timedelta
 from functools import partialmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from smp_advisor.rehearsal.observer import WAITS, bound, tensors_in
+from smp_advisor.rehearsal.observer import WAITS, NotRehearsed, bound, tensors_in
 
 if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
@@ -159,8 +161,9 @@ def install(observer: Observer) -> None:
             "group", world_size=world_size, rank=rank, address=os.environ.get("MASTER_ADDR"), site=observer.site()
         )
         if world_size > observer.world:
-            text = f"a group of {world_size} processes waits in vain, since the job has {observer.world}"
-            raise dist.DistNetworkError(text)
+            text = f"a group of {world_size} processes waits in vain, since {observer.world} are started"
+            is_fixed = re.search(rf"\b{world_size}\b", " ".join([Path(sys.argv[0]).read_text("utf-8"), *sys.argv]))
+            raise NotRehearsed(f"{text}: it starts with WORLD_SIZE") if is_fixed else dist.DistNetworkError(text)
         observer.options["backend"] = str(backend or "nccl").rpartition(":")[2]
         place = {"init_method": init_method} if store is None else {"store": store}
         original(NAME, world_size=world_size, rank=rank, **place)

@@ -152,7 +152,7 @@ def _tensors_and_modules(observer: Observer, plain: Any, device: Any, *, keeps_h
     @around(torch, "compile")
     def compile_nothing(original: Any, model: Any = None, *_: Any, **__: Any) -> Any:
         observer.stand_in("torch.compile: eager")
-        if isinstance(model, torch.nn.Module):  # whose names change
+        if isinstance(model, torch.nn.Module) and hasattr(torch.compiler, "set_stance"):  # whose names change
             torch.compiler.set_stance("force_eager")
             return original(model, backend="eager")
         return model if model is not None else (lambda function: function)
@@ -291,12 +291,6 @@ def _normalized(layer: Any, values: Any) -> Any:
     return result * layer.weight.view(shape) + layer.bias.view(shape) if layer.affine else result
 
 
-def _check_count(required: int, started: int) -> None:
-    """Refuse a script that starts a number of processes of its own, for which the others would wait in vain."""
-    if required not in (1, -1, started):
-        raise NotRehearsed(f"the script starts {required} processes on a node, and the rehearsal has {started}")
-
-
 def _parallel(observer: Observer) -> None:
     import torch.distributed as dist
     import torch.distributed.device_mesh as meshes
@@ -354,7 +348,10 @@ def _parallel(observer: Observer) -> None:
             original(self, factor)
 
     def spawn(original: Any, args: Any = (), nprocs: int = 1, **_: Any) -> None:
-        _check_count(nprocs, int(observer.options["local_world"]))
+        started = int(observer.options["local_world"])
+        if nprocs not in (1, -1, started):  # which would wait for each other in vain
+            text = f"the script starts {nprocs} processes on a node, and the rehearsal has {started}"
+            raise NotRehearsed(f"{text}: torch.cuda.device_count() is the number on each machine")
         original(int(os.environ.get("LOCAL_RANK", "0")), *args)
 
     torch.multiprocessing.spawn = spawn

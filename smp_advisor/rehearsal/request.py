@@ -33,6 +33,7 @@ _SMALL, _LARGE = 2_048, 32_768
 _SIZE_BYTES = 4 * 2**30
 _CHANNEL = re.compile(r"environ\[\s*[\"']SM_CHANNEL_(\w+)")
 """Channels without which a script does not start; what it gets by ``get()`` may be absent."""
+_IMPORTS_BY_NAME = re.compile(r"import_module|__import__|runpy|\binstantiate\b|\bexec\(")
 _IMPORTS = re.compile(r"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
 _SUSPECTED = {
     "bad batch": r"isnan|isfinite|isinf|nan_to_num",
@@ -155,16 +156,17 @@ def request_of(
         "imports": sorted(roots), "preloads": _preloads(texts, roots - own),
         "names": names, "one_label": "SequenceClassification" in code.text,
         "needs_table": needs_table, "texts_needed": '"text"' in code.text and needs_table,
-        "vocabulary": _vocabulary(code_text, channels), "named": re.findall(r"[\"'](\w+)[\"']", code_text),
+        "vocabulary": _vocabulary(code_text, channels, code.folder), "named": re.findall(r"[\"'](\w+)[\"']", code_text),
         "columns": _columns(tree), "keep_half": keep_half,
         "provoked": _provoked(code, code_text), "full": [],
     }  # fmt: skip
 
 
-def _vocabulary(text: str, channels: dict[str, str]) -> int | None:
+def _vocabulary(text: str, channels: dict[str, str], folder: Path) -> int | None:
     """Return the size of vocabularies, which data may index; None is that of the family of the model."""
     largest = max(map(int, re.findall(r"\b\d{4,6}\b", text)), default=0)  # a number of the text may be a token
-    if channels or "randint" in text or largest >= _LARGE:
+    tokens = [path for name in ("*token*", "vocab*", "*.model", "*.bin", "*.np[yz]") for path in folder.rglob(name)]
+    if channels or tokens or "randint" in text or largest >= _LARGE:
         return None
     return _LARGE if "vocab" in text or largest >= _SMALL else _SMALL
 
@@ -176,6 +178,7 @@ def _reached(code: Code) -> list[str]:
     for text in reached:  # which grows
         names = set(re.findall(r"\w+", " ".join(_IMPORTS.findall(text))))
         own = [path for path in files if (path.parent.name if path.stem == "__init__" else path.stem) in names]
+        own = [*files] if _IMPORTS_BY_NAME.search(text) else own
         reached += [files.pop(path) for path in own]
     return reached
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from html import escape
 
 import pytest
 
@@ -179,6 +180,7 @@ def test_a_view_that_reports_stays_and_silence_is_given_up_once_the_last_cell_ha
         assert handle.written == []
     loop.pass_time((2 if reports else 0.2) * PATIENCE_SECONDS)
     assert [NOTICE in data["text/plain"] for data in handle.written] == ([True] if reports is False else [])
+    assert all(escape(NOTICE) in data["text/html"] and "smp-sheet" in data["text/html"] for data in handle.written)
     if reports is False:  # a late view is put back
         outputs.arrived(keeps_views=False)
         outputs.arrived(keeps_views=False)

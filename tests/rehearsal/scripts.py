@@ -397,6 +397,8 @@ path, start""",
     "late": changed(DDP, ("torch.manual_seed(0)\n", "torch.manual_seed(0)\n" + ORDER)),
     "bad batch": changed(DDP, (BACKWARD, "        if torch.isnan(loss): continue\n" + BACKWARD)),
     "failure": changed(DDP, ("lr=0.02)", "lr=0.02, momentum=0.9)")),
+    "failure, of the syntax": changed(DDP, ("lr=0.02)", "lr=0.02, lr=0.03)")),
+    "failure, in a layer of all ranks": changed(DDP, ("nn.ReLU()", "nn.SyncBatchNorm(16)")),
     "uneven": changed(DDP, ("batch_size=4, sampler", "batch_size=4 + 4 * rank, sampler")),
     "uneven, provoked": STREAM,
     "learning rate, of every process": changed(

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,8 +112,38 @@ def test_stand_ins_of_images_are_as_large_as_the_real_ones():
     assert images.Images("CelebA", as_tensor=True)[0][1].shape == (40,)
     _, mask = images.Images("OxfordIIITPet", target_types="segmentation", as_tensor=True)[0]
     assert set(mask.unique().tolist()) == {1, 2, 3}
+    assert images.Images("OxfordIIITPet", target_types="binary-category", as_tensor=True)[35][1] == 1
     letters = images.Images("EMNIST", split="letters", as_tensor=True)
     assert (len(letters), int(min(letters.targets)), len(letters.data)) == (124_800, 1, 124_800)
+
+
+@pytest.mark.torch
+def test_stand_ins_of_images_have_what_they_are_made_with():
+    images = importlib.import_module("smp_advisor.rehearsal.libraries.images")
+
+    class Real:
+        def __init__(self, root, train=True, split="train", **kwargs): ...
+        def __len__(self): ...
+        def __repr__(self):
+            return f"{self.train} {self._split} {self.root} {len(self)}"
+
+    images._synthesize(SimpleNamespace(stand_in=str), "CIFAR10", Real)
+    assert repr(Real("/data", split="test")) == "True test /data 8333"
+
+
+@pytest.mark.torch
+def test_gradients_of_sharded_units_alone_are_parts(monkeypatch):
+    torch, parts = pytest.importorskip("torch"), []
+    utils, unit, plain = torch.nn.utils, torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    unit._handle = SimpleNamespace(uses_sharded_strategy=True)
+    for owner in (utils, utils.clip_grad):
+        monkeypatch.setattr(owner, "clip_grad_norm_", utils.clip_grad_norm_)
+    importlib.import_module("smp_advisor.rehearsal.observation")._clipping(
+        SimpleNamespace(fsdp_units=[unit], world=2, options={}, site=str, put=lambda _, part, **__: parts.append(part))
+    )
+    for module in (plain, unit):
+        utils.clip_grad_norm_(module.parameters(), 1.0)
+    assert parts == [False, True]
 
 
 def test_files_that_a_script_imports_and_its_numbers_decide_what_is_made(tmp_path):
@@ -123,10 +154,13 @@ def test_files_that_a_script_imports_and_its_numbers_decide_what_is_made(tmp_pat
         (tmp_path / name).write_text(text)
     reached = request._reached(request.Code(tmp_path, "train.py", script, "train.py"))
     assert ("isnan" in reached, "isinf" in reached) == (True, False)
-    assert [request._vocabulary(text, {}) for text in ("", "end = 10000", "end = 50256", "randint(9)")] == [
+    assert "isinf" in request._reached(request.Code(tmp_path, "train.py", "import_module(name)", "train.py"))
+    assert [request._vocabulary(text, {}, tmp_path) for text in ("", "end = 10000", "end = 50256", "randint(9)")] == [
         2_048, 32_768, None, None
     ]  # fmt: skip
-    assert request._vocabulary("", {"train": "rows"}) is None
+    assert request._vocabulary("", {"train": "rows"}, tmp_path) is None
+    (tmp_path / "parts/tokenizer.json").write_text("{}")
+    assert request._vocabulary("", {}, tmp_path) is None
 
 
 @pytest.mark.torch

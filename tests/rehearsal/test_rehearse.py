@@ -125,6 +125,8 @@ def test_what_is_not_installed_or_of_ours_is_no_error_of_the_script():
     )
     assert done.findings == ()
     assert "failure" in dict(done.not_observed)
+    done = rehearse(changed(DDP, ('group("nccl")', 'group("nccl", world_size=16, rank=int(os.environ["RANK"]))')))
+    assert (done.findings, "since 2 are started: it starts with WORLD_SIZE" in done.outcome) == ((), True)
 
 
 def test_a_file_of_the_project_may_have_the_name_of_a_library(tmp_path):

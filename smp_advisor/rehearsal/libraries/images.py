@@ -107,7 +107,7 @@ class Images(torch.utils.data.Dataset[Any]):
         if kind == "attr":
             return (torch.arange(40) + label) % 2
         if kind != "segmentation":
-            return label
+            return label % 2 if kind == "binary-category" else label
         mask = self._values.start + image.reshape(*image.shape[:2], -1)[..., 0] % len(self._values)
         if self._as_tensor:
             return mask
@@ -130,7 +130,7 @@ def change(observer: Observer, module: Any) -> None:
             if inspect.isfunction(value) and key.islower() and key[0] != "_":
                 setattr(module, key, _without_weights(observer, value))
         if builder := getattr(module, "get_model_builder", None):
-            module.get_model = lambda which, **options: _without_weights(observer, builder(which))(**options)
+            module.get_model = lambda name, **options: _without_weights(observer, builder(name))(**options)
     elif name.partition(".")[0] == "timm" and callable(vars(module).get("create_model")):
         _timm(observer, module)
     elif name.startswith("diffusers."):
@@ -146,14 +146,16 @@ def _synthesize(observer: Observer, name: str, kind: Any) -> None:
 
     @around(kind, "__init__")
     def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
-        bound = signature.bind(self, *arguments, **options).arguments
-        values = {key: value for key, value in bound.items() if key not in ("self", "kwargs")} | bound.get("kwargs", {})
-        root = values.pop("root", "")
+        call = signature.bind(self, *arguments, **options)
+        call.apply_defaults()
+        values = {"train": True, **call.arguments, **call.arguments.get("kwargs", {})}
+        root, values = values.get("root", ""), {key: values[key] for key in values.keys() - {"self", "root", "kwargs"}}
         if name == "ImageFolder" and Path(str(root)).is_dir() and any(Path(str(root)).iterdir()):
             original(self, *arguments, **options)
             return
         observer.stand_in(f"{name}: synthetic images")
-        vars(self).update(vars(Images(name, str(root), **values)))
+        names = {f"{before}{key}": value for key, value in values.items() for before in ("", "_")}  # for its text
+        vars(self).update(names | vars(Images(name, str(root), **values)))
 
     data = functools.cached_property(Images.data.func)  # type: ignore[attr-defined]
     data.__set_name__(kind, "data")
