@@ -133,17 +133,16 @@ def test_stand_ins_of_images_have_what_they_are_made_with():
 
 @pytest.mark.torch
 def test_gradients_of_sharded_units_alone_are_parts(monkeypatch):
-    torch, parts = pytest.importorskip("torch"), []
+    torch, got = pytest.importorskip("torch"), []
     utils, unit, plain = torch.nn.utils, torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     unit._handle = SimpleNamespace(uses_sharded_strategy=True)
     for owner in (utils, utils.clip_grad):
         monkeypatch.setattr(owner, "clip_grad_norm_", utils.clip_grad_norm_)
-    importlib.import_module("smp_advisor.rehearsal.observation")._clipping(
-        SimpleNamespace(fsdp_units=[unit], world=2, options={}, site=str, put=lambda _, part, **__: parts.append(part))
-    )
+    fake = SimpleNamespace(fsdp_units=[unit], world=2, options={}, site=str, put=lambda _, part, **__: got.append(part))
+    importlib.import_module("smp_advisor.rehearsal.observation")._clipping(fake)
     for module in (plain, unit):
         utils.clip_grad_norm_(module.parameters(), 1.0)
-    assert parts == [False, True]
+    assert got == [False, True]
 
 
 def test_files_that_a_script_imports_and_its_numbers_decide_what_is_made(tmp_path):
