@@ -121,6 +121,13 @@ def test_inputs_of_reentrant_checkpoints_have_gradients_since_transformers_5(tmp
         assert [finding.severity for finding in check_script(script)] == expected, pin
 
 
+def test_a_number_of_accumulated_batches_that_may_be_one_is_no_error() -> None:
+    example = next(e for e in catalog()["DDP621"].examples if e.variant == "offloaded").bad
+    for test, expected in (("number % 4 == 3", ["error"]), ("number % args.parts == 0", ["warning"])):
+        text = example.replace("number % 4 == 3", test)
+        assert [finding.severity for finding in check_script(text)] == expected
+
+
 BODY = "        loss = model(batch.cuda()).mean()\n        loss.backward()\n"
 PATIENCE = """\
     total = 0.0

@@ -38,6 +38,7 @@ from smp_advisor.review.scripts.releases import span_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.review.findings.finding import Severity
     from smp_advisor.review.reading.module import Module
     from smp_advisor.review.reading.trace import Call, Guard, Store
     from smp_advisor.review.reading.values import Value
@@ -383,7 +384,11 @@ def _kept_until_the_update(context: Context) -> Iterator[Hit]:
         backs = [back for back in context.trace.methods("backward") if back.reached and back.loops == step.loops]
         skipped = {guard.test for guard in delays} & {guard.test for back in backs for guard in back.guards}
         if delays and replaces and step.reached and backs and not skipped:
-            yield Hit(step.module, step.node, {"test": ast.unparse(delays[0].test)[:80]}, variant="offloaded")
+            numbers = (getattr(node, "value", 0) for node in ast.walk(delays[0].test))
+            several = any(type(number) is int and number > 1 for number in numbers)  # an option may be 1
+            test = ast.unparse(delays[0].test)[:80]
+            severity: Severity | None = None if several else "warning"
+            yield Hit(step.module, step.node, {"test": test}, variant="offloaded", severity=severity)
         for reset in context.trace.methods("zero_grad") if delays and step.reached else ():
             together = reset.reached and reset.loops[-1:] == step.loops[-1:]
             own = not set(makers(reset.receiver)).isdisjoint(makers(optimizer))
