@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib.metadata
 import json
@@ -367,8 +368,15 @@ def _missing_column(stage: dict[str, Any]) -> str:
     return ""
 
 
+def record_file(name: str) -> int:
+    """Return a file in memory for several threads: without O_APPEND, Linux lets them write over each other."""
+    file = os.memfd_create(name)
+    fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
+    return file
+
+
 def _start(rank: int, shared: Any, values: dict[str, Any]) -> _Rank:
-    files = [os.memfd_create(name) for name in ("events", "log")]
+    files = [record_file(name) for name in ("events", "log")]
     pid = os.fork()
     if not pid:
         try:

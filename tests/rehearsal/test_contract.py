@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -208,3 +209,25 @@ def test_arguments_and_variables_are_those_of_the_real_toolkit(root, tmp_path):
     assert texts[0] == texts[1]
     machine = {"SM_STUDIO_LOCAL_MODE", "SM_NUM_CPUS"}
     assert {k: v for k, v in theirs.items() if k not in machine} == {k: v for k, v in ours.items() if k not in machine}
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="rehearsals run on Linux")
+def test_threads_that_record_at_once_overwrite_nothing():
+    """A save in the background records while the script goes on: a lost update looked like gradients of other ranks."""
+    from smp_advisor.rehearsal.stages import record_file  # Windows does not have its modules
+
+    file, interval = record_file("events"), sys.getswitchinterval()
+
+    def write(thread: int) -> None:
+        for number in range(20_000):
+            os.write(file, json.dumps([thread, number, "x" * 200]).encode() + b"\n")
+
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            [*pool.map(write, range(2))]
+    finally:
+        sys.setswitchinterval(interval)
+    lines = [json.loads(line) for line in os.pread(file, 1 << 25, 0).splitlines()]
+    os.close(file)
+    assert len(lines) == 40_000
