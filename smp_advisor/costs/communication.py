@@ -9,7 +9,7 @@ No reduce-scatter was measured across nodes: it is counted as an all-gather.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.core.elementwise import (
     anywhere,
@@ -276,9 +276,78 @@ def _sharded_seconds(collective: Callable[..., Floats], cluster: Cluster, bytes_
     return seconds
 
 
-def data_parallel_seconds(
-    model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, local: LocalParameters, passes: Passes
-) -> Floats:
+GROUPED = (
+    "tensor_parallel_degree", "expert_parallel_degree", "shard_level", "shard_degree", "two_level_gather",
+    "overlapped_gather", "pipeline_outermost", "spread_placement",
+)  # fmt: skip
+"""Columns that decide the collectives of a step, next to the pipeline degree."""
+
+
+class Collectives(NamedTuple):
+    """Seconds of the collectives of data parallelism in one step, without what hides them, shape (n,)."""
+
+    reduced: Floats
+    """Reductions of gradients, with the replicas of shards at levels 1 and 2; at level 3 of one pass, without them."""
+    gathered: Floats
+    """All-gathers of parameters, at level 3 in one pass."""
+    across: Floats
+    """Level 3: all-reduces between the replicas of the shards."""
+    inside: Bools
+    """Whether the GPUs that reduce are within a node."""
+    sharing: Bools
+    """Whether the GPUs of a shard group are within a node."""
+
+    @classmethod
+    def of(
+        cls, model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, local: LocalParameters
+    ) -> Collectives:
+        """Return the collectives of n layouts. Each level is computed only if some plan has it."""
+        state, level = layout.state_bytes, layout.shard_level
+        reduction, stride, tp = world.reduction_degree, world.data_stride, layout.tensor_parallel_degree
+        trained = trained_parameters(local, layout)
+        gradient_bytes = state.reduced_bytes * trained.total
+        reduced: Floats = 0.0
+        gathered: Floats = 0.0
+        across: Floats = 0.0
+        if anywhere(level == 0):
+            # The data-parallel group of replicated modules includes entire tensor-parallel groups. A node has one such
+            # group per pipeline stage.
+            placed = layout.spread_placement | layout.pipeline_outermost
+            wide = where(placed, 1, minimum(maximum(world.gpus_per_node // tp, 1), degree))
+            split = state.reduced_bytes * (trained.split + trained.experts)
+            replicated = state.reduced_bytes * trained.replicated
+            reduced = all_reduce_seconds(cluster, split, reduction, stride)
+            reduced = reduced + all_reduce_seconds(cluster, replicated, world.data_parallel_degree, wide)
+        sharing = Group.of(cluster, world.shards, where(level >= 3, tp, stride)).inside
+        if anywhere((level == 1) | (level == 2)):
+            scattered = _sharded_seconds(reduce_scatter_seconds, cluster, gradient_bytes, world)
+            of_replicas = all_reduce_seconds(
+                cluster, gradient_bytes / world.shards, reduction // world.shards, world.shards * stride
+            )
+            # Shards within a node: the replicas reduce a bucket over the network while NVLink scatters the next one.
+            scattered = where(sharing, maximum(scattered, of_replicas), scattered + of_replicas)
+            reduced = where(level == 0, reduced, scattered)
+            gathered = _sharded_seconds(all_gather_seconds, cluster, state.compute_bytes * trained.total, world)
+        if anywhere(level >= 3):
+            # One all-gather per block: each has the start-up time of a collective.
+            blocks = model.layer_count
+            gather = blocks * sharded_gather_seconds(
+                cluster,
+                state.gathered_bytes * local.total / blocks,
+                world.shards,
+                tp,
+                two_level=layout.two_level_gather,
+                overlapped=layout.overlapped_gather,
+            )
+            scatter = blocks * reduce_scatter_seconds(cluster, gradient_bytes / blocks, world.shards, tp)
+            across = all_reduce_seconds(
+                cluster, gradient_bytes / world.shards, maximum(reduction // world.shards, 1), world.shards * tp
+            )
+            reduced, gathered = where(level >= 3, scatter, reduced), where(level >= 3, gather, gathered)
+        return cls(reduced, gathered, across, Group.of(cluster, reduction, stride).inside, sharing)
+
+
+def data_parallel_seconds(layout: Layout, passes: Passes, collectives: Collectives) -> Floats:
     """Return the seconds of reductions and all-gathers that compute does not hide.
 
     Without sharding, gradients are all-reduced during the last microbatch's backward pass, or after it
@@ -290,66 +359,22 @@ def data_parallel_seconds(
     PyTorch documentation of ``ShardingStrategy``). Replicas of the shards (hybrid strategies) reduce their gradients
     after every reduce-scatter, with MiCS once per step (Zhang et al. 2022, arXiv 2205.00119, section 3.4).
     """
-    state = layout.state_bytes
-    reduction, dp, stride = world.reduction_degree, world.data_parallel_degree, world.data_stride
-    # The data-parallel group of replicated modules includes entire tensor-parallel groups. A node has one such group
-    # per pipeline stage.
-    tp = layout.tensor_parallel_degree
-    wide = where(
-        layout.spread_placement | layout.pipeline_outermost, 1, minimum(maximum(world.gpus_per_node // tp, 1), degree)
-    )
-    trained = trained_parameters(local, layout)
-    split = trained.split + trained.experts
+    state, level, m = layout.state_bytes, layout.shard_level, layout.microbatches
+    reduced, gathered, across, inside, sharing = collectives
     last = passes.backward + passes.recomputation
-    hiding = 0.0 * last if state.reduces_late else last
-
-    level = layout.shard_level
-    gradient_bytes = state.reduced_bytes * trained.total
-    inside = Group.of(cluster, reduction, stride).inside
     forward = passes.forward + passes.exchange_forward
-    by_level: Floats = 0.0
-    # Each level is computed only if some plan has it.
-    if anywhere(level == 0):
-        reduced: Floats = all_reduce_seconds(
-            cluster, state.reduced_bytes * split, reduction, stride
-        ) + all_reduce_seconds(cluster, state.reduced_bytes * trained.replicated, dp, wide)
-        by_level = _exposed(reduced, hiding, inside)
+    by_level = _exposed(reduced, 0.0 * last if state.reduces_late else last, inside)
     if anywhere((level == 1) | (level == 2)):
-        scattered = _sharded_seconds(reduce_scatter_seconds, cluster, gradient_bytes, world)
-        reduced = all_reduce_seconds(
-            cluster, gradient_bytes / world.shards, reduction // world.shards, world.shards * stride
-        )
-        # Shards within a node: the replicas reduce a bucket over the network while NVLink scatters the next one.
-        sharing = Group.of(cluster, world.shards, stride).inside
-        scattered = where(sharing, maximum(scattered, reduced), scattered + reduced)
-        gathered = _sharded_seconds(all_gather_seconds, cluster, state.compute_bytes * trained.total, world)
         waited = where(layout.gather_after_step, gathered, _exposed(gathered, forward, sharing))
-        by_level = where(level == 0, by_level, _exposed(scattered, hiding, inside) + waited)
+        by_level = where(level == 0, by_level, by_level + waited)
     if not anywhere(level >= 3):
         return by_level
-
-    # One all-gather per block: each has the start-up time of a collective.
-    blocks = model.layer_count
-    gather = blocks * sharded_gather_seconds(
-        cluster,
-        state.gathered_bytes * local.total / blocks,
-        world.shards,
-        tp,
-        two_level=layout.two_level_gather,
-        overlapped=layout.overlapped_gather,
-    )
-    scatter = blocks * reduce_scatter_seconds(cluster, gradient_bytes / blocks, world.shards, tp)
-    across = all_reduce_seconds(
-        cluster, gradient_bytes / world.shards, maximum(reduction // world.shards, 1), world.shards * tp
-    )
-    backward = passes.backward + passes.recomputation + passes.exchange_backward
-    sharing = Group.of(cluster, world.shards, tp).inside
-    regather = where(layout.keeps_gathered, 0.0, gather)
-    within = regather + scatter
+    backward = last + passes.exchange_backward
+    regather = where(layout.keeps_gathered, 0.0, gathered)
+    within = regather + reduced
     # Under no_sync, gradients are reduced in the last backward pass only.
-    m = layout.microbatches
     reductions = 1 if state.accumulates_unsharded else m
-    every = m * _exposed(gather, forward, sharing) + reductions * _exposed(within, backward, sharing)
+    every = m * _exposed(gathered, forward, sharing) + reductions * _exposed(within, backward, sharing)
     if state.accumulates_unsharded:
         every = every + (m - 1) * _exposed(regather, backward, sharing)
     # If the shards are within a node, only the reduction across nodes uses the network, concurrently with compute and

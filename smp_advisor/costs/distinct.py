@@ -37,56 +37,70 @@ Values = TypeVar("Values")
 
 
 class Distinct(NamedTuple):
-    """One row of each kind, and the kind of each row; None if every row is its own."""
+    """One row of each kind, which rows these are, and the kind of each row; None if every row is its own."""
 
     layout: Layout
-    kinds: NDArray[np.intp] | None
+    chosen: NDArray[np.intp] | None = None
+    kinds: NDArray[np.intp] | None = None
+
+    def of_kinds(self, values: Values) -> Values:
+        """Return the values of the kinds from those of all rows."""
+        return _taken(values, self.chosen)
 
     def all_rows(self, values: Values) -> Values:
-        """Return the values of all rows from those of the kinds, in the last axis, in every array of a structure."""
-        kind: Any = type(values)
-        parts: Any = values
-        if self.kinds is None or kind in (bool, int, float):
-            return values
-        if kind is ndarray:
-            parts = parts if parts.shape[-1] == 1 else parts.take(self.kinds, axis=-1)
-        elif kind is dict:
-            parts = {name: self.all_rows(part) for name, part in parts.items()}
-        elif kind in (list, tuple):
-            parts = kind(self.all_rows(part) for part in parts)
-        else:
-            names = getattr(kind, "_fields", None) or kind.__dataclass_fields__
-            parts = kind(**{name: self.all_rows(getattr(parts, name)) for name in names})
-        return cast("Values", parts)
+        """Return the values of all rows from those of the kinds."""
+        return _taken(values, self.kinds)
 
 
-def distinct(layout: Layout, by: Sequence[Floats], *, but: Sequence[str] = SCHEDULE) -> Distinct:
-    """Rows that differ in columns of the layout, except `but`, or in the figures `by` that are read in their place."""
+def _taken(values: Values, rows: NDArray[np.intp] | None) -> Values:
+    """Take rows of the last axis, in every array of a structure."""
+    kind: Any = type(values)
+    parts: Any = values
+    if rows is None or kind in (bool, int, float):
+        return values
+    if kind is ndarray:
+        parts = parts if parts.shape[-1] == 1 else parts.take(rows, axis=-1)
+    elif kind is dict:
+        parts = {name: _taken(part, rows) for name, part in parts.items()}
+    elif kind in (list, tuple):
+        parts = kind(_taken(part, rows) for part in parts)
+    else:
+        names = getattr(kind, "_fields", None) or kind.__dataclass_fields__
+        parts = kind(**{name: _taken(getattr(parts, name), rows) for name in names})
+    return cast("Values", parts)
+
+
+def distinct(
+    layout: Layout, by: Sequence[Floats], *, but: Sequence[str] = SCHEDULE, only: Sequence[str] = ()
+) -> Distinct:
+    """Rows that differ in the columns `only`, or in all `but` some, or in the figures `by` that are read instead."""
     if vars(layout).get("single"):
-        return Distinct(layout, None)
+        return Distinct(layout)
     columns = {name: column for name, column in vars(layout).items() if type(column) is ndarray}
     rows = len(next(iter(columns.values()), ()))
     if rows < _LEAST_ROWS:
-        return Distinct(layout, None)
-    if "codes" not in vars(layout):  # of the columns that all terms read
+        return Distinct(layout)
+    if not only and "codes" not in vars(layout):  # of the columns that all terms read
         common = [column for name, column in columns.items() if name not in (*SCHEDULE, *OFFLOADING)]
         vars(layout)["codes"] = _codes(common, (np.zeros(rows, dtype=np.int64), 1))
-    read = [columns[name] for name in (*SCHEDULE, *OFFLOADING) if name not in but and name in columns]
-    codes, count = _codes([*(figure for figure in by if type(figure) is ndarray), *read], vars(layout)["codes"])
+    read = only or [name for name in (*SCHEDULE, *OFFLOADING) if name not in but]
+    start = (np.zeros(rows, dtype=np.int64), 1) if only else vars(layout)["codes"]
+    codes, count = _codes([c for c in (*by, *map(columns.get, read)) if type(c) is ndarray], start)
     first = np.full(count, -1, dtype=np.intp)
     first[codes] = np.arange(rows)
     present = first >= 0
     chosen = first[present]
     if _LEAST_GAIN * len(chosen) > rows:
-        return Distinct(layout, None)
+        return Distinct(layout)
     kinds = np.empty(count, dtype=np.intp)
     kinds[present] = np.arange(len(chosen))
     # `dataclasses.replace` takes as long as some of the terms.
     reduced = object.__new__(Layout)
     reduced.__dict__.update({name: vars(layout)[name] for name in _FIELDS})
     reduced.__dict__.update({name: _number(column[chosen]) for name, column in columns.items()})
-    reduced.__dict__["codes"] = (vars(layout)["codes"][0][chosen], vars(layout)["codes"][1])
-    return Distinct(reduced, kinds[codes])
+    if not only:
+        reduced.__dict__["codes"] = (start[0][chosen], start[1])
+    return Distinct(reduced, chosen, kinds[codes])
 
 
 _FIELDS = tuple(f.name for f in fields(Layout))
@@ -160,8 +174,8 @@ def _codes(columns: Sequence[NDArray[Any]], start: _Codes) -> _Codes:
     return codes, count
 
 
-_MOST_CODES = 8
-"""Codes per row up to which a table of them is faster than sorting."""
+_MOST_CODES, _MOST_VALUES = 8, 64
+"""Codes per row that are kept, and values per row up to which a table of them is faster than sorting."""
 
 
 _FEW = 12
@@ -174,13 +188,15 @@ def _ranks(column: NDArray[Any]) -> tuple[NDArray[Any], int]:
     whole = column.astype(np.int64, copy=False)
     least = int(whole.min())
     size = int(whole.max()) - least + 1
-    if size > _MOST_CODES * len(column) or (column.dtype.kind == "f" and (whole != column).any()):
+    if size > _MOST_VALUES * len(column) or (column.dtype.kind == "f" and (whole != column).any()):
         values, ranks = np.unique(column, return_inverse=True)
         return ranks, len(values)
     ranks = whole - least
     if size <= _FEW:
         return ranks, size
-    used = np.zeros(size, dtype=np.int64)
-    used[ranks] = 1
-    rank = used.cumsum()
-    return (rank - 1)[ranks], int(rank[-1])
+    used = np.zeros(size, dtype=np.bool_)
+    used[ranks] = True
+    present = np.flatnonzero(used)
+    rank = np.empty(size, dtype=np.int64)  # read at present values alone
+    rank[present] = np.arange(len(present))
+    return rank[ranks], len(present)

@@ -157,7 +157,7 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
     usable = cluster.instance.usable_gpu_memory_gib * GIB
     required, margin, host = (np.zeros(len(layout)) for _ in range(3))
     for degree, rows, part in _parts(layout):
-        few = Distinct(part, None) if job.calibration is not None else distinct_memory(model, part, degree)
+        few = Distinct(part) if job.calibration is not None else distinct_memory(model, part, degree)
         kinds = _judged(model, cluster, job, few.layout, World.of(model, cluster, job, few.layout), degree)
         required[rows] = few.all_rows(largest([needed for *_, needed, _ in kinds]))
         margin[rows] = few.all_rows(smallest([(usable - needed) / error for *_, needed, error in kinds]))

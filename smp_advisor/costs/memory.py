@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.core import GIB
 from smp_advisor.core.elementwise import anywhere, inverted, largest, maximum, minimum, where
 from smp_advisor.core.files import sentence
 from smp_advisor.costs.activations import activation_bytes, offloaded_activation_bytes, unit_layers
 from smp_advisor.costs.constants import constant
+from smp_advisor.costs.distinct import OFFLOADING, SCHEDULE, distinct
 from smp_advisor.costs.world import (
     LocalParameters,
     local_parameters,
@@ -23,40 +24,67 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from smp_advisor.core.elementwise import Bools, Floats
+    from smp_advisor.costs.distinct import Distinct
     from smp_advisor.costs.world import Stage, World
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.model import Model
+
+
+class _Fixed(NamedTuple):
+    """Bytes of a stage that do not depend on its batch, shape (n,) each."""
+
+    state: dict[str, Floats]
+    """By category."""
+    buffers: Floats
+    at_loss: Floats
+    """Of the buffers, those that exist when the loss is computed."""
+    update: Floats
+    """Temporary memory of the optimizer's step."""
+    casts: Floats
+    context: Floats
+
+
+def _fixed(model: Model, layout: Layout, world: World, stage: Stage) -> _Fixed:
+    local, state, sharded = local_parameters(model, layout, stage), layout.state_bytes, layout.shard_level >= 3
+    by_category = state_bytes(local, layout, world)
+    by_category["parameters"] = by_category["parameters"] + _fp8_copy_bytes(layout, world, stage, local)
+    buffers = _buffer_bytes(model, layout, world, local)
+    # With sharded parameters, only the head is gathered at the loss, and no gradient waits for its reduction.
+    # Strategies that keep gathered blocks until the backward pass have gathered all parameters by then: a traced step
+    # of Llama 3.2 1B has 1.8 GiB more than the head.
+    gathered = where(layout.keeps_gathered, _all_gathered_bytes(layout, local), world.bytes_per_element * local.root)
+    update = (state.step_bytes + where(sharded, state.late_copy_bytes, 0.0)) * owned_parameters(local, layout, world)
+    return _Fixed(
+        state=by_category,
+        buffers=buffers,
+        at_loss=where(sharded, minimum(gathered, buffers), buffers),
+        update=where(layout.offload_state, 0.0, update),
+        casts=state.cast_bytes * trained_parameters(local, layout).total,
+        context=_context_bytes(layout, world),
+    )
 
 
 def stage_bytes(
     model: Model, layout: Layout, world: World, stage: Stage, saved: tuple[Floats, ...]
 ) -> dict[str, Floats]:
     """Peak bytes per GPU of one stage by category, which add up, shape (n,); the optimizer's step is the excess."""
-    local = local_parameters(model, layout, stage)
-    result = state_bytes(local, layout, world) | activation_bytes(model, layout, world, stage, saved)
-    result["parameters"] = result["parameters"] + _fp8_copy_bytes(layout, world, stage, local)
-    buffers, recomputed, logits = _buffer_bytes(model, layout, world, local), result["recomputation"], result["logits"]
-    # The loss and its gradient are free when the first block is recomputed, so the larger of the two counts. With
-    # sharded parameters, only the head is gathered at the loss, and no gradient waits for its reduction. Strategies
-    # that keep gathered blocks until the backward pass have gathered all parameters by then: a traced step of Llama 3.2
-    # 1B has 1.8 GiB more than the head.
-    gathered = where(layout.keeps_gathered, _all_gathered_bytes(layout, local), world.bytes_per_element * local.root)
-    at_loss = where(layout.shard_level >= 3, minimum(gathered, buffers), buffers)
+    if "alike" not in vars(layout):  # all stages have the same
+        vars(layout)["alike"] = distinct(layout, [layout.microbatches == 1], but=(*SCHEDULE, *OFFLOADING))
+    alike: Distinct = vars(layout)["alike"]
+    fixed = alike.all_rows(_fixed(model, alike.layout, alike.of_kinds(world), stage))
+    buffers, result = fixed.buffers, fixed.state | activation_bytes(model, layout, world, stage, saved)
+    recomputed, logits, gradients = result["recomputation"], result["logits"], result["gradients"]
+    # The loss and its gradient are free when the first block is recomputed, so the larger of the two counts.
     result["recomputation"] = maximum(recomputed - logits, 0.0)
-    result["communication"] = maximum(recomputed + buffers, logits + at_loss) - maximum(recomputed, logits)
-    gradients = result["gradients"]
+    result["communication"] = maximum(recomputed + buffers, logits + fixed.at_loss) - maximum(recomputed, logits)
     if not layout.state_bytes.gradients_persist:
         result |= _without_overlap(result, recomputed, buffers, layout.microbatches == 1)
-    transient = result["activations"] + result["recomputation"] + result["logits"]
-    late = where(layout.shard_level >= 3, layout.state_bytes.late_copy_bytes, 0.0)
-    step: Floats = (layout.state_bytes.step_bytes + late) * owned_parameters(local, layout, world)
-    step = where(layout.offload_state, 0.0, step)
-    # By then the memory of the passes is free, including casts of weights.
-    free_by_then = transient - (gradients - result["gradients"])
-    free_by_then = free_by_then + layout.state_bytes.cast_bytes * trained_parameters(local, layout).total
+    # By the optimizer's step the memory of the passes is free, including casts of weights.
+    free_by_then = result["activations"] + result["recomputation"] + result["logits"] + fixed.casts
+    free_by_then = free_by_then - (gradients - result["gradients"])
     free_by_then = free_by_then + where(layout.shard_level >= 3, result["communication"], 0.0)
-    result["optimizer_step"] = maximum(step - free_by_then, 0.0)
-    result["context"] = _context_bytes(layout, world)
+    result["optimizer_step"] = maximum(fixed.update - free_by_then, 0.0)
+    result["context"] = fixed.context
     result["allocator_reserve"] = _reserve_bytes(result, world.usable_bytes)
     return result
 

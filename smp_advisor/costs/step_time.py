@@ -18,7 +18,7 @@ from smp_advisor.core.elementwise import (
     where,
 )
 from smp_advisor.costs.activations import head_rows, offloaded_activation_bytes
-from smp_advisor.costs.communication import Group, data_parallel_seconds, point_to_point_seconds
+from smp_advisor.costs.communication import GROUPED, Collectives, Group, data_parallel_seconds, point_to_point_seconds
 from smp_advisor.costs.compute import Passes, optimizer_form, optimizer_host_seconds, stage_passes
 from smp_advisor.costs.constants import constant, gpu_constant, memory_bandwidth
 from smp_advisor.costs.distinct import OFFLOADING, SCHEDULE, Distinct, distinct, distinct_memory, one
@@ -182,11 +182,16 @@ def _work(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World
     # and with fp8, it alone casts weights.
     accumulated = layout.microbatches if world.gpus == 1 or job.fp8 else 1
     few = distinct(layout, [world.microbatch_samples, accumulated], but=(*SCHEDULE, *OFFLOADING))
-    of_few = world if few.layout is layout else World.of(model, cluster, job, few.layout)
+    of_few = few.of_kinds(world)
     locals_ = [local_parameters(model, few.layout, stage) for stage in stage_kinds(model, degree)]
     every = stage_passes(model, cluster, job, few.layout, of_few, degree, locals_)
     slowest = few.all_rows(_chosen(Passes, every, largest_index([p.total for p in every])))
-    local = few.all_rows(_chosen(LocalParameters, locals_, largest_index([p.total for p in locals_])))
+    most = _chosen(LocalParameters, locals_, largest_index([p.total for p in locals_]))
+    local, grouped = few.all_rows(most), distinct(few.layout, (), only=GROUPED)
+    collectives = Collectives.of(
+        model, cluster, grouped.layout, grouped.of_kinds(of_few), degree, grouped.of_kinds(most)
+    )
+    collectives = few.all_rows(grouped.all_rows(collectives))
     m = layout.microbatches
     compute = m * (slowest.forward + slowest.backward + slowest.recomputation)
     stack = stack_of(job, layout)
@@ -198,7 +203,7 @@ def _work(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World
         "backward_seconds": m * (slowest.backward + slowest.accumulation),
         "recomputation_seconds": m * slowest.recomputation,
         "tensor_parallel_seconds": m * (slowest.exchange_forward + slowest.exchange_backward),
-        "data_parallel_seconds": data_parallel_seconds(model, cluster, layout, world, degree, local, slowest),
+        "data_parallel_seconds": data_parallel_seconds(layout, slowest, collectives),
         "optimizer_seconds": maximum(update, launches) + around,
         "offload_seconds": state_copy_seconds(cluster, layout, world, local, compute),
     }
@@ -224,7 +229,7 @@ def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wor
     """
     single = None if world is None else one(layout, world, [world.microbatch_samples, layout.microbatches])
     if single is not None:
-        few, of_few = Distinct(layout, None), single.world
+        few, of_few = Distinct(layout), single.world
         work = _work_of_one(model, cluster, job, single, degree)
     else:
         few = distinct(layout, (), but=OFFLOADING)
@@ -253,8 +258,7 @@ def _work_of_alike(
 ) -> _Work:
     """Work of n plans, from that of the plans that differ in it."""
     alike = distinct(layout, [world.microbatch_samples, layout.microbatches], but=(*SCHEDULE, *OFFLOADING))
-    of_alike = world if alike.layout is layout else World.of(model, cluster, job, alike.layout)
-    work = _work(model, cluster, job, alike.layout, of_alike, degree)
+    work = _work(model, cluster, job, alike.layout, alike.of_kinds(world), degree)
     return alike.all_rows(work if shares else work._replace(of_host={}, of_kernels={}))
 
 
