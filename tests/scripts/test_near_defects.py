@@ -221,6 +221,10 @@ DEFECTS = (
     ("DDP612", ACCELERATE.replace("        accelerator.backward(loss)", (
         "        if loss.item() < 0.1:\n            break\n        accelerator.backward(loss)"
     )) + "rows = accelerator.gather_for_metrics((model(batch), batch))\n"),
+    ("DDP606", ACCELERATE.replace(LOOP, (
+        f"from tqdm import tqdm\n\nbar = tqdm(range(9), disable=not accelerator.is_main_process)\n{LOOP}")) + (
+        "        bar.update(1)\n        if bar.n % 5 == 0 and bar.n:\n            accelerator.wait_for_everyone()\n")),
+    ("DDP630", bad("DDP630", "", "super().__init__()", "super(Net, self).__init__()")),
 )  # fmt: skip
 
 

@@ -115,10 +115,16 @@ def test_the_release_decides_what_an_argument_means(tmp_path: Path) -> None:
 
 def test_inputs_of_reentrant_checkpoints_have_gradients_since_transformers_5(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(catalog()["TRN745"].examples[0].bad)
+    text = catalog()["TRN745"].examples[0].bad
+    finds = text.replace("gradient_checkpointing=True", "gradient_checkpointing=True, ddp_find_unused_parameters=True")
     for pin, expected in (("", ["info"]), ("transformers==4.45.2", ["error"]), ("transformers==5.23.0", [])):
         (tmp_path / "requirements.txt").write_text(f"{pin}\n")
-        assert [finding.severity for finding in check_script(script)] == expected, pin
+        for lines, count in (
+            (text, 1),
+            (finds.replace(', gradient_checkpointing_kwargs={"use_reentrant": True}', ""), 2),
+        ):
+            script.write_text(lines)
+            assert [finding.severity for finding in check_script(script)] == expected * count, pin
 
 
 def test_a_number_of_accumulated_batches_that_may_be_one_is_no_error() -> None:
@@ -235,6 +241,13 @@ def test_an_option_of_the_job_is_received_as_it_is_spelled() -> None:
     assert any("ignores the hyperparameter batch_size" in message and "--batch-size" in message for message in messages)
     assert any('packed=False, and type=bool reads the text "False" as True' in message for message in messages)
     assert not check_script(text, hyperparameters={"batch-size": 4, "packed": True})
+    text = (
+        "from dataclasses import dataclass\nfrom transformers import HfArgumentParser, TrainingArguments\n\n\n"
+        "@dataclass\nclass Names:\n    model_name_or_path: str\n\n\n"
+        "HfArgumentParser((Names, TrainingArguments)).parse_args_into_dataclasses()\n"
+    )
+    job = {"epochs": 1, "model_name": "m", "learning_rate": 0.1, "no_cuda": True}  # a name may be shortened
+    assert [finding.id for finding in check_script(text, hyperparameters=job)] == ["SMP004"]
 
 
 def test_arguments_are_read_wherever_they_are_written() -> None:

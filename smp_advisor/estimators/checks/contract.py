@@ -157,6 +157,10 @@ def _terms_of_estimator(case: Case, call: Mapping) -> Iterator[Hit]:
         if isinstance(value, int) and value > most:
             hit = case.hit("EST514", "range", named=key, value=value, most=most, what=what)
             yield replace(hit, span=call.entries[key].span)
+    kind = call.get("instance_type")
+    later = isinstance(kind, Result) and kind.call.called == "ParameterString"
+    if later and "image_uri" not in call.entries and case.configuration.get("torch_distributed"):
+        yield replace(case.hit("EST514", "pipeline"), span=call.entries["instance_type"].span)
     name = constant(call, "base_job_name")
     if isinstance(name, str) and not _JOB_NAME.fullmatch(f"{name[:39]}-2026"):  # the SDK adds the time
         yield replace(case.hit("EST514", "job name", named=name), span=call.entries["base_job_name"].span)

@@ -50,6 +50,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "In": lambda item, items: item in items, "NotIn": lambda item, items: item not in items,
 }  # fmt: skip
 _DEEPEST = 12
+_OFF = Constant(value=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,10 @@ class Process:
             return self._meant(value.name if isinstance(value, Argument) else value.path.rpartition(".")[2])
         if isinstance(value, Member):
             number = self.rank if value.name in _NUMBER else self.local_rank if value.name in _LOCAL_NUMBER else None
+            bars = [maker for maker in makers(value.owner) if maker.called == "tqdm"]
+            if bars and value.name == "n":  # a bar that is switched off does not count
+                off = {self.truth(bar.argument("disable") or _OFF, depth + 1) for bar in bars}
+                return 0 if off == {True} else None
             return self._meant(value.name) if number is None else number
         return None
 

@@ -161,8 +161,8 @@ def _loaded_to_its_own_device(context: Context) -> Iterator[Hit]:
     texts = "".join(module.source.text for module in context.trace.modules)
     mapped = [call for call in context.trace.named("torch.load") if call.gives("map_location", 1)]
     starts = context.trace.named("torch.distributed.init_process_group")
-    on_host = {constant(start.argument("backend", 0)) for start in starts} == {"gloo"}
-    on_gpus = reached_accelerators(context) or ("cuda" in texts and not on_host)
+    backends = {constant(start.argument("backend", 0)) for start in starts}
+    on_gpus = reached_accelerators(context) or backends == {"nccl"} or ("cuda" in texts and backends != {"gloo"})
     if (
         not replicas
         or not on_gpus

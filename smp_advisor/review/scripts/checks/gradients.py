@@ -17,6 +17,7 @@ from smp_advisor.review.reading.values import (
     Result,
     options,
 )
+from smp_advisor.review.scripts.checks.arguments import passed
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, by_framework, joins, parallel_wraps, wrapped_by
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import FSDP, in_place, inside, is_whole, same
@@ -69,6 +70,14 @@ def _averaged_once(context: Context) -> Iterator[Hit]:
     steps = any(step.reached and step.loops for step, _ in updates(context.trace))
     if backwards and steps and all(_without_average(call, wraps) for call in backwards):
         yield Hit(backwards[0].module, backwards[0].node)
+    moves = [call for call in context.trace.methods("cpu", "cuda", "to") if call.reached and call.loops]
+    moves = [call for call in moves if (wrap := wrapped_by(call.receiver, wraps)) and wrap.name in REPLICATING]
+    trained = {loop for call in backwards for loop in call.loops}
+    for call in moves:
+        away = call.method == "cpu" or constant(next(iter(call.arguments), None)) == "cpu"
+        back = any(peer.order > call.order and peer.method != "cpu" for peer in moves)
+        if away and back and trained & {*call.loops}:
+            yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, variant="moved")
     switches = [store for store in context.trace.stores if store.node.attr == "require_backward_grad_sync"]
     if switches and steps and all(constant(store.value) is False for store in switches):
         yield Hit(switches[0].module, switches[0].node)
@@ -248,13 +257,12 @@ def _optimizers_of_whole_matrices(context: Context) -> Iterator[Hit]:
 def _marked_ready_once(context: Context) -> Iterator[Hit]:
     adapts = any(call.name.startswith("peft.") and call.reached for call in context.trace.calls)
     for call in trainer_arguments(context):
-        kwargs = call.argument("gradient_checkpointing_kwargs")
-        entry = next((option for option in options(kwargs) if hasattr(option, "get")), None)
-        reentrant = constant(entry.get("use_reentrant")) if entry is not None else None
         finds = constant(call.argument("ddp_find_unused_parameters")) is True
-        checkpoints = constant(call.argument("gradient_checkpointing")) is True
-        if adapts and reentrant is True and finds and checkpoints and call.argument("fsdp") is None:
-            yield Hit(call.module, call.node, variant="adapter")
+        checkpoints = passed(context, call, "gradient_checkpointing") is True
+        reentrant = _reentrant(context, call)
+        if adapts and reentrant is not False and finds and checkpoints and call.argument("fsdp") is None:
+            severity: Severity | None = None if reentrant else "info"
+            yield Hit(call.module, call.node, severity=severity, variant="adapter")
     for wrap in parallel_wraps(context):
         looks = constant(wrap.argument("find_unused_parameters", 6)) is True and wrap.name in REPLICATING
         looks = (
@@ -264,11 +272,21 @@ def _marked_ready_once(context: Context) -> Iterator[Hit]:
         )
         models = inside(wrap.argument("module", 0))
         for call in context.trace.methods("gradient_checkpointing_enable") if looks else ():
-            passed = call.argument("gradient_checkpointing_kwargs", 0)
-            twice = isinstance(passed, Mapping) and constant(passed.get("use_reentrant")) is True
+            how = call.argument("gradient_checkpointing_kwargs", 0)
+            twice = isinstance(how, Mapping) and constant(how.get("use_reentrant")) is True
             own = any(same(model, switched) for model in models for switched in inside(call.receiver))
             if call.reached and twice and own and not exclusive(call, wrap):
                 yield Hit(wrap.module, wrap.node, variant="model")
+
+
+def _reentrant(context: Context, call: Call) -> bool | None:
+    """Whether the checkpoints of a Trainer are reentrant; None if the release decides, which no file pins."""
+    entry = next((o for o in options(call.argument("gradient_checkpointing_kwargs")) if hasattr(o, "get")), None)
+    value = constant(entry.get("use_reentrant")) if entry is not None else None
+    span, plain = span_of(context, "transformers"), call.name.startswith("transformers.")
+    if value is not None or entry is not None or span.first >= (5, 0) or not plain:
+        return bool(value)
+    return True if span.last < (5, 0) else None
 
 
 @check("TRN745")
@@ -282,9 +300,8 @@ def _gradients_of_checkpointed_inputs(context: Context) -> Iterator[Hit]:
         return
     for call in trainer_arguments(context):
         near = [maker for maker in adapted if not exclusive(maker, call)]
-        entry = next((o for o in options(call.argument("gradient_checkpointing_kwargs")) if hasattr(o, "get")), None)
-        reentrant = constant(entry.get("use_reentrant")) if entry is not None else None
-        on = constant(call.argument("gradient_checkpointing")) is True and call.name.startswith("transformers.")
+        on = passed(context, call, "gradient_checkpointing") is True and call.name.startswith("transformers.")
+        reentrant = _reentrant(context, call)
         # transformers 5 gives the inputs gradients wherever it checkpoints.
         if on and near and reentrant is not False and span.first < (5, 0):
             node = argument_node(call, "gradient_checkpointing") or call.node

@@ -7,7 +7,18 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import table
-from smp_advisor.review.reading.values import Argument, Constant, External, Function, Item, Member, Result, options
+from smp_advisor.review.reading.values import (
+    Argument,
+    Class,
+    Collection,
+    Constant,
+    External,
+    Function,
+    Item,
+    Member,
+    Result,
+    options,
+)
 from smp_advisor.review.scripts.checks.data import LOADERS
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.conditions import Conditions
@@ -20,7 +31,7 @@ from smp_advisor.review.scripts.queries import (
     known_names,
     makers,
 )
-from smp_advisor.review.scripts.releases import span_of
+from smp_advisor.review.scripts.releases import arguments_of, base_of, callable_of, span_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,12 +80,14 @@ _OF_NUMBERS = ("range", *LOADERS)
 
 @check("SMP004")
 def _options_that_are_received(context: Context) -> Iterator[Hit]:
-    parses = [call for call in context.trace.methods("parse_args", "parse_known_args") if call.reached]
     passed = context.settings.passed
-    flags = flags_of(context, parses) if passed and parses else None
+    parses = [call for call in context.trace.methods("parse_args", "parse_known_args") if call.reached]
+    fills = [call for call in context.trace.methods("parse_args_into_dataclasses") if call.reached]
+    flags = _flags_of_classes(fills) if fills else flags_of(context, parses) if passed and parses else None
     if flags is None:
         return
-    skips_unknown = all(call.method == "parse_known_args" for call in parses)
+    skips_unknown = all(call.method == "parse_known_args" for call in parses) and not fills
+    parses = fills or parses
     for name in passed:
         flag = f"--{name}"
         declared = context.trace.options.get(name)
@@ -88,6 +101,26 @@ def _options_that_are_received(context: Context) -> Iterator[Hit]:
         values: dict[str, object] = {"option": name, "near": near}
         call = parses[0]
         yield Hit(call.module, call.node, values, variant="ignored" if skips_unknown else "refused")
+
+
+def _flags_of_classes(fills: list[Call]) -> set[str] | None:
+    """Return the options of an HfArgumentParser; None if not all of its classes are known, or it ignores others."""
+    makes = [maker for call in fills for maker in makers(call.receiver) if maker.called == "HfArgumentParser"]
+    types = makes[0].argument("dataclass_types", 0) if len(makes) == len(fills) == 1 else None
+    if types is None or fills[0].arguments or fills[0].keywords:
+        return None
+    names = set[str]()
+    for kind in types.items if isinstance(types, Collection) else options(types):
+        bases = [base for part in kind.lineage for base in part.bases] if isinstance(kind, Class) else [kind]
+        paths = [callable_of(base.path) for base in bases if isinstance(base, External)]
+        if not all(paths) or not all(isinstance(base, (Class, External)) for base in bases):
+            return None
+        names.update(kind.fields() if isinstance(kind, Class) else ())
+        names.update(
+            name for path in paths for base in filter(None, (path, base_of(path))) for name in arguments_of(base)
+        )
+    spelled = {name.replace("_", mark) for name in names for mark in "_-"}
+    return {f"--{start}{name}" for name in spelled for start in ("", "no_")}
 
 
 def flags_of(context: Context, parses: list[Call]) -> set[str] | None:

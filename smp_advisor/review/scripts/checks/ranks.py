@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import table
@@ -11,6 +12,7 @@ from smp_advisor.review.reading.values import (
     Argument,
     Collection,
     Constant,
+    Function,
     Mapping,
     Operation,
     Result,
@@ -319,7 +321,18 @@ def _monitored_by_every_rank(context: Context) -> Iterator[Hit]:
         if of_loss and not any(part.name.startswith("torchmetrics.") or part.called in _REDUCED for part in parts):
             yield Hit(log.module, log.node, {"metric": name, "call": decides.called})
 
+    for instance in context.trace.instances:
+        own = instance.cls.find("evaluate")
+        arguments = makers(instance.call.argument("args", 1))
+        best = any(constant(call.argument("load_best_model_at_end")) is True for call in arguments)
+        if isinstance(own, Function) and best and any(p.endswith(".Trainer") for p in instance.cls.ancestors()):
+            text = ast.unparse(own.node)
+            if "get_eval_dataloader" in text and "return" in text and not _MERGES.search(text):
+                shown: dict[str, object] = {"metric": "evaluate()", "call": "load_best_model_at_end"}
+                yield Hit(own.module, own.node, shown, variant="trainer")
 
+
+_MERGES = re.compile(r"super\(|gather|reduce|evaluation_loop|prediction_loop|concat")
 _LIGHTNING = ("lightning.", "pytorch_lightning.")
 _REDUCED = ("compute", "all_gather", "all_reduce", "reduce", "gather")
 

@@ -16,6 +16,7 @@ from smp_advisor.review.reading.values import (
     Item,
     Mapping,
     Member,
+    Operation,
     Result,
     options,
 )
@@ -201,7 +202,8 @@ def _all_parameters_used(context: Context) -> Iterator[Hit]:
                 continue
             statements = start.node.body if isinstance(start.node.body, list) else []
             names = [node for node in cls.module.all(ast.Name) if node.id == "self"]
-            if any(not isinstance(cls.module.parent(name), ast.Attribute) for name in names):
+            uses = [use for name in names if (use := cls.module.parent(name)) is not None]
+            if any(not isinstance(use, ast.Attribute) and "super(" not in ast.unparse(use) for use in uses):
                 continue  # other code gets the model
             read = [node.attr for module in context.trace.modules for node in module.all(ast.Attribute)]
             for node in statements:
@@ -231,6 +233,8 @@ def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
     if not prepares or any(call.unpacks for call in prepares) or _steps_with_batches(context):
         return
     inputs = [maker for prepare in prepares for value in prepare.arguments for maker in makers(value)]
+    owners = [maker for prepare in prepares for maker in makers(prepare.receiver)]
+    accumulated = [owner.argument("gradient_accumulation_steps", 4) or Constant(None) for owner in owners]
     trained = {loop for back in context.trace.methods("backward") if back.reached for loop in back.loops}
     innermost = {call.loops[-1:] for call in context.trace.methods("backward")}
     innermost |= {call.loops[-1:] for call, _ in updates(context.trace) if call.loops[1:]}
@@ -249,6 +253,11 @@ def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
         values = (*schedule.arguments, *schedule.keywords.values())
         if not stepped or any(_counts_processes(part) for value in values for part in derivation(value)):
             continue
+        if schedule in inputs and any(_is_multiplied(option, accumulated) for option in options(count)):
+            yield Hit(schedule.module, schedule.node, {"scheduler": schedule.called}, variant="accumulated")
+            continue
+        warmup = schedule.argument("num_warmup_steps", at - 1 if schedule.called.startswith("get_") else None)
+        updates_of_warmup = constant(warmup.default if isinstance(warmup, Argument) else warmup)
         parts = [part.call for part in derivation(count) if isinstance(part, Result)]
         lengths = {_is_prepared(part, prepares, inputs) for part in parts if part.name == "len"}
         each_batch = all(call.loops[-1:] in innermost for call in stepped)
@@ -259,12 +268,19 @@ def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
             variant = "epochs"
         else:
             fixed = not lengths and isinstance(count, (Constant, Argument))
-            variant = "steps" if lengths == {True} or fixed else ""
+            variant = "steps" if lengths == {True} or fixed else "warmup" if updates_of_warmup else ""
             sure = lengths == {True}
         if variant:
-            values_shown: dict[str, object] = {"scheduler": schedule.called}
+            values_shown: dict[str, object] = {"scheduler": schedule.called, "warmup": updates_of_warmup}
             severity: Severity | None = "warning" if variant == "steps" and not sure else None
             yield Hit(schedule.module, schedule.node, values_shown, severity=severity, variant=variant)
+
+
+def _is_multiplied(value: Value, factors: list[Value]) -> bool:
+    """Return whether a number is a product with one of the factors: ``max_steps * accumulation_steps``."""
+    parts = value.operands if isinstance(value, Operation) and value.operator == "Mult" else ()
+    names = {part.name for part in factors if isinstance(part, Argument)}
+    return any((isinstance(part, Argument) and part.name in names) or _is_multiplied(part, factors) for part in parts)
 
 
 _NEVER_ZERO = re.compile("constant|inverse_sqrt|plateau", re.IGNORECASE)
