@@ -278,11 +278,15 @@ def strategy_of_deepspeed(config: dict[str, Any]) -> Strategy:
     return zero(stages.get("stage", 0), offloads=moved or stages.get("cpu_offload") is True)
 
 
+OF_DEEPSPEED = {_MICRO_BATCH: "batch_size", "gradient_accumulation_steps": "gradient_accumulation_steps"}
+"""Settings of a plan by their names in DeepSpeed's configuration."""
+
+
 def configuration_of_deepspeed(table: Mapping) -> Configuration:
     configuration = Configuration("deepspeed", "The DeepSpeed configuration", table.span)
     data = plain_of(table)
     configuration.use(strategy := strategy_of_deepspeed(data))
-    for key, name in ((_MICRO_BATCH, "batch_size"), ("gradient_accumulation_steps", "gradient_accumulation_steps")):
+    for key, name in OF_DEEPSPEED.items():
         if type(data.get(key)) is int:
             configuration.hyperparameters[name] = Setting(data[key], table.entries[key].span, table, key)
     # DeepSpeed trains in fp32 unless a section turns on another precision.
@@ -344,10 +348,18 @@ def strategy_of_environment(environment: Dictionary[str, Any]) -> Strategy | Non
     names = {key.upper(): value for key, value in environment.items()}
     if is_on(names.get("ACCELERATE_USE_DEEPSPEED")):
         stage = str(names.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", ""))
-        return zero(int(stage) if stage.isdecimal() else None)
+        devices = {names.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_DEVICE") for part in ("OPTIMIZER", "PARAM")}
+        return zero(int(stage) if stage.isdecimal() else None, offloads=bool(devices & {"cpu", "nvme"}))
     if is_on(names.get("ACCELERATE_USE_FSDP")):
         return _sharded(names, "FSDP_")
     return None
+
+
+def strategy_of_launch(options: Dictionary[str, Any]) -> Strategy | None:
+    """Strategy that options of ``accelerate launch`` choose; None if they choose none."""
+    own = ("zero_stage", "offload_optimizer_device", "offload_param_device")
+    prefixed = {f"accelerate_{'deepspeed_' * (name in own)}{name}": value for name, value in options.items()}
+    return strategy_of_environment({**options, **prefixed})
 
 
 def _sharded(options: Dictionary[str, Any], prefix: str) -> Strategy:

@@ -143,6 +143,7 @@ _FILES: dict[str, Dialect] = {
     ".sbatch": "shell",
     ".slurm": "shell",
 }
+_TEMPLATE_ENDS = (".template", ".tmpl", ".tpl", ".j2", ".example", ".sample")
 _CHECKED_HERE = "%%smp_check"
 _TYPESET = str.maketrans("\u00a0\u2007\u202f\u201c\u201d\u2018\u2019", "   \"\"''")
 """No-break spaces and curly quotes."""
@@ -228,7 +229,8 @@ def _shown(data: object, depth: int) -> object:
 
 
 def _of_file(path: Path) -> Document:
-    dialect = _FILES.get(path.suffix.lower(), "python")
+    inner_name = path.with_suffix("") if path.suffix.lower() in _TEMPLATE_ENDS else path
+    dialect = _FILES.get(inner_name.suffix.lower(), "python")
     if dialect == "python":
         source = read(path)
         return Document(source, dialect, source.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from smp_advisor.estimators.configuration import (
 from smp_advisor.estimators.configuration import (
     count as count_of,
 )
-from smp_advisor.estimators.shell import around_the_script, options_of, starts_processes
+from smp_advisor.estimators.shell import around_the_script, commands_of, options_of, started, starts_processes
 from smp_advisor.review.reading.values import Collection, Constant, Entry, Mapping, Result
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _READ = ("HyperPodPyTorchJob", "PyTorchJob")
 _TYPE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_NEURON = "aws.amazon.com/neuron"
 _GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 
 
@@ -58,14 +60,23 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
         selector = inner_table(pod, "nodeSelector")
         for name in _TYPE:
             configuration.take(selector, name, "instance_type")
+    if "$" in str(configuration.get("instance_type")):  # a template, which envsubst fills
+        del configuration.settings["instance_type"]
+        configuration.gaps.append(Gap("instance_type", "the manifest has a variable in its place", table.span))
     limits = [_limits(container) for container in containers]
     gpus = [number for values in limits if (number := count_of(digits_as_number(values.get(_GPU))))]
     if gpus:
         configuration.settings["processes_per_host"] = Setting(max(gpus))
-    configuration.set(requests_efa=any(EFA in values for values in limits), command=_command(containers))
-    before, entry, after = around_the_script(_command(containers).split())
+    images = " ".join(str(constant(container, "image")) for container in containers)
+    configuration.set(
+        neuron="neuron" in images or any(name.startswith(_NEURON) for values in limits for name in values)
+    )
+    words = _command(containers)
+    configuration.set(requests_efa=any(EFA in values for values in limits), command=" ".join(words))
+    before, entry, after = around_the_script(words)
     if entry:
         configuration.set(entry_point=entry, starts=starts_processes(before) or "hyperpodrun" in before)
+    configuration.set(launcher=options_of(before))
     for name, value in options_of(after).items():
         configuration.hyperparameters[name] = Setting(value, table.span)
     return configuration
@@ -120,11 +131,14 @@ def _limits(container: Mapping) -> dict[str, Any]:
     return {**resources.get("requests", {}), **resources.get("limits", {})}
 
 
-def _command(containers: list[Mapping]) -> str:
-    words = [
-        str(getattr(item, "value", ""))
-        for container in containers
-        for name in ("command", "args")
-        for item in (container.get(name).items if isinstance(container.get(name), Collection) else ())  # type: ignore[union-attr]
-    ]
-    return " ".join(words)
+def _command(containers: list[Mapping]) -> list[str]:
+    """Return the words of the command that starts the training, with the variables of its container."""
+    names: dict[str, str] = {}
+    words: list[str] = []
+    for container in containers:
+        plain = plain_of(container)
+        listed = [entry for entry in plain.get("env") or () if isinstance(entry, dict)]
+        names |= {str(entry["name"]): str(entry["value"]) for entry in listed if {"name", "value"} <= entry.keys()}
+        words += [str(word) for name in ("command", "args") for word in plain.get(name) or ()]
+    text = re.sub(r"\$\((\w+)\)", r"${\1}", " ".join(words))
+    return started(commands_of(text, **names) or [[]])

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 MODEL_IS_MISSING = "so memory is not checked: pass model=."
 """End of the sentence about a job without a model."""
 
-BATCH = ("batch_size", "train_batch_size", "per_device_train_batch_size", "per_gpu_train_batch_size")
+BATCH = (
+    *("batch_size", "train_batch_size", "per_device_train_batch_size", "per_gpu_train_batch_size"),
+    "batch_size_training",
+)
 SEQUENCE = (
     *("sequence_length", "max_context_width", "block_size", "max_seq_length", "max_sequence_length", "max_seq_len"),
     *("max_length", "model_max_length", "cutoff_len", "sequence_len", "seq_len"),

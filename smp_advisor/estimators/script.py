@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
+    OF_DEEPSPEED,
     SHARDS,
     Setting,
     Strategy,
     fully_sharded,
     plain_of,
     replicated,
+    section,
     strategy_of_deepspeed,
     undescribed,
     zero,
@@ -85,6 +87,8 @@ class Script:
     """File of DeepSpeed's configuration that its code names."""
     trainer: bool
     """Whether a Trainer, or accelerate, runs the loop: arguments or the environment choose the strategy."""
+    arguments_files: tuple[str, ...]
+    """Files of arguments that its parser reads."""
     parses_arguments: bool
     """Whether its hyperparameters are the Trainer's own arguments (HfArgumentParser)."""
     sets_arguments: bool
@@ -200,6 +204,9 @@ _BY_NAME = {"ddp": "", "fsdp": "full_shard", "fsdp_full_shard": "full_shard", "f
 
 
 _LIGHTNING = ("lightning.", "pytorch_lightning.")
+_CONFIGURED = ("deepspeed", "hf_ds_config", "config", "config_params")
+"""Arguments that take DeepSpeed's configuration."""
+_READS_FILE = ("parse_yaml_file", "parse_json_file")
 _PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config")
 """Arguments of Accelerator that choose how the model is divided."""
 
@@ -248,7 +255,8 @@ class _Reader:
         targets = [call.argument("target_modules") for call in adapters if call.argument("target_modules") is not None]
         loads = [name for name in BITS for several in self.calls.values() for call in several
                  if constant(call.argument(name)) is True]  # fmt: skip
-        parses = bool(self.ending("HfArgumentParser", "TrlParser"))
+        parses = bool(self.ending("HfArgumentParser", "H4ArgumentParser", "TrlParser"))
+        files = [self.known(call.argument("", 0)) for call in self.context.trace.methods(*_READS_FILE) if call.reached]
         trains = self.ending("Trainer") + self.named("backward", "fit", "train")
         instances = [
             instance
@@ -278,6 +286,7 @@ class _Reader:
             strategy=strategy,
             deepspeed_file=file,
             trainer=bool(self.ending("Trainer") or self.named("Accelerator") or instances),
+            arguments_files=tuple(file for file in files if isinstance(file, str)),
             parses_arguments=parses,
             sets_arguments=bool(chosen)
             or any(
@@ -354,6 +363,11 @@ class _Reader:
         for call in [*self.named("Accelerator"), *self.ending("Trainer", "Fabric")]:
             word = str(self.known(call.argument("mixed_precision")) or self.known(call.argument("precision")))
             settings |= {half: True for half in ("bf16", "fp16") if word.startswith((half, half[2:] + "-"))}
+        for config in self._deepspeed_configs():
+            settings |= {half: True for half in ("bf16", "fp16") if section(config, half).get("enabled") is True}
+            own = {name: config[key] for key, name in OF_DEEPSPEED.items() if type(config.get(key)) is int}
+            batch = own.pop("batch_size", batch)
+            settings |= own
         planned = {name: value for name, value in settings.items() if value is not None and name not in BATCH}
         return planned | ({"batch_size": batch} if batch else {})
 
@@ -407,7 +421,7 @@ class _Reader:
             offloads = any(may_offload(call.argument("cpu_offload")) for call in calls)
             return self._sharded([call.argument("sharding_strategy", 2) for call in calls], offloads=offloads), ""
         for maker in [*self.makers, *self.named("DeepSpeedPlugin", "initialize")]:
-            passed_values = next(filter(None, map(maker.argument, ("deepspeed", "hf_ds_config", "config"))), None)
+            passed_values = next(filter(None, map(maker.argument, _CONFIGURED)), None)
             if (read := self._of_deepspeed(maker, passed_values)) is not None:
                 return read
             if self.known(maker.argument(SHARDS)):
@@ -445,13 +459,28 @@ class _Reader:
         if maker.called == "initialize" and "deepspeed" not in f"{maker.name} {ast.unparse(maker.node.func)}":
             return None
         if isinstance(passed_values, Mapping):
-            return strategy_of_deepspeed(plain_of(passed_values)), ""
+            return strategy_of_deepspeed(self._plain(passed_values)), ""
         text = self.known(passed_values)
         if isinstance(text, str) and text:
             return undescribed("DeepSpeed", f"its configuration is in the file {text[:80]!r}: paste that file"), text
         if maker.called == "initialize":
             return undescribed("DeepSpeed", "its configuration is in another file: paste that file"), ""
         return None
+
+    def _deepspeed_configs(self) -> Iterator[dict[str, Any]]:
+        """Yield the configurations in the code that an engine of DeepSpeed gets."""
+        for call in self.named("initialize"):
+            for value in filter(None, map(call.argument, _CONFIGURED)):
+                yield from (self._plain(table) for table in options(value) if isinstance(table, Mapping))
+
+    def _plain(self, table: Mapping) -> dict[str, Any]:
+        """Return a table with the values that arrive."""
+        data = plain_of(table)
+        for key, entry in table.entries.items():
+            value = self._plain(entry.value) if isinstance(entry.value, Mapping) else self.known(entry.value)
+            if value is not None:
+                data[str(key)] = value
+        return data
 
     def _at_load(self, call: Call) -> Strategy | None:
         """Return the division of a model by transformers itself, when it is loaded."""

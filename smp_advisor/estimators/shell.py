@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments.amounts import digits_as_number
@@ -20,10 +20,12 @@ _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 DOCUMENT = re.compile(r"<<-?[ \t]*['\"]?(\w+)")
 _ASSIGNS = re.compile(
     r"\s*(?:export\s+|readonly\s+|local\s+|declare\s+(?:-\w+\s+)?)?(\w+)="
-    r"(\"[^\"]*\"|'[^']*'|\([^()]*(?:\([^()]*\)[^()]*)*\)|[^\s;]*)[\s;]*"
+    r"(\([^()]*(?:\([^()]*\)[^()]*)*\)|(?:\"[^\"]*\"|'[^']*'|[^\s;\"'])*)[\s;]*"
 )
+_QUOTES = re.compile("[\"']")
 _VARIABLE = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$(\w+)")
 _PRODUCT = re.compile(r"\$\(\(\s*(\d+)\s*\*\s*(\d+)\s*\)\)")
+_PRINTED = re.compile(r"\$\([^()]*\)")
 _OPENS, _CLOSES = ("if", "for", "while", "until", "case"), ("fi", "done", "esac")
 _STARTS = ("torchrun", "launch", "deepspeed", "mpirun", "torch.distributed.run", "lightning")
 _GOES_ON = re.compile(r"(?!(?:&&?|\|\|?|;|[\d&]?>.*|<.*)$)").match
@@ -61,10 +63,16 @@ def commands_of(text: str, **names: str) -> list[list[str]]:
         word = line.split(maxsplit=1)[0].rstrip(";")
         depth = max(0, depth + (word in _OPENS) - (word in _CLOSES))
         if (match := _ASSIGNS.fullmatch(line)) is not None:
-            (branches if depth else names)[match[1]] = filled(match[2].strip("\"'()"))
+            (branches if depth else names)[match[1]] = _value(filled(_QUOTES.sub("", match[2])))
         else:
             commands.append([part.strip("\"'") for part in _split(filled(line))])
     return commands
+
+
+def _value(text: str) -> str:
+    """Return the words of an array, or a value; what a command prints is not known."""
+    listed = text[1:-1] if text.startswith("(") else text
+    return _PRINTED.sub("$()", listed)
 
 
 def _split(line: str) -> list[str]:
@@ -100,6 +108,12 @@ def around_the_script(words: list[str]) -> tuple[list[str], str, list[str]]:
     """Return the words before the Python file of a command, the file, and the words after it."""
     place = next((number for number, word in enumerate(words) if word.endswith(".py")), len(words))
     return words[:place], "".join(words[place : place + 1]), [*takewhile(_GOES_ON, words[place + 1 :])]
+
+
+def started(commands: list[list[str]]) -> list[str]:
+    """Return the words of the command that starts the training: with a launcher and a Python file, else the first."""
+    both = (words for words in commands if starts_processes(words) and around_the_script(words)[1])
+    return next(both, next((words for words in commands if around_the_script(words)[1]), commands[0]))
 
 
 def options_of(words: list[str]) -> dict[str, Any]:
@@ -138,11 +152,13 @@ def configuration_of_shell(text: str) -> Configuration:
     commands = commands_of(text, **{name: str(number) for name, number in names.items() if number})
     starts = [words for words in commands if starts_processes(words) or around_the_script(words)[1]]
     if not starts:
+        module = next((pair[1] for words in commands for pair in pairwise(words) if pair[0] == "-m"), "")
+        runs = f"runs the module {module!r:.80}, which is no file here" if module else "starts no Python file"
         raise AdvisorError(
-            f"The {kind} starts no Python file and no launcher that can be read: paste the script or the command that"
-            " starts the training."
+            f"The {kind} {runs}, and no launcher that can be read: paste the script or the command that starts the"
+            " training."
         )
-    words = next((words for words in starts if starts_processes(words) and around_the_script(words)[1]), starts[0])
+    words = started(starts)
     before, entry, after = around_the_script(words)
     span, launcher = Span(0, len(text)), options_of(before)
     configuration = Configuration("manifest", f"The {kind}", span)
@@ -160,6 +176,7 @@ def configuration_of_shell(text: str) -> Configuration:
     again = again and "gpus_per_task" not in options and not any(word.startswith(own) for word in of_srun)
     configuration.set(starts_twice="srun" if again else "")
     configuration.set(requests_efa=True, command=shlex.join(words), starts=by_tasks or starts_processes(before))
+    configuration.set(launcher=launcher)
     if entry:
         configuration.set(entry_point=entry)
     passed = {name: value for name, value in options_of(after).items() if "$" not in str(value)}

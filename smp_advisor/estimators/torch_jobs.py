@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.core.files import json_values
@@ -25,6 +25,7 @@ from smp_advisor.estimators.configuration import (
     replicated,
     strategy_of_deepspeed,
     strategy_of_environment,
+    strategy_of_launch,
     undescribed,
 )
 from smp_advisor.estimators.documents import FETCHES, yaml_table
@@ -45,6 +46,9 @@ from smp_advisor.libraries.library import get_library
 from smp_advisor.review.scripts.following import trainer_optimizer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from collections.abc import Mapping as Dictionary
+
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.documents import Siblings
     from smp_advisor.review.reading.source import Source
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
 _TRAINER_BATCH = 8
 """Default batch size of TrainingArguments."""
 _DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_file")
+_SHARDS = ("enable_fsdp", "use_fsdp")
 _MEGATRON = {"tensor_model_parallel_size", "pipeline_model_parallel_size"}
 _CONFIG = ("config", "config_file", "training_config")
 _BESIDE = "put that file next to the checked one"
@@ -76,6 +81,10 @@ def read_job(configuration: Configuration, siblings: Siblings) -> Script | None:
         _merge_file(configuration, siblings)
     source = _source(configuration, siblings)
     script = read_script(configuration, source) if source is not None else None
+    if plain and source is not None and script is not None and script.arguments_files:
+        folder = PurePosixPath(_COMPUTED.sub("", str(configuration.get("entry_point")))).parent
+        _merge_file(configuration, siblings, *(str(folder / file) for file in script.arguments_files))
+        script = read_script(configuration, source)
     if script is not None:
         take_from_script(configuration, script)
     if plain:
@@ -93,7 +102,7 @@ def _read_strategy(
 ) -> None:
     """Add the strategy of a job that uses none of SageMaker's libraries, and its library if plans describe it."""
     environment = inner_table(configuration.tables.get("estimator"), "environment")
-    strategy = started or _of_settings(configuration, siblings)
+    strategy = started or _of_settings(configuration, siblings) or _of_launcher(configuration, siblings)
     if strategy is None and environment is not None:
         strategy = strategy_of_environment(plain_of(environment))
     strategy = strategy or _of_code(configuration, siblings, script)
@@ -170,9 +179,8 @@ def _read_command(  # noqa: C901 - a list of cases
             if (half := launch.hyperparameters["precision"]).value != "fp32":
                 configuration.hyperparameters.setdefault(str(half.value), Setting(value=True))
             continue
-        for key, value in plain_of(table).items():
-            if isinstance(value, str | int | float | bool | list):
-                configuration.hyperparameters.setdefault(key, Setting(value))
+        for key, value in _arguments(plain_of(table)):
+            configuration.hyperparameters.setdefault(key, Setting(value))
     if strategy is not None and "unread_file" in configuration.settings:
         file = configuration.get("unread_file")
         return undescribed(strategy.name, f"the settings of the script are in the file {file}")
@@ -194,6 +202,7 @@ def _take_options(configuration: Configuration, siblings: Siblings, commands: li
             if entry and (before or len(commands) == 1):
                 passed = {name: value for name, value in options_of(after).items() if "$" not in str(value)}
                 configuration.set_hyperparameters(**passed)
+                configuration.set(launcher=configuration.get("launcher", {}) | options_of(before))
                 read = {name: value for name, value in passed.items() if name in READ}
                 configuration.set(passed=configuration.get("passed", {}) | read)
 
@@ -215,6 +224,7 @@ _UNREAD = {
     "accelerate": "the strategy and the precision that accelerate launches",
 }
 """Settings that are unknown without a file, by its suffix or for accelerate; otherwise those of the trainer."""
+_COMPUTED = re.compile(r"^.*[$)}`][^/]*/")
 _OF_ACCELERATE = ("--config_file", "ACCELERATE_CONFIG")
 
 
@@ -223,13 +233,20 @@ def _named(
 ) -> Source | None:
     """Return a file by its path in the source folder, or next to the text; a missing one is noted."""
     name = name.removeprefix("/opt/ml/code/")  # where the container has the source folder
+    # A folder that is known when the job runs: its files may be near the text.
+    name, computed = _COMPUTED.subn("", name)
     folder, path = configuration.get("source_dir"), PurePosixPath(name)
     local = not isinstance(folder, str) or "://" not in folder
     places: list[tuple[str, ...]] = [(folder, name)] if local and isinstance(folder, str) else [(name,)]
     if path.suffix != ".py" or path.is_absolute():  # a script next to the text is not that of its source folder
         places += [(name,), (path.name,)]
     text = next((source for parts in places if (source := siblings.source(*parts)) is not None), None)
-    elsewhere = configuration.get("git_config") or configuration.unknown("source_dir") or configuration.get("fetches")
+    elsewhere = (
+        computed
+        or configuration.get("git_config")
+        or configuration.unknown("source_dir")
+        or configuration.get("fetches")
+    )
     plain_path = bool(path.suffix) and not path.is_absolute() and not re.search(r"[$*{:\s]", name)
     if text is None and local and not elsewhere and plain_path and siblings.complete():
         kind = "accelerate" if option in _OF_ACCELERATE else path.suffix
@@ -242,10 +259,22 @@ def _text(source: Source | None) -> str:
     return "" if source is None else source.text
 
 
-def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
-    for name in _CONFIG:
-        setting = configuration.hyperparameters.get(name)
-        if setting is None or not str(setting.value).endswith((".yaml", ".yml")):
+def _arguments(data: Dictionary[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a file of arguments, with those in its sections."""
+    for key, value in data.items():
+        if isinstance(value, str | int | float | bool | dict | list):
+            yield key, value
+        if isinstance(value, dict) and key not in _TABLES:
+            yield from _arguments(value)
+
+
+_TABLES = ("fsdp_config", "deepspeed", "model_init_kwargs", "gradient_checkpointing_kwargs")
+"""Arguments that are tables themselves."""
+
+
+def _merge_file(configuration: Configuration, siblings: Siblings, *files: str) -> None:
+    for setting in [*map(configuration.hyperparameters.get, _CONFIG), *map(Setting, files)]:
+        if setting is None or not str(setting.value).endswith((".yaml", ".yml", ".json")):
             continue
         text = _named(configuration, siblings, str(setting.value), setting)
         try:
@@ -253,9 +282,8 @@ def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
         except AdvisorError:
             configuration.settings["unread_file"] = Setting(f"{setting.value!r}: {_BESIDE}", setting.span)
             continue
-        for key, value in data.items():
-            if isinstance(value, str | int | float | bool | dict | list):
-                configuration.hyperparameters.setdefault(key, Setting(value, setting.span))
+        for key, value in _arguments(data):
+            configuration.hyperparameters.setdefault(key, Setting(value, setting.span))
 
 
 def _source(configuration: Configuration, siblings: Siblings) -> Source | None:
@@ -277,6 +305,8 @@ def _source(configuration: Configuration, siblings: Siblings) -> Source | None:
 
 
 def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy | None:
+    if configuration.get("neuron"):
+        return undescribed("A job on AWS Trainium", "no library here runs there")
     if _MEGATRON & configuration.hyperparameters.keys():
         return undescribed("Megatron-LM", "no library here has its tensor and pipeline parallelism")
     for name in _DEEPSPEED:
@@ -286,11 +316,26 @@ def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy |
     option = configuration.hyperparameters.get(SHARDS)
     if option is not None and option.value not in (None, "", False, '""'):
         return fsdp_option(option.value)
+    shards = next(
+        (name for name in _SHARDS if is_on(getattr(configuration.hyperparameters.get(name), "value", None))), ""
+    )
+    if shards:
+        return fully_sharded("full_shard").assuming(f"The option {shards} is FSDP's.")
     option = configuration.hyperparameters.get("sharding_strategy")
     if option is not None and isinstance(option.value, str):
         sharded = fully_sharded(f"{option.value}_shard" if option.value in ("full", "hybrid") else option.value)
         return sharded.assuming("The option sharding_strategy is FSDP's.")
     return None
+
+
+def _of_launcher(configuration: Configuration, siblings: Siblings) -> Strategy | None:
+    """Return the strategy that the options of ``accelerate launch`` choose, and take their precision."""
+    launch = configuration.get("launcher", {})
+    if (half := launch.get("mixed_precision")) in ("bf16", "fp16"):
+        configuration.hyperparameters.setdefault(half, Setting(value=True))
+    if file := launch.get("deepspeed_config_file"):
+        return _deepspeed(configuration, Setting(file), siblings)
+    return strategy_of_launch(launch)
 
 
 def _deepspeed(configuration: Configuration, setting: Setting, siblings: Siblings) -> Strategy:
