@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, replace
+from math import floor
+from operator import add, floordiv, mul, sub, truediv
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
@@ -22,10 +24,21 @@ from smp_advisor.estimators.configuration import (
     zero,
 )
 from smp_advisor.estimators.readback import BATCH, SEQUENCE
+from smp_advisor.estimators.terms import terms_of
 from smp_advisor.review.reading.outside import COMMAND_LINES
 from smp_advisor.review.reading.places import field_default
 from smp_advisor.review.reading.unused import unused_options
-from smp_advisor.review.reading.values import Argument, Collection, Constant, External, Function, Mapping, options
+from smp_advisor.review.reading.values import (
+    Argument,
+    Collection,
+    Constant,
+    External,
+    Function,
+    Mapping,
+    Operation,
+    Result,
+    options,
+)
 from smp_advisor.review.scripts.check import report_of
 from smp_advisor.review.scripts.checks.arguments import passed
 from smp_advisor.review.scripts.checks.outputs import MODEL_DIR, flags_of, in_model_folder
@@ -39,7 +52,7 @@ from smp_advisor.review.scripts.settings import CHECKPOINTING, from_plan
 from smp_advisor.workload.from_config import is_model_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.review.findings.report import Report
@@ -118,7 +131,7 @@ class Script:
     settings: dict[str, Any]
     """Values that the script sets, or has as defaults of its options: batch size, accumulation, precision, length."""
     batch: int | None
-    """Batch size that its trainer gets; None if this is not known."""
+    """Batch size that its trainer gets, or that it computes: 0 if this is not known; None if it is the job's option."""
     unset: bool
     """Whether it certainly leaves the batch size of TrainingArguments at its default, unless it is passed."""
     shares: str
@@ -148,7 +161,10 @@ def read_script(configuration: Configuration, source: Source) -> Script | None:
         lost = {name.replace("-", "_") for name in ignored}
         arriving = {name: value for name, value in received.items() if name not in lost}
         context.settings = replace(context.settings, hyperparameters=arriving)
-        return _Reader(context).script(source.path, ignored)
+        terms = terms_of(configuration)
+        per_node = None if terms.instance is None else terms.instance.gpus
+        counts = {"get_world_size": terms.gpus, "device_count": per_node}
+        return _Reader(context, counts).script(source.path, ignored)
     except (AdvisorError, OSError, ValueError):
         return None
 
@@ -206,6 +222,14 @@ _BY_NAME = {"ddp": "", "fsdp": "full_shard", "fsdp_full_shard": "full_shard", "f
 _LIGHTNING = ("lightning.", "pytorch_lightning.")
 _CONFIGURED = ("deepspeed", "hf_ds_config", "config", "config_params")
 """Arguments that take DeepSpeed's configuration."""
+_ARITHMETIC: dict[str, Callable[[float, float], float]] = {
+    "FloorDiv": floordiv, "Div": truediv, "Mult": mul, "Add": add, "Sub": sub,
+}  # fmt: skip
+_ROUNDS: dict[str, Callable[[Iterable[float]], float]] = {
+    "int": lambda numbers: floor(min(numbers)),
+    "max": max,
+    "min": min,
+}
 _READS_FILE = ("parse_yaml_file", "parse_json_file")
 _PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config")
 """Arguments of Accelerator that choose how the model is divided."""
@@ -214,8 +238,8 @@ _PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config")
 class _Reader:
     """Facts of one followed script, from the calls that run with the options of the job."""
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
+    def __init__(self, context: Context, counts: dict[str, int | None]) -> None:
+        self.context, self.counts = context, counts
         self.conditions = Conditions(context.settings, defaults=True)
         runs = running(context)
         self.calls: dict[str, list[Call]] = {}
@@ -270,6 +294,7 @@ class _Reader:
         names = {call.called for call in self.context.trace.calls if call.reached}
         spawns = any("spawn" in name or name == "notebook_launcher" for name in names)
         batch = self._batch(self.makers)
+        computed = None if self.makers else self._computed_batch()
         called = {call.name for call in self.context.trace.calls if call.reached}
         return Script(
             name=path.rpartition("/")[2],
@@ -310,8 +335,8 @@ class _Reader:
             of_job=self._of_job(),
             wraps=bool(self.named("fully_shard", "FullyShardedDataParallel", "FSDP"))
             and not (self.makers or self.named("Accelerator")),
-            settings=self._settings(batch, parses=parses),
-            batch=batch,
+            settings=self._settings(batch or computed, parses=parses, has_batch=computed != 0),
+            batch=batch if computed is None else computed,
             unset=(parses or bool(self.makers))
             and not any(maker.gives(name) for maker in self.makers for name in BATCH),
             shares="the generation and the reference model" if self.named(*_GENERATING) else "",
@@ -348,7 +373,33 @@ class _Reader:
         ]
         return passed_values[0] if len(set(passed_values)) == 1 and type(passed_values[0]) is int else None
 
-    def _settings(self, batch: int | None, *, parses: bool) -> dict[str, Any]:
+    def _computed_batch(self) -> int | None:
+        """Return the batch size that loaders get where the script computes it from its option; 0 if not known."""
+        passed_values = (call.argument("batch_size", 1) for call in self.named("DataLoader"))
+        computed = {
+            self._number(option)
+            for value in passed_values
+            for option in options(value)
+            if not isinstance(option, Argument) and _has_batch(option)
+        }
+        number = computed.pop() if len(computed) == 1 else None if computed else -1
+        return None if number == -1 else int(number or 0)
+
+    def _number(self, value: Value) -> float | None:
+        """Return a number that the script computes from its options, its processes and its GPUs; None if not known."""
+        if isinstance(value, Operation) and value.operator in _ARITHMETIC and len(value.operands) == 2:
+            first, second = map(self._number, value.operands)
+            return None if first is None or not second else _ARITHMETIC[value.operator](first, second)
+        if isinstance(value, Result):
+            name, several = value.call.name.rpartition(".")[2], [self._number(part) for part in value.call.arguments]
+            if name in self.counts:
+                return self.counts[name]
+            if name in _ROUNDS and several and None not in several:
+                return float(_ROUNDS[name](filter(None, several)))
+        found = self.known(value)
+        return float(found) if type(found) in (int, float) else None
+
+    def _settings(self, batch: int | None, *, parses: bool, has_batch: bool) -> dict[str, Any]:
         """Values that arrive in TrainingArguments, above defaults of options, of parameters and of dataclasses."""
         settings = dict(self._defaults())
         if re.search(r"\.load_in_4bit\b", self.text):
@@ -369,7 +420,7 @@ class _Reader:
             batch = own.pop("batch_size", batch)
             settings |= own
         planned = {name: value for name, value in settings.items() if value is not None and name not in BATCH}
-        return planned | ({"batch_size": batch} if batch else {})
+        return planned | ({"batch_size": batch} if batch and has_batch else {})
 
     def _defaults(self) -> Iterator[tuple[str, Any]]:
         """Defaults of the options of python-fire, of fields of classes, and of argparse."""
@@ -513,6 +564,15 @@ class _Reader:
                 return replicated()
             return undescribed(f"Lightning's {maker.called}", "no library here has it as a plan")
         return None
+
+
+def _has_batch(value: Value) -> bool:
+    """Return whether the option for the batch size is in a computed value."""
+    if isinstance(value, Argument):
+        return value.name in BATCH
+    parts = value.operands if isinstance(value, Operation) else ()
+    parts = value.call.arguments if isinstance(value, Result) else parts
+    return any(_has_batch(option) for part in parts for option in options(part))
 
 
 def fsdp_option(value: object) -> Strategy:

@@ -448,7 +448,7 @@ def _defaults(configuration: Configuration, script: Script | None) -> list[str]:
     values = configuration.hyperparameters
     unused_names = (
         [name for name in BATCH if name in values and digits_as_number(values[name].value) != script.batch]
-        if script is not None and script.batch
+        if script is not None and script.batch is not None
         else []
     )
     configuration.leave_out(unused_names, f"{script.name if script is not None else ''} trains with a batch of its own")

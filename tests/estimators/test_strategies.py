@@ -504,3 +504,33 @@ def test_a_script_of_alpaca_has_its_options_in_a_function_and_a_batch_of_an_upda
     chosen = read(base_model="cerebras/Cerebras-GPT-111M", load_in_4bit=True, batch_size=8, micro_batch_size=8)
     assert (chosen.job.adapter.base_bits, chosen.plan.gradient_accumulation_steps) == (4, 1)
     assert "names the model 'cerebras/Cerebras-GPT-111M', of which no shape is known" in " ".join(chosen.open)
+
+
+DIVIDED = """
+import argparse, os, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+parser = argparse.ArgumentParser()
+parser.add_argument("--per_device_train_batch_size", type=int, default=256)
+args = parser.parse_args()
+dist.init_process_group("nccl")
+{line}
+model = DDP(torch.nn.Linear(8, 8).cuda())
+for rows in torch.utils.data.DataLoader(data, batch_size=args.per_device_train_batch_size):
+    model(rows).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "batch"),
+    [
+        ("", 64),
+        ("args.per_device_train_batch_size //= dist.get_world_size() // 8", 32),
+        ("args.per_device_train_batch_size = int(args.per_device_train_batch_size / torch.cuda.device_count())", 8),
+        ("args.per_device_train_batch_size = max(args.per_device_train_batch_size // dist.get_world_size(), 1)", 4),
+        ("args.per_device_train_batch_size //= int(os.environ['PARTS'])", None),
+    ],
+)
+def test_a_batch_that_a_script_divides_is_not_that_of_a_gpu(beside, line, batch):
+    job_read = beside(job({"per_device_train_batch_size": 64}), DIVIDED.format(line=line))
+    assert (None if job_read.plan is None else job_read.plan.batch_size) == batch
