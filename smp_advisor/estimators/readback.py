@@ -283,7 +283,7 @@ def _job(
     if length is None:
         positions = model.shape.max_positions if model is not None else 0
         length = min(DEFAULT_SEQUENCE_LENGTH, positions or DEFAULT_SEQUENCE_LENGTH)
-        if model is not None:
+        if model is not None and model.reads_tokens:
             inferred.append(f"A sequence length of {length:,} tokens, because the configuration has none.")
     record = get_library(configuration.library) if configuration.library is not None else None
     fused = record is not None and record.default_attention == "fused"
