@@ -46,7 +46,7 @@ from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import may_offload, running
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.following import follow, stack_shown
-from smp_advisor.review.scripts.queries import constant, makers
+from smp_advisor.review.scripts.queries import constant, environment_variable, makers
 from smp_advisor.review.scripts.releases import default_of, newest, span_of
 from smp_advisor.review.scripts.settings import CHECKPOINTING, from_plan
 from smp_advisor.workload.from_config import is_model_name
@@ -163,7 +163,7 @@ def read_script(configuration: Configuration, source: Source) -> Script | None:
         context.settings = replace(context.settings, hyperparameters=arriving)
         terms = terms_of(configuration)
         per_node = None if terms.instance is None else terms.instance.gpus
-        counts = {"get_world_size": terms.gpus, "device_count": per_node}
+        counts: dict[str, int | None] = {**dict.fromkeys(_IN_JOB, terms.gpus), **dict.fromkeys(_IN_NODE, per_node)}
         return _Reader(context, counts).script(source.path, ignored)
     except (AdvisorError, OSError, ValueError):
         return None
@@ -181,6 +181,7 @@ def take_from_script(configuration: Configuration, script: Script) -> None:
     configuration.leave_out(script.ignored, f"{script.name} does not receive it")
     configuration.leave_out(sorted(script.unused), f"{script.name} reads it, but no call receives it")
     configuration.set(script_is_distributed=script.distributed, script_starts=script.starts)
+    configuration.set(script_calls=script.runs_others and not script.trains)
     if script.model:
         configuration.settings["script_model"] = Setting(script.model)
 
@@ -230,6 +231,9 @@ _ROUNDS: dict[str, Callable[[Iterable[float]], float]] = {
     "max": max,
     "min": min,
 }
+_IN_JOB = ("get_world_size", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_IN_NODE = ("device_count", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SM_NUM_GPUS")
+"""Functions and variables with the processes of a job and of a node, one for each GPU."""
 _READS_FILE = ("parse_yaml_file", "parse_json_file")
 _PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config")
 """Arguments of Accelerator that choose how the model is divided."""
@@ -392,12 +396,11 @@ class _Reader:
             return None if first is None or not second else _ARITHMETIC[value.operator](first, second)
         if isinstance(value, Result):
             name, several = value.call.name.rpartition(".")[2], [self._number(part) for part in value.call.arguments]
-            if name in self.counts:
-                return self.counts[name]
             if name in _ROUNDS and several and None not in several:
                 return float(_ROUNDS[name](filter(None, several)))
-        found = self.known(value)
-        return float(found) if type(found) in (int, float) else None
+        name = environment_variable(value) or (value.call.name.rpartition(".")[2] if isinstance(value, Result) else "")
+        number: Any = self.counts.get(name) if name in self.counts else self.known(value)
+        return float(number) if type(number) in (int, float) else None
 
     def _settings(self, batch: int | None, *, parses: bool, has_batch: bool) -> dict[str, Any]:
         """Values that arrive in TrainingArguments, above defaults of options, of parameters and of dataclasses."""

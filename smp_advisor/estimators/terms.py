@@ -226,8 +226,9 @@ def _launched_by_estimator(configuration: Configuration, call: Mapping) -> bool 
         return None  # one process per GPU all the same
     entry = configuration.get("entry_point")
     unread = call.open or configuration.unknown("distribution", "distributions", *_LAUNCHERS)
-    if {"deepspeed", "deepspeed_config"} & configuration.hyperparameters.keys() or configuration.get("starts"):
-        return None  # DeepSpeed has a launcher of its own, and a shell script may call one
+    called = configuration.get("starts") or configuration.get("script_calls")
+    if {"deepspeed", "deepspeed_config"} & configuration.hyperparameters.keys() or called:
+        return None  # DeepSpeed has a launcher of its own, and another program may call one
     if configuration.get("script_is_distributed") and "image_uri" in configuration.settings and not unread:
         # The toolkit runs the entry point of an estimator once, in AWS's images and in those of one's own.
         return False if isinstance(entry, str) and entry.endswith(".py") else None

@@ -528,9 +528,17 @@ for rows in torch.utils.data.DataLoader(data, batch_size=args.per_device_train_b
         ("args.per_device_train_batch_size //= dist.get_world_size() // 8", 32),
         ("args.per_device_train_batch_size = int(args.per_device_train_batch_size / torch.cuda.device_count())", 8),
         ("args.per_device_train_batch_size = max(args.per_device_train_batch_size // dist.get_world_size(), 1)", 4),
+        ("args.per_device_train_batch_size //= int(os.getenv('LOCAL_WORLD_SIZE', '1'))", 8),
+        ("args.per_device_train_batch_size //= int(os.environ['WORLD_SIZE'])", 4),
         ("args.per_device_train_batch_size //= int(os.environ['PARTS'])", None),
     ],
 )
 def test_a_batch_that_a_script_divides_is_not_that_of_a_gpu(beside, line, batch):
     job_read = beside(job({"per_device_train_batch_size": 64}), DIVIDED.format(line=line))
     assert (None if job_read.plan is None else job_read.plan.batch_size) == batch
+
+
+def test_programs_that_a_script_starts_may_have_a_launcher(tmp_path):
+    (tmp_path / "train.py").write_text("import os\nos.system('/bin/bash run.sh')\n")
+    (tmp_path / "launch.py").write_text(job(more="").replace('source_dir="scripts"', 'source_dir="."'))
+    assert not [finding.message for finding in check_estimator(tmp_path / "launch.py") if "launcher" in finding.message]

@@ -154,14 +154,19 @@ def _computed_from(value: Value) -> Iterable[Value]:
 
 def _variable(value: Value) -> str:
     """Return the rank read from the environment: ``os.environ["RANK"]``, ``os.getenv("LOCAL_RANK")``."""
-    key: Value | None = None
     if isinstance(value, Argument) and value.name == "local_rank":  # torch.distributed.launch sets this option
         return "LOCAL_RANK"
+    return _VARIABLES.get(environment_variable(value), "")
+
+
+def environment_variable(value: Value) -> str:
+    """Return the variable of the environment that is read; empty for other values."""
+    key: Value | None = None
     if isinstance(value, Item) and isinstance(value.owner, External) and value.owner.path == "os.environ":
         key = value.key
     elif isinstance(value, Result) and value.call.name in ("os.environ.get", "os.getenv") and value.call.arguments:
         key = value.call.arguments[0]
-    return _VARIABLES.get(str(constant(key)), "")
+    return str(constant(key) or "")
 
 
 def is_wrapped_model(value: Value) -> bool:
