@@ -91,13 +91,26 @@ def _started(cell: Cell, trainer: Call) -> Call | None:
     return next(starts, None)
 
 
+_POSITIONS = {
+    "PyTorch": ("entry_point", "framework_version", "py_version", "source_dir"),
+    "Estimator": ("image_uri", "role", "instance_count", "instance_type"),
+}
+"""Parameters of estimators that are written by their position."""
+
+
+def _with_positions(call: Call) -> Mapping:
+    for key, value in zip(_POSITIONS.get(call.called, ()), call.arguments, strict=False):
+        call.passed.entries.setdefault(key, Entry(value, call.passed.span))
+    return call.passed
+
+
 def configurations_of_cell(cell: Cell) -> list[Configuration]:
     """Return every job that the cell starts, in order; else the dictionaries that configure one."""
     configurations = []
     for call in cell.calls:
         elsewhere = "." in call.name and not call.name.startswith("sagemaker")  # a class of another package
         if call.called in ESTIMATORS and "training_recipe" not in call.keywords and not elsewhere:
-            configurations.append(configuration_of_estimator(call.called, call.passed, sure=call.sure))
+            configurations.append(configuration_of_estimator(call.called, _with_positions(call), sure=call.sure))
         elif call.called == "ModelTrainer":
             configurations.append(configuration_of_trainer(call, _started(cell, call)))
         elif call.called == "remote" and call.name.startswith("sagemaker."):

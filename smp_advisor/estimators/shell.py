@@ -170,11 +170,15 @@ def configuration_of_shell(text: str) -> Configuration:
     if processes_per_host := next(filter(None, map(count, processes)), None):
         configuration.settings["processes_per_host"] = Setting(processes_per_host, span)
     by_tasks = words[0] == "srun" and tasks > 1
-    of_srun = before[: before.index("torchrun")] if "torchrun" in before else ["-n"]
+    launchers = [place for place, word in enumerate(before) if word in ("torchrun", "torch.distributed.run")]
+    of_srun = before[: launchers[0]] if launchers else ["-n"]
     again = by_tasks and count(launcher.get("nproc_per_node")) == tasks and tasks * tasks > (gpus or tasks)
     own = ("--ntasks", "--tasks", "-n", "--gpus-per-task")  # tasks, or GPUs of each task
     again = again and "gpus_per_task" not in options and not any(word.startswith(own) for word in of_srun)
     configuration.set(starts_twice="srun" if again else "")
+    for other in starts:
+        if starts_processes(other) and (name := around_the_script(other)[1]) not in ("", entry):
+            configuration.gaps.append(Gap(name, f"the {kind} starts it as well, and is read for {entry} alone", span))
     configuration.set(requests_efa=True, command=shlex.join(words), starts=by_tasks or starts_processes(before))
     configuration.set(launcher=launcher)
     if entry:

@@ -106,7 +106,8 @@ def _read_strategy(
     if strategy is None and environment is not None:
         strategy = strategy_of_environment(plain_of(environment))
     strategy = strategy or _of_code(configuration, siblings, script)
-    if script is not None and script.spawns and any(map(configuration.get, ("torch_distributed", "starts", "driver"))):
+    launched = any(map(configuration.get, ("torch_distributed", "starts", "driver")))
+    if script is not None and script.spawns and launched and not _ONE.search(str(configuration.get("command"))):
         configuration.set(starts_twice="The launcher")
     arriving = {
         name: value for name, value in configuration.get("passed", {}).items() if name in configuration.hyperparameters
@@ -129,6 +130,8 @@ def _read_strategy(
     configuration.use(strategy)
 
 
+_ONE = re.compile(r"--(?:num|nproc)[_-](?:processes|per[_-]node)[= ]1\b")
+"""A launcher's option for one process."""
 _WORDS = re.compile(r"[\s\"'=]+")
 _MOST_WORDS = 200
 """Words of a command that may name files."""
@@ -156,7 +159,7 @@ def _read_command(  # noqa: C901 - a list of cases
         ]  # before others
     _take_options(configuration, siblings, [str(setting.value) for setting in started])
     strategy, option = None, ""
-    configuration.settings["starts"] = Setting(any("launch" in word or "torchrun" in word for word, _ in words))
+    configuration.set(starts=any(re.search("launch|torchrun|distributed.run", word) for word, _ in words))
     for word, setting in words[:_MOST_WORDS]:
         before, option = option, word
         if word.endswith(".py") and not str(configuration.get("entry_point")).endswith(".py"):

@@ -212,6 +212,16 @@ def test_a_module_is_judged_where_the_script_calls_it(project, capsys):
     assert "Judged with" not in run(capsys, ".", *NUMBERS)[1]
 
 
+def test_files_of_a_suite_of_commands_are_judged_each(project, capsys):
+    names = "abce"
+    calls = ", ".join(f"'{name}': {name}.run" for name in names)
+    Path("main.py").write_text(f"import {', '.join(names)}\nfrom jsonargparse import CLI\nCLI({{{calls}}})\n")
+    for name in names:
+        text = "import torch.distributed as d\ndef run(loss, rank):\n    loss.backward()\n    rank or d.barrier()\n"
+        Path(f"{name}.py").write_text(text)
+    assert run(capsys, ".", "--format", "json")[1].count('"DDP606"') == len(names)
+
+
 @pytest.mark.slow
 def test_a_deleted_folder_is_one_sentence(tmp_path):
     (tmp_path / "gone").mkdir()

@@ -181,6 +181,10 @@ CORRECT = (
         "                yield line")),
     ("DDP621", bad("DDP621", "offloaded", "    model(batch).mean().backward()\n    if number % 4 == 3:\n", (
         "    if number % 4 == 3:\n        model(batch).mean().backward()\n"))),
+    ("SMP309", bad("SMP309", "flat", "model = get_peft_model", "net.requires_grad_(True)\nmodel = get_peft_model")),
+    ("TRN727", bad("TRN727", "trainer", "rank, size", "0, 1")),
+    ("DDP619", bad("DDP619", "undivided", 'open("/opt/ml/input/data/train/rows.txt")', "my_lines()").replace(
+        "import torch", "from own.lines import my_lines\nimport torch", 1)),
 )  # fmt: skip
 
 
@@ -224,6 +228,7 @@ DEFECTS = (
     ("DDP606", ACCELERATE.replace(LOOP, (
         f"from tqdm import tqdm\n\nbar = tqdm(range(9), disable=not accelerator.is_main_process)\n{LOOP}")) + (
         "        bar.update(1)\n        if bar.n % 5 == 0 and bar.n:\n            accelerator.wait_for_everyone()\n")),
+    ("DDP606", "import torch.distributed as d\n\n\ndef f(loss, rank):\n    loss.backward()\n    rank or d.barrier()\n"),
     ("DDP630", bad("DDP630", "", "super().__init__()", "super(Net, self).__init__()")),
 )  # fmt: skip
 

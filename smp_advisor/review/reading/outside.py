@@ -259,6 +259,7 @@ def _candidates(folder: Path, dotted: str) -> list[Path]:
 
 _MOST_COMMANDS = 3
 """Files of commands that are followed together. The facts of a larger suite belong to different jobs."""
+UNFOLLOWED = "Only one of these commands runs, and none is followed: check their files."
 
 
 def launch(run: Run, event: Call) -> Value | None:
@@ -272,8 +273,7 @@ def launch(run: Run, event: Call) -> Value | None:
     returned: Value | None = None
     functions = [function for target in targets for function in _callables(target)]
     if by_options and len({id(function.module) for function in functions}) > _MOST_COMMANDS:
-        what = "Only one of these commands runs, and none is followed: check their files."
-        run.unresolved.append(event.module.source.unresolved(event.node.lineno, what))
+        run.unresolved.append(event.module.source.unresolved(event.node.lineno, UNFOLLOWED))
         return None
     for function in functions:
         if run.follows(function):
@@ -356,7 +356,9 @@ def follow_entries(run: Run, is_entry: Callable[[], bool]) -> None:
             bound = {
                 name: choice(defaults[name], unknown) if name in defaults else unknown
                 for name in function.positional
-                for unknown in [Unknown(f"it is an argument of {function.name}")]
+                for unknown in [
+                    Unknown(f"it is an argument of {function.name}", "global_rank" if name == "rank" else name)
+                ]
             }
             run.enter(function, bound)
 

@@ -253,6 +253,8 @@ class Unknown(Value):
 
     why: Reason = AT_RUN_TIME
     """For "... is not known: {why}"."""
+    parameter: str = ""
+    """Name of the parameter that it is, of a function that no line calls; a rank without more is the global one."""
 
 
 def options(value: Value | None) -> tuple[Value, ...]:

@@ -90,6 +90,10 @@ def _is_entry(run: Run) -> bool:
     return trains and not _imported_nearby(run.trace.modules[0].source)
 
 
+_SUITE = re.compile(r"\b(?:CLI|auto_cli|Fire)\(")
+"""A file that offers the functions of others as commands, which are the entries of these files."""
+
+
 def _imported_nearby(source: Source) -> bool:
     """Return whether a file of the same folder imports this one, so that it is a module and not a script."""
     if source.file is None or source.file.suffix != ".py":
@@ -97,9 +101,9 @@ def _imported_nearby(source: Source) -> bool:
     siblings = sorted(path for path in source.file.parent.glob("*.py") if path.name != source.file.name)
     for path in siblings[:_MOST_SIBLINGS]:
         try:
-            if any(
-                _imports(line, source.file.stem) for line in read(path).text.split("\n") if source.file.stem in line
-            ):
+            text = read(path).text
+            lines = [line for line in text.split("\n") if source.file.stem in line]
+            if any(_imports(line, source.file.stem) for line in lines) and not _SUITE.search(text):
                 return True
         except AdvisorError:
             continue

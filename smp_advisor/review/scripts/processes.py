@@ -26,6 +26,7 @@ from smp_advisor.review.reading.values import (
     Member,
     Operation,
     Result,
+    Unknown,
     Value,
     options,
 )
@@ -139,14 +140,14 @@ class Process:
             return self._meant(call.called)
         if isinstance(value, (External, Argument)):
             return self._meant(value.name if isinstance(value, Argument) else value.path.rpartition(".")[2])
-        if isinstance(value, Member):
-            number = self.rank if value.name in _NUMBER else self.local_rank if value.name in _LOCAL_NUMBER else None
+        if isinstance(value, Member) and value.name == "n":  # a bar that is switched off does not count
             bars = [maker for maker in makers(value.owner) if maker.called == "tqdm"]
-            if bars and value.name == "n":  # a bar that is switched off does not count
-                off = {self.truth(bar.argument("disable") or _OFF, depth + 1) for bar in bars}
-                return 0 if off == {True} else None
-            return self._meant(value.name) if number is None else number
-        return None
+            return 0 if {self.truth(bar.argument("disable") or _OFF, depth + 1) for bar in bars} == {True} else None
+        if not isinstance(value, (Member, Unknown)):
+            return None
+        name = value.name if isinstance(value, Member) else value.parameter
+        number = self.rank if name in _NUMBER else self.local_rank if name in _LOCAL_NUMBER else None
+        return self._meant(name) if number is None else number
 
     def _meant(self, name: str) -> bool | None:
         """Return the truth of a condition that frameworks have under this name."""

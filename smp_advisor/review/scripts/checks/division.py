@@ -187,7 +187,7 @@ def _divided_by_ranks_and_workers(context: Context) -> Iterator[Hit]:
             if not isinstance(origin, Instance) or not runs:
                 continue
             stream = _is_stream(origin)
-            nodes = [cls.node for cls in origin.cls.lineage]
+            nodes: list[ast.AST] = [cls.node for cls in origin.cls.lineage]
             workers = any(mentions(node, "get_worker_info") for node in nodes)
             ranked = any(
                 mentions(node, "rank", "world_size", "num_replicas", "shard", "replica", "split_dataset")
@@ -195,13 +195,21 @@ def _divided_by_ranks_and_workers(context: Context) -> Iterator[Hit]:
             ) or any(ranks(value) for value in (*origin.call.arguments, *origin.call.keywords.values()))
             sources = [part for value in origin.call.arguments for part in derivation(value)]
             ranked |= any(isinstance(part, Result) and part.call.called in _DIVIDING for part in sources)
-            text = "".join(cls.module.text(cls.node) for cls in origin.cls.lineage)
+            parts = [part for node in nodes for part in ast.walk(node) if isinstance(part, ast.Call)]
+            helpers = {part.func.id for part in parts if isinstance(part.func, ast.Name)}
+            others = {path.rpartition(".")[2] for _, _, path in context.trace.imports if not _is_known(path)} & helpers
+            nodes += [function.node for function in context.trace.functions if function.name in helpers]
+            text = "".join(map(ast.unparse, nodes))
             outside = {part.call.name.partition(".")[0] for part in sources if isinstance(part, Result)}
-            alike = re.search(rf"(?i)%|islice|::|{_CHOOSES.pattern}", text) is None
+            alike = re.search(rf"(?i)%|islice|::|{_CHOOSES.pattern}", text) is None and not others
             alike = alike and outside <= KNOWN_PACKAGES | {"", "open", "str"}
             if stream and ((trains and (workers or alike)) or (workers and not fed)) and not ranked:
                 variant = "" if workers else "undivided"
                 yield Hit(call.module, call.node, {"dataset": origin.cls.node.name}, variant=variant)
+
+
+def _is_known(path: str) -> bool:
+    return path.partition(".")[0] in KNOWN_PACKAGES
 
 
 _CHOOSES = re.compile(r"rand|sampl|choice|shuf|seed|node|distrib|process|consum", re.IGNORECASE)
@@ -310,7 +318,8 @@ def _divided_once(context: Context) -> Iterator[Hit]:
     for call in context.trace.calls:
         of_trainer = call.reached and call.name.endswith("Trainer") and call.name.startswith(("transformers.", "trl."))
         for part in derivation(call.argument("train_dataset")) if of_trainer else ():
-            if isinstance(part, Result) and part.call.called == "split_dataset_by_node":
+            divides = isinstance(part, Result) and part.call.called == "split_dataset_by_node"
+            if isinstance(part, Result) and divides and constant(part.call.argument("world_size", 2)) != 1:
                 yield Hit(part.call.module, part.call.node, variant="trainer")
                 break
 

@@ -243,12 +243,17 @@ def _adapters_beside_frozen(context: Context) -> Iterator[Hit]:
         apart = [m for m in makers if m.functions and wrap.functions and m.functions[:1] != wrap.functions[:1]]
         makers = [m for m in makers if m not in apart or (m.name in _MAKERS and wrap not in strategies)]
         mixed = mixes(context, wrap)
-        places = [Hit(maker.module, maker.node) for maker in makers if mixed is not None]
+        uniform = any(_UNIFORM.search(module.source.text) for module in context.trace.modules)
+        places = [Hit(maker.module, maker.node) for maker in makers if mixed is not None and (mixed or not uniform)]
         place = next((candidate for candidate in places if not reaching.never(candidate)), None)
         if place is None:
             continue
         variant = "blocks" if wrap.gives("auto_wrap_policy", 4) else "model"
         yield Hit(wrap.module, wrap.node, variant=variant if mixed else "flat", needed=reaching.needed(place))
+
+
+_UNIFORM = re.compile(r"requires_grad_\((?:True)?\)|requires_grad *= *True|inference_mode *= *True")
+"""All parameters of the adapted model are trained after all, or none."""
 
 
 def adapters(context: Context, wrap: Call | None = None) -> list[Call]:

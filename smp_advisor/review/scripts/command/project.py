@@ -19,7 +19,7 @@ from smp_advisor.core.files import SCRIPT, is_path
 from smp_advisor.core.words import listed
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.findings.report import Report
-from smp_advisor.review.reading.outside import local_files
+from smp_advisor.review.reading.outside import UNFOLLOWED, local_files
 from smp_advisor.review.reading.source import Source, Unresolved, read
 from smp_advisor.review.scripts.check import report_of
 from smp_advisor.review.scripts.following import follow
@@ -163,7 +163,10 @@ class Outcome:
 def judged(source: Source, settings: Settings) -> Outcome:
     """Follow and check one script."""
     context = follow(source, settings)
-    files = [module.source.file for module in context.trace.modules[1:]]
+    followed = {id(function.module) for function in context.trace.functions if function.node in context.followed}
+    # The files of a suite of commands, which is not followed, are scripts of their own.
+    suite = any(UNFOLLOWED in note.what for note in context.unresolved)
+    files = [module.source.file for module in context.trace.modules[1:] if id(module) in followed or not suite]
     uncalled = {
         (module.source.file.resolve(), function.node.lineno, function.name)
         for function in context.trace.functions
