@@ -180,9 +180,6 @@ def test_other_forms_are_named(text: str, said: str) -> None:
         check_estimator(text)
 
 
-
-
-
 def test_a_second_start_of_a_batch_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH --nodes=1\ntorchrun a.py\nsrun torchrun b.py --rows 3\n")
     notes = [note.what for note in check_estimator(tmp_path / "job.sh").unresolved]
