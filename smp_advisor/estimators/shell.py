@@ -176,8 +176,8 @@ def configuration_of_shell(text: str) -> Configuration:
     own = ("--ntasks", "--tasks", "-n", "--gpus-per-task")  # tasks, or GPUs of each task
     again = again and "gpus_per_task" not in options and not any(word.startswith(own) for word in of_srun)
     configuration.set(starts_twice="srun" if again else "")
-    for other in starts:
-        if starts_processes(other) and (name := around_the_script(other)[1]) not in ("", entry):
+    for start in starts:
+        if starts_processes(start) and (name := around_the_script(start)[1]) not in ("", entry):
             configuration.gaps.append(Gap(name, f"the {kind} starts it as well, and is read for {entry} alone", span))
     configuration.set(requests_efa=True, command=shlex.join(words), starts=by_tasks or starts_processes(before))
     configuration.set(launcher=launcher)

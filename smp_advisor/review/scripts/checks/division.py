@@ -197,11 +197,11 @@ def _divided_by_ranks_and_workers(context: Context) -> Iterator[Hit]:
             ranked |= any(isinstance(part, Result) and part.call.called in _DIVIDING for part in sources)
             parts = [part for node in nodes for part in ast.walk(node) if isinstance(part, ast.Call)]
             helpers = {part.func.id for part in parts if isinstance(part.func, ast.Name)}
-            others = {path.rpartition(".")[2] for _, _, path in context.trace.imports if not _is_known(path)} & helpers
+            foreign = {path.rpartition(".")[2] for _, _, path in context.trace.imports if not _is_known(path)} & helpers
             nodes += [function.node for function in context.trace.functions if function.name in helpers]
             text = "".join(map(ast.unparse, nodes))
             outside = {part.call.name.partition(".")[0] for part in sources if isinstance(part, Result)}
-            alike = re.search(rf"(?i)%|islice|::|{_CHOOSES.pattern}", text) is None and not others
+            alike = re.search(rf"(?i)%|islice|::|{_CHOOSES.pattern}", text) is None and not foreign
             alike = alike and outside <= KNOWN_PACKAGES | {"", "open", "str"}
             if stream and ((trains and (workers or alike)) or (workers and not fed)) and not ranked:
                 variant = "" if workers else "undivided"
