@@ -105,7 +105,11 @@ def _fp8_copy_bytes(layout: Layout, world: World, stage: Stage, local: LocalPara
 def _without_overlap(
     by_category: dict[str, Floats], recomputed: Floats, buffers: Floats, fresh: Bools
 ) -> dict[str, Floats]:
-    """Return the memory of a step without gradients at its start: the peak of the backward pass is at either end."""
+    """Return the memory of a step without gradients at its start: the peak of the backward pass is at either end.
+
+    At its start all activations are stored and no gradient; at its end all gradients, and the unit that is recomputed.
+    `fresh` rows have one microbatch, so that no gradients of earlier ones are stored.
+    """
     start = {name: by_category[name] for name in ("activations", "recomputation", "logits", "communication")}
     nothing = 0.0
     end = {"activations": nothing, "recomputation": recomputed, "logits": nothing, "communication": buffers}

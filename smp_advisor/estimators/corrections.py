@@ -100,10 +100,11 @@ def literal(value: Any, dialect: Dialect, text: str = "") -> str:
 
 
 def _addition(text: str, dialect: Dialect, change: Change) -> list[Edit | None]:
+    """Return the edit that adds an entry to a dictionary or to the arguments of a call; [None] in other forms."""
     span = change.table.span
     if span is None or dialect == "yaml" or span.end > len(text) or text[span.end - 1] not in "})":
         return [None]
-    brace = text[span.end - 1] == "}"
+    brace = text[span.end - 1] == "}"  # a dictionary, not a call
     if brace != (text[span.start] == "{"):
         return [None]
     value = literal(change.value, dialect, text)

@@ -242,6 +242,7 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             with self:
                 return torch.empty(rows, mask.ndim, dtype=torch.int64)
         result: Any = super().dispatch(func, types, args, kwargs or {})
+        # One drawn number decides branches, as of layer drop: the typical draw stands for it.
         if func in _DRAWS and result.numel() == 1:
             self.has_drawn = True
             with no_dispatch():
