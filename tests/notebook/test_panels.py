@@ -115,7 +115,7 @@ BROKEN = cells.V1.replace('"fp16": True', '"fp16": 1')
 @pytest.fixture(scope="module")
 def small():
     model = Model.from_shape(layers=24, hidden=2048, heads=16, vocab=50_257)
-    return advise(model, "ml.p4d.24xlarge", instance_count=2, library="smp-v1", sequence_length=1024)
+    return advise(model, "ml.p4d.24xlarge", instance_count=2, library="smp-v1", sequence_length=1024, precision="fp16")
 
 
 def test_the_panel_gets_findings_a_correction_and_a_comparison_with_the_plan_on_screen(small):
