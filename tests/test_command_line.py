@@ -65,9 +65,8 @@ def test_json_is_compact_and_has_everything_on_request(run):
     )
     again = json.loads(output)
     assert status == 0
-    assert {name: again[name] for name in ("needed_gib_per_gpu", "step_seconds", "usd_total", "plan")} == {
-        name: short[name] for name in ("needed_gib_per_gpu", "step_seconds", "usd_total", "plan")
-    }
+    assert again["plan"] | {"loss": "chunked"} == short["plan"]  # a setting of the job, which it now states
+    assert all(again[name] == short[name] for name in ("needed_gib_per_gpu", "step_seconds", "usd_total"))
     document = json.loads(run("advise", "350M", *PLAN, "--json=full")[1])
     assert (document["schema"], document["verb"], document["value"]["kind"]) == (1, "advise", "Advice")
 
@@ -120,7 +119,7 @@ def test_a_shell_completes_the_command(run, shell):
 
 
 def test_one_plan_is_estimated_in_its_own_precision(run):
-    plan = ("--library", "fsdp", "--batch-size", "6", "--count", "16", "-s", "2048")
+    plan = ("--library", "fsdp", "--batch-size", "4", "--count", "16", "-s", "2048")
     assert run("estimate", "10B", "-i", "ml.p4d.24xlarge", *plan)[0] == 1
     assert run("estimate", "10B", "-i", "ml.p4d.24xlarge", *plan, "--activation-checkpointing", "each")[0] == 0
 

@@ -35,6 +35,8 @@ class Habits:
     """Words in the names of models whose recipes adapt every product; others adapt queries and values."""
     gathered_units: int = 2
     """Units of FSDP that are gathered at a time: the running one, and with prefetching the next."""
+    divides_sequence: bool = True
+    """Whether tensor parallelism of a recent library also divides the sequence."""
     pretrains: bool = False
     """Whether an encoder has the head of its pre-training, with a vocabulary padded to a multiple of 8."""
     reduces_late: bool = False

@@ -264,7 +264,7 @@ def _columns(row: Row, degrees: Degrees) -> dict[str, int | bool]:
     degree = row.count("shard_degree") or 0
     return {
         "tensor_parallel_degree": degrees.tensor,
-        "sequence_parallel": degrees.tensor > 1 and _modern(row),
+        "sequence_parallel": degrees.tensor > 1 and _modern(row) and habits(row).divides_sequence,
         "pipeline_parallel_degree": degrees.pipeline,
         "virtual_stages": degrees.chunks,
         "context_parallel_degree": degrees.context,

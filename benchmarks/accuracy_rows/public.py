@@ -127,8 +127,7 @@ def _job(row: Row, job: Job, column: OptimizerColumn, *, sharded: bool) -> Job:
         if column.state_bits == 32:
             raise AdvisorError("16-bit parameters with fp32 optimizer state")
         changes["state_precision"] = "16-bit"
-    if loss := known.get("loss"):
-        changes["loss"] = loss
+    changes |= {name: known[name] for name in ("loss", "autocast") if name in known}
     if sharded and row.count("num_microbatches") != 1:
         changes["unsharded_accumulation"] = bool(known.get("unsharded_accumulation"))
         changes["gradient_reduction"] = known.get("gradient_reduction", "auto")

@@ -153,7 +153,8 @@ def _cast_seconds(block: Block, layout: Layout, world: World, instance: Instance
     casts inputs and weights, the backward pass gradients of outputs. Each is read in 16 bits and written in 8, once
     more transposed for the other product (Transformer Engine documentation, FP8 primer). Code that keeps fp8 copies of
     weights casts them in the first microbatch only (``is_first_microbatch`` of Transformer Engine's modules, which
-    Megatron-Core passes), unless sharded parameters are gathered again.
+    Megatron-Core passes), unless sharded parameters are gathered again. With sequence parallelism, it casts its part of
+    an operand before the others are gathered.
     """
     if layout.state_bytes.cast_bytes > 0 and layout.state_bytes.frozen_bytes is None:
         weights = 6.0 * block.parameters / layout.tensor_parallel_degree / memory_bandwidth(instance)
@@ -162,13 +163,15 @@ def _cast_seconds(block: Block, layout: Layout, world: World, instance: Instance
         return 0.0, 0.0
     tp, tokens = layout.tensor_parallel_degree, world.microbatch_tokens
     moved: Floats = 4.0 * block.parameters / tp / maximum(1.0, layout.expert_parallel_degree)
+    gathered: Floats = 1
     if stack_of(job, layout).divided.fp8_weight_bytes:
         moved = moved / where(layout.shard_level >= 3, 1, layout.microbatches)
+        gathered = where(layout.sequence_parallel, tp, 1)
     gradients: Floats = 0.0
     for m in block.matmuls:
         rows = 4.0 * tokens * m.weights_per_token * m.rows_per_token
-        moved = moved + rows * m.inputs / (tp if m.split == "row" else 1)
-        gradients = gradients + rows * m.outputs / (tp if m.split == "column" else 1)
+        moved = moved + rows * m.inputs / (tp if m.split == "row" else gathered)
+        gradients = gradients + rows * m.outputs / (tp if m.split == "column" else gathered)
     rate = memory_bandwidth(instance) / constant("time.elementwise_passes")
     return moved / rate, gradients / rate
 
@@ -298,19 +301,20 @@ _OF_BLOCKS = (
 """Fields that are sums over the blocks of a stage."""
 
 
-def _exchange_seconds(
-    block: Block, cluster: Cluster, layout: Layout, world: World, *, per_node: bool
-) -> tuple[Floats, Floats]:
+def _exchange_seconds(block: Block, cluster: Cluster, job: Job, layout: Layout, world: World) -> tuple[Floats, Floats]:
     """Return the seconds of communication in one (forward, backward) pass of a block.
 
     Tensor parallelism: all-reduces of the block's output, or with sequence parallelism an all-gather and a
-    reduce-scatter of the same volume. Context parallelism: an all-gather of keys and values; the backward pass also
+    reduce-scatter of the same volume, of which Transformer Engine gathers in fp8 (its ``gather_along_first_dim`` with a
+    quantizer). Context parallelism: an all-gather of keys and values; the backward pass also
     returns their gradients (Liu et al. 2023, arXiv 2310.01889, section 3). Expert parallelism: an all-to-all of the
     tokens to their experts and one back.
     """
     tokens = world.microbatch_tokens * world.bytes_per_element
     tp, cp, ep = layout.tensor_parallel_degree, layout.context_parallel_degree, layout.expert_parallel_degree
     seconds = block.all_reduces * all_reduce_seconds(cluster, block.hidden * tokens, tp, world.tensor_stride)
+    if job.fp8 and stack_of(job, layout).divided.fp8_weight_bytes:
+        seconds = where(layout.sequence_parallel, 0.75, 1.0) * seconds
     gradients: Floats = 0.0
     if anywhere(cp > 1):
         keys = sum(2 * a.kv_heads * a.head_dim for a in block.attentions) / tp
@@ -319,7 +323,7 @@ def _exchange_seconds(
     experts = max((m.weights_per_token for m in block.matmuls if m.experts > 1), default=0)
     if experts and anywhere(ep > 1):
         moved = block.hidden * tokens / where(layout.sequence_parallel, tp, 1)
-        if per_node:
+        if job.expert_dispatch == "per-node":
             # One copy per node, forwarded inside it, next to compute (DeepSeek-AI, DeepEP).
             nodes = minimum(Group.of(cluster, ep, world.data_stride).nodes, experts)
             share = constant("time.contention_across_nodes")
@@ -331,9 +335,7 @@ def _exchange_seconds(
 
 def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, world: World) -> Passes:
     compute = block_seconds(block, layout, world, cluster.instance, job)
-    forward_exchange, backward_exchange = _exchange_seconds(
-        block, cluster, layout, world, per_node=job.expert_dispatch == "per-node"
-    )
+    forward_exchange, backward_exchange = _exchange_seconds(block, cluster, job, layout, world)
     full = layout.checkpoint_layers != 0
     core = where(layout.selective_recomputation & inverted(full), compute.core_attention, 0.0)
     # Stored outputs: those of attention, and of half of the matrix products.
