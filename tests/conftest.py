@@ -209,6 +209,12 @@ def root() -> Path:
 
 
 @pytest.fixture
+def first_stage(monkeypatch):
+    """Rehearse without the stages that are compared with the first."""
+    monkeypatch.setattr("smp_advisor.rehearsal.stages._Rehearsed._further", lambda *_: None)
+
+
+@pytest.fixture
 def shell():
     """A shell of a terminal with the extension loaded."""
     from IPython.core.interactiveshell import InteractiveShell

@@ -6,7 +6,7 @@ import pytest
 
 from smp_advisor.rehearsal import rehearse
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch]
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.usefixtures("first_stage")]
 
 HEAD = """\
 import os
