@@ -65,7 +65,7 @@ def _points(folder: Any) -> tuple[dict[str, object], dict[str, dict[str, Any]]]:
         "Advice.mark": {"done": made["Rehearsal"]},
         "Advice.renew": {"value": advice.recommended, "summary": "x"}, "Advice.search": {"changes": {}},
         **{f"Adapter.{name}": {"model": advice.model}
-           for name in ("adapts_experts", "applied_to", "base_bytes", "is_refused", "parameter_count")},
+           for name in ("adapts_experts", "applied_to", "base_bytes", "instead", "parameter_count")},
         "Advisor": {"advice": advice}, "Advisor.compare_with": {"names": {}},
         "Advisor.set_state": {"sync_data": {}}, "Calibration.save": path,
         "Calibration.share": {"path": folder / "b.json"}, "Calibration.with_runs": {"runs": calibration.runs},

@@ -1,5 +1,6 @@
 """A rehearsal sees each kind of defect, and nothing in correct scripts of every dialect."""
 
+import importlib
 import re
 
 import pytest
@@ -7,11 +8,20 @@ import pytest
 import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal import KINDS, rehearse
+from tests.forked import import_libraries
 from tests.rehearsal.scripts import CORRECT, DATA, DDP, LOOP, PLANTED, SAVE, START, TRAINER, WRAP, changed
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 OF_FURTHER = re.compile("scale|accumulation|learning rate|resume|node|bad batch|load|saved in part|order, an early stop|uneven, provoked")
 """Defects that show when a run is compared with others."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries():
+    """Import what the scripts import, once for all rehearsals: they are forks of this process."""
+    import_libraries()
+    for name in ("accelerate", "datasets", "transformers.trainer", "transformers.models.qwen2.modeling_qwen2"):
+        importlib.import_module(name)
 
 
 @pytest.mark.parametrize("dialect", CORRECT)
