@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 MODULES = (
     *("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint._fsspec_filesystem", "numpy.ctypeslib"),
     *("torch.distributed.checkpoint.state_dict", "torch.distributed.launcher.api", "transformers.trainer_utils"),
-    *("transformers.conversion_mapping", "transformers.convert_slow_tokenizer"),
+    *("transformers.conversion_mapping", "transformers.convert_slow_tokenizer", "transformers.optimization"),
+    *("transformers.trainer_pt_utils", "datasets"),
     "transformers.models.auto.modeling_auto",
     *(f"transformers.models.{family}.modeling_{family}" for family in ("bert", "gpt2", "llama", "t5")),
 )

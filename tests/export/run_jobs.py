@@ -157,7 +157,7 @@ if __name__ == "__main__":
     if any("import LoraConfig" in Path(job["script"]).read_text() for job in json.loads(jobs.read_text()).values()):
         import peft  # noqa: F401
     if any("from trl" in Path(job["script"]).read_text() for job in json.loads(jobs.read_text()).values()):
-        import datasets  # noqa: F401
+        import trl.scripts.utils
         import trl.trainer.dpo_trainer
         import trl.trainer.sft_trainer  # noqa: F401
     gc.freeze()  # a collection in a fork would copy the pages of all that was imported

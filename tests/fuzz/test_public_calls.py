@@ -49,7 +49,7 @@ def _points(folder: Any) -> tuple[dict[str, object], dict[str, dict[str, Any]]]:
         "Cluster": advice.cluster, "Estimate": advice.estimate, "Failure": failure,
         "Finding": smpa.Finding(id="A1", severity="error", line=1, column=1, **finding),
         "Instance": advice.cluster.instance, "Job": advice.job, "Model": advice.model, "Overheads": smpa.Overheads(),
-        "Plan": advice.plan, "Profile": smpa.profile("1B"), "Run": smpa.watch(log),
+        "Plan": advice.plan, "Profile": smpa.profile("10M", stages=["trace"]), "Run": smpa.watch(log),
         "Stack": next(iter(smpa.stacks().values())),
         "Rehearsal": smpa.Rehearsal(script="x", processes=2, outcome="ran", updates=1, findings=()),
     }  # fmt: skip

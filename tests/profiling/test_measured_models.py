@@ -33,7 +33,7 @@ MODELS = {
     "an encoder": lambda: transformers.BertConfig(num_hidden_layers=4),
     "images": lambda: transformers.ViTConfig(num_hidden_layers=4),
     "a plain module": lambda: PlainGPT(vocab=1024),
-    "a plain convolutional network": ResNet,
+    "a plain convolutional network": lambda: ResNet((3, 4, 6, 3)),
     "a convolutional network with short stages": lambda: transformers.ResNetConfig(
         embedding_size=16, hidden_sizes=[32, 64, 128, 256], depths=[3, 4, 2, 3]
     ),

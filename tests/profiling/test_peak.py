@@ -17,9 +17,9 @@ stacks = Deferred("smp_advisor.profiling.structure", "stacks")
 Settings, compute_dtype = deferred("smp_advisor.profiling.traced_steps", "Settings", "compute_dtype")
 trace = Deferred("smp_advisor.profiling.trace", "trace")
 
-GPT2 = {"model_type": "gpt2", "n_embd": 1600, "n_layer": 6, "n_head": 25}
+GPT2 = {"model_type": "gpt2", "n_embd": 1600, "n_layer": 3, "n_head": 25}
 LLAMA = {
-    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 4,
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 3,
     "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
 }  # fmt: skip
 

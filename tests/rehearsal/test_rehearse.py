@@ -20,7 +20,7 @@ OF_FURTHER = re.compile("scale|accumulation|learning rate|resume|node|bad batch|
 def libraries():
     """Import what the scripts import, once for all rehearsals: they are forks of this process."""
     import_libraries()
-    for name in ("accelerate", "datasets", "transformers.trainer", "transformers.models.qwen2.modeling_qwen2"):
+    for name in ("accelerate", "transformers.trainer", "transformers.models.qwen2.modeling_qwen2"):
         importlib.import_module(name)
 
 
