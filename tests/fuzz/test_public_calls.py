@@ -21,6 +21,7 @@ from .values import VALUES
 
 LONGEST_SENTENCE = 1000
 P4D = "ml.p4d.24xlarge"
+SMALL = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2}
 WRONG = (
     *(None, True, 5, -1, 10**400, math.nan, -math.inf, 2.5, "", "x", "a\0b", "\ud800", b"x", [1], {"a": 1}),
     *(object(), print, (1, "a")),
@@ -49,7 +50,8 @@ def _points(folder: Any) -> tuple[dict[str, object], dict[str, dict[str, Any]]]:
         "Cluster": advice.cluster, "Estimate": advice.estimate, "Failure": failure,
         "Finding": smpa.Finding(id="A1", severity="error", line=1, column=1, **finding),
         "Instance": advice.cluster.instance, "Job": advice.job, "Model": advice.model, "Overheads": smpa.Overheads(),
-        "Plan": advice.plan, "Profile": smpa.profile("10M", stages=["trace"]), "Run": smpa.watch(log),
+        "Plan": advice.plan, "Profile": smpa.profile(SMALL, sequence_length=64, stages=["trace"]),
+        "Run": smpa.watch(log),
         "Stack": next(iter(smpa.stacks().values())),
         "Rehearsal": smpa.Rehearsal(script="x", processes=2, outcome="ran", updates=1, findings=()),
     }  # fmt: skip

@@ -12,7 +12,9 @@ from tests.forked import import_libraries
 from tests.rehearsal.scripts import CORRECT, DATA, DDP, LOOP, PLANTED, SAVE, START, TRAINER, WRAP, changed
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
-OF_FURTHER = re.compile("scale|accumulation|learning rate|resume|node|bad batch|load|saved in part|order, an early stop|uneven, provoked")
+OF_FURTHER = re.compile(
+    "scale|accumulation|learning rate|resume|node|bad batch|load|saved in part|order, an early stop|uneven, provoked"
+)
 """Defects that show when a run is compared with others."""
 
 
