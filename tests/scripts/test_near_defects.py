@@ -181,6 +181,9 @@ CORRECT = (
         "                yield line")),
     ("DDP621", bad("DDP621", "offloaded", "    model(batch).mean().backward()\n    if number % 4 == 3:\n", (
         "    if number % 4 == 3:\n        model(batch).mean().backward()\n"))),
+    ("TRN702", "from sequences import prepare\n" + ACCELERATE.replace(
+        "optimizer, loader = accelerator.prepare(model, optimizer, loader)",
+        "optimizer = accelerator.prepare(model, optimizer)\nloader = prepare(loader, accelerator)")),
     ("SMP309", bad("SMP309", "flat", "model = get_peft_model", "net.requires_grad_(True)\nmodel = get_peft_model")),
     ("TRN727", bad("TRN727", "trainer", "rank, size", "0, 1")),
     ("DDP619", bad("DDP619", "undivided", 'open("/opt/ml/input/data/train/rows.txt")', "my_lines()").replace(
@@ -228,7 +231,10 @@ DEFECTS = (
     ("DDP606", ACCELERATE.replace(LOOP, (
         f"from tqdm import tqdm\n\nbar = tqdm(range(9), disable=not accelerator.is_main_process)\n{LOOP}")) + (
         "        bar.update(1)\n        if bar.n % 5 == 0 and bar.n:\n            accelerator.wait_for_everyone()\n")),
-    ("DDP606", "import torch.distributed as d\n\n\ndef f(loss, rank):\n    loss.backward()\n    rank or d.barrier()\n"),
+    ("DDP606", DDP + (
+        "if int(os.environ['SLURM_PROCID']) * 8 + int(os.environ['LOCAL_RANK']) == 0:\n    dist.barrier()\n")),
+    ("DDP608", "from diffusion import losses\nfrom accelerate import init_empty_weights\n" + DDP.replace(
+        "model(batch.cuda()).mean()", "losses(model.module, batch)")),
     ("DDP630", bad("DDP630", "", "super().__init__()", "super(Net, self).__init__()")),
 )  # fmt: skip
 

@@ -113,6 +113,9 @@ class Process:
         if isinstance(value, Collection) and not value.open:
             items = [self._number(item, depth + 1) for item in value.items]
             return None if None in items else items
+        if isinstance(value, Operation) and value.operator == "Add" and any(map(_depends_on_rank, value.operands)):
+            of_instance = any(isinstance(part, Operation) and part.operator == "Mult" for part in value.operands)
+            return self.rank if of_instance else None  # node * gpus + local_rank
         if isinstance(value, Operation) and value.operator in ("Mod", "FloorDiv") and depth <= _DEEPEST:
             left, right = (self._number(operand, depth + 1) for operand in value.operands)
             if right is None and ranks(value.operands[0]):  # by the GPUs of an instance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING
 
@@ -173,7 +174,8 @@ def _loaded_to_its_own_device(context: Context) -> Iterator[Hit]:
         return
     for load in mapped:
         first_gpu = constant(load.argument("map_location", 1)) == "cuda:0"
-        alone = of_counted_processes(load) or any(mentions(guard.test, "dist") for guard in load.guards)
+        single = [guard for guard in load.guards if guard.holds is isinstance(guard.test, ast.UnaryOp)]
+        alone = of_counted_processes(load) or any(mentions(guard.test, "dist") for guard in single)
         if first_gpu and load.reached and PROCESSES[1].runs(load) and not alone:
             yield Hit(load.module, load.node, variant="fixed")
             return

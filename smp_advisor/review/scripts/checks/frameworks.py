@@ -12,7 +12,14 @@ from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import FSDP
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.queries import argument_node, constant, derivation, is_optimizer, makers, updates
+from smp_advisor.review.scripts.queries import (
+    argument_node,
+    constant,
+    derivation,
+    is_optimizer,
+    makers,
+    updates,
+)
 from smp_advisor.review.scripts.releases import span_of
 
 if TYPE_CHECKING:
@@ -85,10 +92,15 @@ def _everything_prepared(context: Context) -> Iterator[Hit]:
         for maker in makers(value)
     }
     backwards = [call for call in context.trace.methods("backward") if call.reached]
+    # A function of another package may prepare what it gets with the accelerator.
+    inputs = [[maker for value in (*call.arguments, *call.keywords.values()) for maker in makers(value)]
+              for call in context.trace.calls if call.function is None and not call.method]  # fmt: skip
+    inputs = [several for several in inputs if not set(accelerators).isdisjoint(several)]
     for loader in loaders(context):
         fed = iterations_over(context, loader)
         trains = any(iteration.node in call.loops for iteration in fed for call in backwards)
-        if loader.reached and trains and loader.node not in prepared and loader.argument("sampler", 3) is None:
+        sent = any(loader in several for several in inputs)
+        if loader.reached and trains and loader.node not in prepared and not sent and not loader.gives("sampler", 3):
             yield Hit(loader.module, loader.node, {"object": "data loader"}, variant="loader")
     own = {call.loops[-1:] for call in backwards if _is_accelerator(call.receiver, accelerators)}
     steps = [call for call in context.trace.methods("step") if call.reached and call.loops[-1:] in own]

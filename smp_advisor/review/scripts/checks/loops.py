@@ -151,7 +151,7 @@ def _process_group_of_the_model(context: Context) -> Iterator[Hit]:
 
 
 _STARTS = re.compile(
-    r"init_?process|is_initialized|init_?dist|dist(?:ributed)?_init|setup|launch|spawn|DeviceMesh|device_mesh|\binit\(",
+    r"init_?process|PartialState|is_initialized|init_?dist|dist(?:ributed)?_init|setup|launch|spawn|DeviceMesh|device_mesh|\binit\(",
     re.IGNORECASE,
 )
 

@@ -30,6 +30,7 @@ from smp_advisor.review.scripts.queries import (
     KNOWN_PACKAGES,
     constant,
     derivation,
+    is_optimizer,
     is_optimizer_call,
     is_plain_model,
     is_wrapped_optimizer,
@@ -67,7 +68,9 @@ def reached_accelerators(context: Context) -> list[Call]:
 
 def by_framework(context: Context) -> bool:
     """Return whether a framework, which wraps models and divides data, may train."""
-    return context.trainer or bool(context.trace.imported(*_FRAMEWORKS))
+    accelerates = any("Accelerator" in module.source.text for module in context.trace.modules)  # not its helpers alone
+    names = [path for _, _, path in context.trace.imported(*_FRAMEWORKS)]
+    return context.trainer or any(accelerates or not name.startswith("accelerate") for name in names)
 
 
 def forwards(context: Context) -> Iterator[Call]:
@@ -321,6 +324,7 @@ def _gradients_reset(context: Context) -> Iterator[Hit]:
     for module in context.trace.modules:
         if any(word in module.source.text for word in ("zero_grad", ".grad = None", "set_to_none", "clear_gradients")):
             return
+    makes = any(is_optimizer(call.name) for call in context.trace.calls)
     for step, optimizer in updates(context.trace):
         backward = any(
             call.loops and call.loops[-1:] == step.loops[-1:] for call in context.trace.methods("backward")
@@ -328,6 +332,7 @@ def _gradients_reset(context: Context) -> Iterator[Hit]:
         own = is_optimizer_call(optimizer) or is_wrapped_optimizer(optimizer)
         prepares = [maker for maker in elements_of(optimizer) if maker.method in ("prepare", "setup")]
         own |= any(is_optimizer_call(value) for maker in prepares for value in maker.arguments)
+        own |= makes and not makers(optimizer) and "optim" in step.module.text(step.node.func).lower()
         if step.reached and step.loops and backward and own:
             yield Hit(step.module, step.node)
             return
@@ -355,6 +360,12 @@ def _no_inner_forward(context: Context) -> Iterator[Hit]:
             owners = (call.receiver, *(() if call.method else call.candidates))
             inner = next((value for value in owners if isinstance(value, Member) and value.name == "module"), None)
             wrap = wrapped_by(inner.owner, wraps) if inner is not None else None
+            # The inner model goes to a function of another package, and the wrapper to none that the loss comes from.
+            passed = [value for value in call.arguments if isinstance(value, Member) and value.name == "module"]
+            passed = passed if call.function is None and not call.name.startswith("torch.") else []
+            around = [value for part in parts for value in (*part.arguments, part.receiver)]
+            if passed and not any(wrapped_by(value, wraps) for value in around):
+                wrap = wrap or wrapped_by(passed[0].owner, wraps)
             if wrap is not None and not in_place(wrap) and call.method not in _PARTS:
                 values = {"call": call.module.text(call.node.func), "wrapper": wrap.name.rpartition(".")[2]}
                 yield Hit(call.module, call.node, values)

@@ -318,7 +318,7 @@ def _accumulated_by_accelerate(context: Context) -> Iterator[Hit]:
     texts = [module.source.text for module in context.trace.modules]
     for call in reached_accelerators(context):
         value = call.argument("gradient_accumulation_steps")
-        steps = Conditions(context.settings).known(value) if value is not None else None
+        steps = Conditions(context.settings, defaults=True).known(value) if value is not None else None
         own = any(word in text for text in texts for word in words)
         if isinstance(steps, int) and steps > 1 and not own and context.trace.methods("backward"):
             yield Hit(call.module, argument_node(call, "gradient_accumulation_steps") or call.node, {"steps": steps})
