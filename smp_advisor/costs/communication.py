@@ -113,13 +113,8 @@ _SMALL_MESSAGE_BYTES = 8 * 2**20
 """Size at which a hop of a tree takes the mean of its time for the smallest and for very large messages."""
 
 
-def bus_bytes_per_second(cluster: Cluster, members: Floats, stride: Floats) -> tuple[Floats, Bools]:
-    """Ring bandwidth of one of many equal groups that run together, and whether the group is within a node."""
-    group = Group.of(cluster, members, stride)
-    return _ring_rate(cluster, group), group.inside
-
-
-def _ring_rate(cluster: Cluster, group: Group) -> Floats:
+def ring_rate(cluster: Cluster, group: Group) -> Floats:
+    """Ring bandwidth of one of many equal groups that run together."""
     link = intra_rate(cluster, group.in_node)
     network = network_rate(cluster, group.sharing)
     crossing = where(group.in_node > 1, minimum(link, network), network)
@@ -143,7 +138,7 @@ def _ring_latency(cluster: Cluster, group: Group, rounds: int) -> Floats:
 
 def _ring_seconds(cluster: Cluster, bytes_: Floats, group: Group, rounds: int) -> Floats:
     share = rounds * (group.members - 1) / maximum(group.members, 1)
-    return _ring_latency(cluster, group, rounds) + quotient(share * bytes_, _ring_rate(cluster, group))
+    return _ring_latency(cluster, group, rounds) + quotient(share * bytes_, ring_rate(cluster, group))
 
 
 def _tree_seconds(cluster: Cluster, bytes_: Floats, group: Group) -> Floats:

@@ -234,12 +234,15 @@ def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wor
     else:
         few = distinct(layout, (), but=OFFLOADING)
         of_few = World.of(model, cluster, job, few.layout)
-        work = _work_of_alike(model, cluster, job, few.layout, of_few, degree, shares=world is not None)
+        placed = [of_few.microbatch_samples, few.layout.microbatches]
+        alike = distinct(few.layout, placed, but=(*SCHEDULE, *OFFLOADING))
+        work = _work(model, cluster, job, alike.layout, alike.of_kinds(of_few), degree)
+        work = alike.all_rows(work if world is not None else work._replace(of_host={}, of_kernels={}))
     bubble = _bubble(model, cluster, few.layout, of_few, degree, work.halves)
     compute = few.all_rows(work.compute) if anywhere(layout.offload_activations) else 0.0
     offload = activation_copy_seconds(model, cluster, job, layout, degree, compute)
-    parts = {name: work.parts[name] for name in _PARTS} | {"pipeline_bubble_seconds": bubble}
-    offload = offload + few.all_rows(work.parts["offload_seconds"])
+    parts = work.parts | {"pipeline_bubble_seconds": bubble}
+    offload = offload + few.all_rows(parts.pop("offload_seconds"))
     waiting = _host_floor(model, cluster, layout, few.all_rows(sum(parts.values(), 0.0)) + offload)
     slowest_node = 1 + constant("time.straggler_per_doubling") * math.log2(max(cluster.nodes, 1))
     result, of_host, of_kernels = (
@@ -251,22 +254,6 @@ def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wor
     result[part] = result[part] + waiting
     result["offload_seconds"] = offload * slowest_node
     return Step(result, of_host | {part: waiting} if world is not None else {}, of_kernels)
-
-
-def _work_of_alike(
-    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int, *, shares: bool
-) -> _Work:
-    """Work of n plans, from that of the plans that differ in it."""
-    alike = distinct(layout, [world.microbatch_samples, layout.microbatches], but=(*SCHEDULE, *OFFLOADING))
-    work = _work(model, cluster, job, alike.layout, alike.of_kinds(world), degree)
-    return alike.all_rows(work if shares else work._replace(of_host={}, of_kernels={}))
-
-
-_PARTS = (
-    "forward_seconds", "backward_seconds", "recomputation_seconds", "tensor_parallel_seconds",
-    "data_parallel_seconds", "optimizer_seconds",
-)  # fmt: skip
-"""Parts that the order of the microbatches and the copies of activations do not change."""
 
 
 def _chosen(kind: type[_Columns], every: Sequence[_Columns], index: Ints) -> _Columns:

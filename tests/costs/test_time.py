@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from smp_advisor.cluster import Cluster, instances
 from smp_advisor.cluster import gpu as gpu_board
 from smp_advisor.costs import estimate
-from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, bus_bytes_per_second
+from smp_advisor.costs.communication import Group, all_gather_seconds, all_reduce_seconds, ring_rate
 from smp_advisor.costs.compute import BlockSeconds, block_seconds, model_flops_per_sample
 from smp_advisor.costs.constants import constant, constants, overriding, peak_flops
 from smp_advisor.costs.evaluate import seconds_columns
@@ -29,16 +29,16 @@ def ints(*values: int) -> np.ndarray:
 
 def test_groups_inside_a_node_use_nvlink_and_others_share_the_network() -> None:
     cluster = Cluster(P4D, 16)
-    rate, inside = bus_bytes_per_second(cluster, ints(8, 8, 16, 128), ints(1, 2, 8, 1))
-    assert inside.tolist() == [True, False, False, False]
+    groups = Group.of(cluster, ints(8, 8, 16, 128), ints(1, 2, 8, 1))
+    rate = ring_rate(cluster, groups)
+    assert groups.inside.tolist() == [True, False, False, False]
     assert rate[0] == pytest.approx(0.73 * 300e9)
     # Stride 2: two such groups cross each node; stride 8: eight share 400 Gbps; one group has it all.
     reached = constant("communication.efa_efficiency") * 50e9
     shared = constant("communication.shared_network_share") * reached
     assert rate[1:] == pytest.approx([shared / 2, shared / 8, reached])
     # 3 and 6 do not divide the 8 GPUs of a node: {6, 7, 8} crosses.
-    _, inside = bus_bytes_per_second(Cluster(P4D, 3), ints(2, 3, 6, 8), ints(1, 1, 1, 1))
-    assert inside.tolist() == [True, False, False, True]
+    assert Group.of(Cluster(P4D, 3), ints(2, 3, 6, 8), ints(1, 1, 1, 1)).inside.tolist() == [True, False, False, True]
 
 
 def test_optimizer_state_sharding_exposes_the_gather_of_updated_parameters() -> None:
@@ -368,6 +368,18 @@ def test_weights_are_cast_to_fp8_once_where_their_copies_are_kept() -> None:
     assert 0.8 < growth("transformer-engine", 1) < 0.995
     # Sharded weights are gathered anew, and other code keeps no copies.
     assert growth("transformer-engine", 3) == growth("torch-compile", 1) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("stack", "divided", "ratio"),
+    [("transformer-engine", True, 0.75), ("transformer-engine", False, 1), ("torch-compile", True, 1)],
+)
+def test_only_transformer_engine_gathers_sequences_in_fp8(stack: str, divided: bool, ratio: float) -> None:
+    half, eighth = (Job(precision="bf16", stack=stack, fp8=fp8) for fp8 in (False, True))
+    layout = Layout.of_columns(fully_sharded(half), tensor_parallel_degree=8, sequence_parallel=divided)
+    cluster = Cluster(P5, 1)
+    before, after = (seconds_columns(LLAMA, cluster, job, layout)["tensor_parallel_seconds"] for job in (half, eighth))
+    assert after == pytest.approx(ratio * before)
 
 
 def test_products_in_fp8_save_less_than_half_of_their_time() -> None:
