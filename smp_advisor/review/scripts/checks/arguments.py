@@ -245,7 +245,8 @@ def _divisor_of_the_loss(context: Context) -> Iterator[Hit]:
         span = span_of(context, "transformers")
         if "num_items_in_batch" not in names and node.args.kwarg is None:
             if span.last >= release("4.46"):
-                yield Hit(method.module, node, variant="signature")  # type: ignore[union-attr]
+                severity: Severity = "error" if span.first >= release("4.46") else "warning"
+                yield Hit(method.module, node, severity=severity, variant="signature")  # type: ignore[union-attr]
         elif not _uses_divisor(node) and _steps_above_one(makers(instance.call.argument("args", 1))):
             yield Hit(method.module, node, variant="ignored")  # type: ignore[union-attr]
 
