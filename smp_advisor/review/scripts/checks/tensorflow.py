@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from smp_advisor.review.reading.values import Constant, Instance, Result, Value, options
-from smp_advisor.review.scripts.checks.step_output import returned_values, unused_values
+from smp_advisor.review.scripts.checks.step import returned_values, unused_values
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.queries import constant, derivation, is_known, known_names, ranks
 
