@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.core.files import sentence
 from smp_advisor.core.sheet import State, heading, sheet, strip, title
@@ -35,8 +34,7 @@ _FULL = 0.97
 _DAY = 86_400
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure:
+class Figure(NamedTuple):
     """One figure of the run next to its prediction."""
 
     label: str
@@ -46,40 +44,40 @@ class Figure:
 
 def figures_of(run: Run) -> tuple[Figure, ...]:
     """Measured figures next to the predicted ones, with 95 % intervals."""
-    expected, usual, rows = run.estimate, run.typical, list[tuple[str, str, str]]()
+    expected, usual, rows = run.estimate, run.typical, list[Figure]()
     if usual is not None or expected is not None:
         measured = "" if usual is None else f"{seconds(usual.seconds)} ({plural(usual.steps, 'regular step')})"
         predicted = "" if expected is None else step_time(expected)
         unread = run.steps.lines >= _MANY_LINES
         none = "no step in a known format" if unread else "no regular step" if run.done else "no step yet"
-        rows.append(("Step time", measured or none, predicted))
+        rows.append(Figure("Step time", measured or none, predicted))
     if expected is not None and run.advice is not None and usual is not None:
         tokens = run.advice.model.reads_tokens
         unit, amount = ("Tokens", expected.tokens_per_step) if tokens else ("Samples", expected.global_batch_size)
         predicted = rate(run.advice.model, expected)
-        rows.append((f"{unit} per second", number(amount / usual.seconds), predicted))
+        rows.append(Figure(f"{unit} per second", number(amount / usual.seconds), predicted))
     on_gpus = run.advice is not None and run.advice.cluster.instance.gpu != PROCESSOR
     if run.peak_gib is not None and run.advice is not None and expected is not None and on_gpus:
         device = run.advice.cluster.instance.gpu_memory_gib
         predicted = f"{gib(expected.needed_gib)} needed, ± {gib(TWO_SIDED * expected.memory_error_gib)}"
-        rows.append(("Peak memory per GPU", f"{gib(run.peak_gib)} of {gib(device)}", predicted))
+        rows.append(Figure("Peak memory per GPU", f"{gib(run.peak_gib)} of {gib(device)}", predicted))
     if run.steps.loss is not None:
-        rows.append(("Loss", f"{run.steps.loss:.4g}", ""))
+        rows.append(Figure("Loss", f"{run.steps.loss:.4g}"))
     left = run.remaining_days()
     if left is not None and run.remaining_steps and not run.done and not run.failed:
         units = (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0), ("seconds", 86_400.0))
         unit, scale = next((entry for entry in units if entry[1] * left[0] >= 1), units[-1])
-        rows.append(("Remaining", f"{number(scale * left[0])} {unit} ({between(left[1:], scale)})", ""))
+        rows.append(Figure("Remaining", f"{number(scale * left[0])} {unit} ({between(left[1:], scale)})"))
         hourly = None if run.advice is None else run.advice.cluster.usd_per_hour
         if hourly is not None and on_gpus:
             value, low, high = (24 * hourly * days for days in left)
-            rows.append(("Remaining cost", f"{number(value)} USD ({between((low, high))})", ""))
+            rows.append(Figure("Remaining cost", f"{number(value)} USD ({between((low, high))})"))
     every, ranged = run.last.settings.get("checkpoint_every", ""), run.step_range
     if every.isdigit() and int(every) and run.step is not None and ranged is not None and not run.done:
         coming = (run.step // int(every) + 1) * int(every)
         pause = elapsed((coming - run.step) * ranged[0])
-        rows.append(("Next checkpoint", f"step {coming:,}, in {pause}", ""))
-    return tuple(Figure(label=label, measured=measured, predicted=predicted) for label, measured, predicted in rows)
+        rows.append(Figure("Next checkpoint", f"step {coming:,}, in {pause}"))
+    return tuple(rows)
 
 
 def alarms_of(run: Run) -> tuple[str, ...]:
@@ -170,7 +168,7 @@ _STATES: dict[str, tuple[State, str]] = {
 
 def page_of(run: Run) -> tuple[str, str]:
     """Return a run as it was read last, as text and as HTML."""
-    rows = [(row.label, row.measured, row.predicted) for row in run.figures()]
+    rows = run.figures()
     figures = Table(columns=("", "Measured", "Predicted (95 %)"), rows=rows)
     notes = [*run.notes]
     if run.transitions:

@@ -142,7 +142,8 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-def _ranged(value: float | None, ends: tuple[float, float] | None, factor: float = 1.0) -> dict[str, float] | None:
+def _ranged(estimate: Estimate, term: str, factor: float = 1.0) -> dict[str, float] | None:
+    value, ends = getattr(estimate, term), getattr(estimate, f"{term}_range")
     if value is None or ends is None:
         return None
     return {"value": _rounded(value * factor), "low": _rounded(ends[0] * factor), "high": _rounded(ends[1] * factor)}
@@ -155,7 +156,6 @@ def _units(counted: str) -> tuple[str, str]:
 def figures(model: Model, estimate: Estimate, least: float, gpus: int = 0) -> dict[str, Any]:
     """Return the figures of a plan with their 95 % intervals, units in the names."""
     per_second, per_million = _units(unit(model))
-    price, ends = estimate.usd_per_million_tokens, estimate.usd_per_million_tokens_range
     values = {
         "fits": fits(estimate, least),
         "fit_probability": min(0.999, round(estimate.fit_probability, 3)),
@@ -165,15 +165,15 @@ def figures(model: Model, estimate: Estimate, least: float, gpus: int = 0) -> di
         "host_gib_per_node": round(estimate.host_memory_gib_per_node, 1) or None,
         "global_batch_size": estimate.global_batch_size,
         "tokens_per_step": estimate.tokens_per_step if model.reads_tokens else None,
-        "step_seconds": _ranged(estimate.step_seconds, estimate.step_seconds_range),
-        per_second: _ranged(getattr(estimate, per_second), getattr(estimate, f"{per_second}_range")),
-        "mfu": _ranged(estimate.mfu, estimate.mfu_range),
+        "step_seconds": _ranged(estimate, "step_seconds"),
+        per_second: _ranged(estimate, per_second),
+        "mfu": _ranged(estimate, "mfu"),
         "usd_per_hour": None if estimate.usd_per_hour is None else round(estimate.usd_per_hour, 2),
-        per_million: _ranged(price, ends, 1 / amount(model, 1)),
-        "days": _ranged(estimate.days, estimate.days_range),
-        "gpu_hours": _ranged(estimate.days, estimate.days_range, 24 * gpus) if gpus else None,
+        per_million: _ranged(estimate, "usd_per_million_tokens", 1 / amount(model, 1)),
+        "days": _ranged(estimate, "days"),
+        "gpu_hours": _ranged(estimate, "days", 24 * gpus) if gpus else None,
         "checkpoint_gib": _rounded(estimate.effective.checkpoint_gib),
-        "usd_total": _ranged(estimate.usd_total, estimate.usd_total_range),
+        "usd_total": _ranged(estimate, "usd_total"),
     }
     return {name: value for name, value in values.items() if value is not None}
 
