@@ -10,9 +10,7 @@ benchmarks/results/exported_jobs.md.
 from __future__ import annotations
 
 import csv
-import importlib
 import json
-import multiprocessing
 import re
 import shutil
 import sys
@@ -34,18 +32,23 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, UnknownFamilyError
 from smp_advisor.export.script import companions, writable, written
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.version import transformers_families
 from smp_advisor.profiling import profile
 from smp_advisor.workload import Adapter, Job, Model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from smp_advisor.export.script_parts import Training
 
 _ROOT = Path(__file__).parents[1]
 _TABLE = _ROOT / "benchmarks" / "results" / "exported_jobs.csv"
 _TESTS = _ROOT / "tests" / "export"
+_LATER = """
+import pathlib, shutil
+for path in pathlib.Path("/opt/ml/checkpoints").glob("*-4"):
+    shutil.rmtree(path, ignore_errors=True)
+"""
+"""In the later job, the checkpoint of the last step is not there."""
 _LENGTH, _BATCH, _STEPS = 16, 4, 4
 _KINDS: dict[str, dict[str, Any]] = {
     "pre-training": {},
@@ -58,8 +61,8 @@ _COLUMNS = ("job", "starts", "names", "loss", "trained", "bytes", "adapters", "r
 _HEAD = """# Exported jobs
 
 Written by `python -m benchmarks.exported_jobs`, which exports each job of `exported_jobs.toml` for a small model, runs
-its script on two processes over gloo without a GPU (FSDP2 with the code of accelerate and of PyTorch), ends it after
-{steps} steps, runs it again from the checkpoint of step 2, loads the model that it leaves, and generates.
+its script in a rehearsal on two processes in its own types (FSDP2 with the code of accelerate and of PyTorch), ends it
+after {steps} steps, runs it again from the checkpoint of step 2, loads the model that it leaves, and generates.
 
 Packages: {packages}; torchao 0.18.0 for Adam in 8 and 4 bits.
 
@@ -76,7 +79,7 @@ run.
   routers); bytes of the frozen parameters under an adapter (with the scales of a quantized base), or of all; modules
   with an adapter; type of the reduced gradients (`-`: a row of an earlier run, whose loss counted as falling where any
   step was below the first). One value: the estimate has the same. Two: the job's, and the estimate's in parentheses;
-- loads: no key is missing, it generates with its cache, and the tokenizer is the same.
+- loads: no key is missing, and a language model generates.
 
 {right} of {total} rows are as they should be; {refused} jobs are refused before they are exported, with a sentence.
 
@@ -118,63 +121,12 @@ def cases() -> Iterator[Case]:
             )
 
 
-def _in_fork(work: Callable[..., None], *arguments: object) -> None:
-    """Run a function in a fork of this process, which has imported the libraries."""
-    child = multiprocessing.get_context("fork").Process(target=work, args=arguments)
-    child.start()
-    child.join()
-
-
-def _save_weights(settings: dict[str, Any], folder: Path) -> None:
-    import torch
-    import transformers
-
-    torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(**settings)
-    of_pairs = transformers_families()[settings["model_type"]].task == "sequence_to_sequence"
-    kind = transformers.AutoModelForSeq2SeqLM if of_pairs else transformers.AutoModelForCausalLM
-    kind.from_config(config).save_pretrained(folder)
-
-
 def _save_images(folder: Path) -> None:
     """Dark and bright images with their classes."""
     folder.mkdir()
     labels = np.arange(64) % 2
     np.save(folder / "labels.npy", labels)
     np.save(folder / "images.npy", (labels[:, None, None, None] * np.ones((3, 16, 16))).astype(np.float32))
-
-
-def _load(folder: Path, base: Path, source: Path) -> None:
-    """Load the model that a job left and generate; write an empty text, or what was wrong."""
-    try:
-        (folder / "loads.txt").write_text(_loaded(folder, base, source))
-    except Exception as error:  # noqa: BLE001 (of any library)
-        (folder / "loads.txt").write_text(f"{type(error).__name__}: {error}"[:300])
-
-
-def _loaded(folder: Path, base: Path, source: Path) -> str:
-    import torch
-    import transformers
-    from peft import PeftModel
-
-    adapter = (folder / "adapter_config.json").exists()
-    config = transformers.AutoConfig.from_pretrained(base if adapter else folder)
-    kind = getattr(transformers, config.architectures[0])
-    model, report = kind.from_pretrained(base if adapter else folder, output_loading_info=True)
-    if adapter:
-        model = PeftModel.from_pretrained(model, folder)
-    elif report["missing_keys"] or report["unexpected_keys"]:
-        return f"missing {sorted(report['missing_keys'])}, unexpected {sorted(report['unexpected_keys'])}"
-    if model.can_generate():
-        prompt = torch.tensor([[4, 5, 6, 7]])
-        answer = model.generate(input_ids=prompt, min_new_tokens=4, max_new_tokens=4, return_dict_in_generate=True)
-        if answer.past_key_values is None:
-            return "no cache of keys and values"
-    if source.exists() and (folder / "tokenizer.json").exists():
-        old, new = (transformers.PreTrainedTokenizerFast.from_pretrained(place) for place in (source, folder))
-        if old.get_vocab() != new.get_vocab() or old.chat_template != new.chat_template:
-            return "another tokenizer or template"
-    return ""
 
 
 def _model_of(case: Case) -> Model:
@@ -199,40 +151,24 @@ def _estimated(model: Model, job: Job, plan: Plan) -> dict[str, Any]:
     return {"trained": adapter.parameter_count(model), "bytes": frozen, "adapters": modules}
 
 
-def _spec(case: Case, training: Training, folder: Path) -> dict[str, Any]:
-    """The exported job for `run_jobs.py`, with its files."""
-    from tests.export.gloo_jobs import QUICK, spec
+def _stages(case: Case, training: Training, folder: Path) -> dict[str, dict[str, Any]]:
+    """Records of the exported job, and of a later one that starts from its checkpoint of step 2."""
+    from tests.export.rehearsed import run_stages
 
-    source, place = folder / "source", folder / "job"
-    for path in (source, place):
-        shutil.rmtree(path, ignore_errors=True)
-        path.mkdir()
-    for name, text in {"train.py": written(training), **companions(training)}.items():
-        (source / name).write_text(text)
+    texts = {"train.py": written(training), **companions(training)}
+    texts["train.py"] = f"{(_TESTS / 'probe.py').read_text('utf-8')}\n{_LATER}\n{texts['train.py']}"
     data = {"pre-training": "text", "DPO": "answers"}.get(case.kind, "pairs")
     data = data if training.architecture.reads_text else "images"
     channels = {"train": folder / data, "tokenizer": folder / "tokenizer"}
     channels |= {} if case.kind == "pre-training" else {"model": folder / "weights"}
-    return spec(
-        source / "train.py",
-        place,
-        QUICK
-        | {
-            "max_steps": _STEPS,
-            "checkpoint_every": 2,
-            "learning_rate": case.rate,
-            "checkpoint_directory": place / "checkpoints",
-        },
-        stand_in=folder / "stand_in.py",
-        channels=channels,
-        environment={"HF_HOME": str(folder / "cache"), "TMPDIR": str(folder), "PROBE": str(place)}
-        | {"TENSORBOARD_LOGGING_DIR": str(folder / "board")},
-    )
+    options = {"max_steps": _STEPS, "checkpoint_every": 2, "learning_rate": case.rate}
+    stages: dict[str, dict[str, Any]] = {"first": {}, "later": {"keeps": True}}
+    return run_stages(texts, stages, options=options, channels=channels)
 
 
-def _row(case: Case, folder: Path, run: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, str]:
+def _row(case: Case, folder: Path) -> dict[str, str]:
     """Export and run a job, and compare it with the estimate."""
-    from tests.export.gloo_jobs import losses_of
+    from tests.export.rehearsed import losses_of
 
     row = dict.fromkeys(_COLUMNS, "-") | {"job": case.name, "note": ""}
     model = _model_of(case)
@@ -243,14 +179,15 @@ def _row(case: Case, folder: Path, run: Callable[[dict[str, Any]], dict[str, Any
         training = writable(model, Cluster("ml.p4d.24xlarge", 1), job, plan, objective=objective)
     except AdvisorError as error:
         return row | {"starts": "refused", "note": str(error)}
-    exported = _spec(case, training, folder)
-    place, first = Path(exported["folder"]), run(exported)
-    if first["error"] is not None:
+    stages = _stages(case, training, folder)
+    first, later = stages["first"], stages["later"]
+    if first["failed"]:
         # Processes that lost the connection to one that failed report it, too.
-        lines = [line for line in first["error"].splitlines() if re.match(r"\w*(Error|Exit)\b", line)]
-        cause = next((line for line in lines if "gloo" not in line), "") or first["error"][-300:]
+        lines = [line for rank in first["ranks"] for line in rank["log"] if re.match(r"\w*(Error|Exit)\b", line)]
+        cause = next((line for line in lines if "gloo" not in line), "") or str(first["ranks"][0]["log"][-3:])
         return row | {"starts": "NO", "note": cause[:300]}
-    ranks = [json.loads(path.read_text()) for path in sorted(place.glob("rank-*.json"))]
+    logs = ["\n".join(rank["log"]) for rank in first["ranks"]]
+    ranks = [json.loads(re.search(r"^probe (.*)", log, re.MULTILINE)[1]) for log in logs]  # type: ignore[index]
     losses, sizes = losses_of(first), ranks[0]["bytes"]
     frozen = sum(count for kind, count in sizes.items() if "frozen" in kind)
     measured = ranks[0] | {"bytes": frozen}
@@ -258,22 +195,25 @@ def _row(case: Case, folder: Path, run: Callable[[dict[str, Any]], dict[str, Any
         measured |= {"trained": ranks[0]["trained"] + frozen // 4, "bytes": sum(sizes.values())}
     for name, value in _estimated(model, job, plan).items():
         row[name] = f"{measured[name]:,}" + (f" ({value:,})" if measured[name] != value else "")
-    reduced = "+".join(name.removeprefix("torch.") for name in ranks[0]["reduces"])
+    operation = "reduce_scatter" if plan.shards_parameters else "allreduce"
+    events = [event for event in first["ranks"][0]["events"] if event["kind"] == "collective" and event["update"] == 0]
+    types = {event["type"] for event in events if operation in event["operation"] and event["elements"] > 1}
+    reduced = "+".join(sorted(types))
     counted = training.reduced_dtype.removeprefix("torch.") if plan.shards_parameters else "float32"
     row["reduces"] = reduced + (f" ({counted})" if reduced != counted else "")
-    _in_fork(_load, place, folder / "weights", folder / "tokenizer")
-    problem = (place / "loads.txt").read_text()
-    for path in (place / "checkpoints").iterdir():
-        if path.name.rsplit("-", 1)[-1] == str(_STEPS):
-            shutil.rmtree(path)
-    again = run(exported)
-    later = losses_of(again) if again["error"] is None else {}
+    models = [entry for entry in first["loaded"] if entry.get("pretrained")]
+    problem = "" if models else "nothing that loads"
+    problem = next(
+        (entry["error"] or f"missing {entry['missing']}" for entry in models if entry["error"] or entry["missing"]),
+        problem,
+    )
+    again = losses_of(later) if not later["failed"] else {}
     return row | {
         "starts": "yes",
         "names": "same" if all(rank["names"] == ranks[0]["names"] for rank in ranks) else "DIFFER",
         "loss": "falls" if losses[_STEPS] < losses[1] else f"NO: {losses}",
         "loads": f"NO: {problem}" if problem else "yes",
-        "resumes": "same" if later == {step: losses[step] for step in (3, 4)} else f"NO: {losses}, then {later}",
+        "resumes": "same" if again == {step: losses[step] for step in (3, 4)} else f"NO: {losses}, then {again}",
         "note": ", ".join(f"{kind} {count:,}" for kind, count in ranks[0]["bytes"].items()),
     }
 
@@ -299,12 +239,8 @@ def main(patterns: list[str]) -> None:
     # Other distributions install a package of this name, too.
     sys.modules["tests"] = ModuleType("tests")
     sys.modules["tests"].__path__ = [str(_ROOT / "tests")]
-    from tests.export import run_jobs
+    from tests.export.rehearsed import save_weights
     from tests.export.test_script_trl import make_channels
-
-    # Forks of this process have them all.
-    for module in ("datasets", "peft", "trl.trainer.dpo_trainer", "trl.trainer.sft_trainer"):
-        importlib.import_module(module)
 
     chosen = [case for case in cases() if not patterns or any(fnmatch(case.name, pattern) for pattern in patterns)]
     known = list(csv.DictReader(_TABLE.open())) if _TABLE.exists() else []
@@ -313,16 +249,14 @@ def main(patterns: list[str]) -> None:
         folder = Path(name)
         make_channels(folder)
         _save_images(folder / "images")
-        stand_ins = (_TESTS / file for file in ("on_processors.py", "reductions.py", "compiled.py", "probe.py"))
-        (folder / "stand_in.py").write_text("".join(path.read_text("utf-8") for path in stand_ins))
         family = ""
         for case in chosen:
             if case.family != family:
                 family = case.family
                 shutil.rmtree(folder / "weights", ignore_errors=True)
-                _in_fork(_save_weights, case.settings, folder / "weights")
+                save_weights(case.settings, folder / "weights")
             try:
-                row = _row(case, folder, run_jobs.run)
+                row = _row(case, folder)
             except Exception as error:  # noqa: BLE001 (a row of the table)
                 traceback.print_exc()
                 row = dict.fromkeys(_COLUMNS, "-") | {"job": case.name, "starts": "NO", "note": f"{error!r}"[:300]}

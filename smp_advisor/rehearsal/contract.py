@@ -37,6 +37,8 @@ class Job:
     command: tuple[str, ...] = ()
     """Arguments of the script, where the job has a command of its own: hyperparameters then are not passed."""
     has_command: bool = False
+    is_module: bool = False
+    """Whether the command starts the script as a module of its package."""
     launches: bool = True
     """Whether a launcher starts one process per GPU; otherwise one process without ranks starts."""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ _LACKED = re.compile(r"pip install|[Rr]equire(?:ment|s)|not installed|be install
 _OF_NAMES = re.compile(r"unexpected keyword argument|^cannot import name|^name '\w+' is not defined")
 """Errors that no data cause."""
 _OF_GPUS = re.compile(r"_C' has no attribute '_cuda|compiled with CUDA|NVIDIA driver|_cuda\.<locals>|available devices")
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _DOWNLOAD = re.compile(
     r"huggingface\.co(?!/docs)|offline mode|LocalEntryNotFound|resolve host|name resolution|urlopen|"
     r"Name or service not known|"
@@ -57,6 +59,9 @@ def first_error(stage: Stage) -> tuple[int, Event] | None:
 def not_rehearsed(stage: Stage) -> str:
     """Return why an error shows nothing about the script; empty if it does."""
     failure = first_error(stage)
+    ends = {-rank["end"] for rank in stage["ranks"] if rank["end"] is not None} & {*_CRASHES}
+    if ends:
+        return f"a process crashed here, in compiled code ({signal.Signals(min(ends)).name})"
     if failure is None:
         verdict = stage["verdict"]
         return verdict["text"] if verdict and verdict["code"] in ("heavy", "guard") else ""
@@ -425,19 +430,14 @@ def saves(stage: Stage, *, keeps_checkpoints: bool, names_checkpoints: bool) -> 
             break
     if len(written) > 1:
         own = [
-            {(e["path"], e["site"]) for e in entries if not e.get("together") and _is_kept(e["path"])}
-            for entries in written[:2]
-        ]
-        both = sorted({path for path, _ in own[0]} & {path for path, _ in own[1]})
-        if both:
-            site = next(e["site"] for e in written[1] if e["path"] == both[0])
-            yield Observed(kind="written twice", text=f"rank 0 and rank 1 both write {both[0]}", site=site)
-    opened = [{e["path"]: e for e in events(stage, rank, "write") if "w" in e["mode"]} for rank in ranks_of(stage)]
-    for path, event in opened[0].items():
-        if len(opened) > 1 and path in opened[1] and path.startswith("/opt/ml/"):
-            text = f"rank 0 and rank 1 both write {path}"
-            yield Observed(kind="written twice", text=text, site=event["site"], level="warning")
-            break
+            {e["path"]: ("warning", e["site"]) for e in events(stage, rank, "write")
+             if "w" in e["mode"] and e["path"].startswith("/opt/ml/")}
+            | {e["path"]: ("error", e["site"]) for e in entries if not e.get("together") and _is_kept(e["path"])}
+            for rank, entries in enumerate(written[:2])
+        ]  # fmt: skip
+        both = own[0].keys() & own[1].keys()
+        for (level, site), path in sorted((own[1][path], path) for path in both)[:1]:  # an error before a warning
+            yield Observed(kind="written twice", text=f"rank 0 and rank 1 both write {path}", site=site, level=level)
     lost = [event for entries in written for event in entries if not event["path"].startswith(_KEPT)]
     kept_places = "only /opt/ml/model, /opt/ml/output/data and /opt/ml/checkpoints are kept"
     place = partial(Observed, kind="place", level="warning")

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ _UNKNOWN = object()
 
 
 def job_of(job: Any) -> tuple[Job, dict[str, Any]]:
-    """Return the start of a job, and what else it states: ``script``, ``source_dir``, ``notes``.
+    """Return the start of a job, and what its cell states besides: ``folder``, ``source_dir``, ``versions``.
 
     Raises
     ------
@@ -53,7 +54,7 @@ def job_of(job: Any) -> tuple[Job, dict[str, Any]]:
     plan = getattr(job, "plan", job)
     hyperparameters = getattr(plan, "hyperparameters", None)
     if isinstance(hyperparameters, Mapping):
-        return Job(hyperparameters=dict(hyperparameters), is_given=True), {"plan": plan}
+        return Job(hyperparameters=dict(hyperparameters), is_given=True), {}
     raise AdvisorError(
         f"rehearse() takes a plan, an advice, a cell, a command or settings as its job, not {type(job).__name__}."
     )
@@ -71,24 +72,25 @@ def _of_settings(job: Mapping[str, Any]) -> tuple[Job, dict[str, Any]]:
             raise AdvisorError(f"{name} of a job must be a mapping of names, not {job[name]!r:.80}.")
     command = job.get("command")
     words = shlex.split(command) if isinstance(command, str) else list(command or ())
-    script_words, launches = _of_command(words)
-    tables = {name: dict(job.get(name, {})) for name in ("hyperparameters", "environment", "channels")}
+    tables: dict[str, Any] = {name: dict(job.get(name, {})) for name in ("hyperparameters", "environment", "channels")}
     start = Job(
-        **tables, sdk=int(job.get("sdk", 2)), command=tuple(script_words), has_command=command is not None,
-        launches=bool(job.get("launches", command is None or launches)), is_given=True,
+        **tables, **({} if command is None else _of_command(words)), sdk=int(job.get("sdk", 2)), is_given=True,
         keeps_checkpoints=bool(job.get("checkpoints")), input_mode=str(job.get("input_mode", "File")),
     )  # fmt: skip
-    return start, {}
+    return replace(start, launches=bool(job.get("launches", start.launches))), {}
 
 
-def _of_command(words: list[str]) -> tuple[list[str], bool]:
-    """Return the arguments after the script, and whether a launcher gives the processes their ranks."""
+def _of_command(words: list[str]) -> dict[str, Any]:
+    """Return the fields of a job that its command decides: arguments of the script, launcher, start as a module."""
     place = next((n for n, word in enumerate(words) if word.endswith(".py")), None)
-    if place is None and "-m" in words:
-        place = words.index("-m") + 1
+    modules = [n + 1 for n, word in enumerate(words) if word in ("-m", "--module") and words[n + 1 : n + 2]]
+    modules = [n for n in modules if not words[n].startswith(("torch.distributed.", "accelerate."))]
+    is_module = place is None and bool(modules)
+    place = modules[-1] if is_module else place
     before = words[: place or 0]
     launches = any(Path(word).name in _LAUNCHERS for word in before) or "torch.distributed.run" in before
-    return words[place + 1 :] if place is not None else words, launches
+    arguments = words if place is None else words[place + 1 :]
+    return {"command": tuple(arguments), "has_command": True, "launches": launches, "is_module": is_module}
 
 
 def _of_text(text: str) -> tuple[Job, dict[str, Any]]:
@@ -103,11 +105,10 @@ def _of_text(text: str) -> tuple[Job, dict[str, Any]]:
     if jobs:
         return _of_cell(calls, jobs[-1], Path() if file is None else file.parent)
     words = [] if file is not None else shlex.split(text)
-    if not any(word.endswith(".py") for word in words):
+    start = _of_command(words)
+    if not (start["is_module"] or any(word.endswith(".py") for word in words)):
         raise AdvisorError("The job is neither a cell with an estimator or ModelTrainer, nor a command with a script.")
-    arguments, launches = _of_command(words)
-    job = Job(command=tuple(arguments), has_command=True, launches=launches, is_given=True)
-    return job, {"script": next(word for word in words if word.endswith(".py"))}
+    return Job(**start, is_given=True), {}
 
 
 def _of_cell(calls: list[Call], call: Call, folder: Path) -> tuple[Job, dict[str, Any]]:
@@ -133,19 +134,15 @@ def _of_cell(calls: list[Call], call: Call, folder: Path) -> tuple[Job, dict[str
     versions |= {library: version for pattern, library in _IMAGES for version in re.findall(pattern, image)}
     extra: dict[str, Any] = {"folder": folder, "versions": versions}
     source = _passed(options.get("source_code")) if call.called == "ModelTrainer" else options
-    script = _known(source.get("entry_script"), _known(source.get("entry_point")))
-    extra |= {"script": script, "source_dir": _known(source.get("source_dir"))}
+    extra["source_dir"] = _known(source.get("source_dir"))
     if call.called != "ModelTrainer":
         is_kept = "checkpoint_s3_uri" in options.entries
         return Job(**settings, launches="distribution" in options.entries, keeps_checkpoints=is_kept), extra
-    launches = "distributed" in options.entries
+    settings["launches"] = "distributed" in options.entries
     if command := _known(source.get("command")):
-        words = shlex.split(command)
-        arguments, launches = _of_command(words)
-        settings |= {"command": tuple(arguments), "has_command": True}
-        extra["script"] = next((word for word in words if word.endswith(".py")), None)
+        settings |= _of_command(shlex.split(command))
     is_kept = "checkpoint_config" in options.entries
-    return Job(**settings, sdk=3, launches=launches, keeps_checkpoints=is_kept), extra
+    return Job(**settings, sdk=3, keeps_checkpoints=is_kept), extra
 
 
 def _passed(value: Value | None) -> Table:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import importlib.abc
-import importlib.machinery
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -126,7 +123,7 @@ class _Counts:
 
 
 def install(observer: Observer) -> Callable[[str, str], CodeType]:
-    """Have the user's modules count their loops; returns the compiler for the script itself."""
+    """Return the compiler of the user's modules, whose loops are counted."""
     counts = _Counts(observer)
     observer.options["counts"] = counts
 
@@ -146,20 +143,4 @@ def install(observer: Observer) -> Callable[[str, str], CodeType]:
         marked = _Marked(path.removeprefix(observer.code), tree).visit(tree)
         return compile(marked, path, "exec", dont_inherit=True)
 
-    class Loader(importlib.machinery.SourceFileLoader):
-        def get_code(self, fullname: str) -> CodeType:
-            del fullname
-            return compiled(self.get_data(self.path).decode("utf-8", "replace"), self.path)
-
-    class Finder(importlib.abc.MetaPathFinder):
-        def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-            del target
-            spec = importlib.machinery.PathFinder.find_spec(fullname, path)
-            if spec is not None and spec.origin and spec.origin.startswith(observer.code):
-                if spec.origin.endswith(".py"):
-                    spec.loader = Loader(fullname, spec.origin)
-                return spec
-            return None
-
-    sys.meta_path.insert(0, Finder())
     return compiled

@@ -8,6 +8,7 @@ import errno
 import functools
 import inspect
 import itertools
+import math
 import os
 import shutil
 import sys
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import data
 
-from smp_advisor.rehearsal.observer import around, digest_of
+from smp_advisor.rehearsal.observer import around, digest_of, local, tensors_in
 from smp_advisor.rehearsal.training import Training
 
 if TYPE_CHECKING:
@@ -59,9 +60,8 @@ def described(value: Any) -> dict[str, Any]:
         elif isinstance(entry, list | tuple) and depth < 6:
             stack.extend((f"{path}/{key}", item, depth + 1) for key, item in enumerate(entry))
         elif isinstance(entry, torch.Tensor):
-            is_list = type(entry).__name__ == "ShardedTensor"  # of FSDP 1, which does not count its elements
-            if is_list or entry.is_floating_point():  # states of random numbers are no part of a model
-                elements += sum(s.tensor.numel() for s in entry.local_shards()) if is_list else entry.numel()
+            is_list = type(entry).__name__ == "ShardedTensor"
+            elements += _held(entry) if is_list else entry.numel() * entry.is_floating_point()
             names.append(path)
             placements = getattr(entry, "placements", ())
             if is_list or any(place.is_shard() for place in placements):
@@ -69,23 +69,28 @@ def described(value: Any) -> dict[str, Any]:
     return {"elements": elements, "part": part, "names": names[:3]}
 
 
-def note_save(observer: Observer, path: Any, value: Any, **values: Any) -> None:
-    """Record that this rank writes a file or a folder, late if it is the first rank."""
-    if observer.rank == 0 and observer.world > 1 and observer.saved < _LATE_WRITES:
+def _held(tensor: Any) -> int:
+    """Elements of a tensor on this rank; states of random numbers are no part of a model."""
+    if type(tensor).__name__ == "ShardedTensor":  # of FSDP 1, which does not count its elements
+        return sum(shard.tensor.numel() for shard in tensor.local_shards())
+    return int(local(tensor).numel()) * tensor.is_floating_point()
+
+
+def note_save(
+    observer: Observer, path: Any, value: Any = None, *, together: bool = False, copies: bool = False, **values: Any
+) -> None:
+    """Record that this rank writes a file, late if it is the first rank, or that all write a folder together.
+
+    Of a folder, each writes its part, which it may copy to host memory before.
+    """
+    if not together and observer.rank == 0 and observer.world > 1 and observer.saved < _LATE_WRITES:
         observer.await_others()
     observer.saved += 1
-    content = described(value)
-    on_host = min(content["elements"], observer.offloaded_elements)
-    path = os.path.abspath(str(path))
-    observer.put("save", path=path, site=observer.site(), host_elements=on_host, **content, **values)
-
-
-def note_together(observer: Observer, path: Any) -> None:
-    """Record that all ranks write a folder together."""
-    observer.saved += 1
-    observer.put(
-        "save", path=os.path.abspath(str(path)), site=observer.site(), together=True, host_elements=0, **described(None)
-    )
+    content = described(None if together else value)
+    elements = sum(map(_held, tensors_in(value, math.inf))) if together else content["elements"]
+    on_host = elements if copies else min(elements, observer.offloaded_elements)
+    values |= {"together": together, "host_elements": on_host, "path": os.path.abspath(str(path))}
+    observer.put("save", site=observer.site(), **content, **values)
 
 
 def _saves(observer: Observer) -> None:
@@ -106,12 +111,13 @@ def _saves(observer: Observer) -> None:
     import torch.distributed.checkpoint as sharded
 
     @around(sharded, "save", "save_state_dict", "async_save")
-    def together(original: Any, state: Any, *arguments: Any, **options: Any) -> Any:
+    def together(original: Any, *arguments: Any, **options: Any) -> Any:
+        state, *more = arguments or (options.get("state_dict"),)
         place = options.get("checkpoint_id") or next(
-            (entry for entry in arguments if isinstance(entry, str | os.PathLike)), None
-        ) or getattr(options.get("storage_writer") or next(iter(arguments), None), "path", "")  # fmt: skip
-        note_together(observer, place)
-        return original(state, *arguments, **options)
+            (entry for entry in more if isinstance(entry, str | os.PathLike)), None
+        ) or getattr(options.get("storage_writer") or next(iter(more), None), "path", "")  # fmt: skip
+        note_save(observer, place, state, together=True, copies=original.__name__ == "async_save")
+        return original(*arguments, **options)
 
 
 _CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.move")
@@ -186,13 +192,8 @@ def _loaders(observer: Observer) -> None:
             length = len(self)
         except (TypeError, NotImplementedError, ValueError):
             length = None
-        observer.put(
-            "loader",
-            number=self.rehearsed,
-            length=length,
-            site=observer.site(),
-            has_epochs=any(hasattr(entry, "set_epoch") for entry in (self.sampler, self.batch_sampler)),
-        )
+        has_epochs = any(hasattr(entry, "set_epoch") for entry in (self.sampler, self.batch_sampler))
+        observer.put("loader", number=self.rehearsed, length=length, site=observer.site(), has_epochs=has_epochs)
         for entry in (self.sampler, self.batch_sampler):
             if not isinstance(entry, data.distributed.DistributedSampler):
                 around(entry, "set_epoch")(noted)

@@ -83,7 +83,7 @@ def _script(observer: Observer, code: Path, script: str, values: dict[str, Any])
     processors.install(observer)
     process_group.install(observer)
     observation.install(observer)
-    libraries.install(observer)
+    libraries.install(observer, compiled)
     _define_names(observer, values)
     random.seed(_SEED)
     torch.manual_seed(_SEED)
@@ -91,10 +91,12 @@ def _script(observer: Observer, code: Path, script: str, values: dict[str, Any])
         sys.modules["numpy"].random.seed(_SEED)
     os.chdir(code)
     path = str(code / script)
-    sys.path[0:0] = [str(Path(path).parent), str(code)]
+    sys.path[0:0] = [str(code)] if values["is_module"] else [str(Path(path).parent), str(code)]
     sys.argv = [path, *values["arguments"]]
     module = types.ModuleType("__main__")
     module.__file__ = path
+    if values["is_module"]:
+        module.__package__ = ".".join(Path(script).parent.parts)
     sys.modules["__main__"] = module
     is_limited = False
     try:
@@ -119,14 +121,12 @@ def _define_names(observer: Observer, values: dict[str, Any]) -> None:
         if values["needs_table"]:
             import datasets
 
-            texts = observer.options.get("texts_needed")
-            few = [rows[number] for number in range(256)]
-            table = {"text": lines()}
-            if not texts:
+            if observer.options.get("texts_needed"):
+                rows = datasets.Dataset.from_dict({"text": lines()})
+            else:
+                few = [rows[number] for number in range(256)]
                 table = {key: [row[key].tolist() for row in few] for key in few[0]}
-            rows = datasets.Dataset.from_dict(table)
-            if not texts:
-                rows = rows.with_format("torch")
+                rows = datasets.Dataset.from_dict(table).with_format("torch")
         setattr(builtins, name, (lambda *_, _rows=rows, **__: _rows) if how == "call" else rows)
 
 

@@ -24,13 +24,8 @@ if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
 
 NAME = "observed"
-_OPERATIONS = (
-    "allreduce", "allreduce_coalesced", "allgather", "allgather_coalesced", "_allgather_base", "all_gather_single",
-    "allgather_into_tensor_coalesced", "all_gather_single_coalesced", "alltoall", "alltoall_base", "all_to_all_single",
-    "barrier", "broadcast", "gather", "scatter", "reduce", "reduce_scatter", "_reduce_scatter_base",
-    "reduce_scatter_single", "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced", "send", "recv",
-    "recv_anysource", "monitored_barrier",
-)  # fmt: skip
+_OPERATION = re.compile("reduce|gather|scatter|all_?to_?all|broadcast|barrier|^send$|^recv")
+"""Names of the operations of a process group, in each release."""
 _OLDER = {
     "all_gather_single": "_allgather_base",
     "reduce_scatter_single": "_reduce_scatter_base",
@@ -85,11 +80,12 @@ class ObservedGroup(dist.ProcessGroup):
         observer = self.observer
         self._count += 1
         number = self._count
-        elements = sum(tensor.numel() for tensor in tensors_in(arguments, math.inf))
+        tensors = list(tensors_in(arguments, math.inf))
+        elements, kind = sum(tensor.numel() for tensor in tensors), str(tensors[0].dtype)[6:] if tensors else ""
         is_message, is_first = name in POINT_TO_POINT, observer.is_called_by(_FIRST)
         observer.put(
             "message" if is_message else "collective", group=self._label, number=number, operation=name,
-            elements=elements, site=observer.site(), passes=observer.passes, ranks=self._size,
+            elements=elements, type=kind, site=observer.site(), passes=observer.passes, ranks=self._size,
             rows=0 if is_first or observer.is_after_first else observer.rows,
         )  # fmt: skip
         observer.passes, observer.rows, observer.is_after_first = 0, 0, is_first
@@ -137,7 +133,7 @@ def _summed(arguments: tuple[Any, ...]) -> bool:
     return False
 
 
-for _name in _OPERATIONS:
+for _name in filter(_OPERATION.search, vars(dist.ProcessGroup)):
     setattr(ObservedGroup, _name, partialmethod(ObservedGroup.run, _name))
 
 

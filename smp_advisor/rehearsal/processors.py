@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import types
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -21,15 +22,19 @@ if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
 
 _FACTORIES = (
-    "tensor", "zeros", "ones", "randn", "rand", "randint", "arange", "empty", "full", "as_tensor", "eye", "linspace",
-    "logspace", "randperm", "zeros_like", "ones_like", "empty_like", "full_like", "randn_like", "rand_like",
-    "randint_like", "empty_strided", "asarray", "normal", "tril_indices", "triu_indices", "set_default_device",
-    "hann_window", "range",
+    *({function.__name__ for function in _device._device_constructors()} & {*dir(torch)}),
+    *(name for name in dir(torch) if name.endswith("_like")), "normal", "set_default_device",
 )  # fmt: skip
+"""Functions with a device: those that PyTorch names itself, and the others."""
 _OF_LAYERS = ("empty", "set_default_device")
 """Those by which a module is made on its device."""
 _OF_TENSORS = ("to", "new_tensor", "new_zeros", "new_ones", "new_full", "new_empty")
 _HALF = (torch.float16, torch.bfloat16)
+_ZERO = "^(max_)?memory_(allocated|reserved|cached|usage)$|^utilization$|^temperature$|^power_draw$|^clock_rate$"
+_QUIET = (
+    "^synchronize$|^empty_cache$|^reset_|seed(_all)?$|^set_rng_|^ipc_collect$|^init$|_fraction$|^_record_memory|^_dump_"
+)
+"""Functions of `torch.cuda` by their names: figures of a GPU, and what leaves no trace here."""
 _SAME_INPUTS = ("tp", "tensor", "model")
 """Names of the dimension of a mesh whose ranks divide the layers: each has the same inputs."""
 _MEMORY_BYTES = 80 * 2**30
@@ -186,16 +191,9 @@ def _cuda(observer: Observer) -> None:
         "Stream": _Nothing, "Event": _Nothing, "CUDAGraph": _Nothing, "device": _Nothing,
         **dict.fromkeys(("stream", "current_stream", "default_stream"), lambda *_, **__: nothing),
     }  # fmt: skip
-    for name in (
-        "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "utilization",
-    ):  # fmt: skip
-        answers[name] = lambda *_, **__: 0
-    for name in (
-        "synchronize", "empty_cache", "reset_peak_memory_stats", "reset_max_memory_allocated", "manual_seed",
-        "manual_seed_all", "set_rng_state", "set_rng_state_all", "ipc_collect", "init",
-        "set_per_process_memory_fraction", "reset_accumulated_memory_stats", "_record_memory_history", "_dump_snapshot",
-    ):  # fmt: skip
-        answers[name] = lambda *_, **__: None
+    for pattern, answer in ((_ZERO, 0), (_QUIET, None)):
+        functions = [name for module in (cuda, cuda.memory) for name in vars(module) if re.search(pattern, name)]
+        answers = {name: lambda *_, _answer=answer, **__: _answer for name in functions} | answers
     vars(cuda).update(answers)
     vars(cuda.memory).update({name: answer for name, answer in answers.items() if hasattr(cuda.memory, name)})
     cuda.nvtx.range_push = cuda.nvtx.range_pop = cuda.nvtx.mark = lambda *_, **__: None
@@ -368,19 +366,19 @@ def _parallel(observer: Observer) -> None:
     except ImportError:
         pass
     from torch.distributed.checkpoint import state_dict
+    from torch.distributed.fsdp import _state_dict_utils
 
     # Gathered states are not offloaded: PyTorch 2.13 crashes if they are on the CPU already.
-    for owner, name, option in (
-        (state_dict, "StateDictOptions", "cpu_offload"),
-        (fsdp, "FullStateDictConfig", "offload_to_cpu"),
-        (fsdp, "FullOptimStateDictConfig", "offload_to_cpu"),
-    ):
-
-        def configured(original: Any, *arguments: Any, _option: str = option, **options: Any) -> Any:
-            if options.get(_option):
+    def on_gpus(option: str) -> Any:
+        def gathered(original: Any, *arguments: Any, **options: Any) -> Any:
+            if options.get(option):
                 observer.offloaded_elements = math.inf
-                if options.get("rank0_only") is False or (_option == "offload_to_cpu" and "rank0_only" not in options):
+                if options.get("rank0_only") is False or (option == "offload_to_cpu" and "rank0_only" not in options):
                     observer.once("gathered by all")
-            return original(*arguments, **{**options, _option: False})
+            return original(*arguments, **{**options, option: False})
 
-        around(owner, name)(configured)
+        return gathered
+
+    around(state_dict.StateDictOptions, "__init__")(on_gpus("cpu_offload"))
+    around(fsdp.FullOptimStateDictConfig, "__init__")(on_gpus("offload_to_cpu"))
+    around(_state_dict_utils, "_enter_unshard_params_ctx")(on_gpus("offload_to_cpu"))

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ _CHANNEL = re.compile(r"environ\[\s*[\"']SM_CHANNEL_(\w+)")
 """Channels without which a script does not start; what it gets by ``get()`` may be absent."""
 _IMPORTS_BY_NAME = re.compile(r"import_module|__import__|runpy|\binstantiate\b|\bexec\(")
 _IMPORTS = re.compile(r"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
+_ROOTS = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
+_RELATIVE = re.compile(r"^\s*from\s+(\.+)", re.MULTILINE)
 _SUSPECTED = {
     "bad batch": r"isnan|isfinite|isinf|nan_to_num",
     "order": r"(?is)^(?=.*\bbreak\b).*(?:\bpatience|early_?stop|\bbest|\binf\b)",
@@ -73,6 +76,8 @@ class Code:
     script: str
     text: str
     name: str
+    is_module: bool = False
+    """Whether it starts as a module of its package."""
 
 
 def channels_of(data: Any) -> dict[str, str]:
@@ -88,27 +93,29 @@ def channels_of(data: Any) -> dict[str, str]:
     return paths
 
 
-def copied(script: Any, extra: dict[str, Any], folder: Path) -> Code:
-    """Copy the script with the small files of its folder, as a job uploads them."""
+def copied(script: Any, extra: dict[str, Any], folder: Path, job: Job) -> Code:
+    """Copy the script with the small files of its folder, or of that of its package, as a job uploads them."""
     source = read(script)
     folder.mkdir(parents=True)
     entry, home = source.file, None if source.file is None else source.file.parent
     if extra.get("source_dir") and home is not None:
-        home = next(
-            (
-                p.resolve()
-                for p in (extra.get("folder", Path()) / extra["source_dir"], Path(extra["source_dir"]))
-                if p.is_dir()
-            ),
-            home,
-        )
+        places = [folder / extra["source_dir"] for folder in (extra.get("folder", Path()), Path())]
+        home = next((place.resolve() for place in places if place.is_dir()), home)
     if entry is None or home is None:
         (folder / "train.py").write_text(source.text, encoding="utf-8")
         return Code(folder, "train.py", source.text, "script")
     entry = entry.resolve()
-    home = home.resolve() if entry.is_relative_to(home.resolve()) else entry.parent
+    relative_imports = [len(dots) for dots in _RELATIVE.findall(source.text)]
+    is_module = job.is_module or (bool(relative_imports) and not job.is_given)  # nothing else starts it
+    home = top = home.resolve() if entry.is_relative_to(home.resolve()) else entry.parent
+    if not extra.get("source_dir"):
+        own = {name for name in _ROOTS.findall(source.text) if name == home.name and find_spec(name) is None}
+        parts = max([int(is_module and (home / "__init__.py").is_file()), len(own), *relative_imports])
+        while parts > 0:
+            top, home = home, home.parent
+            parts = max(parts - 1, int((home / "__init__.py").is_file()))
     count = 0
-    for place, folders, files in os.walk(home):
+    for place, folders, files in os.walk(top):  # of a package, without what is beside it
         folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith(".")]
         for name in sorted(files):
             path = Path(place, name)
@@ -125,16 +132,11 @@ def copied(script: Any, extra: dict[str, Any], folder: Path) -> Code:
     target = folder / relative
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(source.text, encoding="utf-8")
-    return Code(folder, relative.as_posix(), source.text, entry.name)
+    return Code(folder, relative.as_posix(), source.text, entry.name, is_module)
 
 
 def request_of(
-    code: Code,
-    job: Job,
-    processes: int,
-    channels: dict[str, str],
-    allow_unconfined: bool,
-    keep_half: bool,
+    code: Code, job: Job, processes: int, channels: dict[str, str], allow_unconfined: bool, keep_half: bool
 ) -> dict[str, Any]:
     texts = _reached(code)
     code_text = "\n".join(texts)
@@ -143,15 +145,15 @@ def request_of(
     tree = _tree(code)
     names = _undefined(tree)
     own = {path.stem for path in code.folder.rglob("*") if path.suffix in ("", ".py")}  # before libraries of its names
-    roots = set(re.findall(r"^\s*(?:import|from)\s+(\w+)", code_text, re.MULTILINE))
+    roots = set(_ROOTS.findall(code_text))
     roots |= {"transformers"} & ({"transformers"} if roots & {"trl", "peft"} else set())
     needs_table = bool(names) and (
         "trl" in roots or bool(re.search(r"\.(?:map|rename_column|select|train_test_split)\(", code.text))
     )
     return {
         "source": str(code.folder), "script": code.script, "job": asdict(job), "channels": places | channels,
-        "processes": processes, "steps": STEPS, "batches": BATCHES, "most": MOST, "stages": "all",
-        "seconds": GUARD_SECONDS,
+        "is_module": code.is_module, "processes": processes, "steps": STEPS, "batches": BATCHES, "most": MOST,
+        "stages": "all", "seconds": GUARD_SECONDS,
         "size_bytes": min(_SIZE_BYTES, max(2**28, available_memory_bytes() // 3)), "allow_unconfined": allow_unconfined,
         "imports": sorted(roots), "preloads": _preloads(texts, roots - own),
         "names": names, "one_label": "SequenceClassification" in code.text,

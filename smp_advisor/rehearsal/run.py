@@ -113,8 +113,13 @@ def rehearse(
     if start.is_given and not start.launches:
         processes = 1
     with tempfile.TemporaryDirectory(prefix="smp-rehearsal-") as name:
-        code = copied(script, extra, Path(name) / "code")
-        request = request_of(code, start, processes, channels_of(data), allow_unconfined, keep_half_precision)
+
+        def requested(file: Any, place: str) -> tuple[Code, dict[str, Any]]:
+            code = copied(file, extra, Path(name) / place, start)
+            channels = channels_of(data)
+            return code, request_of(code, start, processes, channels, allow_unconfined, keep_half_precision)
+
+        code, request = requested(script, "code")
         if steps is not None:
             request |= {"stages": "live", "steps": steps, "batches": _NEVER, "most": steps + MOST}
         recorded = _recorded(request, interpreter, on_line, on_progress)
@@ -124,11 +129,8 @@ def rehearse(
             job.mark(result)
         if compare is None:
             return result
-        compared_code = copied(compare, extra, Path(name) / "compared")
-        first = {
-            **request_of(compared_code, start, processes, channels_of(data), allow_unconfined, keep_half_precision),
-            "stages": "first",
-        }
+        _, first = requested(compare, "compared")
+        first["stages"] = "first"
         return comparisons.compared(result, recorded, _recorded(first, interpreter, on_line, on_progress))
 
 
@@ -190,21 +192,21 @@ def _judged(
     )  # fmt: skip
 
 
+_COMPARED = (
+    ("scale", "one process", comparisons.scale), ("accumulation", "accumulation folded", comparisons.folded),
+)  # fmt: skip
+
+
 def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> list[Observed]:
     """Return the findings of the stages after the first one."""
     findings: list[Observed] = []
     first, single = stages["several processes"], stages.get("one process")
-    if single is not None:
-        compared, why = comparisons.scale(first, single)
-        findings += compared
-        if why:
-            skipped["scale"] = why
+    for kind, name, compare in _COMPARED:
+        if (reference := stages.get(name)) is not None:
+            compared, why = compare(first, reference)
+            findings += compared
+            skipped |= {kind: why} if why else {}
     findings += comparisons.planned_rate(first, single if single is not None and not single["failed"] else None)
-    if (fold := stages.get("accumulation folded")) is not None:
-        compared, why = comparisons.folded(first, fold)
-        findings += compared
-        if why:
-            skipped["accumulation"] = why
     if (nodes := stages.get("nodes of one GPU")) is not None:
         of_nodes = [*comparisons.nodes(nodes, first)]
         findings += of_nodes or ([] if judge.not_rehearsed(nodes) else [*judge.failures(nodes)])
@@ -251,10 +253,13 @@ def _how(stage: dict[str, Any]) -> str:
     return "stopped" if stage["failed"] else "to the end"
 
 
+_BEFORE = "the run stopped before"
 _STAGE_OF = {
-    "scale": "one process", "accumulation": "accumulation folded", "node": "nodes of one GPU", "resume": "resumed",
-    "bad batch": PROVOCATIONS["bad batch"],
+    "scale": ("one process", _BEFORE), "accumulation": ("accumulation folded", "no accumulation"),
+    "node": ("nodes of one GPU", _BEFORE), "resume": ("resumed", "nothing was saved during the run"),
+    "bad batch": (PROVOCATIONS["bad batch"], "the script tests no batch"),
 }  # fmt: skip
+"""The stage that shows a kind, and why it was not made after a first one that did not fail."""
 _OF_SEVERAL = (
     "order", "alone", "not averaged", "no group", "same batches", "same order", "uneven", "written twice",
     "late",
@@ -267,19 +272,13 @@ def _looked_at(
     missed: dict[str, str] = dict(skipped)
     trained = bool(judge.events(first, 0, "step"))
     for kind in KINDS:
+        stage, why = _STAGE_OF.get(kind, ("", ""))
         if kind in missed:
             continue
         if kind in _OF_SEVERAL and processes < 2:
             missed[kind] = "one process"
-        elif kind in _STAGE_OF and _STAGE_OF[kind] not in ran:
-            reasons = {
-                "accumulation": "no accumulation",
-                "resume": "nothing was saved during the run",
-                "bad batch": "the script tests no batch",
-            }
-            missed[kind] = (
-                reasons.get(kind, "the run stopped before") if not first["failed"] else "the run stopped before"
-            )
+        elif stage and stage not in ran:
+            missed[kind] = _BEFORE if first["failed"] else why
         elif kind == "load" and not first.get("loaded"):
             missed[kind] = "no model was saved"
         elif not trained and kind not in ("failure", "arguments", "order", "late", "no group", "place"):

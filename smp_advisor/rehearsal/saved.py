@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 _TENSORS = (".pt", ".pth", ".bin", ".ckpt")
 _MOST_FILES = 20
@@ -18,8 +15,8 @@ def look(folder: Path) -> list[dict[str, Any]]:
     for path in sorted(folder.rglob("*"))[:500]:
         if len(entries) >= _MOST_FILES or "checkpoint-" in str(path) or path.is_symlink():
             continue
-        if path.name == "config.json":
-            entries.append(_pretrained(path.parent))
+        if path.name in ("config.json", "adapter_config.json"):
+            entries.append(_pretrained(path.parent, path.name))
         elif path.suffix in _TENSORS or path.suffix == ".safetensors":
             entries.append(_file(path))
     return [entry for entry in entries if entry]
@@ -52,25 +49,35 @@ def _file(path: Path) -> dict[str, Any]:
     return entry
 
 
-def _pretrained(folder: Path) -> dict[str, Any]:
+def _pretrained(folder: Path, config: str) -> dict[str, Any]:
+    """A model, or an adapter with its base, where that is a folder."""
     import json
 
     import torch
     import transformers
 
     entry: dict[str, Any] = {"path": str(folder), "pretrained": True, "error": "", "missing": 0}
-    written = json.loads((folder / "config.json").read_text("utf-8"))
-    if not any(os.scandir(folder)) or not (written.get("architectures") and list(folder.glob("*.safetensors"))):
+    written, base = json.loads((folder / config).read_text("utf-8")), folder
+    if "base_model_name_or_path" in written:
+        base = Path(written["base_model_name_or_path"])
+        if not (base / "config.json").is_file():
+            return {}
+        written = json.loads((base / "config.json").read_text("utf-8"))
+    if not (written.get("architectures") and list(base.glob("*.safetensors"))):
         return {}
     kind: Any = getattr(transformers, written["architectures"][0], None)
     if kind is None:
         return {}
     try:
-        model, report = kind.from_pretrained(str(folder), output_loading_info=True, local_files_only=True)
+        model, report = kind.from_pretrained(str(base), output_loading_info=True, local_files_only=True)
         entry["missing"] = len(report.get("missing_keys", ()))
+        if base != folder:
+            from peft import PeftModel
+
+            model = PeftModel.from_pretrained(model, str(folder))
         if written["architectures"][0].endswith(("ForCausalLM", "LMHeadModel")):
             with torch.no_grad():
-                model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=2, do_sample=False)
+                model.generate(input_ids=torch.tensor([[5, 6, 7]]), max_new_tokens=2, do_sample=False)
     except Exception as error:  # noqa: BLE001 - the result
         entry["error"] = f"{type(error).__name__}: {error}"[:300]
     return entry

@@ -133,6 +133,11 @@ class _Rehearsed:
         begun = time.process_time()
         self._import()
         imports = time.process_time() - begun
+        if isinstance(self.request["stages"], list):  # those of a program that compares what they record
+            for asked in self.request["stages"]:
+                stage = self._stage(**asked)
+                stage["loaded"] = self._saved_files(stage)
+            return {"stages": self.stages, "import_seconds": imports, "versions": self._versions()}
         live = self.request["stages"] == "live"
         options: dict[str, Any] = {"live": live, "keeps_state": not live and self.processes > 1}
         first = self._stage("several processes", **options)
@@ -237,13 +242,14 @@ class _Rehearsed:
             is_shorter = options.get("provokes") == "uneven" and rank == world - 1
             values = {
                 "options": settings | {"steps": settings["steps"] - is_shorter}, "code": str(self.code),
-                "script": self.request["script"], "world": world,
-                "arguments": self.job.words(), "names": self.request["names"], "one_label": self.request["one_label"],
-                "needs_table": self.request["needs_table"],
+                "script": self.request["script"], "is_module": self.request["is_module"], "world": world,
+                "arguments": [*self.job.words(), *options.get("arguments", ())], "names": self.request["names"],
+                "one_label": self.request["one_label"], "needs_table": self.request["needs_table"],
                 "variables": contract.variables(
                     self.base, self.job, self.request["script"], self.channels, host=rank // per_node, hosts=nodes,
                     gpus=per_node,
-                ) | (contract.of_launcher(rank, world, per_node, port) if self.job.launches else {}),
+                ) | (contract.of_launcher(rank, world, per_node, port) if self.job.launches else {})
+                | options.get("environment", {}),
             }  # fmt: skip
             ranks.append(_start(rank, shared, values))
         live = bool(options.get("live"))

@@ -279,7 +279,7 @@ class Training:
             schedules.append(schedule)
             original(schedule, *arguments, **options)
 
-        for kind in (lr_scheduler.LRScheduler, AveragedModel):
+        for kind in (lr_scheduler.LRScheduler, AveragedModel, torch.amp.GradScaler):
             around(kind, "__init__")(create)
 
     def _note_schedules(self) -> None:
@@ -331,6 +331,8 @@ def _parameters_of(loss: Any) -> dict[int, Any]:
 
 def _place(entry: Any) -> tuple[int, list[float], str]:
     """Return the step of a schedule, with what decides its later rates, or that of an average; and the name of it."""
+    if isinstance(entry, torch.amp.GradScaler):
+        return int(entry.state_dict().get("_growth_tracker", 0)), [], "the scaler of the gradients"
     if isinstance(entry, AveragedModel):
         return int(entry.n_averaged), [], "an average of the weights"
     step, later, name = int(getattr(entry, "last_epoch", 0)), list[float](), "a schedule of the learning rate"

@@ -2,17 +2,20 @@
 
 full        directories of checkpoints for which the disk has no space
 killed      directory of the checkpoint during whose save the process ends without a word
-nodes       each process is the only one of a node with a disk of its own
+removed     file that the newest checkpoint lacks
+nodes       each process works on a disk of its own
+merged      a later job that has the files of all these disks
 """
 
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 from torch.distributed.checkpoint.filesystem import FileSystem
 
-FAULTS = json.loads(os.environ["FAULTS"])
+FAULTS, CHECKPOINTS = json.loads(os.environ.get("FAULTS", "{}")), Path("/opt/ml/checkpoints")
 write = FileSystem.create_stream
 
 
@@ -25,10 +28,13 @@ def create_stream(self, path, mode):
     return write(self, path, mode)
 
 
-if FAULTS.get("nodes"):
-    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": os.environ["RANK"]}
-    disk = Path(f"node-{os.environ['RANK']}")
+if "removed" in FAULTS:
+    (CHECKPOINTS / FAULTS["removed"]).unlink(missing_ok=True)
+if FAULTS.get("nodes") or FAULTS.get("merged"):
+    disk = CHECKPOINTS / f"node-{os.environ['RANK']}"
     disk.mkdir(exist_ok=True)
+    if FAULTS.get("merged"):
+        shutil.copytree(CHECKPOINTS / "node-1", disk, dirs_exist_ok=True)
     os.chdir(disk)
 if os.environ["RANK"] == "1":
     FileSystem.create_stream = create_stream

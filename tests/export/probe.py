@@ -1,10 +1,8 @@
-"""Stand-in that each process of a job runs after `reductions.py`: notes what the model is at its first update."""
+"""Code that each process of a job runs first: prints what the model is at its first update."""
 
 import gc
 import json
-import os
 from collections import Counter
-from pathlib import Path
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -13,7 +11,7 @@ seen = []
 
 
 def note(optimizer, arguments, keywords):
-    """Write the names, types and adapters of the model whose parameters the optimizer updates."""
+    """Print the names, types and adapters of the model whose parameters the optimizer updates."""
     if seen:
         return
     seen.append(True)
@@ -38,12 +36,8 @@ def note(optimizer, arguments, keywords):
         "trained": sum(value.numel() for value in model.parameters() if value.requires_grad),
         "bytes": dict(sorted(bytes_of.items())),
         "adapters": len(adapters),
-        # DDP reduces gradients as they are.
-        "reduces": sorted(
-            globals()["reduced"] or {str(value.grad.dtype) for value in model.parameters() if value.grad is not None}
-        ),
     }
-    Path(os.environ["PROBE"], f"rank-{os.environ['RANK']}.json").write_text(json.dumps(content))
+    print("probe", json.dumps(content), flush=True)
 
 
 register_optimizer_step_pre_hook(note)

@@ -7,8 +7,8 @@ import pytest
 from smp_advisor.cluster import Cluster
 from smp_advisor.export import script_cell
 from smp_advisor.libraries import Plan
+from smp_advisor.rehearsal import rehearse
 from smp_advisor.workload import Job, Model
-from tests.export.gloo_jobs import run_jobs, spec
 
 pytestmark = pytest.mark.torch
 
@@ -45,28 +45,10 @@ def script_of(plan):
     return text.replace("num_workers=2", "num_workers=0")
 
 
-def test_the_loop_of_an_unknown_module_trains_once_its_three_places_are_filled_in(tmp_path):
-    import torch
-
-    specs = {}
-    for name, plan in PLANS.items():
-        place = tmp_path / name
-        place.mkdir()
-        (place / "train.py").write_text(script_of(plan))
-        options = {"max_steps": 5, "checkpoint_every": 2, "checkpoint_directory": place / "checkpoints"}
-        specs[name] = spec(place / "train.py", place, options)
-        if not plan.activation_checkpointing:  # the job ended while it saved
-            specs[f"{name}, again"] = specs[name] | {"removed": ["checkpoints/step-5/.metadata"]}
-    jobs = run_jobs(tmp_path, specs)
-    assert {name: job["error"] for name, job in jobs.items()} == dict.fromkeys(specs)
-    losses = {
-        name: dict(line.split()[1:4:2] for line in job["printed"].splitlines() if line.startswith("step"))
-        for name, job in jobs.items()
-    }
-    for name in PLANS:
-        assert list(losses[name]) == ["1", "2", "3", "4", "5"]
-        assert jobs[name]["checkpoints"] == ["step-4", "step-5"]
-        saved = torch.load(tmp_path / name / "model.pt", weights_only=True)
-        assert [tuple(values.shape) for values in saved.values()] == [(4, 4), (4,), (1, 4), (1,)]
-    for name in ("DDP", "FSDP, hybrid"):
-        assert losses[f"{name}, again"] == {"5": losses[name]["5"]}, "the same batch and state"
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANS)
+def test_the_loop_of_an_unknown_module_trains_once_its_three_places_are_filled_in(name):
+    """In 16 bits: it saves, resumes with the same batch and state, and its model loads."""
+    job = {"hyperparameters": {"max_steps": 6, "checkpoint_every": 2}, "checkpoints": True}
+    done = rehearse(script_of(PLANS[name]), job, keep_half_precision=True)
+    assert (done.findings, done.mark) == ((), "rehearsed: 2 processes, 6 updates, resumed, loads"), done

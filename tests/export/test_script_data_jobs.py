@@ -1,11 +1,6 @@
-"""Generated scripts as jobs over gloo on text: JSON lines and Parquet, packed and cached, conversations, adapters.
-
-Jobs build on each other: one leaves a model, on which conversations and an adapter are then trained. One child process
-runs them all, see `run_jobs.py`.
-"""
+"""Generated scripts as jobs on text: JSON lines and Parquet, packed and cached, conversations and pairs."""
 
 import json
-import os
 import re
 
 import pyarrow as pa
@@ -20,8 +15,7 @@ from smp_advisor.runs.readers import read_text
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS
-from tests.export.gloo_jobs import QUICK, run_jobs, spec
-from tests.export.gloo_jobs import losses_of as losses_by_step
+from tests.export.rehearsed import losses_of, printed, run_stages, save_weights, summary_of
 
 TWO_NODES = Cluster(P4D, 2)
 LENGTH, BATCH, ROWS = 16, 4, 90
@@ -69,148 +63,129 @@ def make_data(folder):
     (folder / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE}))
 
 
-def script(folder, name, plan, *, model=MODEL, **job):
-    path = folder / name / "train.py"
-    job = Job(sequence_length=LENGTH, precision=plan.precision, **job)
-    training = writable(model, TWO_NODES, job, plan, trainer="plain")
-    path.parent.mkdir()
-    for file, text in {"train.py": written(training), **companions(training)}.items():
-        (path.parent / file).write_text(text)
-    return path
+def files_of(plan, *, model=MODEL, **job):
+    training = writable(
+        model, TWO_NODES, Job(sequence_length=LENGTH, precision=plan.precision, **job), plan, trainer="plain"
+    )
+    return {"train.py": written(training), **companions(training)}
 
 
-def make_specs(folder):
-    make_data(folder)
-    fsdp = script(folder, "fsdp", Plan(library="fsdp", batch_size=BATCH, precision="fp32"))
-    ddp = script(folder, "ddp", Plan(library="ddp", batch_size=BATCH, precision="fp32"), training="fine-tuning")
-    plain = Plan(library="ddp", batch_size=BATCH, precision="fp32")
-    masked = script(folder, "masked", plain, model=TASKS["bert"])
-    # Dropout differs with the number of processes.
-    t5 = Model.from_config({**json.loads(TASKS["t5"].config_json), "dropout_rate": 0.0})
-    translating = script(folder, "translating", plain, model=t5)
-    specs = {}
+def stage(processes=2, *, keeps=False, **options):
+    """A stage with the same global batch on any number of processes."""
+    options = {"gradient_accumulation_steps": max(1, 2 // processes)} | options
+    words = [text for key, value in options.items() for text in (f"--{key}", str(value))]
+    return {"world": processes, "keeps": keeps, "arguments": words}
 
-    def add(name, path, channels, place=None, *, processes=2, **options):
-        place = folder / "jobs" / (place or name)
-        own = {"gradient_accumulation_steps": 2 // processes, "checkpoint_every": 3}
-        specs[name] = spec(
-            path,
-            place,
-            QUICK | own | {"checkpoint_directory": place / "checkpoints"} | options,
-            processes=processes,
-            channels={channel: folder / data for channel, data in channels.items()},
-            environment={"HF_HOME": str(folder / "cache"), "TMPDIR": str(folder / "temporary")},
-        )
 
-    text = {"train": "text", "tokenizer": "tokenizer"}
-    add("text", fsdp, text | {"validation": "text"}, evaluate_every=4, max_steps=9)
-    add("text, resumed", fsdp, text, "text", processes=1, max_steps=9)
-    specs["text, resumed"]["removed"] = ["checkpoints/step-9/__0_0.distcp"]
-    add("text, again", fsdp, text | {"validation": "text"}, "text", processes=1, max_steps=9)
-    add("diverged", fsdp, text, learning_rate=1e30, checkpoint_every=1, max_steps=20)
-    add("one epoch", ddp, text, max_steps=None, warmup_steps=0.1)
-    chats = {"train": "chats", "model": "jobs/text", "validation": "few chats"}
-    add("chats", ddp, chats, evaluation_batches=0, max_steps=12)
-    add("chats, alone", ddp, chats, processes=1, evaluation_batches=0, max_steps=12)
-    for processes in (1, 3):
-        options = {"processes": processes, "gradient_accumulation_steps": 1, "max_steps": 0, "evaluation_batches": 0}
-        add(f"evaluated by {processes}", ddp, chats, **options)
-    add("masked", masked, text | {"validation": "text"})
-    add("encoder and decoder", translating, text | {"validation": "text"}, max_steps=3)
-    pairs = {"train": "pairs", "tokenizer": "tokenizer", "validation": "pairs"}
-    add("pairs", translating, pairs, evaluation_batches=0, max_steps=12)
-    add("pairs, alone", translating, pairs, processes=1, evaluation_batches=0, max_steps=12)
-    add("no tokenizer", fsdp, {"train": "text"}, processes=1)
-    return specs
+PLAIN = Plan(library="ddp", batch_size=BATCH, precision="fp32")
+SHARDED = Plan(library="fsdp", batch_size=BATCH, precision="fp32")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("data jobs")
+    folder = tmp_path_factory.mktemp("data")
+    make_data(folder)
+    save_weights(json.loads(MODEL.config_json), folder / "weights", folder / "tokenizer")
+    return folder
+
+
+def run(folder, files, stages, **channels):
+    return run_stages(files, stages, channels={name: folder / place for name, place in channels.items()})
 
 
 @pytest.fixture(scope="module")
-def jobs(folder):
-    return run_jobs(folder, make_specs(folder))
-
-
-def losses_of(job):
-    return list(losses_by_step(job).values())
+def texts_jobs(folder):
+    saved = {"checkpoint_every": 3, "max_steps": 9}
+    stages = {
+        "text": stage(evaluate_every=4, **saved),
+        "resumed": stage(1, keeps=True, **saved),
+        "again": stage(1, keeps=True, **saved),
+        "diverged": stage(learning_rate=1e30, checkpoint_every=1, max_steps=20),
+    }
+    files = files_of(SHARDED)
+    fault = "import os, pathlib\nif os.environ['WORLD_SIZE'] == '1':\n    "
+    fault += "pathlib.Path('/opt/ml/checkpoints/step-9/__1_0.distcp').unlink(missing_ok=True)\n"
+    files["train.py"] = fault + files["train.py"]
+    return run(folder, files, stages, train="text", tokenizer="tokenizer", validation="text")
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 class TestJobs:
-    def test_text_trains_and_is_evaluated_every_few_steps(self, jobs):
-        losses = losses_of(jobs["text"])
-        assert losses[-1] < losses[0] - 0.5
-        evaluations = re.findall(r"^step (\d+)/\d+ validation_loss (\S+)", jobs["text"]["printed"], re.MULTILINE)
+    def test_text_trains_and_is_evaluated_every_few_steps(self, texts_jobs):
+        job = texts_jobs["text"]
+        losses = losses_of(job)
+        assert losses[9] < losses[1] - 0.5
+        evaluations = re.findall(r"^step (\d+)/\d+ validation_loss (\S+)", printed(job), re.MULTILINE)
         assert [int(step) for step, _ in evaluations] == [4, 8, 9]
-        assert jobs["text"]["summary"]["validation_loss"] == pytest.approx(float(evaluations[-1][1]), abs=1e-3)
+        assert summary_of(job)["validation_loss"] == pytest.approx(float(evaluations[-1][1]), abs=1e-3)
+        assert {"config.json", "generation_config.json", "tokenizer.json"} <= {path for path, _ in job["model"]}
 
-    def test_data_without_a_number_of_steps_are_trained_on_once(self, jobs, folder):
+    def test_another_number_of_processes_sees_the_same_tokens_and_a_finished_job_trains_nothing(self, texts_jobs):
+        losses = losses_of(texts_jobs["text"])
+        later = losses_of(texts_jobs["resumed"])
+        assert later == pytest.approx({step: losses[step] for step in (7, 8, 9)}, abs=2e-3)
+        again = texts_jobs["again"]
+        assert losses_of(again) == {}
+        assert summary_of(again).keys() == {"steps", "validation_loss"}
+
+    def test_a_job_whose_loss_is_no_number_fails_and_keeps_the_checkpoint_before_it(self, texts_jobs):
+        job = texts_jobs["diverged"]
+        assert any("was not a number" in line for rank in job["ranks"] for line in rank["log"])
+        steps = {path.partition("/")[0] for path, _ in job["checkpoints"]}
+        assert steps <= {"step-1", "step-2"}, "the first step is that of a rate of 0"
+        assert (job["failed"], summary_of(job)) == (True, None)
+
+    def test_data_without_a_number_of_steps_are_trained_on_once(self, folder):
         tokens = sum(len(text.split()) + 1 for text in texts())
-        samples = tokens // LENGTH
-        assert {path.name for path in (folder / "temporary").iterdir()} == {f"training-{os.getuid()}"}  # of one user
-        assert len(losses_of(jobs["one epoch"])) == jobs["one epoch"]["summary"]["steps"] == -(-samples // (2 * BATCH))
-
-    def test_a_finished_job_trains_nothing_and_reports_no_loss(self, jobs):
-        again = jobs["text, again"]
-        assert again["error"] is None
-        assert again["summary"].keys() == {"steps", "validation_loss"}
-        assert again["printed"].count("validation_loss") == 2  # its line, and the summary
-
-    def test_a_job_whose_loss_is_no_number_fails_and_keeps_the_checkpoint_before_it(self, jobs):
-        job = jobs["diverged"]
-        assert "was not a number" in job["error"]
-        assert set(job["checkpoints"]) <= {"step-1", "step-2"}, "the first step is that of a rate of 0"
-        assert job["summary"] is None
-
-    @pytest.mark.usefixtures("jobs")
-    def test_models_keep_the_tokenizer_and_the_generation_settings_of_their_base(self, folder):
-        base, trained = (
-            json.loads((folder / "jobs" / name / "generation_config.json").read_text()) for name in ("text", "chats")
-        )
-        assert base == trained
-        assert base.get("use_cache", True)
-        assert {"config.json", "tokenizer.json"} <= {path.name for path in (folder / "jobs" / "chats").iterdir()}
-
-    def test_another_number_of_processes_sees_the_same_tokens(self, jobs):
-        assert losses_of(jobs["text, resumed"]) == pytest.approx(losses_of(jobs["text"])[6:], abs=2e-3)
+        epoch = {"one epoch": stage(max_steps=-1, warmup_steps=0.1)}
+        job = run(folder, files_of(PLAIN), epoch, train="text", tokenizer="tokenizer")["one epoch"]
+        assert len(losses_of(job)) == summary_of(job)["steps"] == -(-(tokens // LENGTH) // (2 * BATCH))
 
     @pytest.mark.parametrize("rows", ["chats", "pairs"])
-    def test_answers_are_learned_and_each_target_counts_the_same_on_any_number_of_processes(self, jobs, rows):
+    def test_answers_count_the_same_on_any_number_of_processes(self, folder, rows):
         """Batches have different numbers of targets, the last one of the evaluation is partial.
 
         Conversations start from weights; prompts are for the encoder and completions for the decoder.
         """
-        alone, together = jobs[f"{rows}, alone"], jobs[rows]
-        assert losses_of(alone) == pytest.approx(losses_of(together), abs=2e-3)
-        assert losses_of(alone)[-1] < losses_of(alone)[0] - 0.5
-        assert alone["summary"]["validation_loss"] == pytest.approx(together["summary"]["validation_loss"], abs=2e-3)
+        if rows == "chats":
+            files = files_of(PLAIN, training="fine-tuning")
+            channels = {"train": "chats", "model": "weights", "validation": "few chats"}
+        else:  # dropout differs with the number of processes
+            t5 = Model.from_config({**json.loads(TASKS["t5"].config_json), "dropout_rate": 0.0})
+            files = files_of(PLAIN, model=t5)
+            channels = {"train": "pairs", "tokenizer": "tokenizer", "validation": "pairs"}
+        options = {"evaluation_batches": 0, "max_steps": 12}
+        stages = {f"by {count}": stage(count, **options) for count in (2, 1)}
+        # 13 conversations, in batches of 4 and of 12: with three processes, two have nothing left at the end.
+        evaluated = {f"evaluated by {count}": stage(count, **options | {"max_steps": 0}) for count in (1, 3)}
+        jobs = run(folder, files, stages | evaluated, **channels)
+        alone, together = losses_of(jobs["by 1"]), losses_of(jobs["by 2"])
+        assert alone == pytest.approx(together, abs=2e-3)
+        assert alone[12] < alone[1] - 0.5
+        figures = {name: summary_of(job)["validation_loss"] for name, job in jobs.items()}
+        assert figures["by 1"] == pytest.approx(figures["by 2"], abs=2e-3)
+        assert figures["evaluated by 1"] == pytest.approx(figures["evaluated by 3"], abs=1e-5)
 
-    def test_an_evaluation_is_the_same_on_any_number_of_processes(self, jobs):
-        """13 conversations, in batches of 4 and of 12: with three processes, two have nothing left at the end."""
-        alone, three = (jobs[f"evaluated by {processes}"] for processes in (1, 3))
-        assert (alone["error"], three["error"]) == (None, None)
-        expected = alone["summary"]["validation_loss"]
-        assert three["summary"]["validation_loss"] == pytest.approx(expected, abs=1e-5)
+    @pytest.mark.parametrize("task", ["bert", "t5"])
+    def test_masked_models_and_encoders_read_text(self, folder, task):
+        channels = {"train": "text", "tokenizer": "tokenizer", "validation": "text"}
+        job = run(folder, files_of(PLAIN, model=TASKS[task]), {"job": stage(max_steps=6)}, **channels)["job"]
+        losses = losses_of(job)
+        assert losses[6] < losses[1]
+        assert "validation_loss" in summary_of(job)
 
-    @pytest.mark.parametrize("job", ["masked", "encoder and decoder"])
-    def test_masked_models_and_encoders_read_text(self, jobs, job):
-        losses = losses_of(jobs[job])
-        assert losses[-1] < losses[0]
-        assert "validation_loss" in jobs[job]["summary"]
+    def test_what_a_job_lacks_is_reported_in_a_sentence(self, folder):
+        job = run(folder, files_of(SHARDED), {"job": stage(1)}, train="text")["job"]
+        assert "requires a tokenizer" in printed(job)
 
-    def test_what_a_job_lacks_is_reported_in_a_sentence(self, jobs):
-        assert "requires a tokenizer" in jobs["no tokenizer"]["error"]
-
-    def test_calibration_reads_the_lines_of_the_script(self, jobs):
+    def test_calibration_reads_the_lines_of_the_script(self, texts_jobs):
         """The line of a step has speed, TFLOPS, utilization and memory; its seconds are those that are learned."""
-        log = read_text(jobs["text"]["printed"])
+        text = printed(texts_jobs["text"])
+        log = read_text(text)
         assert log.title == "exported script"
         assert log.unit == "seconds"
-        lines = [line for line in jobs["text"]["printed"].splitlines() if " loss " in line]
+        lines = [line for line in text.splitlines() if " loss " in line]
         figures = [dict(zip(line.split()[0::2], line.split()[1::2], strict=True)) for line in lines]
         # The first step is not timed.
         assert [sample.step for sample in log.samples] == [int(row["step"].partition("/")[0]) for row in figures[1:]]

@@ -1,15 +1,14 @@
-"""The generated PyTorch scripts as jobs of 1 and 2 processes over gloo: train, save, resume, and load the model.
+"""The generated PyTorch scripts as jobs of 1 and 2 processes: train, save, resume, and load the model.
 
 The first job of a case trains for six steps on two processes, and its newest checkpoint then loses a file. The second
 job continues from the older one, on one process with the same global batch. Both print the same losses. The model of
-the second job is loaded with `from_pretrained` and trained further.
+the second job is loaded with `from_pretrained`, and generates.
 
 The jobs with faults continue each other: a full disk, a process that ends while it saves.
 """
 
 import json
 import re
-import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,17 +22,22 @@ from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, TASKS
-from tests.export.gloo_jobs import QUICK, losses_of, run_jobs, spec
+from tests.export.rehearsed import QUICK, losses_of, printed, run_stages, types_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 TWO_NODES = Cluster(P4D, 2)
 LENGTH, BATCH = 16, 4
+HERE = Path(__file__).parent
 STAND_INS = {
-    "smp-v2": Path(__file__).parent / "fakes_smp_v2" / "stand_in.py",
-    "ddp": Path(__file__).with_name("compiled.py"),
-    "fsdp": Path(__file__).with_name("reductions.py"),
+    "smp-v2": (HERE / "fakes_smp_v2" / "stand_in.py").read_text("utf-8"),
+    "ddp": """
+import torch
+torch.nn.Module.compile = lambda self, *_, **__: print(f"compiled {type(self).__name__}", flush=True)
+""",
 }
+"""Code that each process of a library's jobs runs first."""
+FAULTY = HERE.joinpath("faults.py").read_text("utf-8")
 STEPS = QUICK["max_steps"]
 NO_DROPOUT = {
     **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop", "dropout_rate"), 0.0),
@@ -117,134 +121,71 @@ def files_of(case):
     return {"train.py": written(training)} | companions(training), plan
 
 
-def write(folder, files):
-    """Write the source folder of a job; the path of its script."""
-    folder.mkdir()
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    return folder / "train.py"
+def run(name, folder):
+    """Both jobs of a case."""
+    case = CASES[name]
+    files, plan = files_of(case)
+    files["train.py"] = FAULTY + STAND_INS.get(plan.library, "") + files["train.py"]
+    again = {"removed": newest_part(plan)}
+    stages = {"first": steps_of(2), "later": steps_of(case.processes) | {"keeps": True} | faults_of(again)}
+    environment = {"SM_HP_MP_PARAMETERS": json.dumps(plan.parameters)}
+    return run_stages(files, stages, channels={"train": data_of(case.task, folder)}, environment=environment)
 
 
-def batch_of(task):
-    """A batch of the data below, as the model takes it."""
-    labels = {"labels": [0, 0, 0, 0]}
+def steps_of(processes, **options):
+    """A stage of a number of processes with one global batch."""
+    options = {"gradient_accumulation_steps": 2 // processes, "checkpoint_every": 2} | options
+    return {
+        "world": processes,
+        "arguments": [text for key, value in options.items() for text in (f"--{key}", str(value))],
+    }
+
+
+def faults_of(faults):
+    return {"environment": {"FAULTS": json.dumps(faults)}}
+
+
+def data_of(task, folder):
+    """A channel with something to learn."""
     if task == "vit":
-        return {"pixel_values": np.ones((4, 3, 16, 16)).tolist()} | labels
-    tokens = [[(first + place) % 8 for place in range(LENGTH)] for first in range(4)]
-    return {"input_ids": tokens} | (labels if "classifier" in task else {"labels": tokens})
-
-
-FAULTS = {
-    "disk full": ({"full": ["step-6"]}, 2, 10),
-    "killed": ({"killed": "step-8"}, 2, 10),
-    "continued": ({}, 1, 8),
-    "two nodes": ({"nodes": True}, 2, 6),
-    "one node": ({}, 1, 8),
-}
-"""Jobs that continue each other: their faults, processes and steps. The last two have a folder of their own."""
-
-
-def make_specs(folder):
-    data = folder / "data"
-    data.mkdir()
-    counted = (np.arange(LENGTH) + np.arange(400)[:, None]) % 8
-    np.save(data / "tokens.npy", counted.astype(np.uint16).ravel())
-    labelled = folder / "labelled"
-    shutil.copytree(data, labelled)
-    np.save(labelled / "labels.npy", np.zeros(400, dtype=np.int64))
-    images = folder / "images"
-    images.mkdir()
-    np.save(images / "images.npy", np.ones((400, 3, 16, 16), dtype=np.float32))
-    np.save(images / "labels.npy", np.zeros(400, dtype=np.int64))
-    specs = {}
-    for name, case in CASES.items():
-        files, plan = files_of(case)
-        script, place = write(folder / f"{name}, source", files), folder / name
-        options = QUICK | {"checkpoint_every": 2, "checkpoint_directory": place / "checkpoints"}
-        for later in (False, True):
-            processes = case.processes if later else 2
-            specs[f"{name}, resumed" if later else name] = spec(
-                script,
-                place,
-                options | {"gradient_accumulation_steps": 2 // processes},
-                processes=processes,
-                stand_in=STAND_INS.get(plan.library),
-                channels={"train": {"vit": images, "gpt2 classifier": labelled}.get(case.task, data)},
-                environment={"SM_HP_MP_PARAMETERS": json.dumps(plan.parameters)},
-            )
-        specs[f"{name}, resumed"] |= {"removed": [newest_part(plan)], "batch": batch_of(case.task)}
-    script = write(folder / "faults, source", files_of(Resumed("gpt_neox", {"library": "fsdp"}))[0])
-    for name, (faults, processes, steps) in FAULTS.items():
-        place = folder / ("nodes" if "node" in name else "faults")
-        chosen = {"max_steps": steps, "log_every": 1, "checkpoint_every": 2, "gradient_accumulation_steps": 1}
-        chosen |= {"checkpoint_directory": "checkpoints"}
-        specs[name] = spec(
-            script,
-            place,
-            chosen,
-            processes=processes,
-            stand_in=Path(__file__).with_name("faults.py"),
-            environment={"SM_MODEL_DIR": str(place / name), "FAULTS": json.dumps(faults)},
-            merged=["node-0", "node-1"] if name == "one node" else [],
-        )
-    return specs
+        np.save(folder / "images.npy", np.ones((400, 3, 16, 16), dtype=np.float32))
+    else:
+        counted = (np.arange(LENGTH) + np.arange(400)[:, None]) % 8
+        np.save(folder / "tokens.npy", counted.astype(np.uint16).ravel())
+    if task in ("vit", "gpt2 classifier"):
+        np.save(folder / "labels.npy", np.zeros(400, dtype=np.int64))
+    return folder
 
 
 def newest_part(plan):
     """A file of the newest checkpoint."""
-    return f"checkpoints/step-{STEPS}/{'tp0_ep0/' if plan.library == 'smp-v2' else ''}__0_0.distcp"
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("jobs")
-    return run_jobs(folder, make_specs(folder))
+    return f"step-{STEPS}/{'tp0_ep0/' if plan.library == 'smp-v2' else ''}__0_0.distcp"
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_job_trains_and_saves(jobs, name):
-    first, losses = jobs[name], losses_of(jobs[name])
-    assert list(losses) == [1, 2, 3, 4, 5, 6]
-    assert losses[6] < losses[1]
-    assert first["checkpoints"] == ["step-4", "step-6"]
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_later_job_resumes_from_the_newest_complete_checkpoint(jobs, name):
-    """On another number of processes, with the losses of the first job."""
-    first, later = losses_of(jobs[name]), losses_of(jobs[f"{name}, resumed"])
-    assert "checkpoint step-6 lacks files" in jobs[f"{name}, resumed"]["printed"]
-    assert list(later) == [5, 6]
-    assert later == pytest.approx({step: first[step] for step in later}, abs=CASES[name].tolerance)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_model_that_a_job_leaves_is_loaded_and_continued(jobs, name):
-    later = jobs[f"{name}, resumed"]
-    assert later["losses"]["missing"] == []
-    losses = later["losses"]["losses"]
-    assert losses[0] < losses_of(jobs[name])[1], "the weights are those that were trained"
-    assert losses[2] < losses[0]
-    answers = CASES[name].task not in ("bert", "vit", "gpt2 classifier")
-    assert later["losses"]["generated"] == (4 if answers else None)
-
-
-def test_blocks_are_compiled(jobs):
-    blocks = json.loads(TASKS["gpt2 classifier"].config_json)["n_layer"]
-    assert jobs["DDP"]["printed"].count("compiled GPT2Block") == blocks * 2
-    assert "compiled" not in jobs["DDP, masked"]["printed"]
-
-
-def test_gradients_are_reduced_in_the_type_that_the_estimate_counts(jobs):
-    types = {name: set(re.findall(r"^reduces torch\.(\w+)$", jobs[name]["printed"], re.MULTILINE)) for name in CASES}
-    reduced = {name: {"float32"} for name, case in CASES.items() if case.plan["library"] == "fsdp"}
-    for name in ("FSDP2, encoder", "FSDP2, built once, 16-bit states"):
-        reduced[name] = {"bfloat16"}
-    assert {name: found for name, found in types.items() if found} == reduced
-    for name, (kind,) in reduced.items():
-        _, plan = files_of(CASES[name])
-        job = Job(sequence_length=LENGTH, precision=plan.precision, **CASES[name].job)
+def test_a_job_trains_saves_and_is_resumed_on_another_number_of_processes(name, tmp_path):
+    """From the newest complete checkpoint, with the losses of the first job; the model that it leaves is loaded."""
+    case, stages = CASES[name], run(name, tmp_path)
+    first, later = losses_of(stages["first"]), losses_of(stages["later"])
+    assert list(first) == [1, 2, 3, 4, 5, 6]
+    assert first[6] < first[1]
+    assert {path.partition("/")[0] for path, _ in stages["first"]["checkpoints"]} == {"step-4", "step-6"}
+    assert "checkpoint step-6 lacks files" in printed(stages["later"])
+    assert later == pytest.approx({step: first[step] for step in (5, 6)}, abs=case.tolerance)
+    assert [(entry["error"], entry["missing"]) for entry in stages["later"]["loaded"] if "missing" in entry] == [
+        ("", 0)
+    ]
+    blocks = printed(stages["first"]).count("compiled GPT2Block")
+    assert blocks == (json.loads(TASKS[case.task].config_json)["n_layer"] if name == "DDP" else 0)
+    _, plan = files_of(case)
+    if plan.library == "fsdp":  # gradients are reduced in the type that the estimate counts
+        job = Job(sequence_length=LENGTH, precision=plan.precision, **case.job)
+        (kind,) = types_of(stages["first"])
+        assert kind == ("bfloat16" if name in ("FSDP2, encoder", "FSDP2, built once, 16-bit states") else "float32")
         assert layout_of_plan(plan, job, TWO_NODES).state_bytes.reduced_bytes == {"float32": 4, "bfloat16": 2}[kind]
+    if name == "SMP v2":
+        text = printed(stages["first"])
+        assert text.index("library initialized") < text.index("model transformed") < text.index("step 1/")
 
 
 def test_processes_wait_for_one_as_long_as_its_work_takes():
@@ -273,26 +214,29 @@ def test_experts_that_are_one_weight_are_divided_evenly():
     assert "shard_placement_fn" not in files_of(CASES["FSDP2, hybrid"])[0]["train.py"]
 
 
-def test_a_divided_model_is_transformed_before_it_trains(jobs):
-    printed = jobs["SMP v2"]["printed"]
-    assert printed.index("library initialized") < printed.index("model transformed") < printed.index("step 1/")
-
-
-def test_jobs_continue_after_a_full_disk_and_after_one_that_was_killed_while_it_saved(jobs):
-    full, killed, later = jobs["disk full"], jobs["killed"], jobs["continued"]
-    assert "No space left on device" in full["error"]
-    assert "step-4" in full["checkpoints"]
-    assert "resumed from step 4" in killed["printed"]
-    assert killed["error"] is not None
-    assert "resumed from step 6" in later["printed"]
-    assert list(losses_of(later)) == [7, 8]
-
-
-def test_nodes_without_a_shared_disk_resume_from_their_common_location(jobs):
+def test_jobs_continue_after_a_full_disk_a_kill_during_a_save_and_on_nodes_without_a_shared_disk(tmp_path):
     """Each node saves its part and the mark, and has the parts of all after SageMaker's download from S3."""
-    first, later = jobs["two nodes"], jobs["one node"]
-    assert len(losses_of(first)) == 6
-    assert list(losses_of(later)) == [7, 8]
-    assert "lacks files" not in first["printed"]
-    assert "resumed from step 6" in later["printed"]
-    assert later["checkpoints"] == ["step-6", "step-8"], "each node removes its older parts"
+    files, _ = files_of(Resumed("gpt_neox", {"library": "fsdp"}))
+    ten = {"max_steps": 10, "gradient_accumulation_steps": 1}
+    eight, own = ten | {"max_steps": 8}, {"checkpoint_directory": "checkpoints"}
+    jobs = run_stages(
+        {**files, "train.py": FAULTY + files["train.py"]},
+        {
+            "disk full": steps_of(2, **ten) | faults_of({"full": ["step-6"]}),
+            "killed": steps_of(2, **ten) | faults_of({"killed": "step-8"}) | {"keeps": True},
+            "continued": steps_of(1, **eight) | {"keeps": True},
+            "two nodes": steps_of(2, **ten | own | {"max_steps": 6}) | faults_of({"nodes": True}) | {"nodes": 2},
+            "one node": steps_of(1, **eight | own) | faults_of({"merged": True}) | {"keeps": True},
+        },
+        channels={"train": data_of("gpt_neox", tmp_path)},
+    )
+    texts = {name: "\n".join(line for rank in job["ranks"] for line in rank["log"]) for name, job in jobs.items()}
+    assert "No space left on device" in texts["disk full"]
+    assert jobs["killed"]["failed"]
+    assert any(path.startswith("step-4/") for path, _ in jobs["disk full"]["checkpoints"])
+    for name in ("continued", "one node"):
+        assert "resumed from step 6" in texts[name]
+    assert list(losses_of(jobs["continued"])) == [7, 8]
+    assert len(losses_of(jobs["two nodes"])) == 6
+    assert list(losses_of(jobs["one node"])) == [7, 8]
+    assert "lacks files" not in texts["two nodes"]

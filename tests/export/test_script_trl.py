@@ -1,7 +1,4 @@
-"""The scripts on TRL's trainers: jobs of two processes over gloo, and the settings that they give FSDP.
-
-One child process runs the jobs, see `run_jobs.py`. The first job leaves the model with which others start.
-"""
+"""The scripts on TRL's trainers: jobs of two processes, and the settings that they give FSDP."""
 
 import ast
 import json
@@ -24,7 +21,7 @@ from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, POSITIONS, TASKS, TINY, WORDS
-from tests.export.gloo_jobs import QUICK, losses_of, run_jobs, spec
+from tests.export.rehearsed import losses_of, printed, run_stages, save_weights, summary_of, types_of
 from tests.export.test_script_data_jobs import make_data
 from tests.forked import run_forked
 
@@ -51,7 +48,7 @@ TEMPLATE = (
     "{{ message['content'] }} </s> {% endgeneration %}{% else %}{{ message['content'] }} </s> {% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<assistant> {% endif %}"
 )
-SHARDED = "".join(Path(__file__).with_name(name).read_text("utf-8") for name in ("on_processors.py", "reductions.py"))
+PROBES = Path(__file__).with_name("sharded_models.py").read_text("utf-8")
 KILLED = """
 import os
 from transformers import TrainerState
@@ -59,7 +56,7 @@ from transformers import TrainerState
 save = TrainerState.save_to_json
 
 def killed(self, path):
-    if self.global_step == 4:
+    if self.global_step == 4 and "KILLED" in os.environ:
         os._exit(9)
     save(self, path)
 
@@ -80,12 +77,10 @@ def script_of(job, model=TASKS["llama"], objective=None, trainer=None, **fields)
     return training_script(*parts_of(job, model, **fields), objective=objective, trainer=trainer)
 
 
-def write_files(folder, job, model=TASKS["llama"], objective=None, **fields):
+def files_of(job, model=TASKS["llama"], objective=None, **fields):
     """The script and the files next to it, as the cell writes them."""
     training = writable(*parts_of(job, model, **fields), objective=objective)
-    folder.mkdir(parents=True)
-    for name, text in {"train_smp.py": written(training), **companions(training)}.items():
-        (folder / name).write_text(text)
+    return {"train_smp.py": written(training), **companions(training)}
 
 
 SHARDED_LORA = parts_of(LORA, **FSDP)
@@ -102,8 +97,6 @@ TRAINED = {
 }
 RESUMED = ("whole", "sharded quantized adapter", "sharded preferences of all weights")
 """Jobs that run again with a fault while they save step 4, after which they resume."""
-ADAPTERS = ("adapter", *(name for name in TRAINED if "adapter" in name), "preferences", "sharded preferences")
-ONE = {"processes": 1}
 
 
 def make_channels(folder):
@@ -118,151 +111,122 @@ def make_channels(folder):
     (folder / "answers" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
 
 
-def make_specs(folder):
-    make_channels(folder)
-    (folder / "kill.py").write_text(SHARDED + KILLED)
-    (folder / "shard.py").write_text(SHARDED)
-    specs = {}
-
-    def add(name, job, fields, options, place=None, stand_in="shard.py"):
-        source, place = folder / "source" / name, folder / (place or name)
-        write_files(source, job, **fields)
-        options = QUICK | {"checkpoint_every": 2, "checkpoint_directory": place / "checkpoints"} | options
-        train, tokenizer, processes = map(options.pop, ("train", "tokenizer", "processes"), (None, "marked", 2))
-        channels = {"train": train, "model": "trial", "tokenizer": tokenizer} if train else {}
-        specs[name] = spec(
-            source / "train_smp.py",
-            place,
-            options,
-            processes=processes,
-            stand_in=folder / stand_in,
-            channels={channel: folder / data for channel, data in channels.items()},
-            environment={"HF_HOME": str(folder / "cache"), "TMPDIR": str(place)}
-            | {"TENSORBOARD_LOGGING_DIR": str(place / "board")},
-        )
-
-    add("trial", FULL, {}, {"max_steps": 3})
-    add("diverged", FULL, {}, ONE | {"train": "text", "learning_rate": 1e30, "checkpoint_every": 1, "max_steps": 20})
-    add("adapter", LORA, {}, {"train": "pairs", "merge_adapter": 1})
-    add("preferences", LORA, {"objective": "dpo"}, PREFERENCES)
-    for name, parts in TRAINED.items():
-        add(name, *parts)
-        if name in RESUMED:
-            add(f"{name}, killed", *parts, f"{name} again", "kill.py")
-            add(f"{name}, resumed", *parts, f"{name} again")
-    add("again", *TRAINED["whole"], "whole again")
-    specs["whole"]["environment"]["SM_CHANNEL_VALIDATION"] = str(folder / "few chats")
-    specs["sharded preferences"]["answered"] = [str(folder / name) for name in ("trial", *ADAPTERS)]
-    add("small copy", FULL, {}, {"train": "chats", "max_steps": 2})
-    (folder / "source" / "small copy" / "train_smp.py").write_text(small_training(*SHARDED_LORA, trainer="trl").script)
-    add("marked", FULL, {}, ONE | {"train": "chats"})
-    add("unmarked", FULL, {}, ONE | {"train": "chats", "tokenizer": "tokenizer"})
-    add("other columns", FULL, {}, ONE | {"train": "answers"})
-    add("other model", FULL, {"model": TASKS["mistral"]}, ONE | {"train": "chats"})
-    add("no preferences", LORA, {"objective": "dpo"}, ONE)
-    for family, model in FAMILIES.items():
-        add(family, FULL, FSDP | {"model": model}, {"max_steps": 3})
-    for name in ("whole", "sharded preferences of all weights", *FAMILIES):
-        specs[name]["batch"] = {"input_ids": [[4, 5, 6, 7]] * 2, "labels": [[4, 5, 6, 7]] * 2}
-    return specs
+def stage(processes=2, *, keeps=False, environment=None, **options):
+    options = {"checkpoint_every": 2} | options
+    words = [text for key, value in options.items() for text in (f"--{key}", str(value))]
+    return {"world": processes, "keeps": keeps, "arguments": words, "environment": environment or {}}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("trl")
+    folder = tmp_path_factory.mktemp("trl")
+    make_channels(folder)
+    save_weights(json.loads(TASKS["llama"].config_json), folder / "weights", folder / "marked")
+    return folder
 
 
-@pytest.fixture(scope="module")
-def jobs(folder):
-    return run_jobs(folder, make_specs(folder))
+def run(folder, job, fields, stages, train=None, **channels):
+    """Stages of a job, which reads the channels by the names of their folders."""
+    channels = ({"train": train, "model": "weights", "tokenizer": "marked"} | channels) if train else {}
+    files = files_of(job, **fields)
+    files["train_smp.py"] = PROBES + KILLED + files["train_smp.py"]
+    places = {name: folder / place for name, place in channels.items()}
+    return run_stages(files, stages, channels=places, keep_half=fields.get("precision") != "fp16")
+
+
+def errors_of(job):
+    return "\n".join(line for rank in job["ranks"] for line in rank["log"])
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 class TestJobs:
-    def test_random_data_measure_the_speed_that_calibration_reads(self, jobs):
-        losses = losses_of(jobs["trial"])
-        log = read_text(jobs["trial"]["printed"])
-        assert list(losses) == [1, 2, 3]
+    def test_random_data_measure_the_speed_that_calibration_reads(self, folder):
+        job = run(folder, FULL, {}, {"trial": stage(max_steps=3)})["trial"]
+        log = read_text(printed(job))
+        assert list(losses_of(job)) == [1, 2, 3]
         assert (log.title, log.unit) == ("exported script", "seconds")
         assert [sample.step for sample in log.samples] == [2, 3]
-        assert {"tokens_per_second", "mfu", "loss", "steps"} <= jobs["trial"]["summary"].keys()
+        assert {"tokens_per_second", "mfu", "loss", "steps"} <= summary_of(job).keys()
 
-    @pytest.mark.parametrize("name", RESUMED)
-    def test_a_killed_job_resumes_from_the_newest_complete_checkpoint_with_the_same_losses(self, jobs, name):
-        """It was killed while it saved step 4."""
-        assert jobs[f"{name}, killed"]["error"] is not None
-        assert "checkpoint-4" in jobs[f"{name}, killed"]["checkpoints"]
-        whole, later = losses_of(jobs[name]), losses_of(jobs[f"{name}, resumed"])
-        assert list(later) == list(whole)[2:]
-        assert later == {step: whole[step] for step in later}
-        assert whole[max(whole)] < whole[1]
-
-    def test_padded_steps_report_their_tokens_only_and_a_finished_job_no_loss(self, jobs):
-        assert "seconds_per_step" not in jobs["whole"]["printed"]
-        assert read_text(jobs["whole"]["printed"]).unit == "tokens_per_second"
-        assert jobs["again"]["error"] is None
-        assert jobs["again"]["summary"] == {"steps": 6}
-
-    @pytest.mark.parametrize("name", ["whole", "sharded preferences of all weights", *FAMILIES])
-    def test_the_model_is_loaded_and_continued(self, jobs, folder, name):
-        losses_of(jobs[name])
-        assert jobs[name]["losses"]["missing"] == []
-        losses = jobs[name]["losses"]["losses"]
-        assert losses[2] < losses[0]
-        assert jobs[name]["losses"]["generated"] == 4
-        config = json.loads((folder / name / "generation_config.json").read_text())
-        assert config.get("use_cache", True)
-        assert ("validation_loss" in jobs[name]["summary"]) is (name == "whole")
-
-    def test_a_loss_that_is_no_number_stops_the_job_before_it_saves(self, jobs):
-        assert "is no number" in jobs["diverged"]["error"]
-        assert jobs["diverged"]["summary"] is None
-        assert len([name for name in jobs["diverged"]["checkpoints"] if name.startswith("checkpoint-")]) <= 2
-
-    @pytest.mark.parametrize("name", ADAPTERS)
-    def test_an_adapter_is_trained_saved_and_merged(self, jobs, folder, name):
-        """An adapter of preferences learns what to prefer; its loss on the answer can rise."""
-        losses, answered = losses_of(jobs[name]), jobs["sharded preferences"]["losses"]
-        (base, _), (loss, generated) = answered["trial"], answered[name]
+    @pytest.mark.parametrize("name", TRAINED)
+    def test_a_job_trains_resumes_and_leaves_a_model_that_loads(self, folder, name):
+        """Three are killed while they save step 4, and resume from the newest complete checkpoint."""
+        job, fields, options = TRAINED[name]
+        options, channels = dict(options), {"validation": "few chats"} if name == "whole" else {}
+        train = options.pop("train")
+        stages = {"job": stage(**options)}
+        if name in RESUMED:
+            stages["killed"] = stage(environment={"KILLED": "1"}, **options)
+            stages["resumed"] = stage(keeps=True, **options)
+        if name == "whole":
+            stages["again"] = stage(keeps=True, **options)
+        jobs = run(folder, job, fields, stages, train, **channels)
+        done = jobs["job"]
+        losses, files = losses_of(done), dict(done["model"])
         assert losses[max(losses)] < losses[1]
-        assert loss < base if "adapter" in name else loss != base
-        assert generated == 4
-        assert (folder / name / "adapter_model.safetensors").stat().st_size < 100_000
-        assert (folder / name / "merged" / "model.safetensors").exists() is (
-            name in ("adapter", "sharded quantized adapter")
-        )
-        assert ("reduces torch.float32\n" in jobs[name]["printed"]) is name.startswith("sharded")
-        assert "reduces torch.bfloat16\n" not in jobs[name]["printed"]
-        if name == "adapter in fp16":
-            # As the estimate counts them. accelerate scales gradients on GPUs only, and a stand-in here.
-            assert "scale 65536.0, [(torch.float16, False), (torch.float32, True)]" in jobs[name]["printed"]
-            assert losses == pytest.approx(losses_of(jobs["adapter"]), rel=1e-3)
+        if name in RESUMED:
+            assert jobs["killed"]["failed"]
+            later = losses_of(jobs["resumed"])
+            assert later == {step: losses[step] for step in list(losses)[2:]}
+        assert [entry for entry in done["loaded"] if entry["error"] or entry.get("missing")] == []
+        assert next(entry["path"] for entry in done["loaded"] if entry.get("pretrained")) == "/opt/ml/model"
+        if "adapter" in name:
+            assert files["adapter_model.safetensors"] < 100_000
+            assert ("merged/model.safetensors" in files) is ("merge_adapter" in options)
+        assert types_of(done) == ({"float32"} if fields.get("library") == "fsdp" else set())
+        if "preferences" in name:
+            assert losses[1] == pytest.approx(0.6931, abs=1e-3)
+            # FSDP shards the reference model by layers, in 16 bits, and it is gone before the first step.
+            assert "sharded into 6 units as torch.bfloat16" in printed(done)
+            assert "models in memory: 1\n" in printed(done)
+        if name == "whole":
+            assert "generation_config.json" in files
+            assert "validation_loss" in summary_of(done)
+            assert "seconds_per_step" not in printed(done)  # of padded steps
+            assert read_text(printed(done)).unit == "tokens_per_second"
+            assert summary_of(jobs["again"]) == {"steps": 6}
 
-    @pytest.mark.parametrize("name", ["preferences", "sharded preferences", "sharded preferences of all weights"])
-    def test_preferences_are_trained(self, jobs, name):
-        """FSDP shards the reference model by layers, in 16 bits, and it is gone before the first step."""
-        losses = losses_of(jobs[name])
-        assert losses[1] == pytest.approx(0.6931, abs=1e-3)
-        if name != "preferences":
-            printed = jobs[name]["printed"]
-            assert "sharded into 6 units as torch.bfloat16" in printed
-            assert "models in memory: 1\n" in printed
-            assert "models in memory: 2\n" not in printed
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_tied_untied_dense_and_mixed_models_are_sharded_and_load(self, folder, family):
+        done = run(folder, FULL, FSDP | {"model": FAMILIES[family]}, {"job": stage(max_steps=3)})["job"]
+        assert list(losses_of(done)) == [1, 2, 3]
+        assert [(entry["error"], entry["missing"]) for entry in done["loaded"] if "missing" in entry] == [("", 0)]
 
-    def test_a_small_copy_reads_the_data_of_the_job(self, jobs):
+    def test_a_loss_that_is_no_number_stops_the_job_before_it_saves(self, folder):
+        options = {"learning_rate": 1e30, "checkpoint_every": 1, "max_steps": 20}
+        done = run(folder, FULL, {}, {"job": stage(1, **options)}, "text")["job"]
+        assert "is no number" in errors_of(done)
+        assert summary_of(done) is None
+        assert len({path.partition("/")[0] for path, _ in done["checkpoints"]}) <= 2
+
+    def test_a_small_copy_reads_the_data_of_the_job(self, folder):
         """The cell that runs it on this machine; the channel `model` has the tokenizer, and weights of other sizes."""
-        assert list(losses_of(jobs["small copy"])) == [1, 2]
+        files = {"train_smp.py": small_training(*SHARDED_LORA, trainer="trl").script} | companions(
+            writable(*SHARDED_LORA)
+        )
+        channels = {"train": folder / "chats", "model": folder / "weights", "tokenizer": folder / "marked"}
+        assert list(losses_of(run_stages(files, {"job": stage(max_steps=2)}, channels=channels)["job"])) == [1, 2]
 
-    def test_a_template_without_marks_trains_the_same_turns(self, jobs):
+    def test_a_template_without_marks_trains_the_same_turns(self, folder):
         """A turn of the assistant is what the template adds for it."""
-        assert losses_of(jobs["unmarked"]) == losses_of(jobs["marked"])
-        assert "/chats.parquet" in jobs["unmarked"]["printed"].splitlines()[0]
+        jobs = [
+            run(folder, FULL, {}, {"job": stage(1)}, "chats", tokenizer=place)["job"]
+            for place in ("marked", "tokenizer")
+        ]
+        assert losses_of(jobs[0]) == losses_of(jobs[1])
+        assert "/chats.parquet" in errors_of(jobs[1])
 
-    def test_what_a_job_lacks_is_reported_in_a_sentence(self, jobs):
-        assert "The data has columns ['prompt', 'chosen', 'rejected']" in jobs["other columns"]["error"]
-        assert "The model is not the plan's: {'model_type': 'llama'," in jobs["other model"]["error"]
-        assert "The columns are not chosen and rejected, but []" in jobs["no preferences"]["error"]
+    @pytest.mark.parametrize(
+        ("job", "fields", "train", "sentence"),
+        [
+            (FULL, {}, "answers", "The data has columns ['prompt', 'chosen', 'rejected']"),
+            (FULL, {"model": TASKS["mistral"]}, "chats", "The model is not the plan's: {'model_type': 'llama',"),
+            (LORA, {"objective": "dpo"}, None, "The columns are not chosen and rejected, but []"),
+        ],
+    )
+    def test_what_a_job_lacks_is_reported_in_a_sentence(self, folder, job, fields, train, sentence):
+        assert sentence in errors_of(run(folder, job, fields, {"job": stage(1)}, train)["job"])
 
 
 SETTINGS = """
@@ -329,7 +293,9 @@ def test_the_settings_of_fsdp_are_those_of_the_plan(tmp_path):
             if (kind, name) == ("adapter", "16-bit"):
                 continue
             path = tmp_path / f"{kind} {name}" / "train_smp.py"
-            write_files(path.parent, base | job, **FSDP | plan)
+            path.parent.mkdir()
+            for file, text in files_of(base | job, **FSDP | plan).items():
+                (path.parent / file).write_text(text)
             half, chosen = plan.get("precision") != "fp32", Plan(library="fsdp", **plan)
             trained = TASKS["llama"].parameter_count if kind == "full" else Adapter().parameter_count(TASKS["llama"])
             expected[str(path)] = {

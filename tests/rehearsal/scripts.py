@@ -363,6 +363,12 @@ PLANTED = {
         ("path, start", "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)\npath, start"),
         ("        optimizer.step()\n", "        optimizer.step()\n        scheduler.step()\n"),
     ),
+    "resume, the scaler": changed(
+        DDP,
+        ("path, start", 'scaler = torch.amp.GradScaler("cuda")\npath, start'),
+        (BACKWARD, "        scaler.scale(loss).backward()\n"),
+        ("        optimizer.step()\n", "        scaler.step(optimizer)\n        scaler.update()\n"),
+    ),
     "resume, an average": changed(
         DDP,
         ("path, start", "average = torch.optim.swa_utils.AveragedModel(net)\npath, start"),

@@ -40,8 +40,8 @@ def test_folders_and_variables_name_the_channels_and_their_mode(tmp_path):
 estimator = PyTorch(entry_point="train.py", hyperparameters={"lr": 0.1}, distribution={"torch_distributed": {}})
 estimator.fit({"train": TrainingInput("s3://bucket/rows", input_mode="FastFile")})
 """
-    job, extra = job_of(cell)
-    assert (job.channels, job.launches, extra["script"]) == ({"train": "FastFile"}, True, "train.py")
+    job, _ = job_of(cell)
+    assert (job.channels, job.launches) == ({"train": "FastFile"}, True)
     (rows / "inner").mkdir()
     (rows / "inner/a.csv").write_text("1\n")
     make_folders(tmp_path / "ml", job, {"train": rows, "own": rows, "none": None}, 2)
@@ -128,8 +128,16 @@ def test_stand_ins_of_images_have_what_they_are_made_with():
         def __repr__(self):
             return f"{self.train} {self._split} {self.root} {len(self)}"
 
-    images._synthesize(SimpleNamespace(stand_in=str), "CIFAR10", Real)
-    assert repr(Real("/data", split="test")) == "True test /data 8333"
+    Real.__name__ = "CIFAR10"
+    images._synthesize(SimpleNamespace(stand_in=str), Real)
+    assert repr(Real("/data", split="test")) == "True test /data 10000"
+    streets = images.Images("SVHN", split="extra", source="self.labels = self.data = ")
+    assert (len(streets), streets.labels.dtype.kind, hasattr(streets, "targets")) == (531_131, "i", False)
+    assert images.Images("STL10", as_tensor=True).data.shape == (5_000, 3, 96, 96)
+    assert images.Images("ImageFolder", source="self.samples: list = ").samples[3] == ("3.jpg", 3)
+    assert len(images.Images("CelebA").attr_names) == 40
+    assert len(images.Images("QMNIST", what="nist")) == 402_953
+    assert images.Images("LSUN", classes=["a", "b", "c"], as_tensor=True)[2][1] == 2
 
 
 @pytest.mark.torch
@@ -231,3 +239,27 @@ def test_threads_that_record_at_once_overwrite_nothing():
     lines = [json.loads(line) for line in os.pread(file, 1 << 25, 0).splitlines()]
     os.close(file)
     assert len(lines) == 40_000
+
+
+@pytest.mark.parametrize(
+    ("script", "command", "copied", "is_module"),
+    [
+        ("acme/cli/train.py", None, "acme/cli/train.py", True),
+        ("acme/run.py", None, "acme/run.py", False),
+        ("acme/cli/train.py", "torchrun --nproc_per_node 8 -m acme.cli.train --lr 1", "acme/cli/train.py", True),
+        ("acme/cli/train.py", "python -m torch.distributed.run train.py", "acme/cli/train.py", False),
+        ("train.py", None, "train.py", False),
+    ],
+)
+def test_a_script_of_a_package_is_copied_with_the_package(tmp_path, script, command, copied, is_module):
+    texts = {
+        "acme/cli/train.py": "from ..net import make\n",
+        "acme/run.py": "import acme.net\n",
+        "train.py": "import os\n",
+    }
+    for name, text in (texts | dict.fromkeys(("acme/__init__.py", "acme/cli/__init__.py", "acme/net.py"), "")).items():
+        (tmp_path / "repository" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "repository" / name).write_text(text)
+    job, extra = job_of(command)
+    code = request.copied(tmp_path / "repository" / script, extra, tmp_path / "code", job)
+    assert (code.script, code.is_module, (tmp_path / "code/acme/net.py").exists()) == (copied, is_module, True)

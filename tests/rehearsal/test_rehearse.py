@@ -9,7 +9,20 @@ import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal import KINDS, rehearse
 from tests.forked import import_libraries
-from tests.rehearsal.scripts import CORRECT, DATA, DDP, LOOP, PLANTED, SAVE, START, TRAINER, WRAP, changed
+from tests.rehearsal.scripts import (
+    CORRECT,
+    DATA,
+    DDP,
+    FSDP2,
+    LOOP,
+    PLANTED,
+    SAVE,
+    SAVE_SHARDS,
+    START,
+    TRAINER,
+    WRAP,
+    changed,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 OF_FURTHER = re.compile(
@@ -97,6 +110,10 @@ READ = """path = f"/opt/ml/output/data/first-{rank}.pt"
 torch.save(net.state_dict(), path)
 net.load_state_dict(torch.load(path, map_location="cpu"))
 """
+SHARDED_COPY = """
+from torch.distributed.checkpoint import async_save
+async_save({"model": model.state_dict()}, checkpoint_id="/opt/ml/checkpoints/last").result()
+"""
 OF_ALL, OF_FIRST = "rank0_only=False, offload_to_cpu=True", "rank0_only=True, offload_to_cpu=True"
 
 
@@ -108,6 +125,7 @@ OF_ALL, OF_FIRST = "rank0_only=False, offload_to_cpu=True", "rank0_only=True, of
         (changed(DDP, ("torch.manual_seed(0)", "torch.set_default_device('cuda')")), (("load", 0, 0), ("save", 0, 0))),
         (changed(CORRECT["fsdp1"], ("rank0_only=True", OF_ALL)), (("load", 1, 1), ("save", 1, 1))),
         (changed(CORRECT["fsdp1"], ("rank0_only=True", OF_FIRST)), (("load", 1, 1), ("save", 1, 0))),
+        (changed(FSDP2, (SAVE_SHARDS, SHARDED_COPY + SAVE_SHARDS)), (("load", 1, 1), ("save", 1, 0.5))),
         (TRAINER, (("load", 0.5, 0.5), ("save", 2, 0))),  # the moments of Adam
     ],
 )  # fmt: skip

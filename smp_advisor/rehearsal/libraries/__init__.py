@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import importlib.abc
 import sys
+from contextlib import suppress
 from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
     from smp_advisor.rehearsal.observer import Observer
 
 _HOOKS = {
@@ -26,8 +31,8 @@ _HOOKS = {
 """Beginning of the name of a module, and the module here that changes it after its import."""
 
 
-def install(observer: Observer) -> None:
-    """Change what is imported already, and what will be."""
+def install(observer: Observer, compiled: Callable[[str, str], CodeType]) -> None:
+    """Change what is imported already and what will be, and compile the user's modules as the script is."""
 
     def change(module: Any) -> None:
         name = module.__name__
@@ -37,33 +42,38 @@ def install(observer: Observer) -> None:
             if name.startswith(start):
                 import_module(f"smp_advisor.rehearsal.libraries.{home}").change(observer, module)
 
+    class Loader(SourceFileLoader):
+        def get_code(self, fullname: str) -> CodeType:
+            del fullname
+            return compiled(self.get_data(self.path).decode("utf-8", "replace"), self.path)
+
     class Finder(importlib.abc.MetaPathFinder):
-        """Finds with all others, and changes the module after its own code ran."""
+        """Finds with all others, and changes a library's module after its own code ran."""
 
         is_inside = False
 
         def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-            if self.is_inside or not fullname.startswith(tuple(_HOOKS)):
+            if self.is_inside:
                 return None
             self.is_inside = True
             try:
-                spec = next(
-                    (s for f in sys.meta_path if f is not self and (s := f.find_spec(fullname, path, target))), None
-                )
+                others = (f.find_spec(fullname, path, target) for f in sys.meta_path if f is not self)
+                spec = next(filter(None, others), None)
             finally:
                 self.is_inside = False
             loader: Any = getattr(spec, "loader", None)
-            if loader is not None and hasattr(loader, "exec_module"):
+            origin = (spec and spec.origin) or ""
+            if spec is not None and origin.startswith(observer.code):
+                spec.loader = Loader(fullname, origin) if origin.endswith(".py") else loader
+            elif fullname.startswith(tuple(_HOOKS)) and hasattr(loader, "exec_module"):
                 execute = loader.exec_module
 
                 def exec_module(module: Any) -> None:
                     execute(module)
                     change(module)
 
-                try:
+                with suppress(AttributeError):
                     loader.exec_module = exec_module
-                except AttributeError:
-                    return spec
             return spec
 
     for name in sorted(sys.modules):

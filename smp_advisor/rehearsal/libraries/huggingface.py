@@ -39,6 +39,9 @@ SMALL = {
     "num_local_experts": 4, "num_experts": 4, "moe_intermediate_size": 64, "embedding_size": 32,
 }  # fmt: skip
 """Sizes of the configurations of transformers that no data index."""
+_WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
+_DEPTHS = tuple(name for name in SMALL if "layer" in name)
+_SMALL_WIDTH, _SMALL_DEPTH = 64, 4
 _KEPT_WEIGHTS_BYTES = 64 * 2**20
 _NEW_TOKENS, _SAVED_AT = 8, 2
 
@@ -65,6 +68,9 @@ def change(observer: Observer, module: Any) -> None:
 def shrink(config: Any) -> Any:
     """Make a configuration small, with heads that divide its width."""
     values = vars(config)
+    width, depth = (max(values.get(name) or 0 for name in names) for names in (_WIDTHS, _DEPTHS))
+    if 0 < width <= _SMALL_WIDTH and depth <= _SMALL_DEPTH:
+        return config  # weights of these sizes may be loaded
     for name, value in SMALL.items():
         current = values.get(name)
         if type(current) is int and (value is None or current > value):
@@ -281,10 +287,12 @@ def _generation(observer: Observer, module: Any) -> None:
 
 
 def _arguments(observer: Observer, module: Any) -> None:
+    module.is_torch_bf16_gpu_available = lambda: True
+
     @around(module.TrainingArguments, "__post_init__")
     def finished(original: Any, self: Any) -> None:
         for name in ("bf16", "fp16"):
-            if getattr(self, name, False) and not observer.options.get("keep_half"):
+            if getattr(self, name, False) and (name == "fp16" or not observer.options.get("keep_half")):
                 observer.stand_in("16-bit numbers: fp32")
                 setattr(self, name, False)
         if str(self.optim).startswith(("paged", "adamw_bnb", "adamw_8bit", "adamw_torch_fused")) or "8bit" in str(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
+import re
 import sys
 import types
 from functools import partialmethod
@@ -20,100 +21,119 @@ import torch
 from torch import nn
 
 from smp_advisor.rehearsal.libraries.rows import Metric
-from smp_advisor.rehearsal.observer import around, bound
+from smp_advisor.rehearsal.observer import NotRehearsed, around, bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from smp_advisor.rehearsal.observer import Observer
 
-_DIGITS = (1, 28, 10, 60_000)
+_DIGITS = (1, 28, 10, 60_000, 10_000)
 _DATA_SETS = {
-    "MNIST": _DIGITS, "FashionMNIST": _DIGITS, "KMNIST": _DIGITS, "QMNIST": _DIGITS, "EMNIST": (1, 28, 47, 112_800),
-    "USPS": (1, 16, 10, 7_291), "CIFAR10": (3, 32, 10, 50_000), "CIFAR100": (3, 32, 100, 50_000),
-    "SVHN": (3, 32, 10, 73_257), "STL10": (3, 96, 10, 5_000), "ImageFolder": (3, 64, 10, 1_000),
-    "ImageNet": (3, 64, 1000, 1_281_167), "Places365": (3, 64, 365, 1_803_460), "Flowers102": (3, 64, 102, 1_020),
-    "Food101": (3, 64, 101, 75_750), "StanfordCars": (3, 64, 196, 8_144), "OxfordIIITPet": (3, 64, 37, 3_680),
-    "CelebA": (3, 64, 10_177, 162_770), "VOCSegmentation": (3, 64, 21, 1_464),
+    "MNIST": _DIGITS, "FashionMNIST": _DIGITS, "KMNIST": _DIGITS, "QMNIST": (1, 28, 10, 60_000, 60_000),
+    "EMNIST": (1, 28, 47, 112_800, 18_800), "EMNIST byclass": (1, 28, 62, 697_932, 116_323),
+    "EMNIST bymerge": (1, 28, 47, 697_932, 116_323), "EMNIST letters": (1, 28, 27, 124_800, 20_800),
+    "EMNIST digits": (1, 28, 10, 240_000, 40_000), "EMNIST mnist": _DIGITS, "USPS": (1, 16, 10, 7_291, 2_007),
+    "CIFAR10": (3, 32, 10, 50_000, 10_000), "CIFAR100": (3, 32, 100, 50_000, 10_000),
+    "SVHN": (3, 32, 10, 73_257, 26_032), "STL10": (3, 96, 10, 5_000, 8_000), "ImageFolder": (3, 64, 10, 1_000, 1_000),
+    "ImageNet": (3, 64, 1000, 1_281_167, 50_000), "Places365": (3, 64, 365, 1_803_460, 36_500),
+    "Flowers102": (3, 64, 102, 1_020, 6_149), "Food101": (3, 64, 101, 75_750, 25_250),
+    "StanfordCars": (3, 64, 196, 8_144, 8_041), "OxfordIIITPet": (3, 64, 37, 3_680, 3_669),
+    "CelebA": (3, 64, 10_177, 162_770, 19_962), "VOCSegmentation": (3, 64, 21, 1_464, 1_449),
+    "Cityscapes": (3, 64, 19, 2_975, 500),
 }  # fmt: skip
-"""Channels, side, labels and length of data sets of images."""
-_EMNIST = {
-    "byclass": (62, 697_932), "bymerge": (47, 697_932), "letters": (27, 124_800), "digits": (10, 240_000),
-    "mnist": (10, 60_000),
+"""Channels, side, labels, and lengths of the part for training and of that held back, of data sets of images."""
+_ANY = (3, 64, 2, 1_000, 200)
+"""The same of all others: no model has less than two labels."""
+_PARTS = {
+    "STL10 unlabeled": 100_000, "STL10 train+unlabeled": 105_000, "SVHN extra": 531_131, "QMNIST test10k": 10_000,
+    "QMNIST test50k": 50_000, "QMNIST nist": 402_953, "Flowers102 val": 1_020, "CelebA valid": 19_867,
 }  # fmt: skip
-"""Labels and length of the splits of EMNIST that are not balanced; letters have no label of zero."""
 _HELD_BACK = ("test", "val", "valid")
+_OTHERWISE = re.compile(
+    "VisionDataset|FakeData|DatasetFolder|Coco|Flickr|SBU|Kitti|WIDER|VOCDet|LFWPairs|HMDB|UCF|Kinet"
+)
+"""Data sets of captions, boxes, pairs and films, and those that have no files."""
+_ATTRIBUTES = ("attr", "identity")
 _DIFFERENT = 256
 _TIMESTEPS = 4
 
 
 class Images(torch.utils.data.Dataset[Any]):
-    """Synthetic images with labels, as many as the data set has."""
+    """Synthetic images with labels, as many as the data set has, under the names in the source of its class."""
 
     def __init__(
         self, name: str, *arguments: Any, transform: Any = None, target_transform: Any = None, transforms: Any = None,
-        train: bool = True, split: str = "", as_tensor: bool = False, **options: Any,
+        train: bool = True, as_tensor: bool = False, source: str = "", **options: Any,
     ) -> None:  # fmt: skip
-        if arguments and isinstance(arguments[0], str | Path):
-            self.root = str(arguments[0])
-        channels, side, labels, length = _DATA_SETS.get(name, _DATA_SETS["ImageFolder"])
-        labels, length = _EMNIST.get(split, (labels, length)) if name == "EMNIST" else (labels, length)
-        is_held_back = not train or split in _HELD_BACK or options.get("image_set") in _HELD_BACK
-        length = max(1, length // 6) if is_held_back else length
+        part = str(options.get("what") or options.get("split") or options.get("image_set") or "")
+        channels, side, labels, *lengths = _DATA_SETS.get(f"{name} {part}", _DATA_SETS.get(name, _ANY))
+        length = _PARTS.get(f"{name} {part}", lengths[not train or part in _HELD_BACK])
+        classes = options.get("classes")  # of LSUN
+        labels = len(classes) if isinstance(classes, list) else labels
         self.transform = transform or next((entry for entry in arguments if callable(entry)), None)
         self.target_transform, self.transforms, self._as_tensor = target_transform, transforms, as_tensor
-        default = {"CelebA": "attr", "VOCSegmentation": "segmentation"}.get(name, "category")
+        default = {"CelebA": "attr", "VOCSegmentation": "segmentation", "Cityscapes": "instance"}.get(name, "category")
         kinds = options.get("target_type") or options.get("target_types") or default
         self._kinds = [kinds] if isinstance(kinds, str) else list(kinds)
         self._values = range(1, 4) if name == "OxfordIIITPet" else range(labels)  # of a pixel's label
         generator = torch.Generator().manual_seed(1)
         shape = (_DIFFERENT, side, side) if channels == 1 else (_DIFFERENT, side, side, channels)
         self._pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-        first = int(split == "letters")
-        targets = [first + row % _DIFFERENT % (labels - first) for row in range(length)]
-        # Tensors in the data sets of digits, lists in those of CIFAR.
-        self.targets: Any = torch.tensor(targets) if "MNIST" in name else targets
-        self.labels = self._labels = self.targets
-        self.classes = [str(number) for number in range(labels)]
-        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        first = int(name == "EMNIST" and part == "letters")  # which have no label of zero
+        self._numbers = [first + row % _DIFFERENT % (labels - first) for row in range(length)]
+        numbers = torch.tensor(self._numbers)
+        self.classes = classes if isinstance(classes, list) else [str(number) for number in range(labels)]
+        makers: dict[str, Callable[[], Any]] = {
+            # Tensors in the data sets of digits, arrays in those of files of MATLAB, lists in all others.
+            "targets": lambda: numbers if "MNIST" in name else self._numbers,
+            "labels": lambda: numbers.numpy(), "_labels": lambda: self._numbers, "y": lambda: self._numbers,
+            **dict.fromkeys(("samples", "imgs", "_samples"), lambda: [(f"{n}.jpg", n) for n in self._numbers]),
+            "class_to_idx": lambda: {text: number for number, text in enumerate(self.classes)},
+            "attr": lambda: (torch.arange(40) + numbers[:, None]) % 2, "identity": lambda: numbers[:, None] + 1,
+            "attr_names": lambda: [f"Attribute_{number}" for number in range(40)],
+        }  # fmt: skip
+        has = {key for key in makers if not source or re.search(rf"self\.{key}\b[^=\n]* = ", source)}
+        vars(self).update({key: makers[key]() for key in has if name == "CelebA" or key not in _ATTRIBUTES})
 
     @functools.cached_property
     def data(self) -> Any:
-        """All images: a tensor of digits, an array of colors."""
-        times = (-(-len(self.targets) // _DIFFERENT), *[1] * (self._pixels.dim() - 1))
-        every = self._pixels.repeat(times)[: len(self.targets)]
-        return every if isinstance(self.targets, torch.Tensor) else every.numpy()
+        """All images: a tensor of digits, an array of colors, with these first beside an array of labels."""
+        times = (-(-len(self._numbers) // _DIFFERENT), *[1] * (self._pixels.dim() - 1))
+        every = self._pixels.repeat(times)[: len(self._numbers)]
+        if isinstance(getattr(self, "targets", None), torch.Tensor):
+            return every
+        return (every.permute(0, 3, 1, 2) if hasattr(self, "labels") and every.dim() == 4 else every).numpy()
 
     def __len__(self) -> int:
-        return len(self.targets)
+        return len(self._numbers)
 
     def __getitem__(self, index: int) -> Any:
         image = self._pixels[index % _DIFFERENT]
         parts = [Images._target(self, kind, index, image) for kind in self._kinds]
         target = parts[0] if len(parts) == 1 else tuple(parts)
-        if self._as_tensor:
-            image = image[None].float() / 255 if image.dim() == 2 else image.permute(2, 0, 1).float() / 255
-        else:
-            from PIL import Image
-
-            image = Image.fromarray(image.numpy())
+        image = _picture(image, as_tensor=self._as_tensor)
         if self.transforms is not None:
             return self.transforms(image, target)
         image = image if self.transform is None else self.transform(image)
         return image, target if self.target_transform is None else self.target_transform(target)
 
     def _target(self, kind: str, index: int, image: torch.Tensor) -> Any:
-        label = int(self.targets[index])
-        if kind == "attr":
-            return (torch.arange(40) + label) % 2
-        if kind != "segmentation":
+        label = self._numbers[index]
+        if kind in _ATTRIBUTES:
+            return getattr(self, kind)[index].squeeze()
+        if kind not in ("segmentation", "instance", "semantic"):
             return label % 2 if kind == "binary-category" else label
         mask = self._values.start + image.reshape(*image.shape[:2], -1)[..., 0] % len(self._values)
-        if self._as_tensor:
-            return mask
-        from PIL import Image
+        return mask if self._as_tensor else _picture(mask, as_tensor=False)
 
-        return Image.fromarray(mask.numpy())
+
+def _picture(pixels: torch.Tensor, *, as_tensor: bool) -> Any:
+    if as_tensor:
+        return (pixels[None] if pixels.dim() == 2 else pixels.permute(2, 0, 1)).float() / 255
+    from PIL import Image
+
+    return Image.fromarray(pixels.numpy())
 
 
 def change(observer: Observer, module: Any) -> None:
@@ -122,9 +142,9 @@ def change(observer: Observer, module: Any) -> None:
     if isinstance(module, Nothing):
         return
     if name == "torchvision.datasets":
-        for kind in _DATA_SETS:
-            if hasattr(module, kind):
-                _synthesize(observer, kind, getattr(module, kind))
+        for kind in vars(module).values():
+            if isinstance(kind, type) and issubclass(kind, module.VisionDataset):
+                _synthesize(observer, kind)
     elif name in _NETWORKS:
         for key, value in list(vars(module).items()):
             if inspect.isfunction(value) and key.islower() and key[0] != "_":
@@ -140,22 +160,29 @@ def change(observer: Observer, module: Any) -> None:
 _NETWORKS = tuple(f"torchvision.models{part}" for part in ("", ".segmentation", ".detection", ".video"))
 
 
-def _synthesize(observer: Observer, name: str, kind: Any) -> None:
+def _synthesize(observer: Observer, kind: Any) -> None:
     """Have a class of a data set, which other libraries and classes of the script may have too, make its images."""
-    signature = inspect.signature(kind.__init__)
+    name, signature = kind.__name__, inspect.signature(kind.__init__)
+    has_labels = not {"target_transform", "kwargs"}.isdisjoint(signature.parameters) and not _OTHERWISE.match(name)
+    source = "".join(inspect.getsource(base) for base in kind.__mro__ if base.__module__.startswith("torchvision."))
 
     @around(kind, "__init__")
     def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
         call = signature.bind(self, *arguments, **options)
         call.apply_defaults()
         values = {"train": True, **call.arguments, **call.arguments.get("kwargs", {})}
-        root, values = values.get("root", ""), {key: values[key] for key in values.keys() - {"self", "root", "kwargs"}}
-        if name == "ImageFolder" and Path(str(root)).is_dir() and any(Path(str(root)).iterdir()):
+        root, values = values.get("root"), {key: values[key] for key in values.keys() - {"self", "root", "kwargs"}}
+        is_kept = root is None or name in ("ImageFolder", "DatasetFolder") or "/opt/ml/input/data/" in str(root)
+        if (
+            is_kept and (root is None or (Path(root).is_dir() and any(Path(root).iterdir())))
+        ) or name == "VisionDataset":
             original(self, *arguments, **options)
             return
+        if not has_labels:
+            raise NotRehearsed(f"the images of {name} have no stand-in: pass data={{channel: folder}}")
         observer.stand_in(f"{name}: synthetic images")
         names = {f"{before}{key}": value for key, value in values.items() for before in ("", "_")}  # for its text
-        vars(self).update(names | vars(Images(name, str(root), **values)))
+        vars(self).update(names | {"root": str(root)} | vars(Images(name, source=source, **values)))
 
     data = functools.cached_property(Images.data.func)  # type: ignore[attr-defined]
     data.__set_name__(kind, "data")
@@ -239,16 +266,16 @@ _SILENT = (
 
 
 class Nothing(types.ModuleType):
-    """A module, class, function and value that does nothing."""
+    """A module, class, function and value that does nothing, or a module that makes its attributes by their names."""
 
-    def __init__(self, name: str = "nothing") -> None:
+    def __init__(self, name: str = "nothing", make: Callable[[str], Any] | None = None) -> None:
         super().__init__(name)
-        self.__path__: list[str] = []
+        vars(self).update(__path__=[], make=make or Nothing)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Nothing(name)
+        return vars(self).setdefault(name, vars(self)["make"](name))
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         return self
@@ -301,19 +328,6 @@ class _Network(nn.Module):
         return scores
 
 
-class _Lazy(Nothing):
-    """A module that makes its attributes by their names."""
-
-    def __init__(self, name: str, make: Callable[[str], Any]) -> None:
-        super().__init__(name)
-        vars(self).update(make=make)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return vars(self).setdefault(name, vars(self)["make"](name))
-
-
 class _Finder(MetaPathFinder, Loader):
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
@@ -323,7 +337,7 @@ class _Finder(MetaPathFinder, Loader):
             "transforms": _transform,
             "models": lambda _: _Network,
         }
-        self.images = {(full := f"torchvision.{name}"): _Lazy(full, make) for name, make in parts.items()}
+        self.images = {(full := f"torchvision.{name}"): Nothing(full, make) for name, make in parts.items()}
         vars(self.images["torchvision.models"]).update(dict.fromkeys(("resnet18", "resnet50", "vgg16"), _Network))
         self.images["torchvision.transforms.v2"] = self.images["torchvision.transforms"]
 
@@ -344,9 +358,9 @@ class _Finder(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         if spec.name == "torchvision":
-            return _Lazy(spec.name, lambda name: self.images.get(f"torchvision.{name}", Nothing(name)))
+            return Nothing(spec.name, lambda name: self.images.get(f"torchvision.{name}", Nothing(name)))
         if spec.name == "evaluate":
-            return _Lazy(spec.name, lambda _: lambda *_, **__: Metric())
+            return Nothing(spec.name, lambda _: lambda *_, **__: Metric())
         return self.images.get(spec.name, Nothing(spec.name))
 
     def exec_module(self, module: types.ModuleType) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from smp_advisor.rehearsal.libraries.images import Nothing
-from smp_advisor.rehearsal.observation import note_save, note_together
+from smp_advisor.rehearsal.observation import note_save
 from smp_advisor.rehearsal.observer import around
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ def change(observer: Observer, module: Any) -> None:
     name = module.__name__
     if name == "accelerate.state":
         _state(module)
+    elif name == "accelerate.utils.dataclasses":
+        module.is_cuda_available = lambda: True  # by which it makes parameters of FSDP 1
     elif name == "accelerate.accelerator":
         _accelerator(observer, module)
     elif name.endswith("pytorch.trainer.trainer") or name == "pytorch_lightning.trainer.trainer":
@@ -92,7 +94,7 @@ def _accelerator(observer: Observer, module: Any) -> None:
     @around(kind, "save_state")
     def saved(original: Any, *arguments: Any, **options: Any) -> Any:
         folder = original(*arguments, **options)
-        note_together(observer, folder)
+        note_save(observer, folder, together=True)
         return folder
 
 
