@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from dataclasses import replace
@@ -21,6 +22,7 @@ _LACKED = re.compile(r"pip install|[Rr]equire(?:ment|s)|not installed|be install
 _OF_NAMES = re.compile(r"unexpected keyword argument|^cannot import name|^name '\w+' is not defined")
 """Errors that no data cause."""
 _OF_GPUS = re.compile(r"_C' has no attribute '_cuda|compiled with CUDA|NVIDIA driver|_cuda\.<locals>|available devices")
+_PROCESSES = re.compile(r"\b(\d+) (?:GPU|device|process|rank)(?:e?s)?\b", re.IGNORECASE)
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _DOWNLOAD = re.compile(
     r"huggingface\.co(?!/docs)|offline mode|LocalEntryNotFound|resolve host|name resolution|urlopen|"
@@ -79,6 +81,9 @@ def not_rehearsed(stage: Stage) -> str:
         return f"a function of GPUs has no stand-in here ({error['name']}: {error['text'][:120]})"
     if _DOWNLOAD.search(error["text"]):
         return f"there is no network here ({error['name']}: {error['text'][:120]})"
+    needed = _PROCESSES.search(error["text"])
+    if needed and not error["update"] and int(needed[1]) > len(stage["ranks"]):
+        return f"the script needs {needed[1]} processes: pass processes={needed[1]} ({error['text'][:80]})"
     if error["cut"]:
         return f"a loop ended early here, and the script needs all of it ({error['name']}: {error['text'][:80]})"
     if error["own"]:
@@ -326,7 +331,14 @@ def same_batches(stage: Stage) -> Iterator[Observed]:
     passes = [events(stage, rank, "pass") for rank in (0, 1)]
     count = min(map(len, passes))
     pairs = list(zip(*passes, strict=False))
-    if count >= 2 and all(a["digest"] == b["digest"] for a, b in pairs) and len({a["digest"] for a, _ in pairs}) > 1:
+    rows = min((event["rows"] for event in events(stage, 0, "short")), default=math.inf)
+    has_enough = bool(count) and len(stage["ranks"]) * passes[0][0]["count"] <= rows  # for one batch of all ranks
+    if (
+        count >= 2
+        and has_enough
+        and all(a["digest"] == b["digest"] for a, b in pairs)
+        and len({a["digest"] for a, _ in pairs}) > 1
+    ):
         text = f"the inputs of all {count} training passes are the same on rank 0 and rank 1"
         yield Observed(kind="same batches", text=text, site=passes[0][0]["site"])
     batches = events(stage, 0, "batch")

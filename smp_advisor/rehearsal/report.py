@@ -154,18 +154,13 @@ class Rehearsal:
         return "\n".join(lines)
 
     def _parts(self) -> list[tuple[str, list[str]]]:
+        loaded = "{} {:g} x the model in the first process of a node, {:g} x in each other"
         return [
             ("stages", [f"{name} {how}" for name, how in self.stages]),
             ("compared", list(self.compared)),
             ("stand-ins", list(self.stand_ins)),
             ("versions", [f"{name} {version}" for name, version in self.versions]),
-            (
-                "host memory",
-                [
-                    f"{phase} {a:g} x the model in the first process of a node, {b:g} x in each other"
-                    for phase, a, b in self.copies
-                ],
-            ),
+            ("host memory", [loaded.format(*copies) for copies in self.copies]),
             ("looked at", [KINDS[kind] for kind in self.observed]),
             ("not looked at", [f"{KINDS[kind]} ({why})" for kind, why in self.not_observed]),
         ]

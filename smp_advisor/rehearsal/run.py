@@ -14,19 +14,10 @@ from smp_advisor.arguments.signatures import checked
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal import comparisons
 from smp_advisor.rehearsal import findings as judge
+from smp_advisor.rehearsal import request as prepare
 from smp_advisor.rehearsal.contract import require_linux, unexportable
 from smp_advisor.rehearsal.jobs import job_of
 from smp_advisor.rehearsal.report import KINDS, PROVOCATIONS, Observed, Rehearsal
-from smp_advisor.rehearsal.request import (
-    MOST,
-    Code,
-    channels_of,
-    copied,
-    interpreter_of,
-    other_versions,
-    pins_of,
-    request_of,
-)  # fmt: skip
 from smp_advisor.sandbox import Limits, run_isolated
 from smp_advisor.sandbox.confinement import clean_environment
 from smp_advisor.sandbox.limits import available_memory_bytes
@@ -108,22 +99,22 @@ def rehearse(
         raise AdvisorError(f"rehearse() takes 1 to {_MOST_PROCESSES} processes, not {processes!r}.")
     if steps is not None and (type(steps) is not int or not 1 <= steps <= _MOST_STEPS):
         raise AdvisorError(f"rehearse() takes 1 to {_MOST_STEPS:,} steps, not {steps!r:.40}.")
-    interpreter = None if environment is None else interpreter_of(environment)
+    interpreter = None if environment is None else prepare.interpreter_of(environment)
     start, extra = job_of(job)
     if start.is_given and not start.launches:
         processes = 1
     with tempfile.TemporaryDirectory(prefix="smp-rehearsal-") as name:
 
-        def requested(file: Any, place: str) -> tuple[Code, dict[str, Any]]:
-            code = copied(file, extra, Path(name) / place, start)
-            channels = channels_of(data)
-            return code, request_of(code, start, processes, channels, allow_unconfined, keep_half_precision)
+        def requested(file: Any, place: str) -> tuple[prepare.Code, dict[str, Any]]:
+            code = prepare.copied(file, extra, Path(name) / place, start)
+            channels = prepare.channels_of(data)
+            return code, prepare.request_of(code, start, processes, channels, allow_unconfined, keep_half_precision)
 
         code, request = requested(script, "code")
         if steps is not None:
-            request |= {"stages": "live", "steps": steps, "batches": _NEVER, "most": steps + MOST}
+            request |= {"stages": "live", "steps": steps, "batches": _NEVER, "most": steps + prepare.MOST}
         recorded = _recorded(request, interpreter, on_line, on_progress)
-        pins = pins_of(code.folder, extra.get("versions", {}))
+        pins = prepare.pins_of(code.folder, extra.get("versions", {}))
         result = _judged(code, start, processes, recorded, pins)
         if hasattr(job, "mark"):  # an advice
             job.mark(result)
@@ -145,7 +136,7 @@ def _recorded(request: dict[str, Any], interpreter: str | None, on_line: Any, on
 
 
 def _judged(
-    code: Code, job: Job, processes: int, recorded: dict[str, Any], pins: dict[str, tuple[str, str]]
+    code: prepare.Code, job: Job, processes: int, recorded: dict[str, Any], pins: dict[str, tuple[str, str]]
 ) -> Rehearsal:
     stages = {stage["name"]: stage for stage in recorded["stages"]}
     first = stages["several processes"]
@@ -171,7 +162,7 @@ def _judged(
         findings = [entry for entry in findings if entry.kind != "scale"]
     if any(entry.kind == "no group" for entry in findings):
         findings = [entry for entry in findings if entry.kind not in ("not averaged", "written twice")]
-    findings += other_versions(recorded["versions"], pins)
+    findings += prepare.other_versions(recorded["versions"], pins)
     problems = _once(entry for entry in findings if entry.level != "note")
     ran = {stage["name"] for stage in recorded["stages"]}
     observed, missed = _looked_at(ran, first, processes, skipped)

@@ -18,7 +18,6 @@ import torch
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.optim.swa_utils import AveragedModel
-from torch.utils.weak import WeakIdKeyDictionary
 
 from smp_advisor.rehearsal.observer import Ended, around, bytes_of, digest_of, figures_of, local, tensors_in
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
 
 MARK = 1e-3
+_COUNTED = "_is_counted_by_rehearsal"
 _MOST_RANKS, _LARGEST_STATE_BYTES = 4, 256 * 2**20
 _OF_ANOTHER_PHASE = 8
 """Steps of another optimizer in a row, after which those of the first one have ended: a search of the rate before."""
@@ -97,13 +97,11 @@ class Training:
             finally:
                 self.is_in_backward -= 1
 
-        counted = WeakIdKeyDictionary()
-
         @around(torch.nn.Module, "register_parameter")
         def registered(original: Any, module: Any, name: str, parameter: Any) -> None:
             original(module, name, parameter)
-            if parameter is not None and parameter.device.type == "cpu" and parameter not in counted:
-                counted[parameter] = True
+            if parameter is not None and parameter.device.type == "cpu" and not hasattr(parameter, _COUNTED):
+                setattr(parameter, _COUNTED, True)  # a weak reference would keep PyTorch from converting it in place
                 observer.holds(parameter.numel())
 
         @around(torch.nn.Module, "__call__")

@@ -164,10 +164,7 @@ def _end(work: Callable[[], object]) -> None:
 
 
 def _in_namespaces(
-    shown: Mapping[str, Path],
-    size_bytes: int,
-    work: Callable[[], object],
-    environment: Mapping[str, str] | None = None,
+    shown: Mapping[str, Path], size_bytes: int, work: Callable[[], object], environment: Mapping[str, str] | None = None
 ) -> None:
     user, group = os.getuid(), os.getgid()
     libc = ctypes.CDLL(None, use_errno=True)

@@ -43,13 +43,9 @@ def describe_exception(error: BaseException) -> dict[str, Any]:
     memory = isinstance(error, MemoryError) or bool(_OUT_OF_MEMORY.search(text))
     kind = "exit" if isinstance(error, SystemExit) else "memory" if memory else "error"
     return {
-        "kind": kind,
-        "name": type(error).__name__,
-        "text": text[:4000],
-        "code": code if isinstance(code, int | str) else None,
-        "frames": frames,
-        "own": isinstance(error, AdvisorError),
-    }
+        "kind": kind, "name": type(error).__name__, "text": text[:4000], "frames": frames,
+        "code": code if isinstance(code, int | str) else None, "own": isinstance(error, AdvisorError),
+    }  # fmt: skip
 
 
 def failed(what: str, report: ChildReport, limits: Limits) -> ProfileError:

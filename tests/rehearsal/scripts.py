@@ -427,3 +427,8 @@ CORRECT["accelerate"] = changed(
     ("            optimizer.step()\n", "            optimizer.step()\n            scheduler.step()\n"),
 )
 """Accelerate steps a schedule by the number of processes in each update: two in each of twelve updates."""
+CORRECT["trainer, FSDP 1, a batch of all rows that are here"] = changed(
+    TRAINER,
+    ("fsdp_config={", 'fsdp_config={"version": 1, '),
+    ("train_batch_size=2, gradient_accumulation_steps=2", "train_batch_size=256"),
+)

@@ -46,7 +46,9 @@ def test_nothing_is_found_in_a_correct_script(dialect):
     assert done.findings == (), done
     assert done.updates >= 2
     assert {"order", "not averaged", "same batches", "place", "load"} <= set(done.observed), done
-    assert "scale" in done.observed or dialect in ("accelerate", "trainer", "tensor parallel"), done  # other order
+    assert "scale" in done.observed or dialect.startswith(("accelerate", "trainer", "tensor parallel")), (
+        done
+    )  # other order
     assert done.reachable == ()
 
 
@@ -125,7 +127,7 @@ OF_ALL, OF_FIRST = "rank0_only=False, offload_to_cpu=True", "rank0_only=True, of
         (changed(DDP, ("torch.manual_seed(0)", "torch.set_default_device('cuda')")), (("load", 0, 0), ("save", 0, 0))),
         (changed(CORRECT["fsdp1"], ("rank0_only=True", OF_ALL)), (("load", 1, 1), ("save", 1, 1))),
         (changed(CORRECT["fsdp1"], ("rank0_only=True", OF_FIRST)), (("load", 1, 1), ("save", 1, 0))),
-        (changed(FSDP2, (SAVE_SHARDS, SHARDED_COPY + SAVE_SHARDS)), (("load", 1, 1), ("save", 1, 0.5))),
+        (changed(FSDP2, (SAVE_SHARDS, SHARDED_COPY + SAVE_SHARDS)), (("load", 1, 1), ("save", 1, 0.45))),
         (TRAINER, (("load", 0.5, 0.5), ("save", 2, 0))),  # the moments of Adam
     ],
 )  # fmt: skip

@@ -16,17 +16,10 @@ if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
 
 _HOOKS = {
-    "transformers.": "huggingface",
-    "accelerate.": "trainers",
-    "datasets": "rows",
-    "evaluate": "rows",
-    "lightning": "trainers",
-    "pytorch_lightning": "trainers",
-    "lightning_fabric": "trainers",
-    "torchvision": "images",
-    "timm": "images",
-    "diffusers.": "images",
-    "safetensors.torch": "huggingface",
+    **dict.fromkeys(("transformers.", "safetensors.torch"), "huggingface"),
+    **dict.fromkeys(("accelerate.", "lightning", "pytorch_lightning", "lightning_fabric"), "trainers"),
+    **dict.fromkeys(("datasets", "evaluate"), "rows"),
+    **dict.fromkeys(("torchvision", "timm", "diffusers."), "images"),
 }
 """Beginning of the name of a module, and the module here that changes it after its import."""
 

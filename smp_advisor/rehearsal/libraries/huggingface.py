@@ -140,9 +140,13 @@ def _host_share(options: dict[str, Any]) -> float:
 def _small_model(observer: Observer, original: Any) -> Any:
     def from_pretrained(cls: Any, name: Any = None, *arguments: Any, **options: Any) -> Any:
         if _is_small(name):
-            model_options = {
-                key: value for key, value in options.items() if key in ("config", "num_labels", "state_dict")
-            }
+            names = [
+                "config",
+                "num_labels",
+                "state_dict",
+                *["dtype", "torch_dtype"] * bool(observer.options["keep_half"]),
+            ]
+            model_options = {key: value for key, value in options.items() if key in names}
             return original(cls, name, *arguments, **model_options)
         for key in ("quantization_config", "load_in_4bit", "load_in_8bit"):
             if options.get(key):

@@ -131,6 +131,7 @@ def _datasets(observer: Observer, module: Any) -> None:
         nonlocal is_short
         is_short = True
         observer.stand_in(f"data set {name}: {_ROWS} rows")
+        observer.once("short", rows=_ROWS)
         table = module.Dataset.from_dict(columns_for(str(name), observer))
         if streaming:
             table = table.to_iterable_dataset(num_shards=4)
@@ -154,6 +155,7 @@ def _datasets(observer: Observer, module: Any) -> None:
                 loaded[key] = first(loaded[key])
         elif hasattr(loaded, "select") and len(loaded) > _OWN_ROWS:
             loaded, is_short = loaded.select(range(_OWN_ROWS)), True
+            observer.once("short", rows=_OWN_ROWS)
         return loaded
 
     def load_dataset(path: Any = "data", name: Any = None, *arguments: Any, split: Any = None, **options: Any) -> Any:
