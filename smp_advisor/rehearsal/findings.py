@@ -25,8 +25,8 @@ _OF_GPUS = re.compile(r"_C' has no attribute '_cuda|compiled with CUDA|NVIDIA dr
 _PROCESSES = re.compile(r"\b(\d+) (?:GPU|device|process|rank)(?:e?s)?\b", re.IGNORECASE)
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _DOWNLOAD = re.compile(
-    r"huggingface\.co(?!/docs)|offline mode|LocalEntryNotFound|resolve host|name resolution|urlopen|"
-    r"Name or service not known|"
+    r"huggingface\.co(?!/docs)|^[\w.-]+/[\w.-]+ does not appear to have a file|offline mode|"
+    r"LocalEntryNotFound|resolve host|name resolution|urlopen|Name or service not known|"
     r"Network is unreachable|Max retries exceeded|[Cc]ould not connect to the endpoint|Unable to locate credentials"
 )
 _TOLERANCE = 2e-5
@@ -50,12 +50,11 @@ def ranks_of(stage: Stage) -> range:
 def first_error(stage: Stage) -> tuple[int, Event] | None:
     """Return the error of the script that others follow from."""
     errors = [(rank, error) for rank in ranks_of(stage) for error in events(stage, rank, "error")]
-    own = [
-        pair
-        for pair in errors
-        if not _LOST_PEER.search(pair[1]["text"]) or pair[1]["name"] in ("ValueError", "KeyError")
-    ]
-    return next(iter(own or errors), None)
+    return next((pair for pair in errors if not _is_lost(pair[1])), next(iter(errors), None))
+
+
+def _is_lost(error: Event) -> bool:
+    return bool(_LOST_PEER.search(error["text"])) and error["name"] not in ("ValueError", "KeyError")
 
 
 def not_rehearsed(stage: Stage) -> str:
@@ -98,7 +97,7 @@ def not_rehearsed(stage: Stage) -> str:
     if is_input and not error["update"]:
         return f"the job's data are not here: pass data={{channel: folder}} ({error['text'][:80]})"
     rows = [e["what"] for e in events(stage, failure[0], "stand-in") if e["what"].startswith("data set ")]
-    names_column = re.search(r"column|features|dataset of size|KeyError|^'\w+'$", error["text"] + error["name"])
+    names_column = re.search(r"(?i)column|features|dataset of size|KeyError|^'\w+'$", error["text"] + error["name"])
     if rows and names_column and error["update"] == 0 and error["name"] in ("KeyError", "ValueError", "IndexError"):
         return f"the stand-in of the {rows[0]} is other than the real data: pass data= ({error['text'][:80]})"
     return ""
@@ -119,11 +118,7 @@ def unstated(stage: Stage) -> str:
 def failures(stage: Stage) -> Iterator[Observed]:
     """Errors and waits of a stage."""
     failure, verdict = first_error(stage), stage["verdict"]
-    lost = (
-        failure is not None
-        and bool(_LOST_PEER.search(failure[1]["text"]))
-        and failure[1]["name"] not in ("ValueError", "KeyError")
-    )
+    lost = failure is not None and _is_lost(failure[1])
     refusal = _refusal(stage)
     if refusal:
         text = f"the script's parser refuses what the job passes: {refusal}"

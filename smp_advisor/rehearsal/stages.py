@@ -369,7 +369,7 @@ def _missing_column(stage: dict[str, Any]) -> str:
             event["kind"] == "stand-in" and event["what"].startswith("data set ") for event in rank["events"]
         )  # fmt: skip
         if error and has_rows and error["update"] == 0 and error["name"] in ("KeyError", "ValueError"):
-            match = re.match(r"'(\w+)'$", error["text"]) or re.search(r"[Cc]olumn.*?\['?(\w+)'?", error["text"])
+            match = re.match(r"'(\w+)'$", error["text"]) or re.search(r"[Cc]olumn[^'\[]*\[?'(\w+)'", error["text"])
             return match[1] if match else ""
     return ""
 

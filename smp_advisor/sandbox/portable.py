@@ -42,13 +42,9 @@ def is_needed() -> bool:
 
 
 def run_spawned(
-    target: Callable[..., Any] | str,
-    arguments: tuple[Any, ...],
-    limits: Limits,
-    environment: Mapping[str, str],
-    on_line: Callable[[str], None] | None,
-    on_progress: Callable[[float, float, str], None] | None,
-) -> supervisor.ChildReport:
+    target: Callable[..., Any] | str, arguments: tuple[Any, ...], limits: Limits, environment: Mapping[str, str],
+    on_line: Callable[[str], None] | None, on_progress: Callable[[float, float, str], None] | None,
+) -> supervisor.ChildReport:  # fmt: skip
     """Run a function in a new interpreter, and return its result, failure and log.
 
     Parameters

@@ -108,14 +108,9 @@ class Reader:
     """Splits the log into lines and the channel into messages."""
 
     def __init__(
-        self,
-        log: int,
-        messages: int,
-        report: ChildReport,
-        output_bytes: int,
-        on_line: Callable[[str], None] | None,
-        on_progress: Callable[[float, float, str], None] | None,
-    ) -> None:
+        self, log: int, messages: int, report: ChildReport, output_bytes: int,
+        on_line: Callable[[str], None] | None, on_progress: Callable[[float, float, str], None] | None,
+    ) -> None:  # fmt: skip
         self.log, self.messages, self.report = log, messages, report
         self.remaining_bytes = output_bytes
         self.on_line, self.on_progress = on_line, on_progress

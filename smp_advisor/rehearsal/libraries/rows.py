@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,6 +173,10 @@ def _datasets(observer: Observer, module: Any) -> None:
         return stand_in(path, "train", streaming=False)
 
     module.load_dataset, module.load_from_disk = load_dataset, load_from_disk
+    cache = Path(tempfile.gettempdir(), "rows")  # of all ranks, as that of rows which are loaded from files
+    cache.mkdir(exist_ok=True)
+    for owner in (module.fingerprint, module.arrow_dataset):
+        owner.get_temporary_cache_files_directory = lambda: str(cache)
 
     @around(module.Dataset, "map")
     def mapped(original: Any, self: Any, *arguments: Any, **options: Any) -> Any:
