@@ -58,15 +58,10 @@ def share_interpreter(*, shared: bool = True) -> None:
 
 
 def run_isolated(
-    target: Callable[..., Any] | str,
-    *arguments: Any,
-    what: str = "the profile",
-    limits: Limits | None = None,
-    environment: Mapping[str, str] | None = None,
-    on_line: Callable[[str], None] | None = None,
-    on_progress: Callable[[float, float, str], None] | None = None,
-    interpreter: str | None = None,
-) -> Any:
+    target: Callable[..., Any] | str, *arguments: Any, what: str = "the profile", limits: Limits | None = None,
+    environment: Mapping[str, str] | None = None, interpreter: str | None = None,
+    on_line: Callable[[str], None] | None = None, on_progress: Callable[[float, float, str], None] | None = None,
+) -> Any:  # fmt: skip
     """Call a function in a child process that cannot harm this one, and return its result, which must be plain data.
 
     The child of a function is a fork, which works on copies of this process's objects without pickling, so classes

@@ -54,14 +54,9 @@ class ChildReport:
 
 
 def run_monitored(
-    start: Callable[[int, int], None],
-    limits: Limits,
-    *,
-    forked: bool,
-    stack_signals: tuple[int, ...],
-    on_line: Callable[[str], None] | None = None,
-    on_progress: Callable[[float, float, str], None] | None = None,
-) -> ChildReport:
+    start: Callable[[int, int], None], limits: Limits, *, forked: bool, stack_signals: tuple[int, ...],
+    on_line: Callable[[str], None] | None = None, on_progress: Callable[[float, float, str], None] | None = None,
+) -> ChildReport:  # fmt: skip
     """Run `start` in a supervised child, with the descriptors of the log and of the channel, and wait for it.
 
     `forked` is whether the child shares the kernel's memory, which then does not count against its limit.
