@@ -78,8 +78,9 @@ def not_rehearsed(stage: Stage) -> str:
         return f"gloo cannot do it ({error['text'][:120]})"
     if _OF_GPUS.search(error["text"]):
         return f"a function of GPUs has no stand-in here ({error['name']}: {error['text'][:120]})"
-    if _DOWNLOAD.search(error["text"]):
-        return f"there is no network here ({error['name']}: {error['text'][:120]})"
+    of_all = (event for rank in ranks_of(stage) for event in events(stage, rank, "error"))
+    if offline := next((event for event in of_all if _DOWNLOAD.search(event["text"])), None):  # others follow from it
+        return f"there is no network here ({offline['name']}: {offline['text'][:120]})"
     needed = _PROCESSES.search(error["text"])
     if needed and not error["update"] and int(needed[1]) > len(stage["ranks"]):
         return f"the script needs {needed[1]} processes: pass processes={needed[1]} ({error['text'][:80]})"

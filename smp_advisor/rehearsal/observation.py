@@ -72,8 +72,8 @@ def described(value: Any) -> dict[str, Any]:
 def _held(tensor: Any) -> int:
     """Elements of a tensor on this rank; states of random numbers are no part of a model."""
     if type(tensor).__name__ == "ShardedTensor":  # of FSDP 1, which does not count its elements
-        return sum(shard.tensor.numel() for shard in tensor.local_shards())
-    return int(local(tensor).numel()) * tensor.is_floating_point()
+        return sum(int(shard.tensor.numel()) for shard in tensor.local_shards())
+    return int(local(tensor).numel()) if tensor.is_floating_point() else 0
 
 
 def note_save(
