@@ -180,8 +180,8 @@ def _datasets(observer: Observer, module: Any) -> None:
 
     @around(module.Dataset, "map")
     def mapped(original: Any, self: Any, *arguments: Any, **options: Any) -> Any:
-        options.update(num_proc=None, keep_in_memory=True, load_from_cache_file=False)
-        options.pop("cache_file_name", None)
+        is_kept = not options.get("cache_file_name")  # which others read
+        options.update(num_proc=None, keep_in_memory=is_kept, load_from_cache_file=False)
         if observer.is_asked_by_user("/datasets/"):  # a library maps on one rank by itself
             observer.rows += len(self)
         return original(self, *arguments, **options)
