@@ -115,7 +115,7 @@ def copied(script: Any, extra: dict[str, Any], folder: Path, job: Job) -> Code:
             top, home = home, home.parent
             parts = max(parts - 1, int((home / "__init__.py").is_file()))
     count = 0
-    for place, folders, files in os.walk(top):  # of a package, without what is beside it
+    for place, folders, files in os.walk(top):  # of a package, without its siblings
         folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith(".")]
         for name in sorted(files):
             path = Path(place, name)

@@ -134,8 +134,8 @@ class _Rehearsed:
         self._import()
         imports = time.process_time() - begun
         if isinstance(self.request["stages"], list):  # those of a program that compares what they record
-            for asked in self.request["stages"]:
-                stage = self._stage(**asked)
+            for stage_options in self.request["stages"]:
+                stage = self._stage(**stage_options)
                 stage["loaded"] = self._saved_files(stage)
             return {"stages": self.stages, "import_seconds": imports, "versions": self._versions()}
         live = self.request["stages"] == "live"

@@ -42,7 +42,7 @@ _DATA_SETS = {
     "CelebA": (3, 64, 10_177, 162_770, 19_962), "VOCSegmentation": (3, 64, 21, 1_464, 1_449),
     "Cityscapes": (3, 64, 19, 2_975, 500),
 }  # fmt: skip
-"""Channels, side, labels, and lengths of the part for training and of that held back, of data sets of images."""
+"""Channels, side, labels, and lengths of the part for training and of that for tests, of data sets of images."""
 _ANY = (3, 64, 2, 1_000, 200)
 """The same of all others: no model has less than two labels."""
 _PARTS = {
@@ -98,7 +98,7 @@ class Images(torch.utils.data.Dataset[Any]):
 
     @functools.cached_property
     def data(self) -> Any:
-        """All images: a tensor of digits, an array of colors, with these first beside an array of labels."""
+        """All images: a tensor of digits, an array of colors, with these first next to an array of labels."""
         times = (-(-len(self._numbers) // _DIFFERENT), *[1] * (self._pixels.dim() - 1))
         every = self._pixels.repeat(times)[: len(self._numbers)]
         if isinstance(getattr(self, "targets", None), torch.Tensor):
