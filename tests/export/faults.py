@@ -16,16 +16,16 @@ from pathlib import Path
 from torch.distributed.checkpoint.filesystem import FileSystem
 
 FAULTS, CHECKPOINTS = json.loads(os.environ.get("FAULTS", "{}")), Path("/opt/ml/checkpoints")
-write = FileSystem.create_stream
+faultless_stream = FileSystem.create_stream
 
 
-def create_stream(self, path, mode):
+def faulty_stream(self, path, mode):
     """Open a file of a checkpoint."""
     if "w" in mode and path.parent.name in FAULTS.get("full", ()):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if "w" in mode and path.parent.name == FAULTS.get("killed"):
         os._exit(9)
-    return write(self, path, mode)
+    return faultless_stream(self, path, mode)
 
 
 if "removed" in FAULTS:
@@ -37,4 +37,4 @@ if FAULTS.get("nodes") or FAULTS.get("merged"):
         shutil.copytree(CHECKPOINTS / "node-1", disk, dirs_exist_ok=True)
     os.chdir(disk)
 if os.environ["RANK"] == "1":
-    FileSystem.create_stream = create_stream
+    FileSystem.create_stream = faulty_stream
