@@ -139,7 +139,8 @@ class TestJobs:
     def test_data_without_a_number_of_steps_are_trained_on_once(self, folder):
         tokens = sum(len(text.split()) + 1 for text in texts())
         epoch = {"one epoch": stage(max_steps=-1, warmup_steps=0.1)}
-        job = run(folder, files_of(PLAIN), epoch, train="text", tokenizer="tokenizer")["one epoch"]
+        files = files_of(PLAIN, training="fine-tuning")
+        job = run(folder, files, epoch, train="text", tokenizer="tokenizer")["one epoch"]
         assert len(losses_of(job)) == summary_of(job)["steps"] == -(-(tokens // LENGTH) // (2 * BATCH))
 
     @pytest.mark.parametrize("rows", ["chats", "pairs"])

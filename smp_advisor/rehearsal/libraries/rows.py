@@ -149,8 +149,10 @@ def _datasets(observer: Observer, module: Any) -> None:
         return bool(flat) and all(Path(str(place).partition("*")[0]).exists() for place in flat)
 
     def first(loaded: Any) -> Any:
-        """Return the first rows of real data."""
+        """Return the first rows of real data, or all in a run that is watched."""
         nonlocal is_short
+        if observer.options.get("live"):
+            return loaded
         if isinstance(loaded, dict):
             for key in list(loaded):
                 loaded[key] = first(loaded[key])
