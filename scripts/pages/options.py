@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command_line", "magics"]
 
-LITERAL = r"(?<![\w-])(--?[a-z][\w-]*|[A-Z]+=[A-Z\d./]+|SMP109,DDP)"
+LITERAL = r"(?<![\w-])(--?[a-z][\w-]*|[A-Z]+=[A-Z\d./]+|SMP109,STC)"
 _HEAD = ("| argument | description |", "|---|---|")
 _SHARED = 5
 """Verbs that have a row which is listed once."""

@@ -17,11 +17,12 @@ from smp_advisor.estimators.corrections import as_pasted, changed_by, corrected
 from smp_advisor.estimators.documents import Document, open_document
 from smp_advisor.estimators.readback import ReadBack
 from smp_advisor.estimators.report import EstimatorReport, Reading
-from smp_advisor.libraries.library import require_library
+from smp_advisor.libraries.library import library_with, require_library
 from smp_advisor.review.findings.catalog import catalog
 from smp_advisor.review.findings.finding import Finding, Fix
 from smp_advisor.review.findings.report import Coverage
 from smp_advisor.review.reading.source import Unresolved
+from smp_advisor.review.scripts.check import check_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,7 +109,7 @@ def check_estimator(
     cases, unresolved = terms.read(document)
     hits = [(case, hit) for case in cases for check in CHECKS for hit in check(case)]
     text, complete = corrected(document, terms)
-    findings = _findings(document, hits) + _of_scripts(cases)
+    findings = _findings(document, hits) + _of_the_compiler(document, cases, terms) + _of_scripts(cases)
     notes = [*_unresolved(document, cases, findings), *unresolved]
     notes += [] if complete else [document.source.unresolved(1, _PART)]
     return EstimatorReport(
@@ -205,6 +206,14 @@ def _of_scripts(cases: list[Case]) -> tuple[Finding, ...]:
             if finding.severity != "info":
                 findings_by_place.setdefault((finding.id, finding.path, finding.line, finding.message), finding)
     return tuple(findings_by_place.values())
+
+
+def _of_the_compiler(document: Document, cases: list[Case], terms: Terms) -> tuple[Finding, ...]:
+    """Findings of the script checker about estimators with Training Compiler: workers, learning rate, debugging."""
+    if document.dialect != "python" or not any(case.record is not None and case.record.compiles for case in cases):
+        return ()
+    report = check_source(document.source, library=library_with(compiles=True).name, variables=terms.variables)
+    return tuple(finding for finding in report if finding.id == "STC407")
 
 
 def _place(source: Source, offset: int) -> tuple[int, int]:

@@ -4,6 +4,7 @@ They are silent on correct and exported scripts.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +73,12 @@ _EVALUATED = samples.PIPELINE.replace(
     "    for data, target in loader:\n        test_step(model, data, target)\n"
     "    if smp.dp_rank() == 0:\n        smp.save(",
 )
+COMPILED = (BENCHMARK / "compiler_native_workers.py").read_text("utf-8"), {"library": "training-compiler"}
+_LOADED = re.sub(
+    r"xm.reduce_gradients.*?optimizer.step\(\)", "xm.optimizer_step(optimizer)", COMPILED[0], flags=re.DOTALL
+)
+_LOADED = _LOADED.replace("def _mp_fn(index):\n    train(arguments())\n", "").replace("xm.get_ordinal()", "rank")
+"""Data for several workers, without the entry function of a worker."""
 _FULL = samples.TENSOR.replace(
     "    stage = smp.pp_rank()",
     "    if smp.rdp_rank() == 0:\n        weights = model.state_dict()\n    stage = smp.pp_rank()",
@@ -134,6 +141,7 @@ CASES = [
         'if dist.get_rank() == 0:\n    torch.save(model.state_dict(), "model.pt")\n', "model.state_dict()",
     ),
     Case("SMP308", (_SHARDED_IN_PLACE, samples.FSDP_PLAN), "requires_all_reduce(last)", "requires_gradient_sync(last)"),
+    Case("STC406", (_LOADED, COMPILED[1]), "xm.optimizer_step(optimizer)", "optimizer.step()"),
 ]  # fmt: skip
 
 

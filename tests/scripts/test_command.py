@@ -118,7 +118,7 @@ def test_modules_next_to_the_standard_input_are_followed(project, capsys, monkey
     [
         ([], {"SMP109", "SMP133"}),
         (["--select", "SMP109"], {"SMP109"}),
-        (["--select", "ddp,SMP133"], {"SMP133"}),
+        (["--select", "stc,SMP133"], {"SMP133"}),
         (["--ignore", "SMP1"], set()),
         (["--ignore", "SMP1", "--select", "SMP109"], {"SMP109"}),
         (["--select", "ALL", "--ignore", "SMP133"], {"SMP109"}),

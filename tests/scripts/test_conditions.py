@@ -232,3 +232,9 @@ def test_conditions_on_ranks_do_not_choose_a_back_end():
 def test_rules_of_version_1_do_not_touch_a_script_for_version_2():
     text = samples.V2 + "\nimport smdistributed.modelparallel.torch as smp\nprint(smp.rank())\n"
     assert [finding.id for finding in check_script(text, samples.V2_PLAN)] == ["SMP305"]
+
+
+def test_both_imports_are_an_error_only_if_both_are_required():
+    guarded = "if use_xla:\n    import torch_xla\nif use_smp:\n    import smdistributed.dataparallel\n"
+    assert seen(check_script(guarded)) == []
+    assert seen(check_script("import torch_xla\nimport smdistributed.dataparallel\n")) == [("STC411", "error")]

@@ -126,6 +126,11 @@ def test_replicas_are_an_error_under_a_plan_that_shards():
     assert "SMP001" in found(text + "torch.optim.SGD(model.parameters()).step()\n", {"library": "fsdp"})
 
 
+def test_back_ends_that_the_plan_does_not_use_are_not_judged():
+    text = catalog()["STC406"].examples[0].bad.replace("import torch_xla", "if tpu:\n    import torch_xla")
+    assert "STC406" not in found(text, {"library": "fsdp"})
+
+
 @pytest.mark.parametrize(
     ("settings", "severity"),
     [
@@ -138,6 +143,25 @@ def test_replicas_are_an_error_under_a_plan_that_shards():
 def test_plain_backward_is_an_error_where_accelerate_scales_the_loss(settings, severity):
     text = catalog()["TRN701"].examples[0].bad.replace('mixed_precision="fp16"', settings)
     assert [finding.severity for finding in check_script(text) if finding.id == "TRN701"] == [severity]
+
+
+def test_one_gpu_needs_no_reduction_after_a_device_loader():
+    text = """\
+import torch
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.parallel_loader as pl
+from torch.utils.data import DataLoader
+
+device = xm.xla_device()
+loader = pl.MpDeviceLoader(DataLoader(dataset, batch_size=8, drop_last=True), device)
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in loader:
+    optimizer.zero_grad()
+    model(batch).mean().backward()
+    optimizer.step()
+"""
+    assert not found(text)
+    assert found(text.replace("device =", "first = xm.is_master_ordinal()\ndevice =", 1)) == {"STC406"}
 
 
 def test_a_package_that_is_not_followed_may_replicate_the_model():

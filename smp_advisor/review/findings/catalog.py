@@ -24,6 +24,7 @@ _SECTIONS = (
     "fsdp",
     "data_parallel",
     "frameworks",
+    "training_compiler",
     "estimators",
 )
 """Files in data/checks, in the order of the ids."""

@@ -51,7 +51,7 @@ def coverage(context: Context) -> Coverage:
     names = [
         _TITLES.get(name, back_end.title) + (" (only in its own branches)" if name in libraries.optional else "")
         for name, back_end in BACK_ENDS.items()
-        if getattr(libraries, name) and name != "xla"  # which no rule is for
+        if getattr(libraries, name)
     ]
     lightning = any(call.name.startswith(_LIGHTNING) for call in context.trace.calls if call.reached)
     names += ["FSDP"] if (libraries.fsdp and not lightning) or _reached(context.trace.named(*FSDP)) else []

@@ -134,7 +134,7 @@ LIBRARY_OF: dict[str, str] = {}
 
 def check(
     identifier: str,
-    library: Literal["smp_torch", "smp_tensorflow", "smp_v1", "smp_v2"] | None = None,
+    library: Literal["smp_torch", "smp_tensorflow", "smp_v1", "smp_v2", "xla"] | None = None,
     *,
     needs: Literal["tensor_parallel", "sharded", "fp16"] | None = None,
 ) -> Callable[[Check], Check]:

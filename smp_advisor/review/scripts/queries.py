@@ -106,6 +106,15 @@ def constant(value: Value | None) -> Any:
     return value.value if isinstance(value, Constant) else None
 
 
+def is_cuda(value: Value) -> bool:
+    """Return whether `value` is certainly a GPU: ``"cuda:0"``, ``torch.device("cuda")``, or a text that starts so."""
+    if isinstance(value, Result) and value.call.name == "torch.device" and value.call.arguments:
+        return any(map(is_cuda, options(value.call.arguments[0])))
+    first = value.operands[0] if isinstance(value, Operation) and value.operator == "format" else value
+    text = constant(first)
+    return isinstance(text, str) and (text == "cuda" or text.startswith("cuda:"))
+
+
 def is_known(value: Value, depth: int = 0) -> bool:
     """Return whether all parts of `value` are visible in the script."""
     if depth > 8:

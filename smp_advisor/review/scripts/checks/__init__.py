@@ -11,6 +11,7 @@ from smp_advisor.review.findings.finding import suppressions
 from smp_advisor.review.scripts.checks import (  # noqa: F401 - the import registers them
     arguments,
     checkpoints,
+    compiler,
     data,
     division,
     frameworks,

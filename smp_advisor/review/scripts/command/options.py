@@ -138,7 +138,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         )
     for name, text in (("select", "report only these checks"), ("ignore", "do not report these checks")):
         parser.add_argument(
-            f"--{name}", action="append", default=[], metavar="IDS", help=f"{text}: ids or prefixes, as in SMP109,DDP"
+            f"--{name}", action="append", default=[], metavar="IDS", help=f"{text}: ids or prefixes, as in SMP109,STC"
         )
     parser.add_argument(
         "--exclude", action="append", default=[], metavar="PATTERN", help="files and folders that are left out"
