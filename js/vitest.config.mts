@@ -7,6 +7,7 @@ export default defineConfig({
     include: ['tests/**/*.test.ts'],
     pool: 'threads',
     isolate: false,
-    maxWorkers: 1
+    maxWorkers: 1,
+    testTimeout: 120_000
   }
 });

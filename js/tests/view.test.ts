@@ -7,6 +7,9 @@ import widget from '../src/widget/index';
 import type { FromKernel, Positions, Traits } from '../src/widget/wire';
 import { ahead, CONTROLS, FakeModel, HOSTILE, REFUSED, settings, state } from './fixtures';
 
+/** Wait until an assertion holds, however slow the machine is. */
+const settles = (holds: () => void): Promise<void> => vi.waitFor(holds, { timeout: 60_000 });
+
 let model: FakeModel;
 let el: HTMLElement;
 let dispose: () => void;
@@ -54,7 +57,7 @@ function reply(sources: string[], at = settings(16, 1)): void {
 /** The kernel's answer to the next request for the data of a panel. */
 async function fill(name: string, data: unknown): Promise<void> {
   const isRequest = (message: Record<string, unknown>): boolean => message['kind'] === 'panel' && message['name'] === name;
-  await vi.waitFor(() => expect(model.sent.some(isRequest)).toBe(true));
+  await settles(() => expect(model.sent.some(isRequest)).toBe(true));
   const { id } = model.sent.filter(isRequest).at(-1) as { id: string };
   model.sent.splice(0, model.sent.length, ...model.sent.filter(message => !isRequest(message)));
   model.emit('msg:custom', { kind: 'panel', id, name, data } satisfies FromKernel);
@@ -120,14 +123,14 @@ test('buttons, forms, choices and marks of a page of the kernel do what it says'
   const form = el.querySelector<HTMLFormElement>('.smp-panel-body form')!;
   form.querySelector('input')!.value = 'mine';
   form.dispatchEvent(new SubmitEvent('submit', { bubbles: true, cancelable: true }));
-  await vi.waitFor(() => expect(model.sent.at(-1)).toMatchObject({ kind: 'panel', name: 'start', options: { stop: false, value: 'mine' } }));
+  await settles(() => expect(model.sent.at(-1)).toMatchObject({ kind: 'panel', name: 'start', options: { stop: false, value: 'mine' } }));
   model.emit('msg:custom', { kind: 'failed', id: model.sent.at(-1)!['id'] as string, text: 'There are too many.' });
   expect(text('[role=tabpanel]:not([hidden]) .smp-panel-note')).toBe('There are too many.');
   const select = el.querySelector<HTMLSelectElement>('.smp-panel-body select')!;
   select.value = 'mine';
   select.focus();
   select.dispatchEvent(new Event('change', { bubbles: true }));
-  await vi.waitFor(() => expect(model.sent.at(-1)).toMatchObject({ kind: 'panel', name: 'start', options: { first: 'mine' } }));
+  await settles(() => expect(model.sent.at(-1)).toMatchObject({ kind: 'panel', name: 'start', options: { first: 'mine' } }));
   model.emit('msg:custom', { kind: 'panel', id: model.sent.at(-1)!['id'] as string, name: 'start', data: { html } });
   expect(document.activeElement).toBe(el.querySelector('.smp-panel-body select'));
 });
@@ -228,7 +231,7 @@ test('two cells that are copied are to be pasted apart: in one, the estimator wo
   vi.stubGlobal('navigator', { clipboard: { writeText: vi.fn().mockResolvedValue(undefined) } });
   press('Copy code');
   reply(['%%writefile train.py', 'estimator']);
-  await vi.waitFor(() => expect(text('.smp-status')).toContain('two new cells: first the script, then the estimator'));
+  await settles(() => expect(text('.smp-status')).toContain('two new cells: first the script, then the estimator'));
 });
 
 test('going back leaves the focus in the view, where the button was', () => {
@@ -256,11 +259,11 @@ test('where nobody takes them they go to the clipboard, else to the magic', asyn
   vi.stubGlobal('navigator', { clipboard: { writeText } });
   press('Insert estimator cell');
   reply(['estimator']);
-  await vi.waitFor(() => expect(text('.smp-status')).toBe('Copied to the clipboard; paste it in a new cell.'));
+  await settles(() => expect(text('.smp-status')).toBe('Copied to the clipboard; paste it in a new cell.'));
   expect(writeText).toHaveBeenCalledWith('estimator');
   press('Insert estimator cell');
   reply(['estimator']);
-  await vi.waitFor(() => expect(text('.smp-status')).toBe('Run %smp_export in a new cell to get the code.'));
+  await settles(() => expect(text('.smp-status')).toBe('Run %smp_export in a new cell to get the code.'));
 });
 
 test('what is exported, and for which SDK, is chosen beside the button', () => {
@@ -324,7 +327,7 @@ test('a script is checked by its path, and a place of the report is copied', asy
   expect(model.sent.length).toBe(sent);
   const write = vi.spyOn(navigator.clipboard, 'writeText').mockResolvedValueOnce();
   press('Copy place');
-  await vi.waitFor(() => expect(write).toHaveBeenCalledWith('train.py:3:8'));
+  await settles(() => expect(write).toHaveBeenCalledWith('train.py:3:8'));
 });
 
 test('a corrected cell is one click away', () => {
@@ -454,7 +457,7 @@ test('the button names the cells that it updates, and a plan that cannot run has
   };
   document.addEventListener('smp-advisor:plan', count);
   slide('batch_size', 2);
-  await vi.waitFor(() => expect(text('.smp-actions button')).toBe('Update 2 cells'));
+  await settles(() => expect(text('.smp-actions button')).toBe('Update 2 cells'));
   document.removeEventListener('smp-advisor:plan', count);
   slide('batch_size', 3);
   expect(text('.smp-actions button')).toBe('Make it fit');
@@ -471,7 +474,7 @@ test('shortcuts of JupyterLab pass, keys of a control do not', async () => {
     return seen;
   };
   expect(passes('s')).toBe(true);
-  await vi.waitFor(() => expect(focused.dataset['lmSuppressShortcuts']).toBe('true'));
+  await settles(() => expect(focused.dataset['lmSuppressShortcuts']).toBe('true'));
   expect(passes('z')).toBe(false);
   expect(passes('ArrowLeft')).toBe(false);
 });
