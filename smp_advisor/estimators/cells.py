@@ -92,7 +92,8 @@ def _started(cell: Cell, trainer: Call) -> Call | None:
 
 
 _POSITIONS = {
-    "PyTorch": ("entry_point", "framework_version", "py_version", "source_dir"),
+    "PyTorch": ("entry_point", "framework_version", "py_version", "source_dir", "hyperparameters", "image_uri"),
+    "HuggingFace": ("py_version", "entry_point", "transformers_version", "tensorflow_version", "pytorch_version"),
     "Estimator": ("image_uri", "role", "instance_count", "instance_type"),
 }
 """Parameters of estimators that are written by their position."""

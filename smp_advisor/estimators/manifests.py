@@ -60,7 +60,7 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
         selector = inner_table(pod, "nodeSelector")
         for name in _TYPE:
             configuration.take(selector, name, "instance_type")
-    if "$" in str(configuration.get("instance_type")):  # a template, which envsubst fills
+    if re.search("[$<{]", str(configuration.get("instance_type"))):  # a template, as those of envsubst
         del configuration.settings["instance_type"]
         configuration.gaps.append(Gap("instance_type", "the manifest has a variable in its place", table.span))
     limits = [_limits(container) for container in containers]
@@ -71,14 +71,13 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
     configuration.set(
         neuron="neuron" in images or any(name.startswith(_NEURON) for values in limits for name in values)
     )
-    words = _command(containers)
+    names, words = _command(containers)
     configuration.set(requests_efa=any(EFA in values for values in limits), command=" ".join(words))
     before, entry, after = around_the_script(words)
     if entry:
         configuration.set(entry_point=entry, starts=starts_processes(before) or "hyperpodrun" in before)
-    configuration.set(launcher=options_of(before))
-    for name, value in options_of(after).items():
-        configuration.hyperparameters[name] = Setting(value, table.span)
+    configuration.set(launcher=names | options_of(before))
+    configuration.hyperparameters |= {name: Setting(value, table.span) for name, value in options_of(after).items()}
     return configuration
 
 
@@ -131,8 +130,8 @@ def _limits(container: Mapping) -> dict[str, Any]:
     return {**resources.get("requests", {}), **resources.get("limits", {})}
 
 
-def _command(containers: list[Mapping]) -> list[str]:
-    """Return the words of the command that starts the training, with the variables of its container."""
+def _command(containers: list[Mapping]) -> tuple[dict[str, str], list[str]]:
+    """Return the variables of the containers, and the words of the command that starts the training with them."""
     names: dict[str, str] = {}
     words: list[str] = []
     for container in containers:
@@ -141,4 +140,4 @@ def _command(containers: list[Mapping]) -> list[str]:
         names |= {str(entry["name"]): str(entry["value"]) for entry in listed if {"name", "value"} <= entry.keys()}
         words += [str(word) for name in ("command", "args") for word in plain.get(name) or ()]
     text = re.sub(r"\$\((\w+)\)", r"${\1}", " ".join(words))
-    return started(commands_of(text, **names) or [[]])
+    return names, started(commands_of(text, **names) or [[]])

@@ -234,6 +234,8 @@ _ROUNDS: dict[str, Callable[[Iterable[float]], float]] = {
 _IN_JOB = ("get_world_size", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _IN_NODE = ("device_count", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SM_NUM_GPUS")
 """Functions and variables with the processes of a job and of a node, one for each GPU."""
+_EVALUATES = re.compile(r"(?i)(?:\b|_)(?:val(?!ue)|test|eval|dev(?!ice))")
+"""In the text of a loader that is not of the training."""
 _READS_FILE = ("parse_yaml_file", "parse_json_file")
 _PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config")
 """Arguments of Accelerator that choose how the model is divided."""
@@ -284,7 +286,8 @@ class _Reader:
         loads = [name for name in BITS for several in self.calls.values() for call in several
                  if constant(call.argument(name)) is True]  # fmt: skip
         parses = bool(self.ending("HfArgumentParser", "H4ArgumentParser", "TrlParser"))
-        files = [self.known(call.argument("", 0)) for call in self.context.trace.methods(*_READS_FILE) if call.reached]
+        reads = [call for call in self.context.trace.methods(*_READS_FILE) if call.reached]
+        files = [self.known(call.argument("yaml_file", 0) or call.argument("json_file")) for call in reads]
         trains = self.ending("Trainer") + self.named("backward", "fit", "train")
         instances = [
             instance
@@ -379,15 +382,14 @@ class _Reader:
 
     def _computed_batch(self) -> int | None:
         """Return the batch size that loaders get where the script computes it from its option; 0 if not known."""
-        passed_values = (call.argument("batch_size", 1) for call in self.named("DataLoader"))
-        computed = {
-            self._number(option)
-            for value in passed_values
-            for option in options(value)
-            if not isinstance(option, Argument) and _has_batch(option)
-        }
-        number = computed.pop() if len(computed) == 1 else None if computed else -1
-        return None if number == -1 else int(number or 0)
+        loaders = self.named("DataLoader")
+        training = [call for call in loaders if not _EVALUATES.search(call.module.text(call.node))] or loaders
+        passed_values = [option for call in training for option in options(call.argument("batch_size", 1))]
+        passed_values = [option for option in passed_values if _has_batch(option)]
+        if all(isinstance(option, Argument) for option in passed_values):
+            return None
+        numbers = set(map(self._number, passed_values))
+        return int(numbers.pop() or 0) if len(numbers) == 1 else 0
 
     def _number(self, value: Value) -> float | None:
         """Return a number that the script computes from its options, its processes and its GPUs; None if not known."""
@@ -397,7 +399,7 @@ class _Reader:
         if isinstance(value, Result):
             name, several = value.call.name.rpartition(".")[2], [self._number(part) for part in value.call.arguments]
             if name in _ROUNDS and several and None not in several:
-                return float(_ROUNDS[name](filter(None, several)))
+                return float(_ROUNDS[name](number for number in several if number is not None))
         name = environment_variable(value) or (value.call.name.rpartition(".")[2] if isinstance(value, Result) else "")
         number: Any = self.counts.get(name) if name in self.counts else self.known(value)
         return float(number) if type(number) in (int, float) else None
@@ -532,8 +534,8 @@ class _Reader:
         data = plain_of(table)
         for key, entry in table.entries.items():
             value = self._plain(entry.value) if isinstance(entry.value, Mapping) else self.known(entry.value)
-            if value is not None:
-                data[str(key)] = value
+            if value is not None or key not in data:
+                data[str(key)] = "not known" if value is None else value
         return data
 
     def _at_load(self, call: Call) -> Strategy | None:

@@ -42,7 +42,7 @@ def is_shell(text: str) -> bool:
     return re.match(rf"#!.*sh\b|(?s:.*\n)?{_BATCH}\b", head) is not None
 
 
-def commands_of(text: str, **names: str) -> list[list[str]]:
+def commands_of(text: str, /, **names: str) -> list[list[str]]:
     """Return the words of each command of a shell script, with the values of its variables.
 
     A value from a branch is taken where nothing else sets the variable; what stays unknown keeps its ``$``.
@@ -89,7 +89,7 @@ def _split(line: str) -> list[str]:
 def _statements(text: str) -> Iterator[str]:
     """Yield the lines of a script without comments and documents, each with the lines that continue it."""
     statement, end = "", ""
-    for line in text.replace("\\\n", " ").split("\n")[:_MOST_LINES]:
+    for line in text.replace("\r\n", "\n").replace("\\\n", " ").split("\n")[:_MOST_LINES]:
         if end:
             end = "" if line.strip() == end else end
             continue
@@ -126,9 +126,15 @@ def options_of(words: list[str]) -> dict[str, Any]:
             name = name.replace("-", "_")
             options[name] = digits_as_number(value) if equals else True
             name = "" if equals else name
-        elif name:
-            options[name], name = digits_as_number(word), ""
+        elif name:  # -m is an option, and no value of the one before
+            options[name], name = re.fullmatch("-[A-Za-z]", word) is not None or digits_as_number(word), ""
     return options
+
+
+def passed_by(words: list[str]) -> dict[str, Any]:
+    """Return the options of a script whose values are known, and those for which no default is taken."""
+    decides = re.compile("fsdp|deepspeed(_config)?|(per_device_)?(train_)?batch_size").fullmatch
+    return {name: value for name, value in options_of(words).items() if "$" not in str(value) or decides(name)}
 
 
 def starts_processes(words: list[str]) -> bool:
@@ -152,7 +158,8 @@ def configuration_of_shell(text: str) -> Configuration:
     commands = commands_of(text, **{name: str(number) for name, number in names.items() if number})
     starts = [words for words in commands if starts_processes(words) or around_the_script(words)[1]]
     if not starts:
-        module = next((pair[1] for words in commands for pair in pairwise(words) if pair[0] == "-m"), "")
+        pairs = [pair for words in commands for pair in pairwise(words)]
+        module = next((name for option, name in pairs if option == "-m" and name not in ("pip", "venv")), "")
         runs = f"runs the module {module!r:.80}, which is no file here" if module else "starts no Python file"
         raise AdvisorError(
             f"The {kind} {runs}, and no launcher that can be read: paste the script or the command that starts the"
@@ -183,6 +190,5 @@ def configuration_of_shell(text: str) -> Configuration:
     configuration.set(launcher=launcher)
     if entry:
         configuration.set(entry_point=entry)
-    passed = {name: value for name, value in options_of(after).items() if "$" not in str(value)}
-    configuration.hyperparameters |= {name: Setting(value, span) for name, value in passed.items()}
+    configuration.hyperparameters |= {name: Setting(value, span) for name, value in passed_by(after).items()}
     return configuration

@@ -40,7 +40,7 @@ from smp_advisor.estimators.script import (
     read_script,
     take_from_script,
 )
-from smp_advisor.estimators.shell import around_the_script, commands_of, options_of
+from smp_advisor.estimators.shell import around_the_script, commands_of, options_of, passed_by
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.libraries.library import get_library
 from smp_advisor.review.scripts.following import trainer_optimizer
@@ -102,7 +102,7 @@ def _read_strategy(
 ) -> None:
     """Add the strategy of a job that uses none of SageMaker's libraries, and its library if plans describe it."""
     environment = inner_table(configuration.tables.get("estimator"), "environment")
-    strategy = started or _of_settings(configuration, siblings) or _of_launcher(configuration, siblings)
+    strategy = started or _of_settings(configuration, siblings, script) or _of_launcher(configuration, siblings)
     if strategy is None and environment is not None:
         strategy = strategy_of_environment(plain_of(environment))
     strategy = strategy or _of_code(configuration, siblings, script)
@@ -133,6 +133,8 @@ def _read_strategy(
 _ONE = re.compile(r"--(?:num|nproc)[_-](?:processes|per[_-]node)[= ]1\b")
 """A launcher's option for one process."""
 _WORDS = re.compile(r"[\s\"'=]+")
+_SETTINGS = re.compile(r"\$(?!\{?[@*])|[^-].*\.toml$")
+"""An argument that has the settings of a script and is not read."""
 _MOST_WORDS = 200
 """Words of a command that may name files."""
 
@@ -162,6 +164,8 @@ def _read_command(  # noqa: C901 - a list of cases
     configuration.set(starts=any(re.search("launch|torchrun|distributed.run", word) for word, _ in words))
     for word, setting in words[:_MOST_WORDS]:
         before, option = option, word
+        if before.endswith(".py") and _SETTINGS.match(word) and not setting.key.endswith(".sh"):
+            configuration.settings["unread_file"] = Setting(f"{word!r}: {_BESIDE}")
         if word.endswith(".py") and not str(configuration.get("entry_point")).endswith(".py"):
             configuration.settings["entry_point"] = replace(setting, value=word)
         if not word.endswith((".yaml", ".yml", ".txt")):
@@ -179,8 +183,8 @@ def _read_command(  # noqa: C901 - a list of cases
             configuration.settings["starts"] = Setting(value=True)
             launch = configuration_of_accelerate(table)
             strategy = strategy or launch.strategy
-            if (half := launch.hyperparameters["precision"]).value != "fp32":
-                configuration.hyperparameters.setdefault(str(half.value), Setting(value=True))
+            half = launch.hyperparameters["precision"].value
+            _take_launch(configuration, half, checkpoints="activation_checkpointing" in launch.hyperparameters)
             continue
         for key, value in _arguments(plain_of(table)):
             configuration.hyperparameters.setdefault(key, Setting(value))
@@ -193,7 +197,7 @@ def _read_command(  # noqa: C901 - a list of cases
 
 def _take_options(configuration: Configuration, siblings: Siblings, commands: list[str]) -> None:
     """Options that a command, or a line of the shell script that it starts, passes to the Python file."""
-    folder = configuration.get("source_dir")
+    folder, first = configuration.get("source_dir"), ""
     for command in list(commands):
         for word in command.split():
             places = [(folder, word)] if isinstance(folder, str) and "://" not in folder else []
@@ -202,8 +206,9 @@ def _take_options(configuration: Configuration, siblings: Siblings, commands: li
     for command in commands:
         for words in commands_of(command):
             before, entry, after = around_the_script(words)
-            if entry and (before or len(commands) == 1):
-                passed = {name: value for name, value in options_of(after).items() if "$" not in str(value)}
+            first = first or (entry if before or len(commands) == 1 else "")
+            if entry and entry == first:  # another file is not read
+                passed = passed_by(after)
                 configuration.set_hyperparameters(**passed)
                 configuration.set(launcher=configuration.get("launcher", {}) | options_of(before))
                 read = {name: value for name, value in passed.items() if name in READ}
@@ -244,12 +249,8 @@ def _named(
     if path.suffix != ".py" or path.is_absolute():  # a script next to the text is not that of its source folder
         places += [(name,), (path.name,)]
     text = next((source for parts in places if (source := siblings.source(*parts)) is not None), None)
-    elsewhere = (
-        computed
-        or configuration.get("git_config")
-        or configuration.unknown("source_dir")
-        or configuration.get("fetches")
-    )
+    elsewhere = computed or configuration.get("git_config") or configuration.unknown("source_dir")
+    elsewhere = elsewhere or configuration.get("fetches")
     plain_path = bool(path.suffix) and not path.is_absolute() and not re.search(r"[$*{:\s]", name)
     if text is None and local and not elsewhere and plain_path and siblings.complete():
         kind = "accelerate" if option in _OF_ACCELERATE else path.suffix
@@ -262,13 +263,20 @@ def _text(source: Source | None) -> str:
     return "" if source is None else source.text
 
 
+_ELSEWHERE = re.compile("(?:^|_)(?:eval|val|test|predict|infer|generat|serv|deploy|sampl)", re.IGNORECASE)
+"""Sections of a file of arguments that are not of the training."""
+
+
 def _arguments(data: Dictionary[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a file of arguments, with those in its sections."""
+    """Yield the values of a file of arguments, with those in sections of its training, unless two of them differ."""
+    inner_values: dict[str, list[Any]] = {}
     for key, value in data.items():
         if isinstance(value, str | int | float | bool | dict | list):
             yield key, value
-        if isinstance(value, dict) and key not in _TABLES:
-            yield from _arguments(value)
+        own = isinstance(value, dict) and key not in _TABLES and not _ELSEWHERE.search(str(key))
+        for name, inner in _arguments(value) if own and is_on(value.get("enabled", True)) else ():
+            inner_values.setdefault(name, []).append(inner)
+    yield from ((name, values[0]) for name, values in inner_values.items() if values == values[:1] * len(values))
 
 
 _TABLES = ("fsdp_config", "deepspeed", "model_init_kwargs", "gradient_checkpointing_kwargs")
@@ -307,7 +315,7 @@ def _source(configuration: Configuration, siblings: Siblings) -> Source | None:
     return _named(configuration, siblings, entry.value, entry) if entry.value.endswith(".py") else None
 
 
-def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy | None:
+def _of_settings(configuration: Configuration, siblings: Siblings, script: Script | None) -> Strategy | None:
     if configuration.get("neuron"):
         return undescribed("A job on AWS Trainium", "no library here runs there")
     if _MEGATRON & configuration.hyperparameters.keys():
@@ -317,13 +325,13 @@ def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy |
         if setting is not None and setting.value not in (None, "", False, True):
             return _deepspeed(configuration, setting, siblings)
     option = configuration.hyperparameters.get(SHARDS)
-    if option is not None and option.value not in (None, "", False, '""'):
+    if option is not None and option.value not in (None, "", False, '""') and not isinstance(option.value, dict):
         return fsdp_option(option.value)
-    shards = next(
-        (name for name in _SHARDS if is_on(getattr(configuration.hyperparameters.get(name), "value", None))), ""
-    )
-    if shards:
-        return fully_sharded("full_shard").assuming(f"The option {shards} is FSDP's.")
+    passed = configuration.hyperparameters
+    shards = [name for name in _SHARDS if name in passed and is_on(passed[name].value)]
+    in_code = script is not None and script.strategy is not None and bool(script.strategy.settings)
+    if shards and not in_code and "sharding_strategy" not in passed:
+        return fully_sharded("full_shard").assuming(f"The option {shards[0]} is FSDP's.")
     option = configuration.hyperparameters.get("sharding_strategy")
     if option is not None and isinstance(option.value, str):
         sharded = fully_sharded(f"{option.value}_shard" if option.value in ("full", "hybrid") else option.value)
@@ -331,11 +339,31 @@ def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy |
     return None
 
 
+def _take_launch(configuration: Configuration, half: Any, *, checkpoints: bool = False) -> None:
+    """Take the precision and the checkpointing of accelerate, unless the options of its launcher differ."""
+    launch = configuration.get("launcher", {})
+    if (half := launch.get("mixed_precision", half)) in ("bf16", "fp16"):
+        configuration.hyperparameters.setdefault(half, Setting(value=True))
+    if is_on(launch.get("fsdp_activation_checkpointing", checkpoints)):
+        configuration.hyperparameters.setdefault("activation_checkpointing", Setting("each"))
+
+
+_UNPLANNED = {
+    "config_file": _BESIDE,
+    "mixed_precision": "the precision is known when the job runs",
+    "use_megatron_lm": "no library here has its tensor and pipeline parallelism",
+    "use_parallelism_config": "no library here has its other kinds of parallelism",
+}
+"""Options of ``accelerate launch`` without a plan, those of the first two if the shell computes them."""
+
+
 def _of_launcher(configuration: Configuration, siblings: Siblings) -> Strategy | None:
     """Return the strategy that the options of ``accelerate launch`` choose, and take their precision."""
     launch = configuration.get("launcher", {})
-    if (half := launch.get("mixed_precision")) in ("bf16", "fp16"):
-        configuration.hyperparameters.setdefault(half, Setting(value=True))
+    _take_launch(configuration, launch.get("ACCELERATE_MIXED_PRECISION"))
+    for name, why in _UNPLANNED.items():
+        if "$" in str(chosen := launch.get(name, "")) or is_on(chosen):
+            return undescribed(f"accelerate launch --{name} {chosen}", why)
     if file := launch.get("deepspeed_config_file"):
         return _deepspeed(configuration, Setting(file), siblings)
     return strategy_of_launch(launch)
@@ -457,7 +485,7 @@ def _defaults(configuration: Configuration, script: Script | None) -> list[str]:
     configuration.leave_out(unused_names, f"{script.name if script is not None else ''} trains with a batch of its own")
     present = {"batch_size"} if any(name in values for name in BATCH) else set()
     present |= set(SEQUENCE) if any(name in values for name in SEQUENCE) else set()
-    settings = script.settings if script is not None else {}
+    settings = script.settings if script is not None and "unread_file" not in configuration.settings else {}
     taken = {name: value for name, value in settings.items() if name not in present and name not in values}
     for name, value in taken.items():
         values[name] = Setting(value)

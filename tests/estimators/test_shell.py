@@ -190,3 +190,13 @@ def test_the_script_of_an_estimator_is_its_first_argument() -> None:
     cell = "from sagemaker.pytorch import PyTorch\nPyTorch('a.py', '2.8.0', 'py312', role='r', {}).fit()\n"
     report = check_estimator(cell.format("instance_type='ml.p4d.24xlarge', instance_count=1"))
     assert [finding.id for finding in report] == ["EST511"]
+
+
+def test_variables_of_a_container_choose_and_templates_are_no_instances(tmp_path: Path) -> None:
+    names = '[{name: text, value: "1"}, {name: ACCELERATE_USE_FSDP, value: "true"}]'
+    pod = f"containers: [{{command: [accelerate, launch, /x/train.py, --train_batch_size, 4], env: {names}}}]"
+    pod = f"{{spec: {{nodeSelector: {{node.kubernetes.io/instance-type: <KIND>}}, {pod}}}}}"
+    text = f"apiVersion: v1\nkind: PyTorchJob\nspec: {{pytorchReplicaSpecs: {{Worker: {{template: {pod}}}}}}}\n"
+    (tmp_path / "job.yaml.example").write_text(text)
+    report = check_estimator(tmp_path / "job.yaml.example")
+    assert (list(report), report.readings[0].plan.library) == ([], "fsdp")

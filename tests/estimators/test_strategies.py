@@ -531,6 +531,8 @@ for rows in torch.utils.data.DataLoader(data, batch_size=args.per_device_train_b
         ("args.per_device_train_batch_size //= int(os.getenv('LOCAL_WORLD_SIZE', '1'))", 8),
         ("args.per_device_train_batch_size //= int(os.environ['WORLD_SIZE'])", 4),
         ("args.per_device_train_batch_size //= int(os.environ['PARTS'])", None),
+        ("args.per_device_train_batch_size = max(int(args.per_device_train_batch_size // 128), 1)", 1),
+        ("few = torch.utils.data.DataLoader(val_rows, batch_size=args.per_device_train_batch_size * 2)", 64),
     ],
 )
 def test_a_batch_that_a_script_divides_is_not_that_of_a_gpu(beside, line, batch):
@@ -542,3 +544,44 @@ def test_programs_that_a_script_starts_may_have_a_launcher(tmp_path):
     (tmp_path / "train.py").write_text("import os\nos.system('/bin/bash run.sh')\n")
     (tmp_path / "launch.py").write_text(job(more="").replace('source_dir="scripts"', 'source_dir="."'))
     assert not [finding.message for finding in check_estimator(tmp_path / "launch.py") if "launcher" in finding.message]
+
+
+LAUNCHED = """from transformers import AutoModelForCausalLM, Trainer, TrainingArguments, HfArgumentParser
+(args,) = HfArgumentParser(TrainingArguments).{parses}
+Trainer(AutoModelForCausalLM.from_pretrained("gpt2"), args).train()
+"""
+
+
+def test_what_a_launcher_is_given_is_the_plan_or_there_is_none(tmp_path):
+    (tmp_path / "train.py").write_text(LAUNCHED.format(parses="parse_args_into_dataclasses()"))
+    own = "mixed_precision: fp16\nfsdp_config: {fsdp_activation_checkpointing: on}"
+    (tmp_path / "fsdp.yaml").write_text(f"distributed_type: FSDP\n{own}")
+    for launch, batch, said in (
+        ("--use_fsdp --fsdp_activation_checkpointing true", "4", "FSDP bf16 each"),
+        ("--config_file fsdp.yaml", "4", "FSDP bf16 each"),
+        ("--config_file $1", "4", "--config_file $1 has no plan"),
+        ("--use_deepspeed -m", "4", "DeepSpeed has no plan: its stage"),
+        ("--use_megatron_lm", "4", "--use_megatron_lm True has no plan"),
+        ("--use_fsdp \\\r\n", "4 --fsdp $HOW", "sharding strategy '$how'"),
+        ("--multi_gpu", "$ROWS", "not '$ROWS'"),
+    ):
+        command = f"accelerate launch --mixed_precision bf16 {launch} train.py --train_batch_size {batch}\n"
+        (tmp_path / "job.sh").write_text(f"#SBATCH --nodes=1\n{command}", newline="")
+        found = reading(tmp_path / "job.sh")
+        values = () if found.plan is None else (found.plan.precision, found.plan.activation_checkpointing)
+        assert said in " ".join(("FSDP", *values) if values else found.open)
+
+
+def test_sections_that_are_not_of_the_training_are_left_out_and_code_decides_before_its_option(beside):
+    code = DIVIDED.format(line="").replace("args.per_device_train_batch_size", "settings.batch_size")
+    for sections, batch in (
+        ("evaluation: {batch_size: 64}\ntrain: {batch_size: 4}\n", 4),
+        ("early: {batch_size: 64}\nlate: {batch_size: 4}\n", None),
+        ("batch_size: 4\nlora: {enabled: false, lora_r: 8}\nfsdp: {enabled: false}\n", 4),
+    ):
+        found = beside(job({"config": "c.yaml"}), code, **{"scripts/c.yaml": sections})
+        assert (None if found.plan is None else found.plan.batch_size, found.job.adapter) == (batch, None)
+    wraps = "import torch.distributed.fsdp as f\nf.FSDP(net, sharding_strategy=f.ShardingStrategy.SHARD_GRAD_OP)\n"
+    assert beside(job({"use_fsdp": True}), DIVIDED.format(line=wraps)).plan.sharding_strategy == "shard_grad_op"
+    code, lines = LAUNCHED.format(parses="parse_yaml_file(yaml_file='c.yaml')"), "gradient_accumulation_steps: 3\n"
+    assert beside(job(), code, **{"scripts/c.yaml": lines}).plan.gradient_accumulation_steps == 3

@@ -121,6 +121,7 @@ def test_inputs_of_reentrant_checkpoints_have_gradients_since_transformers_5(tmp
         (tmp_path / "requirements.txt").write_text(f"{pin}\n")
         for lines, count in (
             (text, 1),
+            (text.replace('{"use_reentrant": True}', "chosen"), 0),
             (finds.replace(', gradient_checkpointing_kwargs={"use_reentrant": True}', ""), 2),
         ):
             script.write_text(lines)
@@ -246,7 +247,7 @@ def test_an_option_of_the_job_is_received_as_it_is_spelled() -> None:
         "@dataclass\nclass Names:\n    model_name_or_path: str\n\n\n"
         "HfArgumentParser((Names, TrainingArguments)).parse_args_into_dataclasses()\n"
     )
-    job = {"epochs": 1, "model_name": "m", "learning_rate": 0.1, "no_cuda": True}  # a name may be shortened
+    job = {"epochs": 1, "model_name": "m", "sharded_ddp": "x", "no_cuda": True}  # a name may be shortened
     assert [finding.id for finding in check_script(text, hyperparameters=job)] == ["SMP004"]
 
 

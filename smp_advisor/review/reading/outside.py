@@ -353,13 +353,11 @@ def follow_entries(run: Run, is_entry: Callable[[], bool]) -> None:
         if not run.followed[function.node] and function.name not in names:
             run.trace.assumed_entries.append(function)
             defaults = run.defaults(function)
-            bound = {
-                name: choice(defaults[name], unknown) if name in defaults else unknown
-                for name in function.positional
-                for unknown in [
-                    Unknown(f"it is an argument of {function.name}", "global_rank" if name == "rank" else name)
-                ]
-            }
+            why = f"it is an argument of {function.name}"
+            bound: dict[str, Value] = {name: Unknown(why, name) for name in function.positional}
+            bound |= {name: choice(value, bound[name]) for name, value in defaults.items() if name in bound}
+            if "rank" in bound.keys() - defaults.keys():  # one of LoRA has a default
+                bound["rank"] = Unknown(why, "global_rank")
             run.enter(function, bound)
 
 

@@ -189,16 +189,16 @@ def _divided_by_ranks_and_workers(context: Context) -> Iterator[Hit]:
             stream = _is_stream(origin)
             nodes: list[ast.AST] = [cls.node for cls in origin.cls.lineage]
             workers = any(mentions(node, "get_worker_info") for node in nodes)
+            calls = [part.func for node in nodes for part in ast.walk(node) if isinstance(part, ast.Call)]
+            helpers = {name.id for call_of in calls for name in ast.walk(call_of) if isinstance(name, ast.Name)}
+            foreign = {path.rpartition(".")[2] for _, _, path in context.trace.imports if not _is_known(path)} & helpers
+            nodes += [function.node for function in context.trace.functions if function.name in helpers]
             ranked = any(
                 mentions(node, "rank", "world_size", "num_replicas", "shard", "replica", "split_dataset")
                 for node in nodes
             ) or any(ranks(value) for value in (*origin.call.arguments, *origin.call.keywords.values()))
             sources = [part for value in origin.call.arguments for part in derivation(value)]
             ranked |= any(isinstance(part, Result) and part.call.called in _DIVIDING for part in sources)
-            parts = [part for node in nodes for part in ast.walk(node) if isinstance(part, ast.Call)]
-            helpers = {part.func.id for part in parts if isinstance(part.func, ast.Name)}
-            foreign = {path.rpartition(".")[2] for _, _, path in context.trace.imports if not _is_known(path)} & helpers
-            nodes += [function.node for function in context.trace.functions if function.name in helpers]
             text = "".join(map(ast.unparse, nodes))
             outside = {part.call.name.partition(".")[0] for part in sources if isinstance(part, Result)}
             alike = re.search(rf"(?i)%|islice|::|{_CHOOSES.pattern}", text) is None and not foreign

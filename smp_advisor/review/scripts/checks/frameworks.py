@@ -12,14 +12,7 @@ from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import FSDP
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.queries import (
-    argument_node,
-    constant,
-    derivation,
-    is_optimizer,
-    makers,
-    updates,
-)
+from smp_advisor.review.scripts.queries import argument_node, constant, derivation, is_optimizer, makers, updates
 from smp_advisor.review.scripts.releases import span_of
 
 if TYPE_CHECKING:

@@ -72,10 +72,10 @@ def _averaged_once(context: Context) -> Iterator[Hit]:
         yield Hit(backwards[0].module, backwards[0].node)
     moves = [call for call in context.trace.methods("cpu", "cuda", "to") if call.reached and call.loops]
     moves = [call for call in moves if (wrap := wrapped_by(call.receiver, wraps)) and wrap.name in REPLICATING]
-    trained = {loop for call in backwards for loop in call.loops}
+    trained = {loop for call in backwards for loop in call.loops} - {loop for wrap in wraps for loop in wrap.loops}
     for call in moves:
         away = call.method == "cpu" or constant(next(iter(call.arguments), None)) == "cpu"
-        back = any(peer.order > call.order and peer.method != "cpu" for peer in moves)
+        back = any(peer.order > call.order and peer.method != "cpu" and not exclusive(peer, call) for peer in moves)
         if away and back and trained & {*call.loops}:
             yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, variant="moved")
     switches = [store for store in context.trace.stores if store.node.attr == "require_backward_grad_sync"]
@@ -281,10 +281,11 @@ def _marked_ready_once(context: Context) -> Iterator[Hit]:
 
 def _reentrant(context: Context, call: Call) -> bool | None:
     """Whether the checkpoints of a Trainer are reentrant; None if the release decides, which no file pins."""
-    entry = next((o for o in options(call.argument("gradient_checkpointing_kwargs")) if hasattr(o, "get")), None)
+    how = call.argument("gradient_checkpointing_kwargs")
+    entry = next((o for o in options(how) if hasattr(o, "get")), None)
     value = constant(entry.get("use_reentrant")) if entry is not None else None
     span, plain = span_of(context, "transformers"), call.name.startswith("transformers.")
-    if value is not None or entry is not None or span.first >= (5, 0) or not plain:
+    if value is not None or not isinstance(how, (Constant, type(None))) or span.first >= (5, 0) or not plain:
         return bool(value)
     return True if span.last < (5, 0) else None
 

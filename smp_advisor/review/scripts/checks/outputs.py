@@ -83,7 +83,7 @@ def _options_that_are_received(context: Context) -> Iterator[Hit]:
     passed = context.settings.passed
     parses = [call for call in context.trace.methods("parse_args", "parse_known_args") if call.reached]
     fills = [call for call in context.trace.methods("parse_args_into_dataclasses") if call.reached]
-    flags = _flags_of_classes(fills) if fills else flags_of(context, parses) if passed and parses else None
+    flags = _flags_of_classes(context, fills) if fills else flags_of(context, parses) if passed and parses else None
     if flags is None:
         return
     skips_unknown = all(call.method == "parse_known_args" for call in parses) and not fills
@@ -103,13 +103,14 @@ def _options_that_are_received(context: Context) -> Iterator[Hit]:
         yield Hit(call.module, call.node, values, variant="ignored" if skips_unknown else "refused")
 
 
-def _flags_of_classes(fills: list[Call]) -> set[str] | None:
+def _flags_of_classes(context: Context, fills: list[Call]) -> set[str] | None:
     """Return the options of an HfArgumentParser; None if not all of its classes are known, or it ignores others."""
     makes = [maker for call in fills for maker in makers(call.receiver) if maker.called == "HfArgumentParser"]
     types = makes[0].argument("dataclass_types", 0) if len(makes) == len(fills) == 1 else None
-    if types is None or fills[0].arguments or fills[0].keywords:
+    text = "".join(module.source.text for module in context.trace.modules)
+    if types is None or fills[0].arguments or fills[0].keywords or "aliases" in text:
         return None
-    names = set[str]()
+    names = {*context.trace.options, "sharded_ddp", "xpu_backend"}  # and those before the first release in the table
     for kind in types.items if isinstance(types, Collection) else options(types):
         bases = [base for part in kind.lineage for base in part.bases] if isinstance(kind, Class) else [kind]
         paths = [callable_of(base.path) for base in bases if isinstance(base, External)]

@@ -327,12 +327,13 @@ def _monitored_by_every_rank(context: Context) -> Iterator[Hit]:
         best = any(constant(call.argument("load_best_model_at_end")) is True for call in arguments)
         if isinstance(own, Function) and best and any(p.endswith(".Trainer") for p in instance.cls.ancestors()):
             text = ast.unparse(own.node)
-            if "get_eval_dataloader" in text and "return" in text and not _MERGES.search(text):
+            merges = _MERGES.search(text) or re.search("gather|reduce|torchmetrics", own.module.source.text)
+            if "get_eval_dataloader" in text and "for " in text and "return" in text and not merges:
                 shown: dict[str, object] = {"metric": "evaluate()", "call": "load_best_model_at_end"}
                 yield Hit(own.module, own.node, shown, variant="trainer")
 
 
-_MERGES = re.compile(r"super\(|gather|reduce|evaluation_loop|prediction_loop|concat")
+_MERGES = re.compile(r"super\(|Trainer\.|evaluation_loop|prediction_loop|concat")
 _LIGHTNING = ("lightning.", "pytorch_lightning.")
 _REDUCED = ("compute", "all_gather", "all_reduce", "reduce", "gather")
 
