@@ -188,8 +188,8 @@ CORRECT = (
     ("TRN727", bad("TRN727", "trainer", "rank, size", "0, 1")),
     ("DDP619", bad("DDP619", "undivided", 'open("/opt/ml/input/data/train/rows.txt")', "my_lines()").replace(
         "import torch", "from own.lines import my_lines\nimport torch", 1)),
-    ("DDP619", bad("DDP619", "undivided", 'open("/opt/ml/input/data/train/rows.txt")', "own.my_lines()").replace(
-        "import torch", "import own\nimport torch", 1)),
+    ("DDP619", "import own\n" + bad("DDP619", "undivided", 'open("/opt/ml/input/data/train/rows.txt")', "own.rows()")),
+    ("DDP608", DDP.replace("model(batch.cuda()).mean()", "run(net=model, x=batch) + l2(model.module)")),
     ("TRN738", bad("TRN738", "trainer", "from tr", "import torchmetrics\nfrom tr", "sum(scores)", "mean.compute()")),
     ("DDP614", "for fold in folds:\n " + (bad("DDP614", "moved", "        model.cpu()\n        model.cuda()\n", "") + (
         "model.cpu()\nmodel.cuda()")).replace("\n", "\n ")),

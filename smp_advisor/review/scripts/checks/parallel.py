@@ -350,9 +350,8 @@ def _no_inner_forward(context: Context) -> Iterator[Hit]:
             continue
         wrap = wrapped_by(call.receiver, wraps)
         if wrap is not None:
-            func = call.node.func
-            inner_text = call.module.text(func)
-            values: dict[str, object] = {"call": inner_text, "wrapper": wrap.name.rpartition(".")[2]}
+            shown = call.module.text(call.node.func)
+            values: dict[str, object] = {"call": shown, "wrapper": wrap.name.rpartition(".")[2]}
             yield Hit(call.module, call.node, values)
     for back in context.trace.methods("backward") if wraps and not reduces else ():
         parts = [part.call for part in derivation(back.receiver) if isinstance(part, Result) and back.reached]
@@ -363,12 +362,13 @@ def _no_inner_forward(context: Context) -> Iterator[Hit]:
             # The inner model goes to a function of another package, and the wrapper to none that the loss comes from.
             passed = [value for value in call.arguments if isinstance(value, Member) and value.name == "module"]
             passed = passed if call.function is None and not call.name.startswith("torch.") else []
-            around = [value for part in parts for value in (*part.arguments, part.receiver)]
+            around = [value for part in parts for value in (*part.arguments, *part.keywords.values(), part.receiver)]
+            unsure = wrap is None  # the function may do without a forward pass
             if passed and not any(wrapped_by(value, wraps) for value in around):
                 wrap = wrap or wrapped_by(passed[0].owner, wraps)
             if wrap is not None and not in_place(wrap) and call.method not in _PARTS:
                 values = {"call": call.module.text(call.node.func), "wrapper": wrap.name.rpartition(".")[2]}
-                yield Hit(call.module, call.node, values)
+                yield Hit(call.module, call.node, values, severity="warning" if unsure else None)
     yield from _through_the_wrapper_of_trainer(context)
 
 
