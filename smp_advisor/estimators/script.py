@@ -295,6 +295,8 @@ class _Reader:
             if any(path.endswith("Trainer") for path in instance.cls.ancestors())
         ]
         strategy, file = self._strategy()
+        passed_values = self.context.settings.hyperparameters
+        adapts = passed_values.get("use_lora", dict(self._defaults()).get("use_lora"))
         lightning = [call for call in self.ending("Trainer", "Fabric") if call.name.startswith(_LIGHTNING)]
         chosen = [call for call in lightning if call.argument("strategy") is not None]
         chosen += [call for call in self.named("Accelerator") for name in _PLUGINS if call.argument(name) is not None]
@@ -327,7 +329,7 @@ class _Reader:
                 for name in (SHARDS, "deepspeed")
                 for option in options(maker.argument(name))
             ),
-            lora=bool(adapters),
+            lora=bool(adapters) and str(adapts).lower() not in ("false", "0"),
             rank=ranks.pop() if len(ranks) == 1 else None,
             targets=_texts(targets[0]) if len(targets) == 1 else "",
             bits=loads[0] if loads else BITS[0] if casts else "",

@@ -394,9 +394,7 @@ def _of_code(configuration: Configuration, siblings: Siblings, script: Script | 
     exported = bool(own) and own <= configuration.hyperparameters.keys()
     if configuration.get("dataparallel") or configuration.get("pytorchddp") or exported:
         return replicated()
-    launched = any(
-        configuration.get(name) for name in ("torch_distributed", "mpi", "driver", "starts", "script_starts")
-    )
+    launched = any(map(configuration.get, ("torch_distributed", "mpi", "driver", "starts", "script_starts")))
     if script is not None and script.maps_devices and not launched and (terms.gpus or 0) > 1:
         return undescribed("A model spread over the GPUs of one process (device_map)", "it runs one GPU at a time")
     if "unread_file" in configuration.settings and (launched or terms.gpus == 1):

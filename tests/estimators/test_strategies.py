@@ -512,8 +512,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 parser = argparse.ArgumentParser()
 parser.add_argument("--per_device_train_batch_size", type=int, default=256)
-args = parser.parse_args()
-dist.init_process_group("nccl")
+parser.add_argument("--use_lora", default=False); args = parser.parse_args()
+dist.init_process_group("nccl") or (wants() and LoraConfig(r=8))
 {line}
 model = DDP(torch.nn.Linear(8, 8).cuda())
 for rows in torch.utils.data.DataLoader(data, batch_size=args.per_device_train_batch_size):
