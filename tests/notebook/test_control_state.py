@@ -260,11 +260,11 @@ def test_every_position_leads_to_a_plan_or_has_a_reason_with_repairs_that_lead_t
                 assert (state.problem, state.plan, state.estimate) == ("", offer.plan, offer.estimate)
 
 
-def test_a_pipeline_without_sharded_parameters_is_offered_as_an_instruction_with_its_effect(sharded):
+def test_a_pipeline_without_sharding_is_offered_as_an_instruction_with_its_effect(sharded):
     refused = control_state.move(control_state.recommended(sharded), "pipeline_parallel_degree", 8)
     assert "exclude each other" in refused.problem
     first = control_state.repairs_of(refused)[0]
-    assert first["text"] == "Train in fp16 and use sharding optimizer state and pipeline parallel degree 8"
+    assert first["text"] == "Turn sharding off, train in fp16 and use pipeline parallel degree 8"
     assert first["effect"].endswith(" %")
     assert " of 39.4 GiB per GPU, fits; throughput \N{MINUS SIGN}" in first["effect"]
     assert control_state.repairs_of(control_state.recommended(sharded)) == []
