@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.rehearsal.report import Observed
+from smp_advisor.rehearsal.report import MOST_PROCESSES, Observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,7 +61,8 @@ def not_rehearsed(stage: Stage) -> str:
     """Return why an error shows nothing about the script; empty if it does."""
     failure = first_error(stage)
     ends = {-rank["end"] for rank in stage["ranks"] if rank["end"] is not None} & {*_CRASHES}
-    if ends and (stage["verdict"] or {}).get("code") != "order":  # gloo ends those that ranks do not share
+    # gloo ends what ranks do not share, and those that wait for one that failed.
+    if ends and (failure is None or _is_lost(failure[1])) and (stage["verdict"] or {}).get("code") != "order":
         return f"a process crashed here, in compiled code ({signal.Signals(min(ends)).name})"
     if failure is None:
         verdict = stage["verdict"]
@@ -83,7 +84,8 @@ def not_rehearsed(stage: Stage) -> str:
         return f"there is no network here ({offline['name']}: {offline['text'][:120]})"
     needed = _PROCESSES.search(error["text"])
     if needed and not error["update"] and int(needed[1]) > len(stage["ranks"]):
-        return f"the script needs {needed[1]} processes: pass processes={needed[1]} ({error['text'][:80]})"
+        remedy = "pass processes=" + needed[1] if int(needed[1]) <= MOST_PROCESSES else f"{MOST_PROCESSES} are the most"
+        return f"the script needs {needed[1]} processes: {remedy} ({error['text'][:80]})"
     if error["cut"]:
         return f"a loop ended early here, and the script needs all of it ({error['name']}: {error['text'][:80]})"
     if error["own"]:
@@ -327,8 +329,8 @@ def same_batches(stage: Stage) -> Iterator[Observed]:
     passes = [events(stage, rank, "pass") for rank in (0, 1)]
     count = min(map(len, passes))
     pairs = list(zip(*passes, strict=False))
-    rows = min((event["rows"] for event in events(stage, 0, "short")), default=math.inf)
-    has_enough = bool(count) and len(stage["ranks"]) * passes[0][0]["count"] <= rows  # for one batch of all ranks
+    rows = min((event["rows"] for event in events(stage, 0, "short")), default=math.inf)  # for a batch of all ranks
+    has_enough = rows == math.inf or (bool(count) and 0 < len(stage["ranks"]) * passes[0][0]["count"] <= rows)
     if (
         count >= 2
         and has_enough

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from smp_advisor.review.reading.trace import Call
     from smp_advisor.review.reading.values import Value
 
-_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "hyperpodrun")
+_LAUNCHER = re.compile(r"(.*/)?(torchrun|(torch.distributed|accelerate|deepspeed)([.].+)?|mpirun|hyperpodrun)$")
 _CELLS = ("ModelTrainer", "PyTorch", "HuggingFace", "Estimator", "TensorFlow", "Framework")
 _VERSIONS = (("framework_version", "torch"), ("pytorch_version", "torch"), ("transformers_version", "transformers"))
 """Arguments of estimators, and the library whose version each is."""
@@ -82,15 +83,23 @@ def _of_settings(job: Mapping[str, Any]) -> tuple[Job, dict[str, Any]]:
 
 def _of_command(words: list[str]) -> dict[str, Any]:
     """Return the fields of a job that its command decides: arguments of the script, launcher, start as a module."""
-    place = next((n for n, word in enumerate(words) if word.endswith(".py")), None)
-    modules = [n + 1 for n, word in enumerate(words) if word in ("-m", "--module") and words[n + 1 : n + 2]]
-    modules = [n for n in modules if not words[n].startswith(("torch.distributed.", "accelerate."))]
-    is_module = place is None and bool(modules)
-    place = modules[-1] if is_module else place
-    before = words[: place or 0]
-    launches = any(Path(word).name in _LAUNCHERS for word in before) or "torch.distributed.run" in before
-    arguments = words if place is None else words[place + 1 :]
-    return {"command": tuple(arguments), "has_command": True, "launches": launches, "is_module": is_module}
+    if len(words) > 2 and Path(words[0]).name in ("bash", "sh") and words[1] in ("-c", "-lc"):
+        words = shlex.split(words[2])
+    parts = [list(part) for is_end, part in groupby(words, lambda word: word in ("&&", "||", ";")) if not is_end]
+    places = [(part, place) for part in parts if (place := _place(part)) is not None]
+    starts = [(any(map(_LAUNCHER.match, part[:place])), part, place) for part, place in places]
+    launches, part, place = max(starts, key=lambda start: start[0], default=(False, words, -1))
+    is_module = bool(starts) and not part[place].endswith(".py")
+    return {"command": (*part[place + 1 :],), "has_command": True, "launches": launches, "is_module": is_module}
+
+
+def _place(words: list[str]) -> int | None:
+    """Return where the script of a command is, or the module that it starts, which is neither a launcher nor pip."""
+    for number, word in enumerate(words):
+        is_module = words[max(number - 1, 0)] in ("-m", "--module") and word[:1].isalpha()
+        if word.endswith(".py") or (is_module and word != "pip" and not _LAUNCHER.match(word)):
+            return number
+    return None
 
 
 def _of_text(text: str) -> tuple[Job, dict[str, Any]]:
@@ -106,7 +115,7 @@ def _of_text(text: str) -> tuple[Job, dict[str, Any]]:
         return _of_cell(calls, jobs[-1], Path() if file is None else file.parent)
     words = [] if file is not None else shlex.split(text)
     start = _of_command(words)
-    if not (start["is_module"] or any(word.endswith(".py") for word in words)):
+    if not (start["is_module"] or ".py" in " ".join(words)):
         raise AdvisorError("The job is neither a cell with an estimator or ModelTrainer, nor a command with a script.")
     return Job(**start, is_given=True), {}
 

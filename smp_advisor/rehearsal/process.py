@@ -91,7 +91,11 @@ def _script(observer: Observer, code: Path, script: str, values: dict[str, Any])
         sys.modules["numpy"].random.seed(_SEED)
     os.chdir(code)
     path = str(code / script)
-    sys.path[0:0] = [str(code)] if values["is_module"] else [str(Path(path).parent), str(code)]
+    parent = [] if values["is_started_as_module"] else [str(Path(path).parent)]
+    sys.path[0:0] = [str(code), *parent] if values["is_module"] else [*parent, str(code)]
+    own = {file.stem for place in (Path(path).parent, code) for file in place.glob("*.py")} - sys.stdlib_module_names
+    for name in [name for name in sys.modules if name.partition(".")[0] in own - {"torch", "numpy"}]:
+        del sys.modules[name]  # a library that this process has, and the job has in no other place than the script's
     sys.argv = [path, *values["arguments"]]
     module = types.ModuleType("__main__")
     module.__file__ = path

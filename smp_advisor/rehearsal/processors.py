@@ -32,7 +32,7 @@ _OF_TENSORS = ("to", "new_tensor", "new_zeros", "new_ones", "new_full", "new_emp
 _HALF = (torch.float16, torch.bfloat16)
 _ZERO = "^(max_)?memory_(allocated|reserved|cached|usage)$|^utilization$|^temperature$|^power_draw$|^clock_rate$"
 _QUIET = (
-    "^synchronize$|^empty_cache$|^reset_|seed(_all)?$|^set_rng_|^ipc_collect$|^init$|_fraction$|^_record_memory|^_dump_"
+    "^(synchronize|empty_cache|ipc_collect|init)$|^reset_|^(manual_)?seed(_all)?$|^set_(rng|per_proc)|^_(record|dump)_"
 )
 """Functions of `torch.cuda` by their names: figures of a GPU, and what leaves no trace here."""
 _SAME_INPUTS = ("tp", "tensor", "model")
@@ -187,6 +187,7 @@ def _cuda(observer: Observer) -> None:
         "get_device_capability": lambda *_, **__: (9, 0),
         "mem_get_info": lambda *_, **__: (_MEMORY_BYTES, _MEMORY_BYTES),
         "memory_summary": lambda *_, **__: "", "memory_stats": lambda *_, **__: Counter(),
+        "initial_seed": torch.initial_seed, "get_per_process_memory_fraction": lambda *_: 1.0,
         "get_rng_state": lambda *_, **__: torch.zeros(8, dtype=torch.uint8), "get_rng_state_all": list,
         "Stream": _Nothing, "Event": _Nothing, "CUDAGraph": _Nothing, "device": _Nothing,
         **dict.fromkeys(("stream", "current_stream", "default_stream"), lambda *_, **__: nothing),

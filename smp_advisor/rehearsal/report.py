@@ -64,6 +64,7 @@ KINDS: Mapping[str, str] = {
     "bad batch": "a bad batch on one rank",
 }
 """Kinds of findings that a rehearsal looks for."""
+MOST_PROCESSES = 4
 PROVOCATIONS = {
     "bad batch": "a bad batch on the last rank",
     "uneven": "an update less on the last rank",

@@ -109,8 +109,8 @@ def copied(script: Any, extra: dict[str, Any], folder: Path, job: Job) -> Code:
     is_module = job.is_module or (bool(relative_imports) and not job.is_given)  # nothing else starts it
     home = top = home.resolve() if entry.is_relative_to(home.resolve()) else entry.parent
     if not extra.get("source_dir"):
-        own = {name for name in _ROOTS.findall(source.text) if name == home.name and find_spec(name) is None}
-        parts = max([int(is_module and (home / "__init__.py").is_file()), len(own), *relative_imports])
+        own = home.name in _ROOTS.findall(source.text) and not _is_installed(home)
+        parts = max([int(is_module and (home / "__init__.py").is_file()), int(own), *relative_imports])
         while parts > 0:
             top, home = home, home.parent
             parts = max(parts - 1, int((home / "__init__.py").is_file()))
@@ -133,6 +133,12 @@ def copied(script: Any, extra: dict[str, Any], folder: Path, job: Job) -> Code:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(source.text, encoding="utf-8")
     return Code(folder, relative.as_posix(), source.text, entry.name, is_module)
+
+
+def _is_installed(package: Path) -> bool:
+    """Return whether another package has the name of a folder, which is importable itself where its parent is."""
+    spec = find_spec(package.name)
+    return spec is not None and package not in map(Path, spec.submodule_search_locations or ())
 
 
 def request_of(

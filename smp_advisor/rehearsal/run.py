@@ -17,7 +17,7 @@ from smp_advisor.rehearsal import findings as judge
 from smp_advisor.rehearsal import request as prepare
 from smp_advisor.rehearsal.contract import require_linux, unexportable
 from smp_advisor.rehearsal.jobs import job_of
-from smp_advisor.rehearsal.report import KINDS, PROVOCATIONS, Observed, Rehearsal
+from smp_advisor.rehearsal.report import KINDS, MOST_PROCESSES, PROVOCATIONS, Observed, Rehearsal
 from smp_advisor.sandbox import Limits, run_isolated
 from smp_advisor.sandbox.confinement import clean_environment
 from smp_advisor.sandbox.limits import available_memory_bytes
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.rehearsal.contract import Job
 
-_MOST_PROCESSES = 4
 _MOST_STEPS, _NEVER = 10_000_000, 1 << 30
 _READS_OTHERWISE = re.compile(r"sys\.argv|\b(?:fire|click|hydra|typer|absl|tyro|jsonargparse|simple_parsing|draccus)\b")
 
@@ -95,8 +94,8 @@ def rehearse(
     >>> print(rehearse("train.py", {"hyperparameters": {"epochs": 1}}))  # doctest: +SKIP
     """
     require_linux()
-    if type(processes) is not int or not 1 <= processes <= _MOST_PROCESSES:
-        raise AdvisorError(f"rehearse() takes 1 to {_MOST_PROCESSES} processes, not {processes!r}.")
+    if type(processes) is not int or not 1 <= processes <= MOST_PROCESSES:
+        raise AdvisorError(f"rehearse() takes 1 to {MOST_PROCESSES} processes, not {processes!r}.")
     if steps is not None and (type(steps) is not int or not 1 <= steps <= _MOST_STEPS):
         raise AdvisorError(f"rehearse() takes 1 to {_MOST_STEPS:,} steps, not {steps!r:.40}.")
     interpreter = None if environment is None else prepare.interpreter_of(environment)

@@ -59,8 +59,8 @@ def _pretrained(folder: Path, config: str) -> dict[str, Any]:
     entry: dict[str, Any] = {"path": str(folder), "pretrained": True, "error": "", "missing": 0}
     written, base = json.loads((folder / config).read_text("utf-8")), folder
     if "base_model_name_or_path" in written:
-        base = Path(written["base_model_name_or_path"])
-        if not (base / "config.json").is_file():
+        base = Path(written["base_model_name_or_path"] or "")  # none of a module that is no model of transformers
+        if not (base.name and (base / "config.json").is_file()):
             return {}
         written = json.loads((base / "config.json").read_text("utf-8"))
     if not (written.get("architectures") and list(base.glob("*.safetensors"))):

@@ -242,7 +242,8 @@ class _Rehearsed:
             is_shorter = options.get("provokes") == "uneven" and rank == world - 1
             values = {
                 "options": settings | {"steps": settings["steps"] - is_shorter}, "code": str(self.code),
-                "script": self.request["script"], "is_module": self.request["is_module"], "world": world,
+                "script": self.request["script"], "world": world,
+                "is_module": self.request["is_module"], "is_started_as_module": self.job.is_module,
                 "arguments": [*self.job.words(), *options.get("arguments", ())], "names": self.request["names"],
                 "one_label": self.request["one_label"], "needs_table": self.request["needs_table"],
                 "variables": contract.variables(

@@ -18,6 +18,7 @@ import torch
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.weak import WeakIdKeyDictionary
 
 from smp_advisor.rehearsal.observer import Ended, around, bytes_of, digest_of, figures_of, local, tensors_in
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
 
 MARK = 1e-3
-_COUNTED = "_is_counted_by_rehearsal"
 _MOST_RANKS, _LARGEST_STATE_BYTES = 4, 256 * 2**20
 _OF_ANOTHER_PHASE = 8
 """Steps of another optimizer in a row, after which those of the first one have ended: a search of the rate before."""
@@ -97,12 +97,19 @@ class Training:
             finally:
                 self.is_in_backward -= 1
 
+        counted: Any = WeakIdKeyDictionary()  # libraries pass attributes of a parameter to its copy
+
         @around(torch.nn.Module, "register_parameter")
         def registered(original: Any, module: Any, name: str, parameter: Any) -> None:
             original(module, name, parameter)
-            if parameter is not None and parameter.device.type == "cpu" and not hasattr(parameter, _COUNTED):
-                setattr(parameter, _COUNTED, True)  # a weak reference would keep PyTorch from converting it in place
+            if parameter is not None and parameter.device.type == "cpu" and parameter not in counted:
+                counted[parameter] = True
                 observer.holds(parameter.numel())
+
+        @around(torch.utils, "swap_tensors")
+        def swapped(original: Any, *tensors: Any) -> None:
+            counted.clear()  # weak references prevent a swap
+            original(*tensors)
 
         @around(torch.nn.Module, "__call__")
         def called(original: Any, module: Any, *arguments: Any, **options: Any) -> Any:

@@ -289,6 +289,11 @@ ORDER = """
 if rank == 0: torch.save(torch.arange(9), "/opt/ml/output/data/order.pt")
 order = torch.load("/opt/ml/output/data/order.pt")
 """
+EMPTY = """
+from accelerate import init_empty_weights
+with init_empty_weights():
+    assert next(nn.Linear(8, torch.cuda.initial_seed() % 2 + 1).parameters()).is_meta
+"""
 SCHEDULED = """
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / (len(loader) * 2)))
 scheduler = accelerator.prepare(scheduler)
@@ -422,7 +427,7 @@ path, start""",
 }
 """For each kind, and form of it, a script with that defect."""
 CORRECT["accelerate"] = changed(
-    ACCELERATE,
+    ACCELERATE.replace("for epoch", EMPTY + "for epoch", 1),
     ("for epoch in range(2):\n", SCHEDULED.replace("len(loader) * 2", "len(loader)")),
     ("            optimizer.step()\n", "            optimizer.step()\n            scheduler.step()\n"),
 )
@@ -431,4 +436,5 @@ CORRECT["trainer, FSDP 1, a batch of all rows that are here"] = changed(
     TRAINER,
     ("fsdp_config={", 'fsdp_config={"version": 1, '),
     ("train_batch_size=2, gradient_accumulation_steps=2", "train_batch_size=256"),
+    ("num_train_epochs=1", "num_train_epochs=2"),
 )

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.rehearsal import request
+from smp_advisor.rehearsal import findings, request
 from smp_advisor.rehearsal.contract import Job, arguments, make_folders, of_launcher, unexportable, variables
 from smp_advisor.rehearsal.jobs import job_of
 from smp_advisor.rehearsal.request import interpreter_of, other_versions, pins_of
@@ -242,16 +242,60 @@ def test_threads_that_record_at_once_overwrite_nothing():
 
 
 @pytest.mark.parametrize(
+    ("command", "words", "launches", "is_module"),
+    [
+        ("python -m acme.train -m bert --config a.py", "-m bert --config a.py", False, True),
+        ("python -m pip install x && python -m pipeline.train --lr 1", "--lr 1", False, True),
+        ("python prepare.py --in s3 && torchrun --module acme.train --lr 1 && python test.py", "--lr 1", True, True),
+        ("python -m torch.distributed.launch --nproc_per_node 8 train.py --lr 1", "--lr 1", True, False),
+        ("python -m accelerate.commands.launch train.py --lr 1", "--lr 1", True, False),
+        ("bash -c 'cd src && torchrun -m acme.train --lr 1'", "--lr 1", True, True),
+        ("numactl -m 0 python train.py --strategy deepspeed", "--strategy deepspeed", False, False),
+    ],
+)
+def test_a_command_starts_a_script_or_a_module(command, words, launches, is_module):
+    for job in (job_of(command)[0], job_of({"command": command})[0]):
+        assert (" ".join(job.command), job.launches, job.is_module) == (words, launches, is_module)
+
+
+def test_a_script_that_needs_more_processes_than_a_rehearsal_has_says_so():
+    error = {"kind": "error", "name": "RuntimeError", "text": "needs 3 GPUs", "update": 0, "module": "", "cut": False}
+    error |= {"of_library": False, "own": False, "imports": False}
+    ranks = [{"end": 1, "events": [error]}, {"end": -6, "events": []}]  # gloo ends a process that another left
+    stage = {"name": "several processes", "ranks": ranks, "verdict": None}
+    assert "pass processes=3" in findings.not_rehearsed(stage)
+    error["text"] = "needs 16 GPUs"
+    assert "16 processes: 4 are the most" in findings.not_rehearsed(stage)
+
+
+@pytest.mark.torch
+def test_an_adapter_of_a_module_and_numbers_that_a_configuration_has_by_part_are_read(tmp_path):
+    saved = importlib.import_module("smp_advisor.rehearsal.saved")
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": null}')
+    importlib.import_module("torch").save({}, tmp_path / "a.pt")
+    assert [entry["error"] for entry in saved.look(tmp_path)] == [""]
+    shrink = importlib.import_module("smp_advisor.rehearsal.libraries.huggingface").shrink
+    layers = {"vision": 5, "language": 9}
+    config = SimpleNamespace(hidden_size=768, num_hidden_layers=layers, vocab_size=30_522)
+    assert (shrink(config).hidden_size < 768, config.num_hidden_layers) == (True, layers)
+
+
+@pytest.mark.parametrize(
     ("script", "command", "copied", "is_module"),
     [
         ("acme/cli/train.py", None, "acme/cli/train.py", True),
         ("acme/run.py", None, "acme/run.py", False),
         ("acme/cli/train.py", "torchrun --nproc_per_node 8 -m acme.cli.train --lr 1", "acme/cli/train.py", True),
         ("acme/cli/train.py", "python -m torch.distributed.run train.py", "acme/cli/train.py", False),
+        ("acme/cli/train.py", "python -m acme.cli.train -m bert", "acme/cli/train.py", True),
         ("train.py", None, "train.py", False),
     ],
 )
-def test_a_script_of_a_package_is_copied_with_the_package(tmp_path, script, command, copied, is_module):
+@pytest.mark.parametrize("place", ["", "repository"])
+def test_a_script_of_a_package_is_copied_with_the_package(
+    tmp_path, monkeypatch, script, command, copied, is_module, place
+):
+    monkeypatch.syspath_prepend(tmp_path / place)  # the package is importable where its repository is
     texts = {
         "acme/cli/train.py": "from ..net import make\n",
         "acme/run.py": "import acme.net\n",

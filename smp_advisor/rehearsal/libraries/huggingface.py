@@ -68,7 +68,7 @@ def change(observer: Observer, module: Any) -> None:
 def shrink(config: Any) -> Any:
     """Make a configuration small, with heads that divide its width."""
     values = vars(config)
-    width, depth = (max(values.get(name) or 0 for name in names) for names in (_WIDTHS, _DEPTHS))
+    width, depth = (max(n for name in names if type(n := values.get(name, 0)) is int) for names in (_WIDTHS, _DEPTHS))
     if 0 < width <= _SMALL_WIDTH and depth <= _SMALL_DEPTH:
         return config  # weights of these sizes may be loaded
     for name, value in SMALL.items():
