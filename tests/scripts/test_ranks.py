@@ -41,10 +41,17 @@ DEEPSPEED = (
     "engine, optimizer, loader, _ = deepspeed.initialize(model=net, training_data=rows, config='ds.json')\n"
     "for batch in loader:\n    engine.backward(engine(batch).mean())\n    engine.step()\n"
 )
+STARTED = (
+    "import torch.distributed as dist\nfrom torch.multiprocessing import Process\n\n\n"
+    "def work(rank, size):\n    dist.init_process_group('nccl', rank=rank, world_size=size)\n"
+    "    if rank == 0:\n        dist.barrier()\n\n\n"
+    "for number in range(4):\n    Process(target=work, args=(number, 4)).start()\n"
+)
 _REPLICATED = re.sub(r', fsdp="[^"]*"', "", TRAINER)
 ROWS = [
     ("DDP606", DDP + "from common import is_main\nif is_main():\n" + BARRIER),
     ("DDP606", DDP + SAVE),
+    ("DDP606", STARTED),
     ("DDP606", DDP + OWNER),
     ("DDP606", DDP + "args = parser.parse_args()\nargs.main = rank == 0\nif args.main:\n" + BARRIER),
     ("DDP606", DDP + "if os.environ['LOCAL_RANK'] == '0':\n" + BARRIER),

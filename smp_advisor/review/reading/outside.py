@@ -288,16 +288,18 @@ def _of_fabric(event: Call) -> bool:
 
 
 def _of_process(event: Call, function: Function) -> dict[str, Value]:
-    """Parameters of a function that ``spawn`` calls: the rank of the process on its instance, then the arguments."""
+    """Parameters of a function that ``spawn`` or ``Process`` calls; the former puts the rank before the arguments."""
     if _of_fabric(event) and event.receiver is not None:
         passed = [event.receiver, *event.arguments[1:]]
         return {**dict(zip(function.positional, passed, strict=False)), **event.keywords}
-    if event.name != "torch.multiprocessing.spawn" or function.owner is not None:
+    single = event.name.endswith("multiprocessing.Process")  # the script counts the ranks in a loop
+    if not (single or event.name == "torch.multiprocessing.spawn") or function.owner is not None:
         return {}
     rank = Item(External("os.environ"), Constant("LOCAL_RANK"))
-    further = event.argument("args", 1)
+    further = event.argument("args", 3 if single else 1)
     items = further.items if isinstance(further, Collection) else []
-    return dict(zip(function.positional, [rank, *items], strict=False))
+    bound = dict(zip(function.positional, [*([] if single else [rank]), *items], strict=False))
+    return {**bound, "rank": rank} if single and "rank" in bound else bound
 
 
 def _callables(target: Value) -> Iterator[Function]:

@@ -39,12 +39,16 @@ if TYPE_CHECKING:
     from smp_advisor.review.reading.values import Value
 
 
+_STARTERS = ("spawn", "Process")
+"""Calls that start the processes of one instance in the script."""
+
+
 @check("DDP617")
 def _one_group_of_all_instances(context: Context) -> Iterator[Hit]:
     for call in context.trace.named("torch.distributed.init_process_group"):
         rank = call.argument("rank", 4)
         size = call.argument("world_size", 3)
-        spawned = any("spawn" in entry.called for entry in context.trace.calls)
+        spawned = any(entry.called in _STARTERS for entry in context.trace.calls)
         local = rank is not None and ranks(rank) == {"os.environ.LOCAL_RANK"}
         counted = any(maker.name == "torch.cuda.device_count" for maker in makers(size))
         if call.reached and not spawned and (local or (counted and rank is not None)):
@@ -84,7 +88,7 @@ _ADDRESSES = {f"os.environ['MASTER_ADDR'] = '{host}'" for host in ("localhost", 
 
 @check("DDP631")
 def _part_of_the_world(context: Context) -> Iterator[Hit]:
-    spawned = any("spawn" in entry.called for entry in context.trace.calls)
+    spawned = any(entry.called in _STARTERS for entry in context.trace.calls)
     for call in context.trace.named("torch.utils.data.DistributedSampler") if not spawned else ():
         rank, replicas = call.argument("rank", 2), call.argument("num_replicas", 1)
         local = rank is not None and ranks(rank) == {"os.environ.LOCAL_RANK"}
@@ -145,7 +149,7 @@ _DEVICES = ("torch.cuda.set_device",)
 
 @check("DDP618")
 def _device_of_the_instance(context: Context) -> Iterator[Hit]:
-    spawned = any("spawn" in entry.called for entry in context.trace.calls)
+    spawned = any(entry.called in _STARTERS for entry in context.trace.calls)
     for call in context.trace.named(*_DEVICES, "torch.nn.parallel.DistributedDataParallel"):
         value = call.argument("device", 0) if call.name in _DEVICES else call.argument("device_ids", 1)
         if value is None or not call.reached:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.library import get_library
@@ -12,6 +13,7 @@ from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import FSDP
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
+from smp_advisor.review.scripts.processes import owner_kind
 from smp_advisor.review.scripts.queries import argument_node, constant, derivation, is_optimizer, makers, updates
 from smp_advisor.review.scripts.releases import span_of
 
@@ -121,6 +123,24 @@ def _clips_all_shards(accelerators: list[Call]) -> bool:
     second = plugins and all(str(constant(plugin.argument("fsdp_version"))) == "2" for plugin in plugins)
     precision = {constant(option) for call in accelerators for option in options(call.argument("mixed_precision", 2))}
     return bool(second) and precision <= {"bf16", "no", None}
+
+
+@check("TRN748")
+def _counted_once(context: Context) -> Iterator[Hit]:
+    """``accelerator.gather(predictions)`` per batch of an evaluation, which nothing cuts to the size of the data."""
+    trained = {loop for back in context.trace.methods("backward") for loop in back.loops[-1:]}
+    texts = "".join(module.source.text for module in context.trace.modules)
+    for call in context.trace.methods("gather") if not _CUTS.search(texts) else ():
+        sources = [part.call for value in call.arguments for part in derivation(value) if isinstance(part, Result)]
+        batches = [step for step in context.trace.iterations if step.node in call.loops[-1:]]
+        over = [maker for step in batches for part in derivation(step.over) for maker in makers(part)]
+        predicts = any(part.called in ("argmax", "topk", "max", "sigmoid") for part in sources)
+        predicts &= any(maker.method == "prepare" for maker in over) and trained.isdisjoint(call.loops[-1:])
+        if call.reached and predicts and owner_kind(call.receiver) == "accelerate":
+            yield Hit(call.module, call.node, {"call": call.module.text(call.node.func)})
+
+
+_CUTS = re.compile(r"gather_for_metrics|\[: *len\(|\[: *\w*(?:num|size|total|len|samples)|even_batches|samples_seen")
 
 
 @check("TRN704")

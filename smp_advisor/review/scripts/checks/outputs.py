@@ -244,6 +244,22 @@ def _resumes(context: Context) -> list[Call]:
     ]
 
 
+@check("TRN747")
+def _checkpoint_that_is_passed_on(context: Context) -> Iterator[Hit]:
+    reads = any(_READS_IT.search(module.source.text) for module in context.trace.modules)
+    for call in context.trace.methods("train") if not reads else ():
+        for arguments in (a for maker in makers(call.receiver) for a in makers(maker.argument("args", 1))):
+            value = arguments.argument("resume_from_checkpoint")
+            is_set = value is not None and all(constant(option) for option in options(value))
+            if call.reached and not call.arguments and not call.keywords and is_set and not call.unpacks:
+                names: dict[str, object] = {"arguments": arguments.called, "call": call.module.text(call.node.func)}
+                place = argument_node(arguments, "resume_from_checkpoint") or arguments.node
+                yield Hit(arguments.module, place, names)
+
+
+_READS_IT = re.compile(r"\.resume_from_checkpoint\b|get_last_checkpoint|_load_from_checkpoint")
+
+
 @check("TRN730")
 def _streams_that_resume(context: Context) -> Iterator[Hit]:
     def shuffled(value: Value | None) -> bool:

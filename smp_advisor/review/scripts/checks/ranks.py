@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 
 _GENERATES = ("generate", "sample", "rollout")
+_MAY_SHARD = re.compile(r"(?i)deepspeed|fsdp|zero_?[123]\b|Dummy(?:Optim|Scheduler)\b")
 _STRATEGIES = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
 _PARSERS = ("HfArgumentParser", "TrlParser")
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
@@ -96,6 +97,8 @@ def _meetings(context: Context) -> Iterator[tuple[Call, str, str]]:
         if owner_kind(call.receiver) in ("accelerate", "fabric")
     ]
     parses = any(call.reached and call.called.endswith(_PARSERS) for call in context.trace.calls)
+    texts = "".join(module.source.text for module in context.trace.modules)
+    may_shard = not sharded and "_plugin=" not in texts and _MAY_SHARD.search(texts)  # the launcher's choice
     for call in context.trace.calls:
         if not call.reached and not framework_runs(call):
             continue
@@ -105,6 +108,8 @@ def _meetings(context: Context) -> Iterator[tuple[Call, str, str]]:
         elif not sharded and parses and met_by_name(call, sharded=True) and not PROCESSES[1].runs(call):
             what = "whether the job shards the model, so that ranks which leave this call out stop it (DDP606)"
             context.leave_open(call.module, call.node, what)
+        elif may_shard and not PROCESSES[1].runs(call) and (kind := met_by_name(call, sharded=True)):
+            yield call, kind[0], "launcher"
         elif wraps or framework:
             implied = _implied(call, wraps, framework, sharded=sharded)
             if implied is not None:
