@@ -98,7 +98,7 @@ def _meetings(context: Context) -> Iterator[tuple[Call, str, str]]:
     ]
     parses = any(call.reached and call.called.endswith(_PARSERS) for call in context.trace.calls)
     texts = "".join(module.source.text for module in context.trace.modules)
-    may_shard = not sharded and "_plugin=" not in texts and _MAY_SHARD.search(texts)  # the launcher's choice
+    may_shard = not sharded and "_plugin" not in texts and _MAY_SHARD.search(texts)  # not chosen by the script
     for call in context.trace.calls:
         if not call.reached and not framework_runs(call):
             continue
