@@ -99,6 +99,10 @@ def _first(result: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
+_LISTED = 5
+"""Rows of a publication from which it has a line of its own."""
+
+
 def _sources(result: dict[str, Any]) -> Iterator[str]:
     for figure in ("step time", "memory, allocated", "memory, reserved and total"):
         entry = result[figure]
@@ -114,11 +118,11 @@ def _sources(result: dict[str, Any]) -> Iterator[str]:
             if of:
                 yield f"| {title} | | {_cells(of)} |"
         for name, of in entry["by_source"].items():
-            if of["rows"] > 1:  # `--residuals` has every row
+            if of["rows"] >= _LISTED:  # `--residuals` has every row
                 yield f"| `{name}` | {of['added']} | {_cells(of)} |"
         median, inside = entry["sources_once"]
         yield ""
-        yield f"Each source once, also those of one row: median {_percent(median)}, inside {_percent(inside)}."
+        yield f"Each source once, also those of fewer than {_LISTED} rows: median {_percent(median)}, inside {_percent(inside)}."
         yield ""
 
 
