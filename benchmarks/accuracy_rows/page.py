@@ -122,7 +122,8 @@ def _sources(result: dict[str, Any]) -> Iterator[str]:
                 yield f"| `{name}` | {of['added']} | {_cells(of)} |"
         median, inside = entry["sources_once"]
         yield ""
-        yield f"Each source once, also those of fewer than {_LISTED} rows: median {_percent(median)}, inside {_percent(inside)}."
+        once = f"median {_percent(median)}, inside {_percent(inside)}"
+        yield f"Each source once, also those of fewer than {_LISTED} rows: {once}."
         yield ""
 
 
