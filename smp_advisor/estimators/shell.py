@@ -22,6 +22,7 @@ _ASSIGNS = re.compile(
     r"\s*(?:export\s+|readonly\s+|local\s+|declare\s+(?:-\w+\s+)?)?(\w+)="
     r"(\([^()]*(?:\([^()]*\)[^()]*)*\)|(?:\"[^\"]*\"|'[^']*'|[^\s;\"'])*)[\s;]*"
 )
+_EXPORTED = re.compile(r"^\s*export\s+((?:ACCELERATE|FSDP)_\w+)=([^\s;$]+)", re.MULTILINE)
 _QUOTES = re.compile("[\"']")
 _VARIABLE = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$(\w+)")
 _PRODUCT = re.compile(r"\$\(\(\s*(\d+)\s*\*\s*(\d+)\s*\)\)")
@@ -105,9 +106,16 @@ def _statements(text: str) -> Iterator[str]:
 
 
 def around_the_script(words: list[str]) -> tuple[list[str], str, list[str]]:
-    """Return the words before the Python file of a command, the file, and the words after it."""
-    place = next((number for number, word in enumerate(words) if word.endswith(".py")), len(words))
-    return words[:place], "".join(words[place : place + 1]), [*takewhile(_GOES_ON, words[place + 1 :])]
+    """Return the words before the Python file that a command starts, the file, and the words after it.
+
+    Of ``python prepare.py && torchrun train.py`` this is the file of the launcher.
+    """
+    files = [number for number, word in enumerate(words) if word.endswith(".py")]
+    launched = [number for number in files if starts_processes(words[:number])]
+    place = next(iter(launched or files), len(words))
+    parts = [number + 1 for number, word in enumerate(words[:place]) if word in ("&&", "||", ";")]
+    before = words[max(parts, default=0) : place]
+    return before, "".join(words[place : place + 1]), [*takewhile(_GOES_ON, words[place + 1 :])]
 
 
 def started(commands: list[list[str]]) -> list[str]:
@@ -139,7 +147,12 @@ def passed_by(words: list[str]) -> dict[str, Any]:
 
 def starts_processes(words: list[str]) -> bool:
     """Return whether the words of a command have a launcher that starts a process per GPU."""
-    return any(start in word for word in words for start in _STARTS)
+    return any(start in word for word in words if not word.endswith(".py") for start in _STARTS)
+
+
+def exports(text: str) -> dict[str, str]:
+    """Return the variables of accelerate that a shell script exports."""
+    return {match[1]: match[2].strip("\"'") for match in _EXPORTED.finditer(text)}
 
 
 def configuration_of_shell(text: str) -> Configuration:
@@ -187,7 +200,7 @@ def configuration_of_shell(text: str) -> Configuration:
         if starts_processes(start) and (name := around_the_script(start)[1]) not in ("", entry):
             configuration.gaps.append(Gap(name, f"the {kind} starts it as well, and is read for {entry} alone", span))
     configuration.set(requests_efa=True, command=shlex.join(words), starts=by_tasks or starts_processes(before))
-    configuration.set(launcher=launcher)
+    configuration.set(launcher=exports(text) | launcher)
     if entry:
         configuration.set(entry_point=entry)
     configuration.hyperparameters |= {name: Setting(value, span) for name, value in passed_by(after).items()}

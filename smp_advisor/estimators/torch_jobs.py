@@ -40,7 +40,7 @@ from smp_advisor.estimators.script import (
     read_script,
     take_from_script,
 )
-from smp_advisor.estimators.shell import around_the_script, commands_of, options_of, passed_by
+from smp_advisor.estimators.shell import around_the_script, commands_of, exports, options_of, passed_by
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.libraries.library import get_library
 from smp_advisor.review.scripts.following import trainer_optimizer
@@ -210,7 +210,8 @@ def _take_options(configuration: Configuration, siblings: Siblings, commands: li
             if entry and entry == first:  # another file is not read
                 passed = passed_by(after)
                 configuration.set_hyperparameters(**passed)
-                configuration.set(launcher=configuration.get("launcher", {}) | options_of(before))
+                launcher = exports(command) | options_of(before)
+                configuration.set(launcher=configuration.get("launcher", {}) | launcher)
                 read = {name: value for name, value in passed.items() if name in READ}
                 configuration.set(passed=configuration.get("passed", {}) | read)
 

@@ -200,3 +200,117 @@ def test_variables_of_a_container_choose_and_templates_are_no_instances(tmp_path
     (tmp_path / "job.yaml.example").write_text(text)
     report = check_estimator(tmp_path / "job.yaml.example")
     assert (list(report), report.readings[0].plan.library) == ([], "fsdp")
+
+
+EXPORTS = """#!/bin/sh
+export ACCELERATE_USE_FSDP=true
+export FSDP_SHARDING_STRATEGY='SHARD_GRAD_OP'
+accelerate launch src/train.py --per_device_train_batch_size 3 --bf16
+"""
+PREPARED = """#!/bin/sh
+bash -c 'python prepare.py --per_device_train_batch_size 9 && torchrun src/train.py --fsdp full_shard \\
+  --per_device_train_batch_size 3 --bf16'
+"""
+LAUNCHED = """
+import argparse
+import deepspeed
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+
+def train(stage, batch):
+    model = AutoModelForCausalLM.from_pretrained("facebook/opt-125m")
+    config = {"train_micro_batch_size_per_gpu": batch, "bf16": {"enabled": True}, "zero_optimization": {"stage": stage}}
+    engine, *_ = deepspeed.initialize(model=model, config_params=config)
+    engine.backward(engine(rows).loss)
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--stage", type=int, default=0)
+parser.add_argument("--batch-size", type=int, default=1)
+args, _ = parser.parse_known_args()
+train(args.stage, args.batch_size)
+"""
+PARSED = """
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+(arguments,) = HfArgumentParser(TrainingArguments).{parse}
+trainer = Trainer(model=AutoModelForCausalLM.from_pretrained("facebook/opt-125m"), args=arguments, train_dataset=rows)
+trainer.train()
+"""
+SECTIONS = "training:\n  per_device_train_batch_size: 3\n  bf16: true\nfsdp: full_shard auto_wrap\n"
+ACCELERATE = """#SBATCH --nodes=2
+export LAUNCHER="accelerate launch \\
+    --num_machines $SLURM_NNODES --mixed_precision bf16 {options}"
+export ARGS=" --config_name "facebook/opt-125m" \\
+    --per_device_train_batch_size 3"
+export CMD="$LAUNCHER {script} $ARGS"
+srun $CMD
+"""
+ROOTED = """#SBATCH --nodes=2
+ROOT="$(cd "$SLURM_SUBMIT_DIR/.." && pwd)"
+srun torchrun --nproc_per_node 8 {script}
+"""
+
+
+@pytest.mark.parametrize(
+    ("batch_file", "script", "expected"),
+    [
+        (EXPORTS,
+         PARSED.format(parse="parse_args_into_dataclasses()"), ("fsdp", "shard_grad_op", 3)),
+        (PREPARED,
+         PARSED.format(parse="parse_args_into_dataclasses()"), ("fsdp", "full_shard", 3)),
+        (ACCELERATE.format(script="/fsx/train.py", options="--use_fsdp --fsdp_sharding_strategy HYBRID_SHARD"),
+         PARSED.format(parse="parse_args_into_dataclasses()"), ("fsdp", "hybrid_shard", 3)),
+        (ACCELERATE.format(script="/fsx/train.py", options="--use_deepspeed --zero_stage 3"),
+         PARSED.format(parse="parse_args_into_dataclasses()"), ("fsdp", "full_shard", 3)),
+        (ROOTED.format(script="$ROOT/src/train.py --config $ROOT/configs/args.yaml"),
+         PARSED.format(parse="parse_args_into_dataclasses()"), ("fsdp", "full_shard", 3)),
+        (ROOTED.format(script='$(dirname "$PWD")/src/train.py'),
+         PARSED.format(parse="parse_yaml_file('args.yaml')"), ("fsdp", "full_shard", 3)),
+        (ROOTED.format(script="/image/train.py --enable_fsdp --batch_size_training=3"), "", ("fsdp", "full_shard", 3)),
+        ("#!/bin/sh\nssh host 'cd job && deepspeed --hostfile hosts src/train.py --stage=2 --batch-size=3'\n",
+         LAUNCHED, ("fsdp", "shard_grad_op", 3)),
+    ],
+    ids=["exported variables", "the file of the launcher", "options of accelerate",
+         "DeepSpeed by accelerate", "a computed folder", "a file of arguments", "an option",
+         "a stage that is passed"],
+)  # fmt: skip
+def test_a_strategy_arrives_from_where_a_job_has_it(
+    tmp_path: Path, batch_file: str, script: str, expected: tuple[str, str, int]
+) -> None:
+    for folder, name, text in (
+        ("slurm", "job.sh", batch_file), ("src", "train.py", script), ("configs", "args.yaml", SECTIONS),
+        ("src", "args.yaml", SECTIONS),
+    ):  # fmt: skip
+        (tmp_path / folder).mkdir(exist_ok=True)
+        if text:
+            (tmp_path / folder / name).write_text(text)
+    report = check_estimator(tmp_path / "slurm" / "job.sh", cluster="ml.p5.48xlarge")
+    plan = report.readings[0].plan
+    assert plan is not None, report.readings[0].open
+    assert (plan.library, plan.sharding_strategy, plan.batch_size, plan.precision) == (*expected, "bf16")
+    assert not [finding.message for finding in report if finding.id == "EST513"]
+
+
+TEMPLATE = """apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+spec:
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: ${NODES}
+      template:
+        spec:
+          nodeSelector: {node.kubernetes.io/instance-type: "${INSTANCE_TYPE}"}
+          containers:
+            - image: %s
+              env: [{name: ENTRY, value: /opt/train.py}, {name: OPTIONS, value: --fsdp=full_shard}]
+              command: [bash, -c, 'torchrun --nproc_per_node 8 ${ENTRY} $(OPTIONS) --train_batch_size 3']
+"""
+
+
+def test_a_template_of_a_manifest_has_variables_and_no_unknown_instance(tmp_path: Path) -> None:
+    file = tmp_path / "train.yaml.template"
+    file.write_text(TEMPLATE % "pytorch-training")
+    report = check_estimator(file)
+    assert not list(report)
+    assert report.readings[0].plan is not None
+    assert report.readings[0].plan.batch_size == 3
+    file.write_text(TEMPLATE % "pytorch-training-neuronx")
+    assert "Trainium" in str(check_estimator(file).readings[0].open)
