@@ -42,6 +42,7 @@ DISPENSABLE = {
     "boto3",
     "botocore",
     "datasets",
+    "peft",
     "pil",
     "psutil",
     "safetensors",
