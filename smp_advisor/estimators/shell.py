@@ -22,7 +22,7 @@ _ASSIGNS = re.compile(
     r"\s*(?:export\s+|readonly\s+|local\s+|declare\s+(?:-\w+\s+)?)?(\w+)="
     r"(\([^()]*(?:\([^()]*\)[^()]*)*\)|(?:\"[^\"]*\"|'[^']*'|[^\s;\"'])*)[\s;]*"
 )
-_EXPORTED = re.compile(r"^\s*export\s+((?:ACCELERATE|FSDP)_\w+)=([^\s;$]+)", re.MULTILINE)
+_EXPORTED = re.compile(r"^[ \t]*export[ \t]+((?:ACCELERATE|FSDP)_\w+)=([^\s;$]+)", re.MULTILINE)
 _QUOTES = re.compile("[\"']")
 _VARIABLE = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$(\w+)")
 _PRODUCT = re.compile(r"\$\(\(\s*(\d+)\s*\*\s*(\d+)\s*\)\)")

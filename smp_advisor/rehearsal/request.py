@@ -36,8 +36,8 @@ _CHANNEL = re.compile(r"environ\[\s*[\"']SM_CHANNEL_(\w+)")
 """Channels without which a script does not start; what it gets by ``get()`` may be absent."""
 _IMPORTS_BY_NAME = re.compile(r"import_module|__import__|runpy|\binstantiate\b|\bexec\(")
 _IMPORTS = re.compile(r"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
-_ROOTS = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
-_RELATIVE = re.compile(r"^\s*from\s+(\.+)", re.MULTILINE)
+_ROOTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+(\w+)", re.MULTILINE)
+_RELATIVE = re.compile(r"^[ \t]*from[ \t]+(\.+)", re.MULTILINE)
 _SUSPECTED = {
     "bad batch": r"isnan|isfinite|isinf|nan_to_num",
     "order": r"(?is)^(?=.*\bbreak\b).*(?:\bpatience|early_?stop|\bbest|\binf\b)",
