@@ -46,6 +46,11 @@ def losses_of(stage):
     return {int(step): float(loss) for step, loss in lines}
 
 
+def loaded_of(stage):
+    """Losses, and generated tokens, of what the job left (`loaded.py`)."""
+    return json.loads(re.findall(r"^loaded (.*)$", printed(stage), re.MULTILINE)[-1])
+
+
 def summary_of(stage):
     """The figures that a job prints and writes at its end; none if it stopped before."""
     lines = [line for line in stage["ranks"][0]["log"] if line.startswith("{")]

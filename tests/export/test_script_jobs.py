@@ -22,7 +22,7 @@ from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, TASKS
-from tests.export.rehearsed import QUICK, losses_of, printed, run_stages, types_of
+from tests.export.rehearsed import QUICK, loaded_of, losses_of, printed, run_stages, types_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -37,7 +37,7 @@ torch.nn.Module.compile = lambda self, *_, **__: print(f"compiled {type(self).__
 """,
 }
 """Code that each process of a library's jobs runs first."""
-FAULTY = HERE.joinpath("faults.py").read_text("utf-8")
+FAULTY, LOADED = (HERE.joinpath(name).read_text("utf-8") for name in ("faults.py", "loaded.py"))
 STEPS = QUICK["max_steps"]
 NO_DROPOUT = {
     **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop", "dropout_rate"), 0.0),
@@ -125,9 +125,10 @@ def run(name, folder):
     """Both jobs of a case."""
     case = CASES[name]
     files, plan = files_of(case)
-    files["train.py"] = FAULTY + STAND_INS.get(plan.library, "") + files["train.py"]
-    again = {"removed": newest_part(plan)}
-    stages = {"first": steps_of(2), "later": steps_of(case.processes) | {"keeps": True} | faults_of(again)}
+    files["train.py"] = FAULTY + STAND_INS.get(plan.library, "") + files["train.py"] + LOADED
+    again = faults_of({"removed": newest_part(plan)})
+    again["environment"]["LOADED"] = json.dumps(batch_of(case.task))
+    stages = {"first": steps_of(2), "later": steps_of(case.processes) | {"keeps": True} | again}
     environment = {"SM_HP_MP_PARAMETERS": json.dumps(plan.parameters)}
     return run_stages(files, stages, channels={"train": data_of(case.task, folder)}, environment=environment)
 
@@ -157,6 +158,15 @@ def data_of(task, folder):
     return folder
 
 
+def batch_of(task):
+    """A batch of these data, as the model takes it."""
+    labels = {"labels": [0, 0, 0, 0]}
+    if task == "vit":
+        return {"pixel_values": np.ones((4, 3, 16, 16)).tolist()} | labels
+    tokens = [[(first + place) % 8 for place in range(LENGTH)] for first in range(4)]
+    return {"input_ids": tokens} | (labels if "classifier" in task else {"labels": tokens})
+
+
 def newest_part(plan):
     """A file of the newest checkpoint."""
     return f"step-{STEPS}/{'tp0_ep0/' if plan.library == 'smp-v2' else ''}__0_0.distcp"
@@ -175,6 +185,10 @@ def test_a_job_trains_saves_and_is_resumed_on_another_number_of_processes(name, 
     assert [(entry["error"], entry["missing"]) for entry in stages["later"]["loaded"] if "missing" in entry] == [
         ("", 0)
     ]
+    loaded = loaded_of(stages["later"])
+    assert loaded["losses"][0] < first[1], "the weights are those that were trained"
+    assert loaded["losses"][2] < loaded["losses"][0]
+    assert bool(loaded["generated"]) is (case.task not in ("bert", "vit", "gpt2 classifier"))
     blocks = printed(stages["first"]).count("compiled GPT2Block")
     assert blocks == (json.loads(TASKS[case.task].config_json)["n_layer"] if name == "DDP" else 0)
     _, plan = files_of(case)

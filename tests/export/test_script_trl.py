@@ -21,7 +21,7 @@ from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, POSITIONS, TASKS, TINY, WORDS
-from tests.export.rehearsed import losses_of, printed, run_stages, save_weights, summary_of, types_of
+from tests.export.rehearsed import loaded_of, losses_of, printed, run_stages, save_weights, summary_of, types_of
 from tests.export.test_script_data_jobs import make_data
 from tests.forked import run_forked
 
@@ -48,7 +48,7 @@ TEMPLATE = (
     "{{ message['content'] }} </s> {% endgeneration %}{% else %}{{ message['content'] }} </s> {% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<assistant> {% endif %}"
 )
-PROBES = Path(__file__).with_name("sharded_models.py").read_text("utf-8")
+PROBES, LOADED = (Path(__file__).with_name(name).read_text("utf-8") for name in ("sharded_models.py", "loaded.py"))
 KILLED = """
 import os
 from transformers import TrainerState
@@ -129,7 +129,7 @@ def run(folder, job, fields, stages, train=None, **channels):
     """Stages of a job, which reads the channels by the names of their folders."""
     channels = ({"train": train, "model": "weights", "tokenizer": "marked"} | channels) if train else {}
     files = files_of(job, **fields)
-    files["train_smp.py"] = PROBES + KILLED + files["train_smp.py"]
+    files["train_smp.py"] = PROBES + KILLED + files["train_smp.py"] + LOADED
     places = {name: folder / place for name, place in channels.items()}
     return run_stages(files, stages, channels=places, keep_half=fields.get("precision") != "fp16")
 
@@ -155,7 +155,8 @@ class TestJobs:
         job, fields, options = TRAINED[name]
         options, channels = dict(options), {"validation": "few chats"} if name == "whole" else {}
         train = options.pop("train")
-        stages = {"job": stage(**options)}
+        answer = {"input_ids": [[5, 4, 6, 6, 6, 1]], "labels": [[-100, -100, 6, 6, 6, 1]]}  # a row of the data
+        stages = {"job": stage(environment={"LOADED": json.dumps(answer)}, **options)}
         if name in RESUMED:
             stages["killed"] = stage(environment={"KILLED": "1"}, **options)
             stages["resumed"] = stage(keeps=True, **options)
@@ -171,6 +172,13 @@ class TestJobs:
             assert later == {step: losses[step] for step in list(losses)[2:]}
         assert [entry for entry in done["loaded"] if entry["error"] or entry.get("missing")] == []
         assert next(entry["path"] for entry in done["loaded"] if entry.get("pretrained")) == "/opt/ml/model"
+        loaded = loaded_of(done)
+        assert loaded["generated"]
+        if job is not FULL:  # an adapter of preferences learns what to prefer: its loss on the answer can rise
+            before, after = loaded["losses"]
+            assert after < before if "adapter" in name else after != before
+        else:
+            assert loaded["losses"][2] < loaded["losses"][0]
         if "adapter" in name:
             assert files["adapter_model.safetensors"] < 100_000
             assert ("merged/model.safetensors" in files) is ("merge_adapter" in options)
