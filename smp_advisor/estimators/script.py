@@ -5,25 +5,19 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, replace
-from math import floor
-from operator import add, floordiv, mul, sub, truediv
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators.calls import Calls
 from smp_advisor.estimators.configuration import (
     OF_DEEPSPEED,
     SHARDS,
     Setting,
     Strategy,
-    fully_sharded,
-    plain_of,
-    replicated,
     section,
-    strategy_of_deepspeed,
-    undescribed,
-    zero,
 )
 from smp_advisor.estimators.readback import BATCH, SEQUENCE
+from smp_advisor.estimators.strategies import deepspeed_configs, strategy_in_code
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.review.reading.outside import COMMAND_LINES
 from smp_advisor.review.reading.places import field_default
@@ -43,16 +37,14 @@ from smp_advisor.review.scripts.check import report_of
 from smp_advisor.review.scripts.checks.arguments import passed
 from smp_advisor.review.scripts.checks.outputs import MODEL_DIR, flags_of, in_model_folder
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
-from smp_advisor.review.scripts.checks.sharding import may_offload, running
-from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.following import follow, stack_shown
-from smp_advisor.review.scripts.queries import constant, environment_variable, makers
+from smp_advisor.review.scripts.queries import constant, makers
 from smp_advisor.review.scripts.releases import default_of, newest, span_of
 from smp_advisor.review.scripts.settings import CHECKPOINTING, from_plan
 from smp_advisor.workload.from_config import is_model_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.review.findings.report import Report
@@ -163,8 +155,7 @@ def read_script(configuration: Configuration, source: Source) -> Script | None:
         context.settings = replace(context.settings, hyperparameters=arriving)
         terms = terms_of(configuration)
         per_node = None if terms.instance is None else terms.instance.gpus
-        counts: dict[str, int | None] = {**dict.fromkeys(_IN_JOB, terms.gpus), **dict.fromkeys(_IN_NODE, per_node)}
-        return _Reader(context, counts).script(source.path, ignored)
+        return _Reader(Calls(context, terms.gpus, per_node)).script(source.path, ignored)
     except (AdvisorError, OSError, ValueError):
         return None
 
@@ -216,24 +207,7 @@ _LOADS = re.compile(
     r"resume|restore|last_checkpoint|load_state|load_checkpoint|torch\.load|dcp\.load|ckpt_path|from_checkpoint"
 )
 _RECOMPUTES = ("apply_activation_checkpointing", "checkpoint_wrapper", *(f"{name}_enable" for name in CHECKPOINTING))
-_BY_NAME = {"ddp": "", "fsdp": "full_shard", "fsdp_full_shard": "full_shard", "fsdp_native": "full_shard"}
-"""Lightning's names of strategies, with FSDP's."""
-
-
 _LIGHTNING = ("lightning.", "pytorch_lightning.")
-_CONFIGURED = ("deepspeed", "hf_ds_config", "config", "config_params")
-"""Arguments that take DeepSpeed's configuration."""
-_ARITHMETIC: dict[str, Callable[[float, float], float]] = {
-    "FloorDiv": floordiv, "Div": truediv, "Mult": mul, "Add": add, "Sub": sub,
-}  # fmt: skip
-_ROUNDS: dict[str, Callable[[Iterable[float]], float]] = {
-    "int": lambda numbers: floor(min(numbers)),
-    "max": max,
-    "min": min,
-}
-_IN_JOB = ("get_world_size", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-_IN_NODE = ("device_count", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SM_NUM_GPUS")
-"""Functions and variables with the processes of a job and of a node, one for each GPU."""
 _EVALUATES = re.compile(r"(?i)(?:\b|_)(?:val(?!ue)|test|eval|dev(?!ice))")
 """In the text of a loader that is not of the training."""
 _READS_FILE = ("parse_yaml_file", "parse_json_file")
@@ -244,33 +218,11 @@ _PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config")
 class _Reader:
     """Facts of one followed script, from the calls that run with the options of the job."""
 
-    def __init__(self, context: Context, counts: dict[str, int | None]) -> None:
-        self.context, self.counts = context, counts
-        self.conditions = Conditions(context.settings, defaults=True)
-        runs = running(context)
-        self.calls: dict[str, list[Call]] = {}
-        for call in context.trace.calls:
-            if runs(call) and not self.conditions.off(call):
-                name = call.called or getattr(call.node.func, "id", "")
-                self.calls.setdefault("Fast" * call.name.startswith("unsloth.") + name, []).append(call)
-        self.text = "\n".join(module.source.text for module in context.trace.modules)
-        self.makers = list(trainer_arguments(context))
-        self.unused = unused_options(module.tree for module in context.trace.modules)
-
-    def named(self, *names: str) -> list[Call]:
-        return [call for name in names for call in self.calls.get(name, ())]
-
-    def ending(self, *ends: str) -> list[Call]:
-        return [call for name, several in self.calls.items() if name.endswith(ends) for call in several]
-
-    def known(self, value: Value | None) -> Any:
-        """The value that arrives: a constant, what the job passes, the default of an option; None if not known."""
-        constant_value = self.conditions.known(value) if value is not None else None
-        return constant_value if isinstance(constant_value, (str, int, float, bool)) else None
-
-    def certain(self, call: Call) -> bool:
-        """Return whether the options of the job decide every condition around a call."""
-        return all(self.conditions.truth_of(guard) is guard.holds for guard in call.guards)
+    def __init__(self, calls: Calls) -> None:
+        self.calls, self.context, self.makers = calls, calls.context, calls.makers
+        self.named, self.ending, self.known = calls.named, calls.ending, calls.known
+        self.text = "\n".join(module.source.text for module in self.context.trace.modules)
+        self.unused = unused_options(module.tree for module in self.context.trace.modules)
 
     def _starts_ranks(self, call: Call) -> bool:
         """Return whether a call of ``spawn`` certainly starts several processes of a group."""
@@ -283,7 +235,7 @@ class _Reader:
         adapters = [*lora, *self.named("get_peft_model", "Fastget_peft_model")]
         ranks = {rank for call in adapters if type(rank := self.known(call.argument("r"))) is int}
         targets = [call.argument("target_modules") for call in adapters if call.argument("target_modules") is not None]
-        loads = [name for name in BITS for several in self.calls.values() for call in several
+        loads = [name for name in BITS for call in self.calls.ending("")
                  if constant(call.argument(name)) is True]  # fmt: skip
         parses = bool(self.ending("HfArgumentParser", "H4ArgumentParser", "TrlParser"))
         reads = [call for call in self.context.trace.methods(*_READS_FILE) if call.reached]
@@ -294,7 +246,7 @@ class _Reader:
             for instance in self.context.trace.instances
             if any(path.endswith("Trainer") for path in instance.cls.ancestors())
         ]
-        strategy, file = self._strategy()
+        strategy, file = strategy_in_code(self.calls)
         passed_values = self.context.settings.hyperparameters
         adapts = passed_values.get("use_lora", dict(self._defaults()).get("use_lora"))
         lightning = [call for call in self.ending("Trainer", "Fabric") if call.name.startswith(_LIGHTNING)]
@@ -352,7 +304,9 @@ class _Reader:
             compares=bool(self.named(*_COMPARING)),
             full=_HALF.search(self.text) is None and "4bit" not in self.text and "TrlParser" not in self.text,
             maps_devices=any(
-                constant(call.argument("device_map")) == "auto" for several in self.calls.values() for call in several
+                constant(call.argument("device_map")) == "auto"
+                for several in self.calls.by_name.values()
+                for call in several
             ),
         )
 
@@ -390,21 +344,8 @@ class _Reader:
         passed_values = [option for option in passed_values if _has_batch(option)]
         if all(isinstance(option, Argument) for option in passed_values):
             return None
-        numbers = set(map(self._number, passed_values))
+        numbers = set(map(self.calls.number, passed_values))
         return int(numbers.pop() or 0) if len(numbers) == 1 else 0
-
-    def _number(self, value: Value) -> float | None:
-        """Return a number that the script computes from its options, its processes and its GPUs; None if not known."""
-        if isinstance(value, Operation) and value.operator in _ARITHMETIC and len(value.operands) == 2:
-            first, second = map(self._number, value.operands)
-            return None if first is None or not second else _ARITHMETIC[value.operator](first, second)
-        if isinstance(value, Result):
-            name, several = value.call.name.rpartition(".")[2], [self._number(part) for part in value.call.arguments]
-            if name in _ROUNDS and several and None not in several:
-                return float(_ROUNDS[name](number for number in several if number is not None))
-        name = environment_variable(value) or (value.call.name.rpartition(".")[2] if isinstance(value, Result) else "")
-        number: Any = self.counts.get(name) if name in self.counts else self.known(value)
-        return float(number) if type(number) in (int, float) else None
 
     def _settings(self, batch: int | None, *, parses: bool, has_batch: bool) -> dict[str, Any]:
         """Values that arrive in TrainingArguments, above defaults of options, of parameters and of dataclasses."""
@@ -421,7 +362,7 @@ class _Reader:
         for call in [*self.named("Accelerator"), *self.ending("Trainer", "Fabric")]:
             word = str(self.known(call.argument("mixed_precision")) or self.known(call.argument("precision")))
             settings |= {half: True for half in ("bf16", "fp16") if word.startswith((half, half[2:] + "-"))}
-        for config in self._deepspeed_configs():
+        for config in deepspeed_configs(self.calls):
             settings |= {half: True for half in ("bf16", "fp16") if section(config, half).get("enabled") is True}
             own = {name: config[key] for key, name in OF_DEEPSPEED.items() if type(config.get(key)) is int}
             batch = own.pop("batch_size", batch)
@@ -463,115 +404,6 @@ class _Reader:
             or any(passed(self.context, maker, name) is True for maker in self.makers for name in CHECKPOINTING)
         )
 
-    def _strategy(self) -> tuple[Strategy | None, str]:  # noqa: C901 - a list of cases
-        """Return the strategy in the code, or the file with DeepSpeed's configuration; None and nothing without one."""
-        if self.named("fully_shard"):
-            offloads = any(call.argument("offload_policy") is not None for call in self.named("fully_shard"))
-            return fully_sharded("full_shard", offloads=offloads, name="FSDP2"), ""
-        wraps = self.named("FullyShardedDataParallel", "FSDP", "FullyShardedDataParallelPlugin")
-        if (
-            wraps
-            and not any(map(self.certain, wraps))
-            and (self.named("DistributedDataParallel", "DDP", "Accelerator"))
-        ):
-            return undescribed("The strategy", "a value that was not followed chooses between FSDP and DDP"), ""
-        if calls := self.named("FullyShardedDataParallel", "FSDP"):
-            offloads = any(may_offload(call.argument("cpu_offload")) for call in calls)
-            return self._sharded([call.argument("sharding_strategy", 2) for call in calls], offloads=offloads), ""
-        for maker in [*self.makers, *self.named("DeepSpeedPlugin", "initialize")]:
-            passed_values = next(filter(None, map(maker.argument, _CONFIGURED)), None)
-            if (read := self._of_deepspeed(maker, passed_values)) is not None:
-                return read
-            if self.known(maker.argument(SHARDS)):
-                return fsdp_option(self.known(maker.argument(SHARDS))), ""
-        for plugin in self.named("FullyShardedDataParallelPlugin"):
-            version = self.known(plugin.argument("fsdp_version")) or 1
-            offloads = may_offload(plugin.argument("cpu_offload"))
-            if version == 2:
-                return fully_sharded("full_shard", offloads=offloads, name="FSDP2"), ""
-            return self._sharded([plugin.argument("sharding_strategy", 0)], offloads=offloads), ""
-        for call in self.named("from_pretrained"):
-            if (at_load := self._at_load(call)) is not None:
-                return at_load, ""
-        for call in self.ending("Trainer", "Fabric"):
-            if call.argument("strategy") is not None and (strategy := self._of_lightning(call)) is not None:
-                return strategy, ""
-        return (replicated() if self.named("DistributedDataParallel", "DDP") else None), ""
-
-    def _sharded(self, values: list[Value | None], *, offloads: bool = False) -> Strategy:
-        """FSDP with the sharding strategies of its calls."""
-        passed_values = [option for value in values for option in options(value)]
-        if not passed_values:
-            return fully_sharded("full_shard", offloads=offloads).assuming("FSDP shards with full_shard, its default.")
-        names = {option.path if isinstance(option, External) else self.known(option) for option in passed_values}
-        if len(names) > 1 or None in names:
-            return undescribed("FSDP", "the script chooses between several sharding strategies")
-        return fully_sharded(names.pop(), offloads=offloads)
-
-    def _of_deepspeed(self, maker: Call, passed_values: Value | None) -> tuple[Strategy | None, str] | None:
-        if maker.called == "DeepSpeedPlugin" and passed_values is None:
-            moves = [self.known(maker.argument(f"offload_{part}_device")) for part in ("optimizer", "param")]
-            return zero(
-                self.known(maker.argument("zero_stage")), offloads=any(device in ("cpu", "nvme") for device in moves)
-            ), ""
-        if maker.called == "initialize" and "deepspeed" not in f"{maker.name} {ast.unparse(maker.node.func)}":
-            return None
-        if isinstance(passed_values, Mapping):
-            return strategy_of_deepspeed(self._plain(passed_values)), ""
-        text = self.known(passed_values)
-        if isinstance(text, str) and text:
-            return undescribed("DeepSpeed", f"its configuration is in the file {text[:80]!r}: paste that file"), text
-        if maker.called == "initialize":
-            return undescribed("DeepSpeed", "its configuration is in another file: paste that file"), ""
-        return None
-
-    def _deepspeed_configs(self) -> Iterator[dict[str, Any]]:
-        """Yield the configurations in the code that an engine of DeepSpeed gets."""
-        for call in self.named("initialize"):
-            for value in filter(None, map(call.argument, _CONFIGURED)):
-                yield from (self._plain(table) for table in options(value) if isinstance(table, Mapping))
-
-    def _plain(self, table: Mapping) -> dict[str, Any]:
-        """Return a table with the values that arrive."""
-        data = plain_of(table)
-        for key, entry in table.entries.items():
-            value = self._plain(entry.value) if isinstance(entry.value, Mapping) else self.known(entry.value)
-            if value is not None or key not in data:
-                data[str(key)] = "not known" if value is None else value
-        return data
-
-    def _at_load(self, call: Call) -> Strategy | None:
-        """Return the division of a model by transformers itself, when it is loaded."""
-        sizes = [config.argument for config in makers(call.argument("distributed_config"))]
-        if any(self.known(size("fsdp_size")) and not (size("tp_size") or size("tp_plan")) for size in sizes):
-            several = any((self.known(size("dp_replicate_size")) or 1) > 1 for size in sizes)
-            offloads = any(self.known(size("fsdp_cpu_offload")) is True for size in sizes)
-            return fully_sharded("hybrid_shard" if several else "full_shard", offloads=offloads, name="FSDP2")
-        if sizes or self.known(call.argument("tp_plan")) or self.known(call.argument("tp_size")):
-            return undescribed("Tensor parallelism of transformers", "no library here has it as a plan")
-        return None
-
-    def _of_lightning(self, call: Call) -> Strategy | None:
-        value = call.argument("strategy")
-        if isinstance(text := self.known(value), str):
-            name = text.removesuffix("_find_unused_parameters_true")
-            if name.startswith("deepspeed"):
-                stage = re.search(r"stage_(\d)", name)
-                return zero(int(stage[1]) if stage else None, offloads="offload" in name)
-            return None if name not in _BY_NAME else fully_sharded(_BY_NAME[name]) if _BY_NAME[name] else replicated()
-        for maker in makers(value):
-            if maker.called == "FSDPStrategy":
-                return self._sharded(
-                    [maker.argument("sharding_strategy")], offloads=may_offload(maker.argument("cpu_offload"))
-                )
-            if maker.called == "DeepSpeedStrategy":
-                moves = any(self.known(maker.argument(name)) for name in ("offload_optimizer", "offload_parameters"))
-                return zero(self.known(maker.argument("stage")), offloads=moves)
-            if maker.called == "DDPStrategy":
-                return replicated()
-            return undescribed(f"Lightning's {maker.called}", "no library here has it as a plan")
-        return None
-
 
 def _has_batch(value: Value) -> bool:
     """Return whether the option for the batch size is in a computed value."""
@@ -580,13 +412,6 @@ def _has_batch(value: Value) -> bool:
     parts = value.operands if isinstance(value, Operation) else ()
     parts = value.call.arguments if isinstance(value, Result) else parts
     return any(_has_batch(option) for part in parts for option in options(part))
-
-
-def fsdp_option(value: object) -> Strategy:
-    """Return the option ``fsdp`` of transformers' Trainer: "full_shard auto_wrap offload"."""
-    words = str(value).strip("\"' ").lower().split()
-    sharding = ["full_shard"] if value is True else [word for word in words if word not in ("auto_wrap", "offload")]
-    return fully_sharded(sharding[0] if sharding else "", offloads="offload" in words)
 
 
 def _texts(value: Value | None) -> str:

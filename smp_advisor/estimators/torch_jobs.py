@@ -35,12 +35,12 @@ from smp_advisor.estimators.script import (
     MICRO_BATCH,
     READ,
     Script,
-    fsdp_option,
     passed_names,
     read_script,
     take_from_script,
 )
 from smp_advisor.estimators.shell import around_the_script, commands_of, exports, options_of, passed_by
+from smp_advisor.estimators.strategies import fsdp_option
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.libraries.library import get_library
 from smp_advisor.review.scripts.following import trainer_optimizer
