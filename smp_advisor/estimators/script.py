@@ -220,7 +220,6 @@ class _Reader:
 
     def __init__(self, calls: Calls) -> None:
         self.calls, self.context, self.makers = calls, calls.context, calls.makers
-        self.named, self.ending, self.known = calls.named, calls.ending, calls.known
         self.text = "\n".join(module.source.text for module in self.context.trace.modules)
         self.unused = unused_options(module.tree for module in self.context.trace.modules)
 
@@ -228,19 +227,19 @@ class _Reader:
         """Return whether a call of ``spawn`` certainly starts several processes of a group."""
         follows = any(isinstance(option, Function) for option in options(call.argument("fn", 0)))
         several = call.gives("nprocs", 2) and constant(call.argument("nprocs", 2)) != 1
-        return call.reached and call.sure and several and bool(self.named("init_process_group") or not follows)
+        return call.reached and call.sure and several and bool(self.calls.named("init_process_group") or not follows)
 
     def script(self, path: str, ignored: tuple[str, ...]) -> Script:
-        lora, casts = self.named("LoraConfig"), self.named("prepare_model_for_kbit_training")
-        adapters = [*lora, *self.named("get_peft_model", "Fastget_peft_model")]
-        ranks = {rank for call in adapters if type(rank := self.known(call.argument("r"))) is int}
+        lora, casts = self.calls.named("LoraConfig"), self.calls.named("prepare_model_for_kbit_training")
+        adapters = [*lora, *self.calls.named("get_peft_model", "Fastget_peft_model")]
+        ranks = {rank for call in adapters if type(rank := self.calls.known(call.argument("r"))) is int}
         targets = [call.argument("target_modules") for call in adapters if call.argument("target_modules") is not None]
         loads = [name for name in BITS for call in self.calls.ending("")
                  if constant(call.argument(name)) is True]  # fmt: skip
-        parses = bool(self.ending("HfArgumentParser", "H4ArgumentParser", "TrlParser"))
+        parses = bool(self.calls.ending("HfArgumentParser", "H4ArgumentParser", "TrlParser"))
         reads = [call for call in self.context.trace.methods(*_READS_FILE) if call.reached]
-        files = [self.known(call.argument("yaml_file", 0) or call.argument("json_file")) for call in reads]
-        trains = self.ending("Trainer") + self.named("backward", "fit", "train")
+        files = [self.calls.known(call.argument("yaml_file", 0) or call.argument("json_file")) for call in reads]
+        trains = self.calls.ending("Trainer") + self.calls.named("backward", "fit", "train")
         instances = [
             instance
             for instance in self.context.trace.instances
@@ -249,9 +248,11 @@ class _Reader:
         strategy, file = strategy_in_code(self.calls)
         passed_values = self.context.settings.hyperparameters
         adapts = passed_values.get("use_lora", dict(self._defaults()).get("use_lora"))
-        lightning = [call for call in self.ending("Trainer", "Fabric") if call.name.startswith(_LIGHTNING)]
+        lightning = [call for call in self.calls.ending("Trainer", "Fabric") if call.name.startswith(_LIGHTNING)]
         chosen = [call for call in lightning if call.argument("strategy") is not None]
-        chosen += [call for call in self.named("Accelerator") for name in _PLUGINS if call.argument(name) is not None]
+        chosen += [
+            call for call in self.calls.named("Accelerator") for name in _PLUGINS if call.argument(name) is not None
+        ]
         names = {call.called for call in self.context.trace.calls if call.reached}
         spawns = any("spawn" in name or name == "notebook_launcher" for name in names)
         batch = self._batch(self.makers)
@@ -271,12 +272,12 @@ class _Reader:
             resumes=not trains or bool(self.context.unresolved) or _LOADS.search(self.text) is not None,
             strategy=strategy,
             deepspeed_file=file,
-            trainer=bool(self.ending("Trainer") or self.named("Accelerator") or instances),
+            trainer=bool(self.calls.ending("Trainer") or self.calls.named("Accelerator") or instances),
             arguments_files=tuple(file for file in files if isinstance(file, str)),
             parses_arguments=parses,
             sets_arguments=bool(chosen)
             or any(
-                not isinstance(option, (Constant, Mapping)) and self.known(option) is None
+                not isinstance(option, (Constant, Mapping)) and self.calls.known(option) is None
                 for maker in self.makers
                 for name in (SHARDS, "deepspeed")
                 for option in options(maker.argument(name))
@@ -294,14 +295,14 @@ class _Reader:
             runs_others=any(name.startswith("subprocess.") for name in called) or "os.system" in called,
             loads_in="" if loads or casts else self._loads_in(),
             of_job=self._of_job(),
-            wraps=bool(self.named("fully_shard", "FullyShardedDataParallel", "FSDP"))
-            and not (self.makers or self.named("Accelerator")),
+            wraps=bool(self.calls.named("fully_shard", "FullyShardedDataParallel", "FSDP"))
+            and not (self.makers or self.calls.named("Accelerator")),
             settings=self._settings(batch or computed, parses=parses, has_batch=computed != 0),
             batch=batch if computed is None else computed,
             unset=(parses or bool(self.makers))
             and not any(maker.gives(name) for maker in self.makers for name in BATCH),
-            shares="the generation and the reference model" if self.named(*_GENERATING) else "",
-            compares=bool(self.named(*_COMPARING)),
+            shares="the generation and the reference model" if self.calls.named(*_GENERATING) else "",
+            compares=bool(self.calls.named(*_COMPARING)),
             full=_HALF.search(self.text) is None and "4bit" not in self.text and "TrlParser" not in self.text,
             maps_devices=any(
                 constant(call.argument("device_map")) == "auto"
@@ -312,12 +313,12 @@ class _Reader:
 
     def _loads_in(self) -> str:
         """Return the type of 16 bits that every model gets that is loaded or built."""
-        models = [call for call in self.named("from_pretrained", "from_config") if _IS_MODEL.search(call.name)]
-        casts = [call for call in self.named("float", "to") if _FULL.search(call.module.text(call.node))]
+        models = [call for call in self.calls.named("from_pretrained", "from_config") if _IS_MODEL.search(call.name)]
+        casts = [call for call in self.calls.named("float", "to") if _FULL.search(call.module.text(call.node))]
         if _UPCAST.search(self.text) or any(set(models) & set(makers(call.receiver)) for call in casts):
             return ""
         types = [call.argument("torch_dtype") or call.argument("dtype") for call in models]
-        names = {str(getattr(value, "path", None) or self.known(value)).rpartition(".")[2] for value in types}
+        names = {str(getattr(value, "path", None) or self.calls.known(value)).rpartition(".")[2] for value in types}
         default = span_of(self.context, "transformers").first >= (5, 0)
         if names == {"auto"} or (names == {"None"} and default):  # the type of the checkpoint
             return "bf16" if _SAVED_IN_BF16.search(_model_of(self.context).lower()) else ""
@@ -332,13 +333,13 @@ class _Reader:
     def _batch(self, calls: list[Call]) -> int | None:
         """Return the one batch size that arrives in these calls."""
         passed_values = [
-            self.known(call.argument(name)) for call in calls for name in BATCH if call.argument(name) is not None
+            self.calls.known(call.argument(name)) for call in calls for name in BATCH if call.argument(name) is not None
         ]
         return passed_values[0] if len(set(passed_values)) == 1 and type(passed_values[0]) is int else None
 
     def _computed_batch(self) -> int | None:
         """Return the batch size that loaders get where the script computes it from its option; 0 if not known."""
-        loaders = self.named("DataLoader")
+        loaders = self.calls.named("DataLoader")
         training = [call for call in loaders if not _EVALUATES.search(call.module.text(call.node))] or loaders
         passed_values = [option for call in training for option in options(call.argument("batch_size", 1))]
         passed_values = [option for option in passed_values if _has_batch(option)]
@@ -354,13 +355,17 @@ class _Reader:
             settings.setdefault("load_in_4bit", False)  # an option of TRL's ModelConfig
         settings = {name: value for name, value in settings.items() if name in READ and name not in self.unused}
         batch = batch or next((settings[name] for name in BATCH if settings.get(name) is not None), None)
-        batch = batch or self._batch([] if self.makers or parses else self.named("DataLoader"))
+        batch = batch or self._batch([] if self.makers or parses else self.calls.named("DataLoader"))
         for maker in self.makers:
             settings |= {
-                name: self.known(maker.argument(name)) for name in sorted(READ) if maker.argument(name) is not None
+                name: self.calls.known(maker.argument(name))
+                for name in sorted(READ)
+                if maker.argument(name) is not None
             }
-        for call in [*self.named("Accelerator"), *self.ending("Trainer", "Fabric")]:
-            word = str(self.known(call.argument("mixed_precision")) or self.known(call.argument("precision")))
+        for call in [*self.calls.named("Accelerator"), *self.calls.ending("Trainer", "Fabric")]:
+            word = str(
+                self.calls.known(call.argument("mixed_precision")) or self.calls.known(call.argument("precision"))
+            )
             settings |= {half: True for half in ("bf16", "fp16") if word.startswith((half, half[2:] + "-"))}
         for config in deepspeed_configs(self.calls):
             settings |= {half: True for half in ("bf16", "fp16") if section(config, half).get("enabled") is True}
@@ -393,14 +398,14 @@ class _Reader:
             return bool(constant(declared[0].argument("default")))
         of_trl = [
             f"trl.{option.path.rpartition('.')[2]}"
-            for parser in self.ending("HfArgumentParser", "TrlParser")
+            for parser in self.calls.ending("HfArgumentParser", "TrlParser")
             for passed_values in options(parser.argument("dataclass_types", 0))
             for option in (passed_values.items if isinstance(passed_values, Collection) else [passed_values])
             if isinstance(option, External)
         ]
         return (
             any(default_of(name, CHECKPOINTING[0], newest("trl")) is True for name in of_trl)
-            or bool(self.named("Fastget_peft_model", *_RECOMPUTES))
+            or bool(self.calls.named("Fastget_peft_model", *_RECOMPUTES))
             or any(passed(self.context, maker, name) is True for maker in self.makers for name in CHECKPOINTING)
         )
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.core.files import json_values
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
@@ -16,7 +15,6 @@ from smp_advisor.estimators.configuration import (
     Setting,
     Strategy,
     configuration_of_accelerate,
-    count,
     fully_sharded,
     inner_table,
     is_on,
@@ -29,10 +27,8 @@ from smp_advisor.estimators.configuration import (
     undescribed,
 )
 from smp_advisor.estimators.documents import FETCHES, yaml_table
-from smp_advisor.estimators.readback import BATCH, SEQUENCE
+from smp_advisor.estimators.readback import BATCH
 from smp_advisor.estimators.script import (
-    BITS,
-    MICRO_BATCH,
     READ,
     Script,
     passed_names,
@@ -42,8 +38,16 @@ from smp_advisor.estimators.script import (
 from smp_advisor.estimators.shell import around_the_script, commands_of, exports, options_of, passed_by
 from smp_advisor.estimators.strategies import fsdp_option
 from smp_advisor.estimators.terms import terms_of
+from smp_advisor.estimators.trainer_settings import (
+    TRAINER_ARGUMENTS,
+    kept_in,
+    take_adapter,
+    take_defaults,
+    take_job_fields,
+    take_micro_batch,
+    take_precision,
+)
 from smp_advisor.libraries.library import get_library
-from smp_advisor.review.scripts.following import trainer_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,19 +57,13 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.documents import Siblings
     from smp_advisor.review.reading.source import Source
 
-_TRAINER_BATCH = 8
-"""Default batch size of TrainingArguments."""
 _DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_file")
 _SHARDS = ("enable_fsdp", "use_fsdp")
 _MEGATRON = {"tensor_model_parallel_size", "pipeline_model_parallel_size"}
 _CONFIG = ("config", "config_file", "training_config")
 _BESIDE = "put that file next to the checked one"
 """Remedy for settings of a script, which are no job by themselves."""
-_PEFT_RANK = 8
-"""Default rank of an adapter in PEFT."""
-_OF_FSDP = ("activation_checkpointing", "fsdp_activation_checkpointing")
 _STRATEGY = ("activation_checkpointing", "activation_strategy")
-_TRAINER_ARGUMENTS = {"bf16", "fp16", "learning_rate", "num_train_epochs", "optim", "per_device_train_batch_size"}
 
 
 def read_job(configuration: Configuration, siblings: Siblings) -> Script | None:
@@ -114,13 +112,17 @@ def _read_strategy(
     }
     passed = ", ".join(f"{name} {value}" for name, value in arriving.items())
     assumptions = [f"The command passes {passed}."] if passed else []
-    assumptions += [*_defaults(configuration, script), *_accumulated(configuration), *_adapter(configuration, script)]
-    assumptions += _of_job(configuration, script)
+    assumptions += [
+        *take_defaults(configuration, script),
+        *take_micro_batch(configuration),
+        *take_adapter(configuration, script),
+    ]
+    assumptions += take_job_fields(configuration, script)
     if strategy.library is not None:
-        strategy = strategy.assuming(*assumptions, _precision(configuration, strategy, script))
+        strategy = strategy.assuming(*assumptions, take_precision(configuration, strategy, script))
         if configuration.hyperparameters.get("activation_checkpointing") == Setting("each"):  # not in the text
             strategy = strategy.assuming("The script turns on activation checkpointing.")
-        if (half := _kept_in(strategy, script)) and configuration.get("adapter") is None:
+        if (half := kept_in(strategy, script)) and configuration.get("adapter") is None:
             configuration.set(state_precision="16-bit")
             strategy = strategy.assuming(f"Parameters and Adam's states are in {half}: the script loads the model so.")
         if script is not None:
@@ -410,7 +412,7 @@ def _of_code(configuration: Configuration, siblings: Siblings, script: Script | 
         return undescribed("One process", f"it has {terms.gpus} GPUs and no launcher")
     if launched and script is not None and script.trainer and not script.sets_arguments:
         return replicated().assuming("The Trainer replicates the model, because neither fsdp nor deepspeed is set.")
-    arguments = _TRAINER_ARGUMENTS & configuration.hyperparameters.keys()
+    arguments = TRAINER_ARGUMENTS & configuration.hyperparameters.keys()
     if launched and "git_config" in configuration.settings and len(arguments) > 1:
         assumption = "The example script of transformers replicates the model without fsdp or deepspeed."
         return replicated().assuming(assumption)
@@ -426,115 +428,3 @@ def _searched(configuration: Configuration, script: Script | None) -> str:
     if configuration.form == "manifest":
         return "its script is in the image or on a volume: check the script itself with check_script"
     return "there is no readable script next to the text"
-
-
-def _adapter(configuration: Configuration, script: Script | None) -> list[str]:
-    """Set LoRA or QLoRA, in the hyperparameters (TRL's names) or in the script; its assumptions."""
-    values = {name: entry.value for name, entry in configuration.hyperparameters.items()}
-    ranks = [values[name] for name in ("lora_r", "lora_rank") if name in values]
-    lora = is_on(values.get("use_peft")) or ranks or (script is not None and script.lora)
-    if not lora:
-        return []
-    bits = next((name for name in BITS if is_on(values.get(name, script is not None and script.bits == name))), "")
-    rank = count(digits_as_number(ranks[0] if ranks else script.rank if script is not None else None))
-    modules = str(values.get("lora_target_modules") or (script.targets if script is not None else ""))
-    targets = modules if "_proj" in modules else "all-linear"
-    configuration.set(adapter=f"lora{bits[-5:]}", adapter_rank=rank or _PEFT_RANK, adapter_targets=targets)
-    if script is not None and script.upcast:
-        configuration.set(adapter_upcast=True)
-    return [
-        "" if rank else f"The adapter's rank is {_PEFT_RANK}, PEFT's default.",
-        "" if "_proj" in modules else "The adapter is on all linear products, because its target modules are not read.",
-    ]
-
-
-def _of_job(configuration: Configuration, script: Script | None) -> list[str]:
-    """Set the optimizer and the loss, by the options of the job or by the script; a sentence on them."""
-    values = {name: entry.value for name, entry in configuration.hyperparameters.items()}
-    fields = {**(script.of_job if script is not None else {}), **trainer_optimizer(values.get("optim"))}
-    fields |= {"loss": "fused"} if is_on(values.get("use_liger_kernel", values.get("use_liger"))) else {}
-    fields.pop("optimizer_step", None)
-    configuration.set(of_job=fields)
-    text = ", ".join(f"{name}={value!r}" for name, value in fields.items())
-    return [f"The job's optimizer and loss are read as {text}."] if fields else []
-
-
-def _accumulated(configuration: Configuration) -> list[str]:
-    """With a micro batch size, the batch size is that of an update (alpaca-lora): set both as a plan has them."""
-    values, gpus = configuration.hyperparameters, terms_of(configuration).gpus
-    micro, batch = (
-        count(digits_as_number(values[name].value)) if name in values else 0 for name in (MICRO_BATCH, BATCH[0])
-    )
-    if not micro:
-        return []
-    values[BATCH[0]] = Setting(micro, values[MICRO_BATCH].span)
-    if batch and gpus:
-        values["gradient_accumulation_steps"] = Setting(max(batch // (micro * gpus), 1))
-    return [f"The batch size is {MICRO_BATCH}, and {BATCH[0]} is that of an update."]
-
-
-def _defaults(configuration: Configuration, script: Script | None) -> list[str]:
-    """Set what the script sets and the text does not; a sentence for the batch size and one for the others."""
-    values = configuration.hyperparameters
-    unused_names = (
-        [name for name in BATCH if name in values and digits_as_number(values[name].value) != script.batch]
-        if script is not None and script.batch is not None
-        else []
-    )
-    configuration.leave_out(unused_names, f"{script.name if script is not None else ''} trains with a batch of its own")
-    present = {"batch_size"} if any(name in values for name in BATCH) else set()
-    present |= set(SEQUENCE) if any(name in values for name in SEQUENCE) else set()
-    settings = script.settings if script is not None and "unread_file" not in configuration.settings else {}
-    taken = {name: value for name, value in settings.items() if name not in present and name not in values}
-    for name, value in taken.items():
-        values[name] = Setting(value)
-    sentences = [f"{name} {value}" for name, value in taken.items() if name != "batch_size"]
-    assumed = [f"The script sets {', '.join(sentences)}."] if sentences else []
-    if "batch_size" in present:
-        return assumed
-    if "batch_size" in settings:
-        return [f"The batch size is {settings['batch_size']}, which the script sets.", *assumed]
-    example = script is None and "git_config" in configuration.settings and _TRAINER_ARGUMENTS & values.keys()
-    if example or (script is not None and script.unset):
-        configuration.set_hyperparameters(batch_size=_TRAINER_BATCH)
-        return [f"The batch size is {_TRAINER_BATCH}, the default of TrainingArguments.", *assumed]
-    return assumed
-
-
-def _kept_in(strategy: Strategy, script: Script | None) -> str:
-    """The 16 bits in which parameters stay as they are loaded; DeepSpeed, and FSDP by accelerate, train fp32 copies."""
-    if script is None or strategy.library is None or strategy.name.startswith("DeepSpeed"):
-        return ""
-    return script.loads_in if script.wraps or not get_library(strategy.library).divides_model else ""
-
-
-def _precision(configuration: Configuration, strategy: Strategy, script: Script | None) -> str:
-    """Set precision and checkpointing by the Trainer's arguments; the assumption about the precision, if any."""
-    values = configuration.hyperparameters
-    new = values.get("activation_checkpointing")
-    setting = values.get("gradient_checkpointing") if new is None else new
-    inner = values.get("fsdp_config")
-    if new is None and inner is not None and isinstance(inner.value, dict):
-        on = next((inner.value[name] for name in _OF_FSDP if name in inner.value), None)
-        if is_on(on):
-            values["activation_checkpointing"] = setting = new = Setting("true", inner.span)
-    if setting is not None and (new is None or str(new.value).lower() in ("true", "false", "1", "0")):
-        values["activation_checkpointing"] = Setting("each" if is_on(setting.value) else "none", setting.span)
-    elif script is not None and (
-        script.checkpoints or (script.checkpoints_quantized and "bit" in configuration.get("adapter", ""))
-    ):
-        values.setdefault("activation_checkpointing", Setting("each"))
-    if any(is_on(values[name].value) for name in ("bf16", "fp16") if name in values) or "precision" in values:
-        return ""
-    if half := _kept_in(strategy, script):
-        values["precision"] = Setting(half)
-        return ""
-    example = script is None and "git_config" in configuration.settings
-    if example or (script is not None and (script.parses_arguments or script.full)):
-        values["precision"] = Setting("fp32")
-        default = script is None or script.parses_arguments
-        return f"The precision is fp32: {'the default of the Trainer' if default else 'the script names no other'}."
-    machine = terms_of(configuration).instance
-    precision = "bf16" if machine is None or machine.bf16 else "fp32"
-    values["precision"] = Setting(precision)
-    return f"The precision is {precision}, because the text has none."

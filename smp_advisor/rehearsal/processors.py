@@ -41,7 +41,7 @@ _MEMORY_BYTES = 80 * 2**30
 
 
 def on_cpu(value: Any) -> Any:
-    """Return the processor for a device that is a GPU, and any other device itself."""
+    """Return the processor for a GPU; other devices stay as they are."""
     if isinstance(value, str) and value.partition(":")[0] == "cuda":
         return "cpu"
     if isinstance(value, torch.device) and value.type == "cuda":
