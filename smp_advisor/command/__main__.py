@@ -18,7 +18,7 @@ from smp_advisor.core.files import write_text
 from smp_advisor.core.words import plain
 from smp_advisor.errors import AdvisorError
 from smp_advisor.review.scripts.command.options import add_options, settle
-from smp_advisor.session.options import keywords_of, request_options
+from smp_advisor.session.options import keywords_of, line_of, line_options, request_options
 from smp_advisor.tools.answers import SCHEMA, WRONG
 from smp_advisor.tools.verbs import EXPORTS, VERBS
 
@@ -130,105 +130,22 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument("-V", "--version", action="version", version=f"smp-advisor {__version__}")
     verbs = command.add_subparsers(dest="verb", required=True, metavar="VERB")
-
-    def verb(name: str, text: str, *, takes_settings: bool = False) -> argparse.ArgumentParser:
+    for name in (*VERBS, *_OTHERS):
+        line = line_of(name)
+        text, takes_settings = line["about"], line.get("settings", False)
         example = "" if name == "profile" else _EXAMPLE.format(name=name)
         epilog = f"{example} {_OTHER} {_STATUS}".strip() if takes_settings else _STATUS
-        added = verbs.add_parser(name, help=text, description=text, epilog=epilog, allow_abbrev=False)
-        added.add_argument("--json", action="store_const", const="compact", help="print JSON of at most 4 kB")
-        added.add_argument(
-            "--json=full", dest="json", action="store_const", const="full", help="print all data as JSON"
-        )
-        added.set_defaults(takes_settings=takes_settings)
-        return added
-
-    advise = verb("advise", "Recommend a configuration for a model on a cluster.", takes_settings=True)
-    advise.add_argument("model", help=_MODEL)
-    _add_request(advise)
-    advise.add_argument("--full", action="store_true", help="print the report with its reasons")
-    advise.add_argument("--output", metavar="FILE", help="also write the advice: .json, .html or .md")
-
-    estimate = verb("estimate", "Estimate memory, time and cost of one plan.", takes_settings=True)
-    estimate.add_argument("model", help=_MODEL)
-    _add_request(estimate)
-
-    about = "Whether a model fits on a cluster, or a saved advice, a recipe or an estimator cell with its own plan."
-    fits = verb("fits", about, takes_settings=True)
-    fits.add_argument("source", help=f"a file of these, or {_MODEL}")
-    _add_request(fits)
-    fits.add_argument("--model", help="model of a file that does not name it")
-
-    check = verb("check", "Check training scripts, estimator cells and recipes against the documented pitfalls.")
-    about = "a script, a notebook, an estimator cell, a recipe, a folder, a pattern such as 'src/**/train*.py', or -"
-    check.add_argument("paths", nargs="+", metavar="FILE", help=about)
-    check.add_argument("--model", help="model of a cell or recipe, for its memory")
-    check.add_argument("--instance", dest="cluster", help="instance of a cell or recipe that names none")
-    check.set_defaults(texts=())
-    add_options(check)
-
-    why = verb("why", "Read why a training job failed, and the change that fixes it.")
-    why.add_argument("log", metavar="LOG", help="file with the job's log, its FailureReason, or both")
-    why.add_argument("--advice", metavar="FILE", help="saved advice of the job, for the next plan after full memory")
-    why.set_defaults(text="")
-
-    about = "Compare plans with the libraries, instances or numbers of instances that are given."
-    compare = verb("compare", about, takes_settings=True)
-    compare.add_argument("model", help=_MODEL)
-    _add_request(compare)
-    compare.add_argument("--counts", help="numbers of instances with commas: 1,2,4,8")
-    compare.add_argument("--libraries", default="", help="libraries with commas: fsdp,smp-v2")
-    compare.set_defaults(plans=())
-
-    profile = verb("profile", "Profile the model of a transformers configuration.", takes_settings=True)
-    profile.add_argument("config", help="path of a config.json")
-
-    _add_others(verb)
+        verb = verbs.add_parser(name, help=text, description=text, epilog=epilog, allow_abbrev=False)
+        verb.add_argument("--json", action="store_const", const="compact", help="print JSON of at most 4 kB")
+        verb.add_argument("--json=full", dest="json", action="store_const", const="full", help="print all data as JSON")
+        verb.set_defaults(takes_settings=takes_settings, **line.get("defaults", {}))
+        for names, settings in line_options(name, what=EXPORTS):
+            verb.add_argument(*names, **settings | {"help": settings["help"].replace("{model}", _MODEL)})
+        if "request" in line:
+            _add_request(verb)
+        if name == "check":
+            add_options(verb)
     return command
-
-
-def _add_others(verb: Callable[..., argparse.ArgumentParser]) -> None:
-    """The verbs of a saved advice, of scripts and of the installation."""
-    about = "Run a training script here for a few updates, as a job starts it, and report what would break."
-    rehearse = verb("rehearse", about)
-    rehearse.add_argument("script", help="training script; it runs with copies of its folder, without a network")
-    rehearse.add_argument("--job", metavar="FILE", help="cell with the estimator or ModelTrainer, or a saved advice")
-    rehearse.add_argument("--command", dest="start", metavar="COMMAND", help="command of the job, in quotes")
-    rehearse.add_argument(
-        "--hyperparameter", "-p", action="append", default=[], metavar="NAME=VALUE", help="hyperparameter; repeatable"
-    )
-    rehearse.add_argument("--data", action="append", default=[], metavar="CHANNEL=FOLDER", help="data; repeatable")
-    rehearse.add_argument("--processes", type=int, default=2, help="processes, each with a GPU of its own; default 2")
-    rehearse.add_argument("--compare", metavar="FILE", help="another version of the script to compare with")
-    rehearse.add_argument("--environment", metavar="FOLDER", help="environment with the image's versions that runs it")
-    rehearse.add_argument(
-        "--allow-unconfined", action="store_true", help="run it although this system cannot keep it from your files"
-    )
-
-    export = verb("export", "Write the code of a saved advice, or of the advice for a request.", takes_settings=True)
-    export.add_argument("advice", help=f"file of `smp-advisor advise --output`; or with --instance: {_MODEL}")
-    _add_request(export)
-    export.add_argument("--what", choices=EXPORTS, default="job", help="default: job, the cell that starts it")
-    export.add_argument("--sdk", choices=("auto", "v2", "v3"), default="auto", help="version of the SageMaker SDK")
-    export.add_argument("--image-uri", metavar="URI", help="container image of the job; Kubernetes requires one")
-    export.add_argument("--output", metavar="FILE", help="file to write instead of printing")
-
-    watch = verb("watch", "Watch a training job, a local run or a log next to its prediction. It only reads.")
-    watch.add_argument("run", help="name of a training job, or path of a log or of a folder with one")
-    watch.add_argument("--advice", metavar="FILE", help="saved advice to compare it with; default: that of the run")
-    watch.add_argument("--once", action="store_true", help="read once instead of until the run ends")
-    watch.add_argument("--learn", metavar="FILE", help="add what the run measured to a calibration that a team shares")
-
-    mcp = verb("mcp", "Serve the verbs to assistants by the Model Context Protocol, on standard input and output.")
-    root = "folder whose files may be read; several times for several; default: the working folder"
-    mcp.add_argument("--root", metavar="FOLDER", action="append", default=[], help=root)
-    about = "add the tool that runs training scripts of these folders, confined"
-    mcp.add_argument("--allow-rehearsals", action="store_true", help=about)
-
-    skill = verb("skill", "Print the skill with which assistants use the verbs.")
-    skill.add_argument("--install", metavar="PATH", help="folder of skills to write it into")
-
-    completion = verb("completion", "Print the completion of this command for a shell: eval its output.")
-    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell (requires the package shtab)")
 
 
 class _Several(argparse.Action):
@@ -334,7 +251,7 @@ def _skill(options: Namespace) -> str:
     return f"Wrote {place}."
 
 
-_OTHERS: Mapping[str, Callable[[Namespace], str]] = {"completion": _completion, "mcp": _serve, "skill": _skill}
+_OTHERS: Mapping[str, Callable[[Namespace], str]] = {"mcp": _serve, "skill": _skill, "completion": _completion}
 """Verbs that answer no question."""
 
 

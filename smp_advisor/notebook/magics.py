@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.arguments import LIMITS
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
@@ -21,9 +20,8 @@ from smp_advisor.notebook.shown import (
     model_named,
     parsed,
     required,
-    table_options,
     value_of,
-    with_help,
+    with_options,
 )
 from smp_advisor.session.options import keywords_of, named_values
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
@@ -51,14 +49,7 @@ class AdvisorMagics(Magics):
 
     shell: InteractiveShell
 
-    @with_help
-    @magic_arguments()
-    @argument(
-        "model",
-        help="A parameter count (10B), the name of a model (llama-3-70b), the path of a config.json, or a variable with"
-        " a model or a config.",
-    )
-    @table_options()
+    @with_options()
     @line_magic
     def smp_advise(self, line: str) -> Advisor | NothingFits:
         """Recommend a SageMaker model-parallel configuration, with reasons and controls to try others.
@@ -97,30 +88,7 @@ class AdvisorMagics(Magics):
         advisor.show_now()
         return advisor
 
-    @with_help
-    @magic_arguments()
-    @argument(
-        "what", nargs="?", choices=KINDS, default="job", help="Cell to export; default: the cell that starts the job."
-    )
-    @argument("--script", action="store_true", help="Export the cell of the training script.")
-    @argument(
-        "--sdk",
-        choices=("auto", "v2", "v3"),
-        default="auto",
-        help="Version of the SageMaker SDK; default: the installed one.",
-    )
-    @argument("--data", help="Training data: s3://bucket/prefix, or fsx://file-system-id/mount-name/path.")
-    @argument("--checkpoints", help="Location of checkpoints, in S3 or on FSx for Lustre.")
-    @argument("--spot", action="store_true", help="Run on Spot capacity, with checkpoints.")
-    @argument(
-        "--option",
-        action="append",
-        default=[],
-        help="Other option of the job as NAME=VALUE, such as role=..., region=... or max_run_seconds=7200; repeatable.",
-    )
-    @table_options("keep_alive")
-    @argument("--subnet", action="append", default=[], help="Subnet of the job; repeatable.")
-    @argument("--security-group", action="append", default=[], help="Security group of the job; repeatable.")
+    @with_options(what=KINDS)
     @line_magic
     def smp_export(self, line: str) -> None:
         """Put code for the plan of the advisor displayed last into the next cell.
@@ -149,17 +117,7 @@ class AdvisorMagics(Magics):
         if len(sources) > 1:
             print("The next cell starts the job. %smp_export script exports the cell that writes its training script.")  # noqa: T201
 
-    @with_help
-    @magic_arguments()
-    @argument("script", nargs="?", help="Path of a .py or .ipynb file; without it, %%%%smp_check checks its cell.")
-    @argument("--plan", action="store_true", help="Check against the plan of the advisor displayed last.")
-    @argument(
-        "--estimator",
-        action="store_true",
-        help="Check it as an estimator cell, even if it looks like a training script.",
-    )
-    @argument("--instance", "-i", help="Instance of a job whose text names none: recipes.")
-    @argument("--count", "-n", dest="instance_count", help="Number of instances; default: that of the text.")
+    @with_options()
     @line_cell_magic
     def smp_check(self, line: str, cell: str | None = None) -> Report:
         """Find lines of a training script that fail, hang, train incorrectly or waste money on the cluster.
@@ -194,12 +152,7 @@ class AdvisorMagics(Magics):
                 print(f"{code.summary} The advisor's control Code shows it.")  # noqa: T201
         return report
 
-    @with_help
-    @magic_arguments()
-    @argument(
-        "--instance", "-i", dest="cluster", help="Instance types with commas, or any; default: that of the advice."
-    )
-    @table_options("counts", *LIMITS)
+    @with_options()
     @line_magic
     def smp_clusters(self, line: str) -> ClusterSizes:
         """Compare days and cost of other clusters for the advice displayed last: ``%smp_clusters --instance any``.

@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 from IPython.core.error import UsageError
 from IPython.core.getipython import get_ipython
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from smp_advisor.core.files import user_path
@@ -24,9 +23,8 @@ from smp_advisor.notebook.shown import (
     parsed,
     required,
     show_result,
-    table_options,
     value_of,
-    with_help,
+    with_options,
 )
 from smp_advisor.profiling.precision import PRECISIONS
 from smp_advisor.session.options import named_texts, named_values
@@ -48,71 +46,13 @@ if TYPE_CHECKING:
 # IPython does not annotate the decorators that make a magic.
 
 
-_STAGES = ("trace", "copy")
-
-
-def _options_of_rehearsals(magic: Any) -> Any:
-    """Return the options of ``%%smp_rehearse``, also under its other name."""
-    options = (
-        argument("script", nargs="?", help="The training script; left out before a cell that is the script."),
-        table_options("processes", "steps"),
-        argument(
-            "--hyperparameter", "-p", action="append", default=[], help="NAME=VALUE: option of the script; repeatable."
-        ),
-        argument("--channel", "-c", action="append", default=[], help="NAME=FOLDER: data of a channel; repeatable."),
-        argument("--job", help="A variable with a plan, an advice or the text of a cell, or the path of a cell."),
-        argument(
-            "--plan",
-            action="store_true",
-            help="Use the advisor displayed last; without a script, rehearse its plan.",
-        ),
-        argument("--compare", help="Another version of the script, to compare both."),
-        argument(
-            "--environment", help="Folder of an environment with the versions of the image, which runs the script."
-        ),
-        argument("--name", default="train.py", help="Name of the script in a cell; default train.py."),
-        argument("--source-dir", help="Folder to copy along with the script in a cell."),
-    )
-    for option in reversed(options):
-        magic = option(magic)
-    return magic
-
-
 @magics_class
 class ProfileMagics(Magics):
     """Magics without state; ``--plan`` uses the plan of the advisor displayed last."""
 
     shell: InteractiveShell
 
-    @with_help
-    @magic_arguments()
-    @argument(
-        "model",
-        help="A variable with a model or a config, the path of a config.json, or a parameter count (10B).",
-    )
-    @table_options("sequence_length")
-    @argument(
-        "--precision",
-        choices=tuple(PRECISIONS),
-        help="Training precision; default: 16 bits in the form of the library (fp16 with SMP v1, mixed with FSDP).",
-    )
-    @argument(
-        "--attention",
-        choices=("fused", "eager"),
-        help="Attention kernel; default: the kernel of the library's PyTorch.",
-    )
-    @argument(
-        "--library",
-        help="Training library, which decides precision and attention kernel; default: those that the advisor prefers.",
-    )
-    @table_options("batch", "memory", "seconds")
-    @argument("--stage", action="append", choices=_STAGES, help="Run only this stage; repeatable.")
-    @argument(
-        "--plan",
-        action="store_true",
-        help="Use the plan of the advisor displayed last.",
-    )
-    @argument("--inputs", help="A variable with example inputs, required if they cannot be inferred.")
+    @with_options(precision=tuple(PRECISIONS))
     @line_magic
     def smp_profile(self, line: str) -> Profile:
         """Profile a model before paying for a cluster: ``profile = %smp_profile model``.
@@ -163,9 +103,7 @@ class ProfileMagics(Magics):
             }
         return settings
 
-    @with_help
-    @magic_arguments()
-    @_options_of_rehearsals
+    @with_options()
     @line_cell_magic
     def smp_rehearse(self, line: str, cell: str | None = None) -> Rehearsal:
         """Run a training script here for a few updates, as a job starts it: ``%smp_rehearse train.py``.
@@ -185,9 +123,7 @@ class ProfileMagics(Magics):
         show_result(self.shell, "smp_rehearse", result)
         return result
 
-    @with_help
-    @magic_arguments()
-    @_options_of_rehearsals
+    @with_options("smp_rehearse")
     @cell_magic
     def smp_local(self, line: str, cell: str) -> Rehearsal:
         """Rehearse the cell: another name of ``%%smp_rehearse``, which has its options."""
@@ -321,18 +257,7 @@ class RunMagics(Magics):
 
     shell: InteractiveShell
 
-    @with_help
-    @magic_arguments()
-    @argument("--local", action="store_true", help="Train a small model in two processes of this machine.")
-    @argument("--yes", action="store_true", help="Start the job for its price without a question.")
-    @argument("--folder", help="Folder for log, script and advice.json; default: a new one in smp_runs.")
-    @argument("--sdk", choices=("auto", "v2", "v3"), default="auto", help="Version of the SageMaker SDK.")
-    @argument(
-        "--option",
-        action="append",
-        default=[],
-        help="Option of the job as NAME=VALUE, such as role=..., data=s3://... or spot=True; repeatable.",
-    )
+    @with_options()
     @line_magic
     def smp_start(self, line: str) -> Run | None:
         """Start the plan of the advisor displayed last, and watch it: ``%smp_start --local``.
@@ -357,10 +282,7 @@ class RunMagics(Magics):
         show_result(self.shell, "smp_start", run)
         return run
 
-    @with_help
-    @magic_arguments()
-    @argument("run", help="Name of a training job, or path of a log or of a folder with one.")
-    @argument("--plan", action="store_true", help="Compare it with the plan of the advisor displayed last.")
+    @with_options()
     @line_magic
     def smp_watch(self, line: str) -> Run:
         """Watch a run next to its prediction until it ends: ``run = %smp_watch llm-2026-11-27-08-30-00``.
@@ -375,22 +297,7 @@ class RunMagics(Magics):
         show_result(self.shell, "smp_watch", run)
         return run
 
-    @with_help
-    @magic_arguments()
-    @argument("log", nargs="?", help="Path of a log, or a variable with a log or a DataFrame.")
-    @argument(
-        "--job",
-        action="append",
-        default=[],
-        help="Name of a training job, whose end is awaited; with your AWS credentials. Repeatable, as for probes.",
-    )
-    @table_options("step_seconds", "peak_gib")
-    @argument("--peak-kind", choices=("allocated", "reserved", "total"), help="Kind of the peak; default allocated.")
-    @argument("--out-of-memory", action="store_true", help="The run ran out of GPU memory.")
-    @argument("--probe", action="store_true", help="The run is that of %%smp_export probe instead of the plan's.")
-    @argument("--accept", action="store_true", help="Learn from a figure that is far from the estimate, too.")
-    @argument("--load", help="Path of a saved calibration to start from.")
-    @argument("--save", help="Path for the calibration with the run, for later advice.")
+    @with_options()
     @line_magic
     def smp_calibrate(self, line: str) -> Advisor:
         """Correct the estimates with a measured run of the plan displayed last: ``%smp_calibrate job.log``.

@@ -14,18 +14,18 @@ from weakref import WeakKeyDictionary
 
 from IPython.core.error import UsageError
 from IPython.core.getipython import get_ipython
-from IPython.core.magic_arguments import argument
+from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from smp_advisor.arguments import LIMITS, SMALLEST, meant, options
 from smp_advisor.core.words import escape
 from smp_advisor.errors import AdvisorError
-from smp_advisor.session.options import request_options, specification
+from smp_advisor.session.options import line_of, line_options, request_options
 from smp_advisor.workload.from_config import configuration_to_trace, is_model_name
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from IPython.core.interactiveshell import InteractiveShell
@@ -202,30 +202,27 @@ class RefusalError(UsageError):
         return [f"UsageError: {self}"]
 
 
-def with_help(magic: Any) -> Any:
-    """Return the same magic, with an option ``--help`` that only prints its options, and errors without a trace."""
-
-    @wraps(magic)
-    def answer(self: Any, line: str, *cell: str) -> Any:
-        if "--help" not in line.split():
-            try:
-                return magic(self, line, *cell)
-            except (AdvisorError, UsageError) as error:
-                raise RefusalError(str(AdvisorError(str(error)))) from None  # shortened, if a word is long
-        print(magic.parser.format_help())  # noqa: T201 (the purpose of --help)
-        return None
-
-    return answer
-
-
-def table_options(*names: str) -> Callable[[Any], Any]:
-    """Return the options of the table for a magic: those of these names, or of a request without any."""
+def with_options(line: str = "", **choices: Iterable[str]) -> Callable[[Any], Any]:
+    """Give a magic the options of ``lines.toml``, with `choices` of some, and ``--help``; its errors have no trace."""
 
     def decorate(magic: Any) -> Any:
-        entries = [specification(options()[name]) for name in names] if names else list(request_options())
+        name = line or magic.__name__
+        entries = [*line_options(name, **choices), *(request_options() if "request" in line_of(name) else ())]
         for switches, settings in reversed(entries):
             magic = argument(*switches, **settings)(magic)
-        return magic
+        magic = magic_arguments()(magic)
+
+        @wraps(magic)
+        def answer(self: Any, line: str, *cell: str) -> Any:
+            if "--help" not in line.split():
+                try:
+                    return magic(self, line, *cell)
+                except (AdvisorError, UsageError) as error:
+                    raise RefusalError(str(AdvisorError(str(error)))) from None  # shortened, if a word is long
+            print(magic.parser.format_help())  # noqa: T201 (the purpose of --help)
+            return None
+
+        return answer
 
     return decorate
 

@@ -10,6 +10,7 @@ from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.arguments import Option, options, options_of
+from smp_advisor.core.files import data_file
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import libraries, schema
 from smp_advisor.libraries.library import meant_library
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     Function = TypeVar("Function", bound=Callable[..., Any])
+    Specification = tuple[tuple[str, ...], dict[str, Any]]
 
 
 def completes(*stubs: str) -> Callable[[Function], Function]:
@@ -47,7 +49,7 @@ _TUNING = {"lora": "--lora", "qlora": "--qlora", "full_finetune": "--full-finetu
 _CONSTANTS = {"none": None, "true": True, "false": False}
 
 
-def specification(option: Option) -> tuple[tuple[str, ...], dict[str, Any]]:
+def specification(option: Option) -> Specification:
     """Return names and settings of an option for `argparse`, which hands its text to `keywords_of`."""
     settings: dict[str, Any] = {"dest": option.name, "help": option.help.replace("%", "%%")}
     if option.type == "flag":
@@ -61,7 +63,7 @@ def specification(option: Option) -> tuple[tuple[str, ...], dict[str, Any]]:
     return option.switches, settings
 
 
-def request_options(*, cluster_required: bool = True) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+def request_options(*, cluster_required: bool = True) -> Iterator[Specification]:
     """Yield the options of a request: those of the table with a help text, and the settings of the training script."""
     for option in options_of("request", "job", "shape", "adapter", "plan"):
         if option.help:
@@ -70,6 +72,23 @@ def request_options(*, cluster_required: bool = True) -> Iterator[tuple[tuple[st
     for setting in training_settings().values():
         kind: dict[str, Any] = {"choices": tuple(setting.values)} if setting.values else {"action": "store_true"}
         yield (f"--{setting.name.replace('_', '-')}",), kind | {"help": setting.help.replace("%", "%%")}
+
+
+def line_of(name: str) -> Mapping[str, Any]:
+    """Return what ``lines.toml`` has on a magic or a verb of the command."""
+    line: Mapping[str, Any] = data_file("arguments", "lines")[name]
+    return line
+
+
+def line_options(name: str, **choices: Iterable[str]) -> Iterator[Specification]:
+    """Yield the options of a magic or a verb besides those of a request; `choices` of those with a table elsewhere."""
+    for entry in line_of(name).get("options", ()):
+        if "table" in entry:
+            yield from (specification(options()[option]) for option in entry["table"])
+            continue
+        settings = {key: int if value == "int" else value for key, value in entry.items() if key != "names"}
+        first = entry["names"][0].lstrip("-")
+        yield tuple(entry["names"]), settings | ({"choices": choices[first]} if first in choices else {})
 
 
 def keywords_of(texts: Mapping[str, Any]) -> dict[str, Any]:
