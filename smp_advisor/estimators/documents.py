@@ -29,7 +29,8 @@ from smp_advisor.core.files import (
     user_path,
 )
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.shell import DOCUMENT, is_shell
+from smp_advisor.estimators.shell import is_shell
+from smp_advisor.review.reading.commands import DOCUMENT
 from smp_advisor.review.reading.source import Source, Span, read
 from smp_advisor.review.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
 

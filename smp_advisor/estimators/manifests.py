@@ -19,7 +19,8 @@ from smp_advisor.estimators.configuration import (
 from smp_advisor.estimators.configuration import (
     count as count_of,
 )
-from smp_advisor.estimators.shell import around_the_script, commands_of, options_of, started, starts_processes
+from smp_advisor.estimators.shell import options_of
+from smp_advisor.review.reading.commands import around_the_script, commands_of, started, starts_processes
 from smp_advisor.review.reading.values import Collection, Constant, Entry, Mapping, Result
 
 if TYPE_CHECKING:

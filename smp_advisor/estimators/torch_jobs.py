@@ -35,7 +35,7 @@ from smp_advisor.estimators.script import (
     read_script,
     take_from_script,
 )
-from smp_advisor.estimators.shell import around_the_script, commands_of, exports, options_of, passed_by
+from smp_advisor.estimators.shell import exports, options_of, passed_by
 from smp_advisor.estimators.strategies import fsdp_option
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.estimators.trainer_settings import (
@@ -48,6 +48,7 @@ from smp_advisor.estimators.trainer_settings import (
     take_precision,
 )
 from smp_advisor.libraries.library import get_library
+from smp_advisor.review.reading.commands import around_the_script, commands_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

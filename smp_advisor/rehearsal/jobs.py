@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from smp_advisor.core import files
 from smp_advisor.core.files import user_path
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal.contract import Job
+from smp_advisor.review.reading.commands import around_the_script, commands_of, started, starts_processes
 from smp_advisor.review.reading.data import plain
 from smp_advisor.review.reading.following import follow
 from smp_advisor.review.reading.run import TooLongError
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from smp_advisor.review.reading.trace import Call
     from smp_advisor.review.reading.values import Value
 
-_LAUNCHER = re.compile(r"(.*/)?(torchrun|(torch.distributed|accelerate|deepspeed)([.].+)?|mpirun|hyperpodrun)$")
 _CELLS = ("ModelTrainer", "PyTorch", "HuggingFace", "Estimator", "TensorFlow", "Framework")
 _VERSIONS = (("framework_version", "torch"), ("pytorch_version", "torch"), ("transformers_version", "transformers"))
 """Arguments of estimators, and the library whose version each is."""
@@ -72,34 +71,23 @@ def _of_settings(job: Mapping[str, Any]) -> tuple[Job, dict[str, Any]]:
         if not isinstance(job.get(name, {}), Mapping):
             raise AdvisorError(f"{name} of a job must be a mapping of names, not {job[name]!r:.80}.")
     command = job.get("command")
-    words = shlex.split(command) if isinstance(command, str) else list(command or ())
+    text = command if isinstance(command, str) else shlex.join(command or ())
     tables: dict[str, Any] = {name: dict(job.get(name, {})) for name in ("hyperparameters", "environment", "channels")}
     start = Job(
-        **tables, **({} if command is None else _of_command(words)), sdk=int(job.get("sdk", 2)), is_given=True,
+        **tables, **({} if command is None else _of_command(text)), sdk=int(job.get("sdk", 2)), is_given=True,
         keeps_checkpoints=bool(job.get("checkpoints")), input_mode=str(job.get("input_mode", "File")),
     )  # fmt: skip
     return replace(start, launches=bool(job.get("launches", start.launches))), {}
 
 
-def _of_command(words: list[str]) -> dict[str, Any]:
+def _of_command(text: str) -> dict[str, Any]:
     """Return the fields of a job that its command decides: arguments of the script, launcher, start as a module."""
-    if len(words) > 2 and Path(words[0]).name in ("bash", "sh") and words[1] in ("-c", "-lc"):
-        words = shlex.split(words[2])
-    parts = [list(part) for is_end, part in groupby(words, lambda word: word in ("&&", "||", ";")) if not is_end]
-    places = [(part, place) for part in parts if (place := _place(part)) is not None]
-    starts = [(any(map(_LAUNCHER.match, part[:place])), part, place) for part, place in places]
-    launches, part, place = max(starts, key=lambda start: start[0], default=(False, words, -1))
-    is_module = bool(starts) and not part[place].endswith(".py")
-    return {"command": (*part[place + 1 :],), "has_command": True, "launches": launches, "is_module": is_module}
-
-
-def _place(words: list[str]) -> int | None:
-    """Return where the script of a command is, or the module that it starts, which is neither a launcher nor pip."""
-    for number, word in enumerate(words):
-        is_module = words[max(number - 1, 0)] in ("-m", "--module") and word[:1].isalpha()
-        if word.endswith(".py") or (is_module and word != "pip" and not _LAUNCHER.match(word)):
-            return number
-    return None
+    words = started(commands_of(text) or [[]], modules=True)
+    before, entry, after = around_the_script(words, modules=True)
+    launches, is_module = bool(entry) and starts_processes(before), bool(entry) and not entry.endswith(".py")
+    return {
+        "command": tuple(after if entry else words), "has_command": True, "launches": launches, "is_module": is_module,
+    }  # fmt: skip
 
 
 def _of_text(text: str) -> tuple[Job, dict[str, Any]]:
@@ -113,9 +101,8 @@ def _of_text(text: str) -> tuple[Job, dict[str, Any]]:
     jobs = [call for call in calls if call.called in _CELLS]
     if jobs:
         return _of_cell(calls, jobs[-1], Path() if file is None else file.parent)
-    words = [] if file is not None else shlex.split(text)
-    start = _of_command(words)
-    if not (start["is_module"] or ".py" in " ".join(words)):
+    start = _of_command("" if file is not None else text)
+    if file is not None or not (start["is_module"] or ".py" in text):
         raise AdvisorError("The job is neither a cell with an estimator or ModelTrainer, nor a command with a script.")
     return Job(**start, is_given=True), {}
 
@@ -149,7 +136,7 @@ def _of_cell(calls: list[Call], call: Call, folder: Path) -> tuple[Job, dict[str
         return Job(**settings, launches="distribution" in options.entries, keeps_checkpoints=is_kept), extra
     settings["launches"] = "distributed" in options.entries
     if command := _known(source.get("command")):
-        settings |= _of_command(shlex.split(command))
+        settings |= _of_command(command)
     is_kept = "checkpoint_config" in options.entries
     return Job(**settings, sdk=3, keeps_checkpoints=is_kept), extra
 

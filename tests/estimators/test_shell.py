@@ -9,7 +9,7 @@ import pytest
 
 from smp_advisor import check_estimator
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.shell import commands_of
+from smp_advisor.review.reading.commands import commands_of
 
 if TYPE_CHECKING:
     from pathlib import Path
