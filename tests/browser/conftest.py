@@ -56,7 +56,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("monkey_seed", range(1, 1 + metafunc.config.getoption("monkey_seeds")))
     if "server" in metafunc.fixturenames:
         only_lab = metafunc.definition.get_closest_marker("lab_only") is not None
-        applications = ["lab"] if only_lab else ["lab", "notebook"]
+        # Notebook 7 loads the same extension.
+        applications = ["lab", *[pytest.param("notebook", marks=pytest.mark.release)] * (not only_lab)]
         if (oldest := metafunc.definition.get_closest_marker("oldest")) is not None:
             applications += [f"oldest_{application}" for application in oldest.args]
         metafunc.parametrize("server", applications, indirect=True, scope="session")

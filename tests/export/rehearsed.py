@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from smp_advisor.rehearsal.jobs import job_of
 from smp_advisor.rehearsal.request import channels_of, copied, request_of
 from smp_advisor.rehearsal.run import _recorded
+from tests.forked import import_libraries
 
 QUICK = {"learning_rate": 0.01, "warmup_steps": 1, "log_every": 1, "max_steps": 6}
 """Options of a job of a tiny model, whose loss falls in a few steps."""
@@ -21,6 +22,7 @@ def run_stages(texts, stages, *, options=None, channels=None, environment=None, 
 
     `texts` are the files of the job by name, `train.py` or `train_smp.py` its script.
     """
+    import_libraries()  # the processes are forks of this one
     settings = {"hyperparameters": QUICK | (options or {}), "environment": environment or {}, "checkpoints": True}
     job, extra = job_of(settings)
     with TemporaryDirectory() as name:

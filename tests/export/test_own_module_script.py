@@ -9,6 +9,8 @@ from smp_advisor.export import script_cell
 from smp_advisor.libraries import Plan
 from smp_advisor.rehearsal import rehearse
 from smp_advisor.workload import Job, Model
+from tests.forked import import_libraries
+from tests.rows import rows
 
 pytestmark = pytest.mark.torch
 
@@ -46,9 +48,10 @@ def script_of(plan):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", rows(PLANS, "FSDP"))  # the hybrid one is sharded, too
 def test_the_loop_of_an_unknown_module_trains_once_its_three_places_are_filled_in(name):
     """In 16 bits: it saves, resumes with the same batch and state, and its model loads."""
+    import_libraries()  # the rehearsal forks this process
     job = {"hyperparameters": {"max_steps": 6, "checkpoint_every": 2}, "checkpoints": True}
     done = rehearse(script_of(PLANS[name]), job, keep_half_precision=True)
     assert (done.findings, done.mark) == ((), "rehearsed: 2 processes, 6 updates, resumed, loads"), done

@@ -10,7 +10,8 @@ import pytest
 
 from .sources import files_of, run
 
-pytestmark = [pytest.mark.packaging, pytest.mark.slow]
+# The front end of the suite is built by the same hook, and the wheel of the sdist is opened in `test_wheel`.
+pytestmark = [pytest.mark.packaging, pytest.mark.slow, pytest.mark.release]
 
 
 @pytest.fixture

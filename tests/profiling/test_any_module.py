@@ -5,7 +5,7 @@ import pytest
 import smp_advisor
 from smp_advisor.errors import ProfileError
 from tests.deferred import Deferred, deferred
-from tests.profiling.shared import confidence, profiled
+from tests.profiling.shared import confidence, plain_profile, profiled
 
 pytestmark = pytest.mark.torch
 
@@ -87,18 +87,18 @@ def test_registered_blocks_that_never_run_leave_the_trace_of_the_full_model():
 
 
 def test_a_model_that_loops_over_tokens_is_traced_at_short_sequences(monkeypatch):
-    monkeypatch.setattr("smp_advisor.profiling.traced_steps._LONG_OPERATIONS", 3000)
-    profile, short = profiled(Scanning(8), sequence=2048), profiled(Scanning(3), sequence=64)
+    monkeypatch.setattr("smp_advisor.profiling.traced_steps._LONG_OPERATIONS", 800)
+    profile, short = profiled(Scanning(6), sequence=2048), profiled(Scanning(3), sequence=16)
     assert any("too many operations" in warning for warning in profile.warnings)
     assert not short.warnings
     block = short.blocks[1].saved_bytes
-    assert profile.saved_bytes(4, 2048) == short.saved_bytes(4, 2048) + 5 * block(4, 2048)
+    assert profile.saved_bytes(4, 2048) == short.saved_bytes(4, 2048) + 3 * block(4, 2048)
 
 
 def test_the_figures_are_returned_when_there_are_too_many_operations_for_checks(monkeypatch):
-    whole = profiled(PlainGPT(layers=3))
+    whole = plain_profile()
     monkeypatch.setattr("smp_advisor.profiling.trace._MOST_OPERATIONS", 1000)
-    profile = profiled(PlainGPT(layers=3))
+    profile = profiled(PlainGPT(layers=6), sequence=256)
     assert any("operations, so the check at an unseen size" in warning for warning in profile.warnings)
     assert profile.saved_bytes == whole.saved_bytes
 

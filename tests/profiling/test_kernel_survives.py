@@ -14,6 +14,7 @@ from jupyter_client.manager import KernelManager
 from smp_advisor.errors import ProfileError
 from smp_advisor.sandbox import isolated, run_isolated, supervisor
 from smp_advisor.sandbox.limits import Limits
+from tests.rows import rows
 
 pytestmark = pytest.mark.torch
 
@@ -184,7 +185,8 @@ def harm(kernel, body):
     kernel.run("def harm():\n    " + body.strip().replace("\n", "\n    "))
 
 
-@pytest.mark.parametrize("name", HARMS)
+# Other ends by a signal, by an exit, at the limit of memory and of output.
+@pytest.mark.parametrize("name", rows(HARMS, "abort", "sys.exit", "one large tensor", "flood without a line's end"))
 def test_kernel_survives(kernel, name):
     body, options, parts = HARMS[name]
     harm(kernel, body)

@@ -15,6 +15,7 @@ from smp_advisor.libraries.layout import layout_of
 from smp_advisor.workload import Adapter, Job, Model
 from tests.deferred import Deferred, deferred
 from tests.profiling.shared import net, profiled
+from tests.rows import rows
 
 pytestmark = pytest.mark.torch
 
@@ -55,9 +56,15 @@ EAGER = ("grouped queries", "images through windows", "a decoder that reads an e
 """Models whose attention keeps scores of another size each."""
 
 
-@pytest.mark.parametrize(
-    ("name", "attention"), [*((name, "fused") for name in MODELS), *((name, "eager") for name in EAGER)]
-)
+CASES = [*((name, "fused") for name in MODELS), *((name, "eager") for name in EAGER)]
+# Experts, a network without tokens, and scores of grouped queries and of two stacks stand for the others.
+IN_SUITE = {
+    *(("a family without formulas", "fused"), ("a plain convolutional network", "fused")),
+    *(("grouped queries", "eager"), ("a decoder that reads an encoder", "eager")),
+}
+
+
+@pytest.mark.parametrize(("name", "attention"), rows(CASES, *{*CASES} - IN_SUITE))
 def test_the_cost_model_counts_what_was_measured(name, attention):
     profile = profile_of(name, attention)
     model = Model.from_profile(profile)

@@ -23,12 +23,18 @@ from tests.rehearsal.scripts import (
     WRAP,
     changed,
 )
+from tests.rows import rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 OF_FURTHER = re.compile(
     "scale|accumulation|learning rate|resume|node|bad batch|load|saved in part|order, an early stop|uneven, provoked"
 )
 """Defects that show when a run is compared with others."""
+FORMS = (
+    *("fsdp2, hybrid", "early stop, probabilities", "ddp, a search of the rate before, saved every 10 updates"),
+    "trainer, FSDP 1, a batch of all rows that are here",
+)
+"""Scripts of which another row has the dialect."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,7 +45,7 @@ def libraries():
         importlib.import_module(name)
 
 
-@pytest.mark.parametrize("dialect", CORRECT)
+@pytest.mark.parametrize("dialect", rows(CORRECT, *FORMS))
 def test_nothing_is_found_in_a_correct_script(dialect):
     done = rehearse(CORRECT[dialect], {"checkpoints": "/opt/ml/checkpoints" in CORRECT[dialect]})
     assert done.outcome.startswith(("ran to the end", "stopped after")), done
@@ -93,7 +99,11 @@ def test_arguments_arrive_as_the_job_passes_them():
 WORDS = {"vocab_size": 300, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 128}
 
 
-@pytest.mark.parametrize("library", ["ddp", "fsdp", "smp-v1", "smp-v2", "training-compiler"])
+LIBRARIES = ("ddp", "fsdp", "smp-v1", "smp-v2", "training-compiler")
+
+
+# Exported loops of DDP and FSDP are rehearsed in `test_own_module_script`.
+@pytest.mark.parametrize("library", rows(LIBRARIES, "ddp", "fsdp"))
 def test_the_exported_script_of_every_library_is_rehearsed_and_marks_its_plan(library):
     family = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
               "num_attention_heads": 4, "vocab_size": 300}  # fmt: skip
