@@ -191,7 +191,7 @@ with open(os.environ["SM_OUTPUT_DATA_DIR"] + "/dump.json", "w") as file:
 """
 
 
-@pytest.mark.slow  # the first time it installs the toolkit
+@pytest.mark.release  # it installs the toolkit
 def test_arguments_and_variables_are_those_of_the_real_toolkit(root, tmp_path):
     environment, rows, code = root / ".venv-toolkit", tmp_path / "rows", tmp_path / "ml/code"
     subprocess.run([root / "scripts" / "toolkit.sh", environment], check=True)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from smp_advisor import Job, stacks
 from smp_advisor.errors import JobError, UnknownFamilyError
 from smp_advisor.libraries.library import get_library, libraries
-from smp_advisor.profiling import profile
 from smp_advisor.workload import Adapter, Model
+from tests.profiling.shared import profiled
 
 LLAMA_7B = Model.from_shape(layers=32, hidden=4096, heads=32, ffn=11008, vocab=32000, family="llama")
 LLAMA_8B = Model.from_shape(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256, family="llama")
@@ -54,7 +54,7 @@ def test_peft_and_bitsandbytes_see_the_modules_of_each_family_as_the_estimate_do
         try:
             model = Model.from_config(settings)
         except UnknownFamilyError:
-            model = Model.from_profile(profile(settings))
+            model = Model.from_profile(profiled(settings))
         with torch.device("meta"):
             real = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings))
         packed = sum(
