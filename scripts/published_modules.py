@@ -224,10 +224,11 @@ def traced(name: str, entry: Published) -> dict[str, Any]:
 
 def main() -> None:
     """Trace every model, or those whose names contain an argument, and write the traces and the table of names."""
-    old = json.loads(lzma.decompress(FILE.read_bytes())) if FILE.exists() else {}
+    old = dict(map(json.loads, lzma.decompress(FILE.read_bytes()).splitlines())) if FILE.exists() else {}
     chosen = [name for name in MODELS if name not in old or any(part in name for part in sys.argv[1:] or [""])]
     profiles = {name: traced(name, MODELS[name]) if name in chosen else old[name] for name in MODELS}
-    FILE.write_bytes(lzma.compress(json.dumps(profiles, separators=(",", ":")).encode(), preset=9))
+    lines = (json.dumps(entry, separators=(",", ":")) + "\n" for entry in profiles.items())
+    FILE.write_bytes(lzma.compress("".join(lines).encode(), preset=9))
     with FILE.with_name("published_modules.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["name", "aliases", "parameters", "source"])

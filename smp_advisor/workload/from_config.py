@@ -122,11 +122,13 @@ def configuration_to_trace(text: str) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=8)
 def _traced(name: str) -> Model:
-    """Model of a traced module: an advice reads it several times, from the file of all modules."""
+    """Model of a traced module: an advice reads it several times, from its line of the file of all modules."""
     from smp_advisor.workload.from_profile import model_from_profile
 
     data = (files("smp_advisor.workload") / "data" / "published_modules.json.xz").read_bytes()
-    return model_from_profile(json.loads(lzma.decompress(data))[name])
+    of_name = f"[{json.dumps(name)},".encode()
+    line = next(line for line in lzma.decompress(data).splitlines() if line.startswith(of_name))
+    return model_from_profile(json.loads(line)[1])
 
 
 def model_names() -> tuple[str, ...]:
