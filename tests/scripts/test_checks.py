@@ -172,7 +172,10 @@ def test_correct_scripts_have_no_findings(name, known):
 
 
 TRAINER = "import os\nfrom transformers import Trainer, TrainingArguments\nplace = os.environ['SM_CHANNEL_TRAIN']\n"
-RESUMES = "trainer = Trainer(model=model, args=args, train_dataset=rows)\ntrainer.train(resume_from_checkpoint=True)\n"
+RESUMES = (
+    "trainer = Trainer(model=model, args=args, train_dataset=rows, eval_dataset=more)\n"
+    "trainer.train(resume_from_checkpoint=True)\n"
+)
 BEST = "args = TrainingArguments('/opt/ml/checkpoints', load_best_model_at_end=True, "
 DIVIDED = "from transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained('m', "
 LIGHTNING = """

@@ -179,8 +179,8 @@ CORRECT = (
         "        yield from open('x')\nfor batch in DataLoader(Held(), batch_size=4):\n    model.module(batch)\n"),
     ("DDP619", bad("DDP619", "undivided", "            yield line", "            if len(line) % PARTS == MINE:\n"
         "                yield line")),
-    ("DDP621", bad("DDP621", "offloaded", "    model(batch).mean().backward()\n    if number % 4 == 3:\n", (
-        "    if number % 4 == 3:\n        model(batch).mean().backward()\n"))),
+    ("DDP621", bad("DDP621", "offloaded", "    (model(batch).mean() / 4).backward()\n    if number % 4 == 3:\n", (
+        "    if number % 4 == 3:\n        (model(batch).mean() / 4).backward()\n"))),
     ("TRN702", "from sequences import prepare\n" + ACCELERATE.replace(
         "optimizer, loader = accelerator.prepare(model, optimizer, loader)",
         "optimizer = accelerator.prepare(model, optimizer)\nloader = prepare(loader, accelerator)")),

@@ -244,8 +244,8 @@ class _Options:
             target = place.targets[0]
             if isinstance(target, ast.Attribute):
                 again = _label(target.value) in self.namespaces and target.attr == name
-                kept = _label(target.value) == "self" and not self._reads(target.attr, depth + 1)
-                return not again and not kept
+                stores = _label(target.value) == "self" and not self._reads(target.attr, depth + 1)
+                return not again and not stores
             if isinstance(target, ast.Name):
                 loads = [load for load in self.loads[target.id] if isinstance(load, ast.Name)]
                 return any(self._is_received(load, target.id, depth + 1) for load in loads if load is not node)

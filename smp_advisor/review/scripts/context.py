@@ -141,7 +141,11 @@ def check(
     """Register a check under its id, for scripts of a library and jobs with a technique."""
 
     def register(function: Check) -> Check:
+        before = CHECKS.get(identifier)
+
         def applied(context: Context) -> Iterator[Hit]:
+            if before is not None:
+                yield from before(context)
             of_library = library is None or getattr(context.libraries, library)
             if of_library and (needs is None or getattr(context.settings, needs)):
                 yield from function(context)

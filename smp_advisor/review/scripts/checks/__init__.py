@@ -25,6 +25,7 @@ from smp_advisor.review.scripts.checks import (  # noqa: F401 - the import regis
     parallel,
     planned,
     ranks,
+    rows,
     setup,
     step,
     tensorflow,

@@ -6,13 +6,12 @@ import ast
 import difflib
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from smp_advisor.core.files import table
-from smp_advisor.review.reading.values import Argument, Constant, External, Instance, Result, options
+from smp_advisor.review.reading.values import Argument, Constant, External, Instance, options
 from smp_advisor.review.scripts.checks.planned import config_entry, trainer_arguments
 from smp_advisor.review.scripts.context import Context, Hit, check, is_of_transformers
-from smp_advisor.review.scripts.queries import argument_node, constant, derivation, is_optimizer, makers
+from smp_advisor.review.scripts.queries import argument_node, constant, is_optimizer, makers
 from smp_advisor.review.scripts.releases import (
     accepts,
     arguments_of,
@@ -296,86 +295,7 @@ def _steps_above_one(arguments: list[Call]) -> bool:
     return False
 
 
-_LOW_RELEASE = (5, 0)
-
-
-@check("TRN729")
-def _state_of_the_checkpoint(context: Context) -> Iterator[Hit]:
-    span = span_of(context, "transformers")
-    if span.last < _LOW_RELEASE:
-        return
-    severity: Severity = "warning" if span.where and span.first >= _LOW_RELEASE else "info"
-    for call in trainer_arguments(context):
-        sharded = (
-            any(call.gives(name) for name in ("fsdp", "deepspeed", "fsdp_config", "parallelism_config")) or call.unpacks
-        )
-        if constant(call.argument("bf16")) is not True or sharded:
-            continue
-        for load in context.trace.methods("from_pretrained"):
-            typed = any(load.gives(name) for name in ("dtype", "torch_dtype", "quantization_config", "load_in_4bit"))
-            if load.reached and "AutoModelForCausalLM" in load.name and not typed and not _adapts(context):
-                yield Hit(load.module, load.node, severity=severity)
-
-
 def _adapts(context: Context) -> bool:
     return any(call.name.startswith("peft.") for call in context.trace.calls) or any(
         call.gives("peft_config") for call in context.trace.calls
     )
-
-
-_COMBINATIONS = table("smp_advisor.review.scripts", "data/combinations.toml")["row"]
-
-
-@check("TRN736")
-def _arguments_that_go_together(context: Context) -> Iterator[Hit]:
-    calls = [call for call in context.trace.calls if call.reached]
-    calls += [instance.call for instance in context.trace.instances if instance.call.reached]
-    for row in _COMBINATIONS:
-        places = [[call for call in calls if _meets(call, need)] for need in row["needs"]]
-        if row.get("in_one_call"):
-            places = [[call for call in places[-1] if all(call in several for several in places)]]
-        if all(places):
-            call, argument = places[-1][0], row["needs"][-1]["argument"]
-            yield Hit(call.module, argument_node(call, argument) or call.node, variant=row["name"])
-
-
-def _meets(call: Call, need: dict[str, Any]) -> bool:
-    """Return whether a call certainly has what one part of a combination needs."""
-    value = call.argument(need["argument"])
-    if value is None or not call.called.endswith(tuple(need["calls"])):
-        return False
-    if "absent" in need and (call.unpacks or any(call.argument(name) is not None for name in need["absent"])):
-        return False
-    values = [constant(option) for option in options(value)]
-    if "is" in need:
-        return values == [need["is"]]
-    if "no_multiple_of" in need:
-        other_number = constant(call.argument(need["no_multiple_of"]))
-        numbers = [*values, other_number]
-        return all(isinstance(number, int) and number > 0 for number in numbers) and values[0] % other_number != 0
-    if "above" in need:
-        return all(isinstance(number, (int, float)) and number > need["above"] for number in values)
-    if "has" in need:
-        items = [constant(item) for option in options(value) for item in getattr(option, "items", [])]
-        return need["has"] in items
-    return all(not isinstance(option, Argument) and constant(option) not in _OFF for option in options(value)) or any(
-        bool(number) for number in values
-    )
-
-
-_OFF = (False, "", 0)
-
-
-@check("TRN737")
-def _steps_of_a_stream(context: Context) -> Iterator[Hit]:
-    """Yield a Trainer cannot count the rows of a stream."""
-    for call, name in trainer_calls(context):
-        arguments = makers(call.argument("args", 1))
-        parts = [part.call for part in derivation(call.argument("train_dataset")) if isinstance(part, Result)]
-        streams = any(constant(part.argument("streaming")) is True for part in parts)
-        unbounded = arguments and not any(maker.gives("max_steps") for maker in arguments)
-        if name.endswith("Trainer") and streams and unbounded and all(a.called in _ARGUMENTS for a in arguments):
-            yield Hit(call.module, arguments[0].node, {"call": call.called})
-
-
-_ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", "DPOConfig")

@@ -38,6 +38,7 @@ from smp_advisor.review.scripts.queries import (
     origins,
     rank_conditions,
     ranks,
+    updates,
 )
 from smp_advisor.review.scripts.releases import span_of
 
@@ -208,6 +209,21 @@ def _loaded_to_its_own_device(context: Context) -> Iterator[Hit]:
         if by_all and re.search(r"checkpoint|ckpt|resume", load.module.text(load.node)):
             yield Hit(load.module, load.node, variant="other")
             return
+
+
+@check("SMP009")
+def _state_of_the_optimizer(context: Context) -> Iterator[Hit]:
+    """Checkpoints that a run goes on from, with an epoch and weights, and without the moments of the optimizer."""
+    optimizers = [maker for _, optimizer in updates(context.trace) for maker in makers(optimizer)]
+    moments = [maker for maker in optimizers if "Adam" in maker.called]
+    stored = any(re.search(r"opt\w*\.(?:load_)?state_dict", module.source.text) for module in context.trace.modules)
+    for save, _, parts in own_checkpoints(context) if moments and not stored else ():
+        for state in options(save.argument("obj", 0)):
+            names = list(map(str, state.entries)) if isinstance(state, Mapping) and state.complete else []
+            number = next((name for name in names if re.search("epoch|step|iter", name)), "")
+            if number and parts and f'["{number}"]' in parts[0][0].module.source.text.replace("'", '"'):
+                shown: dict[str, object] = {"entry": number, "optimizer": moments[0].called}
+                yield Hit(save.module, save.node, shown, variant="optimizer")
 
 
 _SAFE_BY_DEFAULT = (2, 6)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import Constant, Instance, Item, Result, is_none, options
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
-from smp_advisor.review.scripts.checks.parallel import by_framework, joins, parallel_wraps
+from smp_advisor.review.scripts.checks.parallel import REPLICATING, by_framework, joins, parallel_wraps
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
+from smp_advisor.review.scripts.checks.sharding import inside, same
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import (
@@ -25,6 +26,7 @@ from smp_advisor.review.scripts.queries import (
     argument_node,
     constant,
     derivation,
+    known_names,
     makers,
     mentions,
     origins,
@@ -95,15 +97,6 @@ def _part_of_the_world(context: Context) -> Iterator[Hit]:
         counted = any(maker.name == "torch.cuda.device_count" for maker in makers(replicas))
         if call.reached and (local or counted) and parallel_wraps(context):
             yield Hit(call.module, call.node)
-
-
-@check("DDP632")
-def _reduced_on_the_gpu(context: Context) -> Iterator[Hit]:
-    starts = [call for call in context.trace.named("torch.distributed.init_process_group") if call.reached]
-    backends = {constant(option) for start in starts for option in options(start.argument("backend", 0))}
-    wraps = [call for call in parallel_wraps(context) if call.argument("device_ids", 1) is not None]
-    if backends == {"gloo"} and wraps and any(not is_none(wrap.argument("device_ids", 1)) for wrap in wraps):
-        yield Hit(starts[0].module, starts[0].node)
 
 
 @check("DDP633")
@@ -422,3 +415,36 @@ def _saved_without_the_wrapper(context: Context) -> Iterator[Hit]:
         wrapped = owners and all(isinstance(owner, Result) and owner.call in prepares for owner in owners)
         if call.reached and wrapped and isinstance(call.node.func, ast.Attribute):
             yield Hit(call.module, call.node, {"call": call.module.text(call.node.func)})
+
+
+_OF_WRAPPER = re.compile(known_names("of_wrapper")[0])
+"""Methods that a DistributedDataParallel has."""
+
+
+@check("TRN726")
+def _methods_of_the_wrapper(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in parallel_wraps(context) if wrap.name in REPLICATING]
+    for call in context.trace.calls if wraps else ():
+        own = call.method and not _OF_WRAPPER.fullmatch(call.method)
+        peers = [peer for peer in context.trace.methods(call.method) if peer.node is call.node] if own else []
+        owners = [owner for peer in peers for owner in origins(peer.receiver)]
+        wrapped = owners and all(isinstance(owner, Result) and owner.call in wraps for owner in owners)
+        checks = any(re.search("hasattr|module|isinstance", ast.unparse(guard.test)) for guard in call.guards)
+        if call.reached and wrapped and not checks and isinstance(call.node.func, ast.Attribute):
+            yield Hit(call.module, call.node, {"call": call.module.text(call.node.func)}, variant="method")
+
+
+@check("DDP648")
+def _model_on_the_gpu(context: Context) -> Iterator[Hit]:
+    """``DistributedDataParallel(Net(), device_ids=[rank])`` of a model that nothing moves to the GPU."""
+    moves = context.trace.methods("to", "cuda")
+    for wrap in parallel_wraps(context):
+        listed, model = wrap.argument("device_ids", 1), wrap.argument("module", 0)
+        nets = inside(model)
+        texts = [cls.module.text(cls.node) for net in nets if isinstance(net, Instance) for cls in net.cls.lineage]
+        moved = any(re.search(r"cuda|device", text) for text in texts) or "default_" in wrap.module.source.text
+        moved |= any(isinstance(part, Result) and part.call in moves for part in derivation(model))
+        moved |= any(same(net, owner) for call in moves for owner in inside(call.receiver) for net in nets)
+        plain = bool(nets) and all(isinstance(net, Instance) for net in nets)
+        if wrap.name in REPLICATING and plain and not moved and listed is not None and not is_none(listed):
+            yield Hit(wrap.module, wrap.node)

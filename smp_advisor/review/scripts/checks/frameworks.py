@@ -6,16 +6,14 @@ import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.library import get_library
-from smp_advisor.review.reading.values import Constant, External, Operation, Result, Value, options
+from smp_advisor.review.reading.values import Operation, Result, Value, options
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
-from smp_advisor.review.scripts.checks.parallel import REPLICATING, reached_accelerators
+from smp_advisor.review.scripts.checks.parallel import reached_accelerators
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
-from smp_advisor.review.scripts.checks.sharding import FSDP
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import owner_kind
 from smp_advisor.review.scripts.queries import argument_node, constant, derivation, is_optimizer, makers, updates
-from smp_advisor.review.scripts.releases import span_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
-_WRAPS = (*REPLICATING, "torch.nn.DataParallel", "torch.nn.parallel.DataParallel", *FSDP)
 
 
 def _is_accelerator(value: Value | None, accelerators: list[Call]) -> bool:
@@ -143,16 +140,6 @@ def _counted_once(context: Context) -> Iterator[Hit]:
 _CUTS = re.compile(r"gather_for_metrics|\[: *len\(|\[: *\w*(?:num|size|total|len|samples)|even_batches|samples_seen")
 
 
-@check("TRN704")
-def _model_for_trainer(context: Context) -> Iterator[Hit]:
-    for call in context.trace.calls:
-        if not call.reached or not call.name.endswith("Trainer") or not call.name.startswith(("transformers.", "trl.")):
-            continue
-        for maker in makers(call.argument("model", 0)):
-            if maker.name in _WRAPS and not maker.name.endswith("fully_shard"):
-                yield Hit(call.module, call.node, {"wrapper": maker.name.rpartition(".")[2]})
-
-
 @check("TRN705")
 def _checkpointing_by_trainer(context: Context) -> Iterator[Hit]:
     record = get_library(context.settings.library) if context.settings.library else None
@@ -162,15 +149,3 @@ def _checkpointing_by_trainer(context: Context) -> Iterator[Hit]:
         value = call.argument("gradient_checkpointing")
         if value is not None and Conditions(context.settings).truth(value) is True:
             yield Hit(call.module, argument_node(call, "gradient_checkpointing") or call.node)
-
-
-@check("TRN708")
-def _units_of_trainer(context: Context) -> Iterator[Hit]:
-    if span_of(context, "transformers").first >= (5, 0):
-        return  # wraps each block by itself
-    for call in trainer_arguments(context):
-        words = [option.value for option in options(call.argument("fsdp")) if isinstance(option, Constant)]
-        shards = any(isinstance(word, str) and "full_shard" in word and "auto_wrap" not in word for word in words)
-        config = call.argument("fsdp_config")
-        if shards and not call.unpacks and (config is None or isinstance(config, External)):
-            yield Hit(call.module, argument_node(call, "fsdp") or call.node)

@@ -106,9 +106,6 @@ def _casts_to_half(context: Context) -> bool:
     return False
 
 
-_CHECKPOINTS = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
-
-
 @check("SMP315")
 def _parameters_of_the_optimizer(context: Context) -> Iterator[Hit]:
     wraps = [wrap for wrap in _wraps(context) if _computes_in(wrap, _LOW)]
@@ -145,45 +142,6 @@ def _casts(call: Call, *methods: str) -> bool:
     dtypes = [option for value in (*call.arguments, *call.keywords.values()) for option in options(value)]
     types = _LOW if "half" in methods else {"torch.float", "torch.float32"}
     return any(isinstance(dtype, External) and dtype.path in types for dtype in dtypes)
-
-
-@check("SMP316")
-def _units_inside_of_checkpoints(context: Context) -> Iterator[Hit]:
-    wraps = [wrap for wrap in _wraps(context) if not in_place(wrap) and wrap.argument("auto_wrap_policy", 4)]
-    for call in context.trace.named(f"{_CHECKPOINTS}.apply_activation_checkpointing"):
-        if not call.reached or not _reentrant(call.argument("checkpoint_wrapper_fn", 1)):
-            continue
-        for wrap in wraps:
-            first = call.order < wrap.order and not exclusive(call, wrap)
-            owners = origins(call.argument("model", 0))
-            own = any(same(model, owner) for model in sharded_model(wrap) for owner in owners)
-            if first and own and "CheckpointWrapper" not in wrap.module.source.text:
-                yield Hit(call.module, call.node)
-                break
-
-
-def _reentrant(wrapper: Value | None) -> bool:
-    """Return whether the wrapper certainly has ``checkpoint_impl=CheckpointImpl.REENTRANT``."""
-    chosen = [
-        option
-        for partial in options(wrapper)
-        if isinstance(partial, Partial)
-        for option in options(partial.keywords.get("checkpoint_impl"))
-    ]
-    return bool(chosen) and all(
-        isinstance(option, External) and option.path.endswith("CheckpointImpl.REENTRANT") for option in chosen
-    )
-
-
-@check("SMP317")
-def _values_after_meta(context: Context) -> Iterator[Hit]:
-    texts = [module.source.text for module in context.trace.modules]
-    sets = any(
-        re.search(r"init_weights|reset_parameters|initialize|_init_|load_|param_init_fn|init\.", t) for t in texts
-    )
-    for call in context.trace.methods("to_empty") if not sets else ():
-        if call.reached and context.trace.methods("backward"):
-            yield Hit(call.module, call.node)
 
 
 @check("SMP318")
@@ -332,15 +290,3 @@ def _takes_blocks(policy: Value) -> bool:
     names = [m.path if isinstance(m, External) else m.node.name if isinstance(m, Class) else "" for m in members]
     parts = any(not name or name.startswith("torch.nn.") or _ADAPTER.search(name.rpartition(".")[2]) for name in names)
     return bool(names) and not parts
-
-
-@check("SMP328")
-def _policy_of_the_blocks(context: Context) -> Iterator[Hit]:
-    """``auto_wrap_policy=transformer_auto_wrap_policy``, without the classes of the blocks."""
-    for wrap in _wraps(context):
-        policies = options(wrap.argument("auto_wrap_policy", 4))
-        bare = any(
-            isinstance(part, External) and part.path.endswith(".transformer_auto_wrap_policy") for part in policies
-        )
-        if wrap.reached and bare:
-            yield Hit(wrap.module, wrap.node)

@@ -18,19 +18,24 @@ from smp_advisor.review.reading.values import (
     options,
 )
 from smp_advisor.review.scripts.checks.arguments import passed
-from smp_advisor.review.scripts.checks.parallel import REPLICATING, by_framework, joins, parallel_wraps, wrapped_by
+from smp_advisor.review.scripts.checks.parallel import (
+    REPLICATING,
+    by_framework,
+    joins,
+    parallel_wraps,
+    without_gradients,
+    wrapped_by,
+)
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import FSDP, in_place, inside, is_whole, same
-from smp_advisor.review.scripts.conditions import Conditions, Reaching
+from smp_advisor.review.scripts.conditions import Reaching
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import PROCESSES, elements_of
 from smp_advisor.review.scripts.queries import (
     argument_node,
     constant,
     derivation,
-    is_optimizer,
     makers,
-    mentions,
     scales,
     updates,
 )
@@ -40,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.review.findings.finding import Severity
-    from smp_advisor.review.reading.module import Module
     from smp_advisor.review.reading.trace import Call, Guard, Store
     from smp_advisor.review.reading.values import Value
 
@@ -148,29 +152,6 @@ def _clipped_unscaled(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node)
 
 
-@check("SMP320")
-def _groups_of_flat_parameters(context: Context) -> Iterator[Hit]:
-    wraps = [wrap for wrap in _fsdp1(context) if Conditions(context.settings).truth(
-        wrap.argument("use_orig_params", 9) or Constant(value=False)) is False]  # fmt: skip
-    for call in context.trace.calls if wraps and not by_framework(context) else ():
-        if not call.reached or not is_optimizer(call.name) or not any(wrap.order < call.order for wrap in wraps):
-            continue
-        if any("weight_decay" in module.source.text and _by_dimensions(module) for module in context.trace.modules):
-            yield Hit(call.module, call.node, {"optimizer": call.called})
-
-
-def _by_dimensions(module: Module) -> bool:
-    """Return whether parameters are chosen by their dimensions: ``[p for p in model.parameters() if p.ndim >= 2]``."""
-    loops = [(node.iter, node.ifs) for node in module.all(ast.comprehension)]
-    loops += [
-        (node.iter, [part.test for part in ast.walk(node) if isinstance(part, ast.If)]) for node in module.all(ast.For)
-    ]
-    return any(
-        "parameters" in ast.unparse(over) and mentions(test, _DIMENSIONS) for over, tests in loops for test in tests
-    )
-
-
-_DIMENSIONS = re.compile(r"^(?:n?dim|shape)$")
 _GENERATES = ("generate",)
 
 
@@ -209,28 +190,8 @@ def _loaded_as_it_is_sharded(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node)
 
 
-@check("SMP323")
-def _written_shard_by_shard(context: Context) -> Iterator[Hit]:
-    states = context.trace.named(
-        "torch.distributed.checkpoint.state_dict.get_state_dict",
-        "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict",
-    )
-    for call in context.trace.named("torch.distributed.checkpoint.save", "torch.distributed.checkpoint.async_save"):
-        writers = makers(call.argument("storage_writer"))
-        parts = [part.call for part in derivation(call.argument("state_dict", 0)) if isinstance(part, Result)]
-        of_hub = any(maker.name.endswith("HuggingFaceStorageWriter") for maker in writers)
-        if call.reached and of_hub and any(state in parts for state in states):
-            yield Hit(call.module, call.node)
-
-
 @check("SMP324")
 def _gathered_on_the_host(context: Context) -> Iterator[Hit]:
-    for call in context.trace.calls:
-        if call.reached and call.name.endswith(".StateDictOptions") and not call.unpacks:
-            full, offload = call.argument("full_state_dict", 0), call.argument("cpu_offload", 1)
-            broadcast = constant(call.argument("broadcast_from_rank0")) is True
-            if constant(full) is True and not broadcast and (offload is None or constant(offload) is False):
-                yield Hit(call.module, call.node, variant="options")
     for call in context.trace.methods("state_dict_type", "set_state_dict_type") if _fsdp1(context) else ():
         kind = call.argument("state_dict_type", 1)
         gathers = isinstance(kind, External) and kind.path.endswith(".FULL_STATE_DICT")
@@ -241,16 +202,6 @@ def _gathered_on_the_host(context: Context) -> Iterator[Hit]:
         )
         if call.reached and gathers and writes and not call.gives("state_dict_config", 2):
             yield Hit(call.module, call.node, variant="type")
-
-
-@check("SMP325")
-def _optimizers_of_whole_matrices(context: Context) -> Iterator[Hit]:
-    wraps = _fsdp2(context)
-    for call in context.trace.calls if wraps else ():
-        if call.reached and is_optimizer(call.name) and call.called == "Adafactor":
-            for maker in makers(call.argument("params", 0)):
-                if maker.method == "parameters" and wrapped_by(maker.receiver, wraps) is not None:
-                    yield Hit(call.module, call.node)
 
 
 @check("TRN721")
@@ -315,29 +266,6 @@ _INPUTS = re.compile(
     r"|\bwte\b|[\"']shared|token_indices|merge_and_unload"
 )
 """Sources of gradients of the inputs: a call, quantization's preparation, adapted embeddings, TRL's trainers."""
-
-
-@check("TRN734")
-def _router_loss_once(context: Context) -> Iterator[Hit]:
-    loads = [
-        call
-        for call in context.trace.calls
-        if call.reached and constant(call.argument("output_router_logits")) is True
-    ]  # fmt: skip
-    trains = list(trainer_arguments(context))
-    if loads and trains:
-        yield Hit(loads[0].module, loads[0].node)
-
-
-@check("SMP326")
-def _clipped_over_one_mesh(context: Context) -> Iterator[Hit]:
-    wraps = _fsdp2(context)
-    divided = [call for call in context.trace.calls if call.reached and call.called == "parallelize_module"]
-    divided = [call for call in divided if isinstance(call.argument("parallelize_plan", 2), Mapping)]
-    for call in context.trace.named("torch.nn.utils.clip_grad_norm_") if wraps and divided else ():
-        for maker in makers(call.argument("parameters", 0)):
-            if call.reached and maker.method == "parameters" and wrapped_by(maker.receiver, wraps) is not None:
-                yield Hit(call.module, call.node)
 
 
 @check("SMP327")
@@ -439,3 +367,44 @@ def _delays(call: Call, loops: tuple[ast.AST, ...]) -> list[Guard]:
 def _counts_batches(value: Value) -> bool:
     """Return whether a condition holds for some batches only: ``(number + 1) % accumulation == 0``."""
     return any(isinstance(part, Operation) and part.operator == "Mod" for part in derivation(value))
+
+
+@check("DDP642")
+def _mean_of_the_batches(context: Context) -> Iterator[Hit]:
+    """Accumulated losses that nothing divides by their number."""
+    for step, _ in updates(context.trace) if not by_framework(context) and not context.libraries.smp_v1 else ():
+        delays = _delays(step, step.loops) if step.reached else []
+        resets = [reset for reset in context.trace.methods("zero_grad") if reset.loops[-1:] == step.loops[-1:]]
+        delays = delays if all(_delays(reset, reset.loops) for reset in resets) else []
+        for back in context.trace.methods("backward") if delays else ():
+            loss = back.receiver if not back.arguments else back.arguments[0]
+            divided = any(isinstance(part, Operation) and part.operator in ("Div", "Mult") for part in derivation(loss))
+            always = back.reached and back.loops == step.loops and not _delays(back, back.loops)
+            if always and not divided and not re.search(r"accum\w*\)|/ *\w*acc", back.module.source.text):
+                yield Hit(back.module, back.node, {"test": ast.unparse(delays[0].test)[:80]})
+
+
+@check("DDP646")
+def _collectives_in_the_loss(context: Context) -> Iterator[Hit]:
+    wraps = parallel_wraps(context)
+    text = "".join(module.source.text for module in context.trace.modules)
+    backs = [back for back in context.trace.methods("backward") if back.reached and back.loops]
+    losses = [{id(part) for part in derivation(back.receiver)} for back in backs]
+    calls = context.trace.named("torch.distributed.all_gather", "torch.distributed.all_gather_into_tensor")
+    for call in calls if wraps and not _KEEPS_GRADIENTS.search(text) else ():
+        sources = [part.call for part in derivation(call.argument("tensor", 1)) if isinstance(part, Result)]
+        of_model = any(wrapped_by(source.receiver, wraps) and not without_gradients(source) for source in sources)
+        target = call.argument("tensor_list", 0) or call.argument("output_tensor", 0)
+        if call.reached and of_model and not without_gradients(call) and any(id(target) in parts for parts in losses):
+            yield Hit(call.module, call.node, variant="gathered")
+    for call in context.trace.named("torch.distributed.all_reduce") if wraps else ():
+        for back in backs:
+            loss = back.receiver
+            halves = isinstance(loss, Operation) and loss.operator == "Div" and call.order < back.order
+            if call.reached and halves and call.loops == back.loops and loss.operands[0] is call.argument("tensor", 0):  # type: ignore[union-attr]
+                yield Hit(call.module, call.node, variant="reduced")
+
+
+_KEEPS_GRADIENTS = re.compile(
+    r"\[\w*(?:rank\w*|get_rank\(\))\] *=(?!=)|distributed\.nn|autograd\.Function|requires_grad"
+)

@@ -17,12 +17,10 @@ from smp_advisor.review.reading.values import (
     options,
     parts_of,
 )
-from smp_advisor.review.scripts.checks.data import loaders
 from smp_advisor.review.scripts.checks.parallel import REPLICATING, parallel_wraps, without_gradients
 from smp_advisor.review.scripts.checks.sharding import inside, same
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.queries import KNOWN_PACKAGES, constant, derivation, makers, origins, scales, updates
-from smp_advisor.review.scripts.releases import span_of
+from smp_advisor.review.scripts.queries import KNOWN_PACKAGES, constant, derivation, makers, updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,52 +34,6 @@ def updated_models(context: Context) -> list[Value]:
     groups = [maker for _, optimizer in updates(context.trace) for maker in makers(optimizer)]
     owners = [owner for group in groups for owner in makers(group.argument("params", 0))]
     return [model for owner in owners if owner.method == "parameters" for model in inside(owner.receiver)]
-
-
-def _is_given(value: Value | None) -> bool:
-    """Return whether an argument is certainly an object of a class; a function may return None."""
-    classes = [
-        isinstance(option, Instance) or (isinstance(option, Result) and option.call.called[:1].isupper())
-        for option in origins(value)
-    ]
-    return bool(classes) and all(classes)
-
-
-@check("DDP634")
-def _arguments_of_the_loader(context: Context) -> Iterator[Hit]:
-    for call in loaders(context) if not context.libraries.smp_v1 else ():
-        sampler, batches = call.argument("sampler", 3), call.argument("batch_sampler", 4)
-        shuffles = constant(call.argument("shuffle", 2)) is True
-        datasets = origins(call.argument("dataset", 0))
-        streams = bool(datasets) and all(
-            isinstance(origin, Instance) and any(_STREAM.fullmatch(path) for path in origin.cls.ancestors())
-            for origin in datasets
-        )
-        size, sampled, batched = constant(call.argument("batch_size", 1)), _is_given(sampler), _is_given(batches)
-        workers = call.argument("num_workers", 5)
-        alone = (workers is None or constant(workers) == 0) and not call.unpacks
-        torch, ahead = span_of(context, "torch"), constant(call.argument("prefetch_factor"))
-        ahead = None if ahead == _PREFETCHED and torch.known and torch.first < (2, 0) else ahead
-        conflicts = {
-            ("sampler", ""): sampled and shuffles,
-            ("batches", "shuffle"): batched and shuffles,
-            ("batches", "batch_size"): batched and isinstance(size, int) and size > 1,
-            ("batches", "sampler"): batched and sampled,
-            ("batches", "drop_last"): batched and constant(call.argument("drop_last", 8)) is True,
-            ("stream", "sampler"): streams and sampled,
-            ("stream", "shuffle"): streams and shuffles,
-            ("workers", "prefetch_factor"): alone and ahead,
-            ("workers", "persistent_workers"): alone and constant(call.argument("persistent_workers")),
-        }
-        for (variant, argument), excludes in conflicts.items() if call.reached else ():
-            if excludes:
-                yield Hit(call.module, call.node, {"argument": argument, "option": argument}, variant=variant)
-                break
-
-
-_STREAM = re.compile(r"torch\.utils\.data\.(?:dataset\.)?IterableDataset")
-_PREFETCHED = 2
-"""The default before PyTorch 2.0, which no loader refused."""
 
 
 @check("DDP635")
@@ -182,27 +134,3 @@ def _monitored_and_logged(context: Context) -> Iterator[Hit]:
 
 
 _LIGHTNING = ("lightning.", "pytorch_lightning.")
-
-
-@check("DDP637")
-def _scaled_weights(context: Context) -> Iterator[Hit]:
-    """Yield a GradScaler refuses gradients in fp16, which weights in fp16 have."""
-    steps = [step for step in context.trace.methods("step", "unscale_") if step.reached and scales(step.receiver)]
-    frozen = any("requires_grad" in module.source.text for module in context.trace.modules)
-    back = [step for call in context.trace.methods("float") for step in _chain(call.receiver)]
-    for optimizer in [maker for step in steps if not frozen for maker in makers(step.argument("optimizer", 0))]:
-        owners = makers(optimizer.argument("params", 0))
-        wraps = [maker for owner in owners for maker in makers(owner.receiver) if maker.name in REPLICATING]
-        models = [owner.receiver for owner in owners] + [wrap.argument("module", 0) for wrap in wraps]
-        for call in (call for model in models for call in _chain(model) if call.method == "half" and call not in back):
-            yield Hit(call.module, call.node, {"call": call.module.text(call.node)[:60]})
-            return
-
-
-def _chain(value: Value | None) -> Iterator[Call]:
-    """Yield the calls of methods that lead to a value from its precision on, last first: ``Net().half().cuda()``."""
-    while isinstance(value, Result) and value.call.receiver is not None:
-        if value.call.method == "to" and re.search("float|type|precision", value.call.module.text(value.call.node)):
-            return
-        yield value.call
-        value = value.call.receiver

@@ -21,7 +21,6 @@ from smp_advisor.review.reading.values import (
 )
 from smp_advisor.review.scripts.checks.data import LOADERS
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
-from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.queries import (
     argument_node,
@@ -31,12 +30,11 @@ from smp_advisor.review.scripts.queries import (
     known_names,
     makers,
 )
-from smp_advisor.review.scripts.releases import arguments_of, base_of, callable_of, span_of
+from smp_advisor.review.scripts.releases import arguments_of, base_of, callable_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.review.findings.finding import Severity
     from smp_advisor.review.reading.trace import Call
     from smp_advisor.review.reading.values import Value
 
@@ -244,82 +242,6 @@ def _resumes(context: Context) -> list[Call]:
     ]
 
 
-@check("TRN747")
-def _checkpoint_that_is_passed_on(context: Context) -> Iterator[Hit]:
-    reads = any(_READS_IT.search(module.source.text) for module in context.trace.modules)
-    for call in context.trace.methods("train") if not reads else ():
-        for arguments in (a for maker in makers(call.receiver) for a in makers(maker.argument("args", 1))):
-            value = arguments.argument("resume_from_checkpoint")
-            is_set = value is not None and all(constant(option) for option in options(value))
-            if call.reached and not call.arguments and not call.keywords and is_set and not call.unpacks:
-                names: dict[str, object] = {"arguments": arguments.called, "call": call.module.text(call.node.func)}
-                place = argument_node(arguments, "resume_from_checkpoint") or arguments.node
-                yield Hit(arguments.module, place, names)
-
-
-_READS_IT = re.compile(r"\.resume_from_checkpoint\b|get_last_checkpoint|_load_from_checkpoint")
-
-
-@check("TRN730")
-def _streams_that_resume(context: Context) -> Iterator[Hit]:
-    def shuffled(value: Value | None) -> bool:
-        parts = [part.call for part in derivation(value) if isinstance(part, Result)]
-        stream = any(constant(part.argument("streaming")) is True for part in parts)
-        return stream and any(part.method == "shuffle" for part in parts)
-
-    for call in _resumes(context):
-        for trainer in makers(call.receiver):
-            if shuffled(trainer.argument("train_dataset")):
-                yield Hit(call.module, call.node, variant="trainer")
-    loads = [call for call in context.trace.methods("load_state_dict") if call.reached]
-    for call in context.trace.calls:
-        stateful = call.reached and call.name.endswith("StatefulDataLoader") and shuffled(call.argument("dataset", 0))
-        if stateful and any(call in makers(load.receiver) for load in loads):
-            yield Hit(call.module, call.node, variant="buffer")
-
-
-@check("TRN740")
-def _resumes_a_part(context: Context) -> Iterator[Hit]:
-    calls = context.trace.calls
-    shards = any(constant(call.argument(name)) for call in trainer_arguments(context) for name in ("fsdp", "deepspeed"))
-    shards |= any(call.unpacks for call in trainer_arguments(context))
-    adapts = any(call.reached and call.called in ("LoraConfig", "get_peft_model", "PeftModel") for call in calls)
-    span = span_of(context, "transformers")
-    if shards or adapts or span.last < (5, 0):
-        return
-    severity: Severity = "warning" if span.where else "info"
-    for call in _resumes(context):
-        for trainer in makers(call.receiver):
-            for model in makers(trainer.argument("model", 0)):
-                source_name = constant(model.argument("pretrained_model_name_or_path", 0)) or ""
-                text = re.sub(r"[^a-z0-9]", "", f"{model.name}{source_name}".lower())
-                family = next((name for name in known_names("saved_under_other_names") if name in text), "")
-                if family and trainer.name.startswith(("transformers.", "trl.")):
-                    shown: dict[str, object] = {
-                        "family": source_name or model.name.split(".from_")[0].rpartition(".")[2]
-                    }
-                    yield Hit(call.module, call.node, shown, severity=severity)
-
-
-_SHARDED = ("FSDPStrategy", "ModelParallelStrategy")
-
-
-def _in_folders(call: Call) -> bool:
-    """Return whether the strategy saves a folder of shards."""
-    if call.name.endswith("ModelParallelStrategy"):
-        return constant(call.argument("save_distributed_checkpoint")) is not False
-    return bool(constant(call.argument("state_dict_type")) == "sharded")
-
-
-@check("TRN731")
-def _last_checkpoint_in_place(context: Context) -> Iterator[Hit]:
-    strategies = [call for call in context.trace.calls if call.reached and call.name.endswith(_SHARDED)]
-    folders = [call for call in strategies if _in_folders(call)]
-    for call in context.trace.calls if folders else ():
-        if call.reached and call.name.endswith(".ModelCheckpoint") and constant(call.argument("save_last")) is True:
-            yield Hit(call.module, argument_node(call, "save_last") or call.node)
-
-
 @check("TRN732")
 def _end_token_trained(context: Context) -> Iterator[Hit]:
     for store in context.trace.stores:
@@ -332,17 +254,6 @@ def _end_token_trained(context: Context) -> Iterator[Hit]:
             if collates and causal and call.reached and same:
                 appended = call.module.source.text.count("eos_token") > 1 + (store.node.attr == "pad_token_id")
                 yield Hit(call.module, call.node, severity="warning" if appended else None)
-
-
-@check("TRN733")
-def _packed_without_loss(context: Context) -> Iterator[Hit]:
-    for call in trainer_arguments(context):
-        strategy = call.argument("packing_strategy")
-        packs = Conditions(context.settings).truth(call.argument("packing") or Constant(value=False))
-        span = span_of(context, "trl")
-        if packs and call.name.endswith("SFTConfig") and strategy is None and span.last >= (0, 20) and not call.unpacks:
-            severity: Severity = "warning" if span.where else "info"
-            yield Hit(call.module, argument_node(call, "packing") or call.node, severity=severity)
 
 
 _ENDS = ("lm_head", "embed_tokens", "wte", "embed_out")

@@ -9,10 +9,9 @@ import yaml
 
 from smp_advisor.core.files import CONFIGURATION, folders_from, is_path, read_bytes, table
 from smp_advisor.errors import AdvisorError
-from smp_advisor.review.reading.values import Argument, Collection, Constant, Mapping, Member, is_none, options
-from smp_advisor.review.scripts.checks.parallel import REPLICATING, reached_accelerators
+from smp_advisor.review.reading.values import Collection, Constant, Mapping, Member, options
+from smp_advisor.review.scripts.checks.parallel import reached_accelerators
 from smp_advisor.review.scripts.checks.sharding import FSDP, shards
-from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import PROCESSES, of_counted_processes
 from smp_advisor.review.scripts.queries import argument_node, constant, makers
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.review.findings.finding import Severity
     from smp_advisor.review.reading.trace import Call
-    from smp_advisor.review.reading.values import Value
 
 
 _PARSERS = ("HfArgumentParser", "TrlParser")
@@ -227,34 +225,6 @@ def _class_of_the_model(context: Context) -> Iterator[Hit]:
 _SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
-@check("TRN739")
-def _divided_at_load(context: Context) -> Iterator[Hit]:
-    """Tensor parallelism of transformers, next to another division of the model."""
-    replicates = [call for call in context.trace.named(*REPLICATING, *FSDP) if call.reached]
-    for call in context.trace.methods("from_pretrained"):
-        settings = {name for name in _OF_TENSORS if (value := call.argument(name)) is not None and not is_none(value)}
-        standalone = any(_is_certain(call.argument(name)) for name in ("tp_plan", "tp_size"))
-        if not call.reached or not settings or (settings == {"tp_size"} and constant(call.argument("tp_size")) == 1):
-            continue
-        wraps = [wrap for wrap in replicates if call in makers(wrap.argument("module", 0))]
-        if standalone and _is_certain(call.argument("distributed_config")):
-            yield Hit(call.module, call.node, variant="twice")
-        elif standalone and _is_certain(call.argument("device_map")):
-            yield Hit(call.module, argument_node(call, "device_map") or call.node, variant="device_map")
-        elif standalone and wraps and not call.gives("device_mesh"):
-            yield Hit(call.module, wraps[0].node, variant="wrapped")
-        else:
-            context.leave_open(call.module, call.node, "how transformers divides the model (tensor parallelism)")
-
-
-_OF_TENSORS = ("tp_plan", "tp_size", "distributed_config")
-
-
-def _is_certain(value: Value | None) -> bool:
-    """Return whether an argument is given, and is not None in any case."""
-    return value is not None and not any(isinstance(o, Argument) or is_none(o) for o in options(value))
-
-
 @check("TRN713")
 def _one_device_per_process(context: Context) -> Iterator[Hit]:
     sharded, accelerators = _shards(context), reached_accelerators(context)
@@ -276,24 +246,6 @@ def _one_device_per_process(context: Context) -> Iterator[Hit]:
 _SEVERAL = re.compile(r"LOCAL_RANK|\bddp_|init_process_group|torchrun")
 
 
-@check("TRN714")
-def _quantized_shards(context: Context) -> Iterator[Hit]:
-    for call in context.trace.calls if _shards(context) and not _deepspeed(context) else ():
-        quantizes = call.reached and call.name.endswith("BitsAndBytesConfig") and not call.unpacks
-        four = call.argument("load_in_4bit") if quantizes else None
-        by_default = Conditions(context.settings, defaults=True)
-        if four is not None and by_default.truth(four) and not call.gives("bnb_4bit_quant_storage"):
-            yield Hit(call.module, call.node)
-
-
-def _deepspeed(context: Context) -> bool:
-    """Return whether DeepSpeed runs the script, and FSDP does not: they do not shard alike."""
-    has_plugin = any(call.name.endswith("DeepSpeedPlugin") for call in context.trace.calls if call.reached)
-    return (has_plugin or any(call.gives("deepspeed") for call in trainer_arguments(context))) and not any(
-        call.reached for call in context.trace.named(*FSDP)
-    )
-
-
 @check("TRN715")
 def _saved_from_all_shards(context: Context) -> Iterator[Hit]:
     accelerators = reached_accelerators(context)
@@ -310,15 +262,3 @@ def _saved_from_all_shards(context: Context) -> Iterator[Hit]:
             continue
         if any(maker.name.endswith("Trainer") for maker in makers(owner.owner)):
             yield Hit(call.module, call.node, variant="trainer")
-
-
-@check("TRN716")
-def _accumulated_by_accelerate(context: Context) -> Iterator[Hit]:
-    words = (".accumulate(", "no_sync", "sync_gradients", ".gradient_accumulation_steps")
-    texts = [module.source.text for module in context.trace.modules]
-    for call in reached_accelerators(context):
-        value = call.argument("gradient_accumulation_steps")
-        steps = Conditions(context.settings, defaults=True).known(value) if value is not None else None
-        own = any(word in text for text in texts for word in words)
-        if isinstance(steps, int) and steps > 1 and not own and context.trace.methods("backward"):
-            yield Hit(call.module, argument_node(call, "gradient_accumulation_steps") or call.node, {"steps": steps})

@@ -16,6 +16,7 @@ from smp_advisor.review.reading.values import (
     Mapping,
     Operation,
     Result,
+    Unknown,
     options,
     same,
     something,
@@ -110,7 +111,7 @@ def _meetings(context: Context) -> Iterator[tuple[Call, str, str]]:
             context.leave_open(call.module, call.node, what)
         elif may_shard and not PROCESSES[1].runs(call) and (kind := met_by_name(call, sharded=True)):
             yield call, kind[0], "launcher"
-        elif wraps or framework:
+        elif wraps or framework or sharded:
             implied = _implied(call, wraps, framework, sharded=sharded)
             if implied is not None:
                 yield call, *implied
@@ -136,7 +137,12 @@ def _implied(call: Call, wraps: list[Call], framework: list[Call], *, sharded: b
         return None
     wrap = wrapped_by(call.receiver, wraps)
     shards_it = wrap is not None and wrap.name not in REPLICATING
-    prepared = sharded and any(_may_shard(setup) for setup in elements_of(call.receiver) if setup in framework)
+    setups = [*elements_of(call.receiver)]
+    setups += [setup for outer in setups if outer.method == "unwrap_model" for value in outer.arguments
+               for setup in elements_of(value)]  # fmt: skip
+    prepared = sharded and any(_may_shard(setup) for setup in setups if setup in framework)
+    by_name = call.method and re.search(r"\bmodel\b", call.module.text(call.node.func))  # an argument of a callback
+    prepared |= bool(sharded and by_name and isinstance(call.receiver, Unknown) and framework_runs(call))
     if not call.method:
         return ("forward", "forward") if shards_it or prepared else None
     if (shards_it or prepared) and call.method in _GENERATES:
@@ -253,6 +259,24 @@ def _same_decision_on_every_rank(context: Context) -> Iterator[Hit]:
         metric = call.argument("metrics", 0)
         if call.reached and plateau and parallel_wraps(context) and _of_batches(context, metric):
             yield Hit(call.module, call.node, {"test": call.module.text(call.node)[:80]}, variant="schedule")
+
+
+def _ends_by(call: Call) -> Iterator[ast.expr]:
+    """Yield the conditions on an attribute of a called object that end the loop: ``if stop.early_stop: break``."""
+    for node in ast.walk(call.loops[-1]) if call.loops else ():
+        of_object = isinstance(node, ast.If) and isinstance(node.test, ast.Attribute)
+        if of_object and ast.unparse(node.test.value) == ast.unparse(call.node.func):  # type: ignore[attr-defined]
+            yield from [node.test] if any(isinstance(part, ast.Break) for part in ast.walk(node)) else ()  # type: ignore[attr-defined]
+
+
+@check("DDP612")
+def _stopped_by_an_object(context: Context) -> Iterator[Hit]:
+    loops = {loop for meeting in comparison(context).meetings for loop in meeting.call.loops}
+    for call in context.trace.calls:
+        inside = call.reached and not call.method and not loops.isdisjoint(call.loops)
+        for test in _ends_by(call) if inside else ():
+            if any(_of_batches(context, value) for value in call.arguments[:1]):
+                yield Hit(call.module, test, {"test": ast.unparse(test)}, variant="batches")
 
 
 def _is_of_some_ranks(context: Context, guard: Guard) -> bool:

@@ -21,7 +21,7 @@ from smp_advisor.review.reading.values import (
     options,
 )
 from smp_advisor.review.scripts.checks.loops import updated_models
-from smp_advisor.review.scripts.checks.parallel import REPLICATING, parallel_wraps
+from smp_advisor.review.scripts.checks.parallel import REPLICATING, parallel_wraps, wrapped_by
 from smp_advisor.review.scripts.checks.sharding import inside, same
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import elements_of, owner_kind
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.review.findings.finding import Severity
     from smp_advisor.review.reading.trace import Call
-    from smp_advisor.review.reading.values import Value
+    from smp_advisor.review.reading.values import Class, Value
 
 
 def _has(context: Context, pattern: str) -> bool:
@@ -63,31 +63,6 @@ def _scale_that_follows(context: Context) -> Iterator[Hit]:
             return
 
 
-_ON_HOST = ("torch.zeros", "torch.ones", "torch.empty", "torch.full", "torch.tensor")
-_DEFAULTS = r"set_default_device|set_default_tensor_type|gloo"
-
-
-@check("DDP627")
-def _collectives_of_the_gpu(context: Context) -> Iterator[Hit]:
-    starts = context.trace.named("torch.distributed.init_process_group")
-    backends = {constant(option) for start in starts for option in options(start.argument("backend", 0))}
-    if backends != {"nccl"} or _has(context, _DEFAULTS):
-        return
-    for call in context.trace.named(*(f"torch.distributed.{name}" for name in ("all_reduce", "broadcast", "reduce"))):
-        tensors = [
-            option.call if isinstance(option, Result) else None for option in options(call.argument("tensor", 0))
-        ]
-        on_host = all(
-            maker is not None
-            and maker.name in _ON_HOST
-            and not (maker.gives("device") or maker.contexts)
-            and (maker.called != "tensor" or isinstance(maker.argument("data", 0), (Collection, Constant)))
-            for maker in tensors
-        )
-        if call.reached and tensors and on_host and not call.gives("group", 2):
-            yield Hit(call.module, call.node, {"call": call.module.text(call.node)[:80]})
-
-
 @check("DDP628")
 def _parameters_of_the_model_that_trains(context: Context) -> Iterator[Hit]:
     """Adapters, heads or embeddings that the model gets after its optimizer was made."""
@@ -100,16 +75,16 @@ def _parameters_of_the_model_that_trains(context: Context) -> Iterator[Hit]:
     for call in context.trace.calls:
         changed = call.argument("model", 0) if call.name.endswith("get_peft_model") else None
         changed = call.receiver if call.method in ("resize_token_embeddings", "add_adapter") else changed
-        if call.reached and call.order > makes[0].order and _is_one_of(changed, models):
+        if call.reached and call.order > makes[0].order and is_one_of(changed, models):
             yield Hit(call.module, call.node, {"change": call.called})
     for store in context.trace.stores:
         new = [_is_new_layer(ast.unparse(maker.node)) for maker in makers(store.value)]
         after = makes[0].order < store.order < last and not _has(context, "requires_grad")
-        if after and new and all(new) and _is_one_of(store.owner, models):
+        if after and new and all(new) and is_one_of(store.owner, models):
             yield Hit(store.module, store.node, {"change": store.module.text(store.node)})
 
 
-def _is_one_of(value: Value | None, models: list[Value]) -> bool:
+def is_one_of(value: Value | None, models: list[Value]) -> bool:
     changed = inside(value)
     return bool(changed) and all(any(same(part, model) for model in models) for part in changed)
 
@@ -121,9 +96,12 @@ def _back_in_training_mode(context: Context) -> Iterator[Hit]:
         return
     models = updated_models(context)
     for call in context.trace.methods("eval"):
-        if call.reached and trained & {*call.loops} and _is_one_of(call.receiver, models):
+        if call.reached and trained & {*call.loops} and is_one_of(call.receiver, models):
             yield Hit(call.module, call.node, {"call": call.module.text(call.node)})
             return
+
+
+_BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
 @check("TRN741")
@@ -141,6 +119,9 @@ def _steps_of_the_engine(context: Context) -> Iterator[Hit]:
         halves = [config.get(name) for name in ("fp16", "bf16")] if isinstance(config, Mapping) else []
         if halves and all(isinstance(half, Mapping) and constant(half.get("enabled")) is True for half in halves):
             yield Hit(engine.module, engine.node, variant="precisions")
+        sizes = [constant(config.get(name)) for name in _BATCHES] if isinstance(config, Mapping) else []
+        if all(type(size) is int and size > 0 for size in sizes) and sizes and sizes[0] % (sizes[1] * sizes[2]):
+            yield Hit(engine.module, engine.node, variant="batches")
     steps = [call for call in context.trace.methods("step") if call.reached and call.loops and engines]
     for call in steps if not any(is_part(step.receiver, 0) for step in steps) else ():
         if is_part(call.receiver, 1):
@@ -151,33 +132,6 @@ def _steps_of_the_engine(context: Context) -> Iterator[Hit]:
         new = span_of(context, "deepspeed").first >= (0, 18)
         if call.reached and not call.arguments and not new and any(is_part(part.receiver, 0) for part in forwards):
             yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, variant="backward")
-
-
-@check("TRN742")
-def _optimized_by_lightning(context: Context) -> Iterator[Hit]:
-    by_hand = _has(context, "automatic_optimization")
-    trains = _has(context, r"backward\(|\.optimizers\(|\.step\(")
-    for cls in context.trace.classes:
-        step = cls.members.get("training_step")
-        if not isinstance(step, Function) or not any(path.endswith(".LightningModule") for path in cls.ancestors()):
-            continue
-        assigned = [ast.unparse(node) for node in ast.walk(cls.node) if isinstance(node, ast.Assign)]
-        returns = any(isinstance(node, ast.Return) and node.value for node in ast.walk(step.node))
-        if returns and "self.automatic_optimization = False" in assigned and not trains:
-            yield Hit(cls.module, step.node, variant="never")
-        body = step.node.body if isinstance(step.node, ast.FunctionDef) and not by_hand else ()
-        pending: list[ast.AST] = [*body]
-        while pending:
-            node = pending.pop(0)
-            if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
-                continue
-            pending += ast.iter_child_nodes(node)
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "self.manual_backward":
-                yield Hit(cls.module, node, variant="by hand")
-                break
-            loss = node.value if isinstance(node, ast.Return) else None
-            if isinstance(loss, ast.Call) and getattr(loss.func, "attr", "") in ("item", "detach", "numpy"):
-                yield Hit(cls.module, loss, variant="no gradient")
 
 
 @check("DDP630")
@@ -206,12 +160,37 @@ def _all_parameters_used(context: Context) -> Iterator[Hit]:
             if any(not isinstance(use, ast.Attribute) and "super(" not in ast.unparse(use) for use in uses):
                 continue  # other code gets the model
             read = [node.attr for module in context.trace.modules for node in module.all(ast.Attribute)]
+            yield from _dropped_outputs(context, wrap, cls, read)
             for node in statements:
                 target = node.targets[0] if isinstance(node, ast.Assign) and not node.targets[1:] else None
                 layer = ast.unparse(node.value) if isinstance(node, ast.Assign) else ""
                 unused = isinstance(target, ast.Attribute) and read.count(target.attr) == 1
                 if unused and _is_new_layer(layer) and target is not None:
                     yield Hit(cls.module, target, {"layer": ast.unparse(target)})
+
+
+def _dropped_outputs(context: Context, wrap: Call, cls: Class, read: list[str]) -> Iterator[Hit]:
+    """Yield layers whose result is an output of the model that no line reads: ``logits, _ = model(batch)``."""
+    forward = cls.members.get("forward")
+    nodes = list(ast.walk(forward.node)) if isinstance(forward, Function) else []
+    ends = [node.value.elts for node in nodes if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple)]
+    assigned = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
+    loads = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    calls = [call for call in context.trace.calls if call.reached and not call.method and call.receiver is not None
+             and wrapped_by(call.receiver, [wrap])]  # fmt: skip
+    dropped = list[set[int]]()
+    for call in calls:
+        statement = call.module.parent(call.node)
+        targets = getattr(statement, "targets", [None])[0]
+        names = [ast.unparse(part) for part in targets.elts] if isinstance(targets, ast.Tuple) else []
+        used = {node.id for node in call.module.all(ast.Name) if isinstance(node.ctx, ast.Load)}
+        dropped.append({at for at, name in enumerate(names) if name.isidentifier() and name not in used})
+    for at in set[int].intersection(*dropped) if dropped and len(ends) == 1 else ():
+        part = ends[0][at] if at < len(ends[0]) else None
+        part = assigned.get(part.id) if isinstance(part, ast.Name) and loads.count(part.id) == 1 else part
+        layer = part.func if isinstance(part, ast.Call) else None
+        if isinstance(layer, ast.Attribute) and ast.unparse(layer.value) == "self" and read.count(layer.attr) == 2:
+            yield Hit(cls.module, layer, {"layer": ast.unparse(layer)}, variant="output")
 
 
 _REFLECTS = re.compile(r"getattr|children\(|modules\b|parameters\(|get_submodule|__dict__|requires_grad|freeze|apply\(")
@@ -323,3 +302,41 @@ def _steps_with_batches(context: Context) -> bool:
     return any(
         call.gives(name) for call in context.trace.calls if call.name.endswith("Accelerator") for name in settings
     )
+
+
+@check("TRN718")
+def _steps_of_a_plain_schedule(context: Context) -> Iterator[Hit]:
+    """Schedules that count epochs and step with each batch, or the other way around."""
+    innermost = {call.loops[-1] for call in context.trace.methods("backward") if call.reached and call.loops}
+    epochs = {loop.node: count for loop in context.trace.iterations for over in makers(loop.over)
+              for count in over.arguments[-1:] if over.name == "range"}  # fmt: skip
+    for step in context.trace.methods("step") if not context.trace.methods("prepare") else ():
+        loop = step.loops[-1] if step.reached and step.loops else None
+        for schedule in (maker for maker in makers(step.receiver) if is_scheduler(maker.name)):
+            count = schedule.argument("T_max", 1)
+            outer = epochs.get(step.loops[-2]) if loop in innermost and step.loops[1:] else None
+            if schedule.called == "CosineAnnealingLR" and count and outer and _equal(count, outer) and not step.guards:
+                yield Hit(step.module, step.node, {"scheduler": schedule.called}, variant="per batch")
+            inside_of = any(loop in back.loops[:-1] for back in context.trace.methods("backward"))
+            if schedule.called == "OneCycleLR" and schedule.argument("steps_per_epoch", 4) and inside_of:
+                yield Hit(step.module, step.node, {"scheduler": schedule.called}, variant="per epoch")
+
+
+def _equal(first: Value, second: Value) -> bool:
+    names = [value.name for value in (first, second) if isinstance(value, Argument)]
+    numbers = [constant(value) for value in (first, second)]
+    return first is second or (len(names) == 2 and names[0] == names[1]) or (numbers[0] == numbers[1] is not None)
+
+
+@check("DDP639")
+def _arguments_of_the_processes(context: Context) -> Iterator[Hit]:
+    """``spawn(train, args=(rank, size))``, where spawn() itself passes the rank first."""
+    for call in context.trace.named("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn"):
+        passed = call.argument("args", 1)
+        for function in options(call.argument("fn", 0)):
+            if isinstance(function, Function) and isinstance(passed, Collection) and not passed.open and call.reached:
+                count, most = 1 + len(passed.items) + bool(function.owner), len(function.positional)
+                least = most - len(function.node.args.defaults)
+                if not function.node.args.vararg and not least <= count <= most:
+                    shown: dict[str, object] = {"call": function.name, "given": count, "taken": most}
+                    yield Hit(call.module, call.node, shown, variant="arguments")

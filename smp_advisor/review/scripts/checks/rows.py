@@ -1,0 +1,259 @@
+"""Checks that are rows of a table: calls that do not go together, in one order, of one object or in one release."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.core.files import table
+from smp_advisor.review.reading.values import (
+    Argument,
+    Collection,
+    Constant,
+    External,
+    Function,
+    Instance,
+    Mapping,
+    Result,
+    options,
+)
+from smp_advisor.review.scripts.checks.loops import updated_models
+from smp_advisor.review.scripts.checks.parallel import parallel_wraps, reached_accelerators, without_gradients
+from smp_advisor.review.scripts.checks.ranks import is_sharded_model
+from smp_advisor.review.scripts.checks.sharding import inside
+from smp_advisor.review.scripts.checks.updates import is_one_of
+from smp_advisor.review.scripts.conditions import Conditions
+from smp_advisor.review.scripts.context import Context, Hit, check
+from smp_advisor.review.scripts.processes import PROCESSES, elements_of
+from smp_advisor.review.scripts.queries import (
+    argument_node,
+    constant,
+    derivation,
+    environment_variable,
+    makers,
+    origins,
+    ranks,
+)
+from smp_advisor.review.scripts.releases import release, span_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from smp_advisor.review.reading.module import Module
+    from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.reading.values import Class, Value
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A call, a class or a line that meets one need of a rule."""
+
+    module: Module
+    node: ast.expr | ast.stmt
+    call: Call | None = None
+    cls: Class | None = None
+    name: str = ""
+    """The part of the text in the first group of a pattern."""
+
+
+_Rule = dict[str, Any]
+
+
+def _hits(rules: list[_Rule], context: Context) -> Iterator[Hit]:
+    text = "".join(module.source.text for module in context.trace.modules)
+    for rule in rules:
+        applies = not ("unless" in rule and re.search(rule["unless"], text)) and _in_setting(context, rule.get("when"))
+        severity = _severity(context, rule) if applies else ""
+        for places in _met(context, rule, ()) if applies and severity != "never" else ():
+            place = places[rule.get("at", -1)]
+            node, need = place.node, rule["needs"][rule.get("at", -1)]
+            if place.call is not None and "argument" in need:
+                node = argument_node(place.call, need["argument"], need.get("position")) or node
+            source = place.module.text(place.node)
+            argument = place.call.argument(need["argument"]) if place.call and "argument" in need else None
+            values: dict[str, object] = {
+                "call": source.partition("(")[0],
+                "text": source.partition("\n")[0][:80],
+                "name": next((earlier.name for earlier in reversed(places) if earlier.name), ""),
+                "argument": need.get("argument", ""),
+                "value": Conditions(context.settings, defaults=True).known(argument) if argument else None,
+                "wrapper": getattr(places[0].call, "called", ""),
+            }
+            yield Hit(place.module, node, values, severity=severity or None, variant=rule.get("name", ""))  # type: ignore[arg-type]
+
+
+def _in_setting(context: Context, when: str | None) -> bool:
+    """Return whether the script trains as a rule requires: on replicas, on shards, or on several processes."""
+    wraps = bool(parallel_wraps(context)) if when in ("replicated", "several") else False
+    several = wraps or bool(when == "several" and reached_accelerators(context))
+    return not when or several or (when == "sharded" and is_sharded_model(context))
+
+
+def _severity(context: Context, rule: _Rule) -> str:
+    """Return "never" where no release of the job has the defect, and a warning where only some may have it."""
+    package, first, end = rule.get("releases", ("", "", ""))
+    span = span_of(context, package)
+    if (first and span.last < release(first)) or (end and span.first >= release(end)):
+        return "never"
+    certain = (not first or span.first >= release(first)) and (not end or span.last < release(end))
+    return str(rule.get("severity", "") if certain else rule.get("unsure", "warning"))
+
+
+def _met(context: Context, rule: _Rule, earlier: tuple[_Place, ...]) -> Iterator[tuple[_Place, ...]]:
+    """Yield the places that together meet all needs of a rule, which may refer to earlier ones by number."""
+    if len(earlier) == len(rule["needs"]):
+        yield earlier
+        return
+    need = rule["needs"][len(earlier)]
+    for place in _places(context, need):
+        together = not rule.get("in_one_call") or not earlier or place.call is earlier[0].call
+        if together and (place.call is None or _fits(context, place.call, need, earlier)):
+            yield from _met(context, rule, (*earlier, place))
+
+
+def _places(context: Context, need: _Rule) -> Iterator[_Place]:
+    """Yield the candidates for a need by their names, or by what their text has."""
+    for called, calls in _by_name(context).items() if "calls" in need or "methods" in need else ():
+        if called in need.get("methods", ()) or called.endswith(tuple(need.get("calls", ("?",)))):
+            prefixes, names = tuple(need.get("of", ("",))), need.get("names", "")
+            for call in calls:
+                if (
+                    call.name.startswith(prefixes)
+                    and re.search(names, call.name)
+                    and (call.reached or "anywhere" in need)
+                ):
+                    yield _Place(call.module, call.node, call)
+    models = [model for wrap in parallel_wraps(context) for model in inside(wrap.argument("module", 0))]
+    models += updated_models(context) if need.get("trained") and "base" in need else []
+    own = {id(model.cls) for model in models if isinstance(model, Instance)}
+    for cls in context.trace.classes if "base" in need else ():
+        method = cls.members.get(need["method"])
+        derived = any(re.search(need["base"], path) for path in cls.ancestors())
+        if isinstance(method, Function) and derived and (id(cls) in own or not need.get("trained")):
+            body = method.module.text(method.node)
+            if re.search(need.get("matches", ""), body) and not re.search(need.get("lacks", r"(?!)"), body):
+                yield _Place(method.module, method.node, cls=cls, name=need["method"])
+    for module in context.trace.modules if "text" in need else ():
+        yield from _lines(module, need)
+
+
+def _lines(module: Module, need: _Rule) -> Iterator[_Place]:
+    """Yield the statements that a pattern finds; its group is a name, and "@" in `lacks` stands for it."""
+    for match in re.finditer(need["text"], module.source.text, re.MULTILINE):
+        line = module.source.text.count("\n", 0, match.start()) + 1
+        nodes = [node for kind in _STATEMENTS for node in module.all(kind) if node.lineno == line]
+        name = match[1] if match.re.groups else ""
+        read = any(isinstance(node.ctx, ast.Load) and node.id == name for node in module.all(ast.Name))
+        lacks = "lacks" in need and re.search(need["lacks"].replace("@", re.escape(name)), module.source.text)
+        if nodes and not lacks and not (need.get("unread") and read):
+            yield _Place(module, nodes[0], name=name)
+
+
+def _by_name(context: Context) -> dict[str, list[Call]]:
+    """Return the calls by the last part of what is called."""
+    if "called" not in context.memo:
+        calls = [*context.trace.calls, *(instance.call for instance in context.trace.instances)]
+        by_name: dict[str, list[Call]] = context.memo.setdefault("called", {})
+        for call in calls:
+            by_name.setdefault(call.called, []).append(call)
+    return context.memo["called"]  # type: ignore[no-any-return]
+
+
+_STATEMENTS: tuple[type[ast.stmt], ...] = (ast.Assign, ast.AugAssign, ast.Expr, ast.For, ast.If, ast.Return)
+
+
+def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]) -> bool:
+    """Return whether a call certainly meets a need."""
+    facts: dict[str, Callable[[], bool]] = {
+        "bare": lambda: isinstance(call.module.parent(call.node), ast.Expr),
+        "trained": lambda: any(
+            back.reached and not {*back.loops}.isdisjoint(call.loops) for back in context.trace.methods("backward")
+        ),
+        "empty": lambda: not call.arguments and not call.keywords and not call.unpacks,
+        "without_gradients": lambda: without_gradients(call) is need["without_gradients"],
+        "unconditional": lambda: not call.guards,
+        "on_all": lambda: all(process.runs(call) for process in PROCESSES),
+    }
+    if not all(holds() for name, holds in facts.items() if name in need):
+        return False
+    for name, sign in (("before", 1), ("after", -1)):
+        peer = earlier[need[name]].call if name in need else None
+        if peer is not None and (peer.order - call.order) * sign <= 0:
+            return False
+    if any(call.gives(name) for name in need.get("absent", ())):
+        return False
+    if "receiver" in need and not _is(context, call.receiver, need["receiver"], earlier, call):
+        return False
+    conditions = ([need] if "argument" in need else []) + need.get("also", [])
+    arguments = [(call.argument(wish["argument"], wish.get("position")), wish) for wish in conditions]
+    return all(_is(context, value, wish, earlier, call) for value, wish in arguments)
+
+
+def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Place, ...], call: Call) -> bool:
+    """Return whether a value certainly is what a condition of a rule describes."""
+    if value is None:
+        return False
+    for key in filter(None, need.get("entry", "").split(".")):
+        entries = (option.get(key) for option in options(value) if isinstance(option, Mapping))
+        value = next(entries, None)
+        if value is None:
+            return False
+    literals = [Conditions(context.settings, defaults=True).known(option) for option in options(value)]
+    items = [Conditions(context.settings).known(item) for o in options(value) for item in getattr(o, "items", ())]
+    derives = any(name in need for name in ("from", "derives", "streams"))
+    parts = [part.call for part in derivation(value) if isinstance(part, Result)] if derives else []
+    sources = {*makers(value), *elements_of(value)}
+    direct = [getattr(option, "call", None) for option in options(value) if isinstance(option, Result)]
+    texts = [option.path if isinstance(option, External) else option for option in (*options(value), *literals)]
+    classes = [origin.cls for origin in origins(value) if isinstance(origin, Instance)]
+    peer = {name: earlier[need[name]] for name in ("made_by", "derives", "result_of", "same_as") if name in need}
+    numbers = [number for number in literals if isinstance(number, (int, float)) and not isinstance(number, bool)]
+    checks: dict[str, Callable[[Any], bool]] = {
+        "made_by": lambda _: peer["made_by"].call in sources or peer["made_by"].cls in classes,
+        "derives": lambda _: peer["derives"].call in parts,
+        "result_of": lambda _: direct == [peer["result_of"].call] * len(options(value)),
+        "same_as": lambda _: is_one_of(value, inside(getattr(peer["same_as"].call, "receiver", None))),
+        "from": lambda expected: any(part.called in expected for part in parts),
+        "is": lambda expected: literals == [expected],
+        "has": lambda expected: expected in items,
+        "above": lambda expected: len(numbers) == len(literals) and all(number > expected for number in numbers),
+        "matches": lambda expected: any(isinstance(text, str) and re.search(expected, text) for text in texts),
+        "no_multiple_of": lambda expected: _no_multiple(literals, call.argument(expected)),
+        "without_parameter": lambda expected: any(
+            isinstance(o, Function) and o.node.args.kwarg is None and expected not in o.positional
+            for o in (*options(value), *(i for o in options(value) for i in getattr(o, "items", ())))
+        ),
+        "spelled": lambda expected: re.search(expected, ast.unparse(call.node)) is not None,
+        "rank": lambda _: bool(ranks(value)) or "rank" in ast.unparse(call.node),
+        "literal": lambda _: all(isinstance(option, (Constant, Collection)) for option in options(value)),
+        "streams": lambda _: any(constant(part.argument("streaming")) is True for part in parts),
+        "object": lambda _: all(isinstance(origin, Instance) or (isinstance(origin, Result)
+                                and origin.call.called[:1].isupper()) for origin in origins(value)),
+        "variable": lambda expected: any(environment_variable(option) == expected for option in options(value)),
+        "gpu": lambda expected: any(
+            constant(part) in (expected, f"cuda:{expected}") and constant(part) is not False
+            for option in options(value)
+            for part in (option, *(option.call.arguments[:1] if isinstance(option, Result) else ()))
+        ),
+        "passed": lambda _: all(not isinstance(o, Argument) and k not in _OFF for o, k in
+                                zip(options(value), literals, strict=True)),
+    }  # fmt: skip
+    return all(holds(need[name]) for name, holds in checks.items() if name in need)
+
+
+_OFF = (None, False, "", 0)
+
+
+def _no_multiple(literals: list[Any], other: Value | None) -> bool:
+    numbers = [*literals, other.value if isinstance(other, Constant) else None]
+    return all(type(number) is int and number > 0 for number in numbers) and numbers[0] % numbers[1] != 0
+
+
+_BY_CHECK: dict[str, list[_Rule]] = {}
+for _rule in table("smp_advisor.review.scripts", "data/combinations.toml")["row"]:
+    _BY_CHECK.setdefault(_rule.get("check", "TRN736"), []).append(_rule)
+for _identifier, _rules in _BY_CHECK.items():
+    check(_identifier)(partial(_hits, _rules))
