@@ -7,7 +7,7 @@ from operator import add, floordiv, mul, sub, truediv
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.estimators.configuration import plain_of
-from smp_advisor.review.reading.values import Mapping, Operation, Result
+from smp_advisor.review.reading.values import Constant, Item, Mapping, Member, Operation, Result
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import running
 from smp_advisor.review.scripts.conditions import Conditions
@@ -33,11 +33,18 @@ _IN_NODE = ("device_count", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "S
 """Functions and variables with the processes of a job and of a node, one for each GPU."""
 
 
+_LOADS = ("json.load", "json.loads", "yaml.safe_load", "yaml.load", "yaml.full_load", "omegaconf.OmegaConf.load")
+
+
 class Calls:
     """Calls of one script by their names; `gpus` are those of the job, and of an instance, if they are known."""
 
-    def __init__(self, context: Context, gpus: int | None, per_node: int | None) -> None:
-        self.context = context
+    def __init__(
+        self, context: Context, gpus: int | None, per_node: int | None, files: dict[str, dict[str, Any]]
+    ) -> None:
+        self.context, self.files = context, files
+        self.opened: set[str] = set()
+        """Configurations that the script loads, by their paths."""
         self.conditions = Conditions(context.settings, defaults=True)
         self._counts: dict[str, int | None] = {**dict.fromkeys(_IN_JOB, gpus), **dict.fromkeys(_IN_NODE, per_node)}
         runs = running(context)
@@ -57,7 +64,32 @@ class Calls:
     def known(self, value: Value | None) -> Any:
         """The value that arrives: a constant, what the job passes, the default of an option; None if not known."""
         constant_value = self.conditions.known(value) if value is not None else None
+        if isinstance(value, Item | Member | Result) and (key := self._entry(value)):
+            constant_value = self.files.get(key[0], {}).get(key[1])
         return constant_value if isinstance(constant_value, (str, int, float, bool)) else None
+
+    def _entry(self, value: Value | None) -> tuple[str, str] | None:
+        """Return the file and the key of an entry in a configuration that the script loads; None for other values."""
+        key = ""
+        while not (isinstance(value, Result) and value.call.name in _LOADS):
+            name: Any = None
+            if isinstance(value, Item) and isinstance(value.key, Constant):
+                name, value = value.key.value, value.owner
+            elif isinstance(value, Member):
+                name, value = value.name, value.owner
+            elif isinstance(value, Result) and value.call.method == "get" and value.call.arguments:
+                name, value = getattr(value.call.arguments[0], "value", None), value.call.receiver
+            if not isinstance(name, str):
+                return None
+            key = key or name
+        file = value.call.argument("stream", 0)
+        while isinstance(file, Result):  # open(path), and what read() returns
+            file = file.call.receiver or file.call.argument("file", 0)
+        path = self.known(file)
+        if not key or not isinstance(path, str):
+            return None
+        self.opened.add(path)
+        return path, key
 
     def certain(self, call: Call) -> bool:
         """Return whether the options of the job decide every condition around a call."""

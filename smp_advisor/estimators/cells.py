@@ -29,7 +29,6 @@ from smp_advisor.review.reading.values import Collection, Entry, Mapping
 from smp_advisor.review.scripts.queries import makers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from collections.abc import Mapping as Dictionary
     from typing import Any
 
@@ -85,12 +84,6 @@ _FILE_SYSTEMS = ("FileSystemInput", "FileSystemDataSource")
 _OPTIONS = ("smp_options", "mp_parameters", "smp_parameters", "distribution", "request")
 
 
-def _started(cell: Cell, trainer: Call) -> Call | None:
-    """Return the call that starts the job of a ModelTrainer, which may have its channels."""
-    starts = (call for call in cell.calls if call.method == "train" and trainer in makers(call.receiver))
-    return next(starts, None)
-
-
 _POSITIONS = {
     "PyTorch": ("entry_point", "framework_version", "py_version", "source_dir", "hyperparameters", "image_uri"),
     "HuggingFace": ("py_version", "entry_point", "transformers_version", "tensorflow_version", "pytorch_version"),
@@ -99,21 +92,19 @@ _POSITIONS = {
 """Parameters of estimators that are written by their position."""
 
 
-def _with_positions(call: Call) -> Mapping:
-    for key, value in zip(_POSITIONS.get(call.called, ()), call.arguments, strict=False):
-        call.passed.entries.setdefault(key, Entry(value, call.passed.span))
-    return call.passed
-
-
 def configurations_of_cell(cell: Cell) -> list[Configuration]:
     """Return every job that the cell starts, in order; else the dictionaries that configure one."""
     configurations = []
     for call in cell.calls:
         elsewhere = "." in call.name and not call.name.startswith("sagemaker")  # a class of another package
         if call.called in ESTIMATORS and "training_recipe" not in call.keywords and not elsewhere:
-            configurations.append(configuration_of_estimator(call.called, _with_positions(call), sure=call.sure))
+            own = {key: Entry(value, call.passed.span)
+                   for key, value in zip(_POSITIONS.get(call.called, ()), call.arguments, strict=False)}  # fmt: skip
+            call.passed.entries |= own | call.passed.entries
+            configurations.append(configuration_of_estimator(call.called, call.passed, sure=call.sure))
         elif call.called == "ModelTrainer":
-            configurations.append(configuration_of_trainer(call, _started(cell, call)))
+            starts = (start for start in cell.calls if start.method == "train" and call in makers(start.receiver))
+            configurations.append(configuration_of_trainer(call, next(starts, None)))  # which may have its channels
         elif call.called == "remote" and call.name.startswith("sagemaker."):
             configurations.append(configuration_of_remote(call))
         elif call.called.lower() == "hyperpodpytorchjob":
@@ -145,7 +136,10 @@ def _without_a_call(cell: Cell) -> list[Configuration]:
         if fragment is not None:
             fragment.tables.pop("estimator", None)
             return [fragment]
-    made_of = (configuration_of_dictionary(table) for table in _dictionaries(cell.names))
+    # Those with a known name first, then the one with most of the job.
+    tables = {name: value for name, value in cell.names.items() if isinstance(value, Mapping)}
+    by_name = [tables.pop(name) for name in _OPTIONS if name in tables]
+    made_of = map(configuration_of_dictionary, [*by_name, *reversed(tables.values())])
     return [configuration for configuration in made_of if configuration is not None][:1]
 
 
@@ -160,15 +154,6 @@ def _keywords(names: dict[str, Value]) -> Mapping:
         if value is not None:
             table.entries[name] = Entry(value, getattr(value, "span", None))
     return table
-
-
-def _dictionaries(names: dict[str, Value]) -> Iterator[Mapping]:
-    """Yield the dictionaries of a cell: those with a known name first, then the one with most of the job."""
-    tables = {name: value for name, value in names.items() if isinstance(value, Mapping)}
-    for name in _OPTIONS:
-        if name in tables:
-            yield tables.pop(name)
-    yield from reversed(tables.values())
 
 
 def configuration_of_dictionary(table: Mapping) -> Configuration | None:

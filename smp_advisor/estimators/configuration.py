@@ -314,7 +314,13 @@ def configuration_of_accelerate(table: Mapping) -> Configuration:
     """Read accelerate's configuration: strategy, processes, precision, and SageMaker's instance if it names one."""
     configuration = Configuration("accelerate", "The accelerate configuration", table.span)
     data = plain_of(table)
-    configuration.use(_accelerate_strategy(data))
+    options = launch_options(data)
+    kind = options["distributed_type"]
+    no_plan = undescribed(f"distributed_type {kind or 'without a value'}", "it is none of DDP, FSDP and DeepSpeed")
+    if options.get("deepspeed_config_file"):
+        no_plan = undescribed("DeepSpeed", "its configuration is in another file: paste that file")
+        options = {}
+    configuration.use(strategy_of_launch(options) or no_plan)
     configuration.take(table, "ec2_instance_type", "instance_type")
     if "num_machines" in data:
         configuration.take(table, "num_machines", "instance_count")
@@ -323,54 +329,42 @@ def configuration_of_accelerate(table: Mapping) -> Configuration:
     entry = table.entries.get("mixed_precision")
     place = (entry.span, table, "mixed_precision") if entry is not None else ()
     configuration.hyperparameters["precision"] = Setting(value, *place)
-    if is_on(section(data, "fsdp_config").get("fsdp_activation_checkpointing")):
+    if is_on(options.get("fsdp_activation_checkpointing")):
         configuration.hyperparameters["activation_checkpointing"] = Setting("each", table.entries["fsdp_config"].span)
     return configuration
 
 
-def _accelerate_strategy(data: dict[str, Any]) -> Strategy:
-    kind = str(data.get("distributed_type", "")).upper()
-    if kind == "FSDP":
-        return _sharded(section(data, "fsdp_config"), "fsdp_")
-    if kind == "DEEPSPEED":
-        own = section(data, "deepspeed_config")
-        if own.get("deepspeed_config_file"):
-            return undescribed("DeepSpeed", "its configuration is in another file: paste that file")
-        moved = any(own.get(f"offload_{part}_device") in ("cpu", "nvme") for part in ("optimizer", "param"))
-        return zero(own.get("zero_stage"), offloads=moved)
-    if kind in _REPLICATES:
-        return replicated()
-    return undescribed(f"distributed_type {kind or 'without a value'}", "it is none of DDP, FSDP and DeepSpeed")
-
-
-def strategy_of_environment(environment: Dictionary[str, Any]) -> Strategy | None:
-    """Strategy that environment variables choose for accelerate; None if they choose none."""
-    names = {key.upper(): value for key, value in environment.items()}
-    if is_on(names.get("ACCELERATE_USE_DEEPSPEED")):
-        stage = str(names.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", ""))
-        devices = {names.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_DEVICE") for part in ("OPTIMIZER", "PARAM")}
-        return zero(int(stage) if stage.isdecimal() else None, offloads=bool(devices & {"cpu", "nvme"}))
-    if is_on(names.get("ACCELERATE_USE_FSDP")):
-        return _sharded(names, "FSDP_")
-    return None
+def launch_options(data: dict[str, Any]) -> dict[str, Any]:
+    """Return accelerate's configuration as options of its launcher, which its own options replace."""
+    options = {name: value for name, value in data.items() if not isinstance(value, dict)}
+    shards = section(data, "fsdp_config").items()
+    options |= {name if name.startswith("fsdp_") else f"fsdp_{name}": value for name, value in shards}
+    return (
+        options
+        | section(data, "deepspeed_config")
+        | {"distributed_type": str(data.get("distributed_type", "")).upper()}
+    )
 
 
 def strategy_of_launch(options: Dictionary[str, Any]) -> Strategy | None:
-    """Strategy that options of ``accelerate launch`` choose; None if they choose none."""
-    own = ("zero_stage", "offload_optimizer_device", "offload_param_device")
-    prefixed = {f"accelerate_{'deepspeed_' * (name in own)}{name}": value for name, value in options.items()}
-    return strategy_of_environment({**options, **prefixed})
+    """Strategy that options of ``accelerate launch``, its file or environment variables choose; None without one."""
+    names = {key.upper().removeprefix("ACCELERATE_").removeprefix("DEEPSPEED_"): options[key] for key in options}
+    chosen = [name for name in ("USE_DEEPSPEED", "USE_FSDP", "MULTI_GPU") if is_on(names.get(name))]
+    kind = chosen[0].removeprefix("USE_") if chosen else names.get("DISTRIBUTED_TYPE")
+    if kind == "DEEPSPEED":
+        stage = str(names.get("ZERO_STAGE", ""))
+        devices = {names.get(f"OFFLOAD_{part}_DEVICE") for part in ("OPTIMIZER", "PARAM")}
+        return zero(int(stage) if stage.isdecimal() else None, offloads=bool(devices & set(_DEVICES)))
+    if kind == "FSDP":
+        return _sharded(names)
+    return replicated() if kind in _REPLICATES else None
 
 
-def _sharded(options: Dictionary[str, Any], prefix: str) -> Strategy:
-    def option(name: str) -> object:
-        return options.get(prefix + (name if prefix.islower() else name.upper()))
-
-    offloads, version = is_on(option("offload_params")), str(option("version") or 1)
+def _sharded(options: Dictionary[str, Any]) -> Strategy:
+    offloads, version = is_on(options.get("FSDP_OFFLOAD_PARAMS")), str(options.get("FSDP_VERSION") or 1)
     if version == "2":
-        reshards = option("reshard_after_forward")
-        shards = "shard_grad_op" if str(reshards).lower() == "false" else "full_shard"
-        return fully_sharded(shards, offloads=offloads, name="FSDP2")
-    sharding = option("sharding_strategy")
+        reshards = str(options.get("FSDP_RESHARD_AFTER_FORWARD")).lower() != "false"
+        return fully_sharded("full_shard" if reshards else "shard_grad_op", offloads=offloads, name="FSDP2")
+    sharding = options.get("FSDP_SHARDING_STRATEGY")
     plan = fully_sharded(sharding if sharding is not None else "full_shard", offloads=offloads)
     return plan if sharding is not None else plan.assuming("FSDP shards with full_shard, accelerate's default.")

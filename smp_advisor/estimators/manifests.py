@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.errors import AdvisorError
@@ -51,7 +51,8 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
     specs = list(_replicas(table))
     counts = [count for count, _ in specs]
     nodes = None if None in counts else sum(count for count in counts if count is not None)
-    containers = [container for _, pod in specs for container in _containers(pod)]
+    listed = [getattr(pod.get("containers"), "items", []) for _, pod in specs]
+    containers = [item for items in listed for item in items if isinstance(item, Mapping)]
     configuration.tables["manifest"] = table
     if nodes is None:
         configuration.gaps.append(Gap("instance_count", "the manifest has a variable in its place", table.span))
@@ -64,7 +65,8 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
     if re.search("[$<{]", str(configuration.get("instance_type"))):  # a template, as those of envsubst
         del configuration.settings["instance_type"]
         configuration.gaps.append(Gap("instance_type", "the manifest has a variable in its place", table.span))
-    limits = [_limits(container) for container in containers]
+    resources = [plain_of(inner_table(container, "resources") or Mapping()) for container in containers]
+    limits = [{**plain.get("requests", {}), **plain.get("limits", {})} for plain in resources]
     gpus = [number for values in limits if (number := count_of(digits_as_number(values.get(_GPU))))]
     if gpus:
         configuration.settings["processes_per_host"] = Setting(max(gpus))
@@ -84,8 +86,7 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
 
 def table_of_call(call: Mapping, kind: str = "HyperPodPyTorchJob") -> Mapping:
     """Return the manifest that a ``HyperPodPytorchJob(...)`` of the HyperPod SDK makes."""
-    spec = _camel(call)
-    return Mapping({"kind": Entry(Constant(kind)), "spec": Entry(spec)}, call.span, call.open)
+    return Mapping({"kind": Entry(Constant(kind)), "spec": Entry(_camel(call))}, call.span, call.open)
 
 
 def _camel(value: Value) -> Value:
@@ -96,13 +97,11 @@ def _camel(value: Value) -> Value:
         return Collection([_camel(item) for item in value.items], value.span, value.open)
     if not isinstance(value, Mapping):
         return value
-    entries = {_name(key): replace(entry, value=_camel(entry.value)) for key, entry in value.entries.items()}
+    by_name = {
+        re.sub(r"_(\w)", lambda match: match[1].upper(), str(key)): entry for key, entry in value.entries.items()
+    }
+    entries = {name: replace(entry, value=_camel(entry.value)) for name, entry in by_name.items()}
     return Mapping(entries, value.span, value.open)
-
-
-def _name(key: object) -> str:
-    first, *further = str(key).split("_")
-    return first + "".join(map(str.capitalize, further))
 
 
 def _replicas(table: Mapping) -> Iterator[tuple[int | None, Mapping]]:
@@ -119,16 +118,6 @@ def _replicas(table: Mapping) -> Iterator[tuple[int | None, Mapping]]:
             if pod is not None:
                 number = 1 if "replicas" not in group.entries else digits_as_number(count)
                 yield number if isinstance(number, int) else None, pod
-
-
-def _containers(pod: Mapping) -> list[Mapping]:
-    listed = pod.get("containers")
-    return [item for item in listed.items if isinstance(item, Mapping)] if isinstance(listed, Collection) else []
-
-
-def _limits(container: Mapping) -> dict[str, Any]:
-    resources = plain_of(inner_table(container, "resources") or Mapping())
-    return {**resources.get("requests", {}), **resources.get("limits", {})}
 
 
 def _command(containers: list[Mapping]) -> tuple[dict[str, str], list[str]]:

@@ -66,7 +66,7 @@ def _targets(modules: object, inferred: list[str]) -> AdapterTargets:
     """Adapted products: those of ``target_modules``, by default all linear ones."""
     if modules == "all-linear":
         return "all-linear"
-    names = frozenset(re.findall(r"\b\w+_proj\w*", modules)) if isinstance(modules, str) else frozenset()
+    names = frozenset(re.findall(r"\b\w+_proj\w*", str(modules)))
     if names in _TARGETS:
         return _TARGETS[names]
     why = f"no estimate has one on only {', '.join(sorted(names))}" if names else "AWS's training adapter does so"
@@ -82,6 +82,8 @@ _SMP_PARAMETERS = {
     "activation_loading_horizon": "activation_loading_horizon",
 }
 """Names in a recipe and those of the library."""
+_OF_PEFT = {"peft_type": "adapter", "rank": "adapter_rank", "dropout": "adapter_dropout"}
+_OF_PEFT |= {"target_modules": "adapter_targets"}
 _SMP_NAMES = {"num_hidden_layers": "num_layers", "hidden_size": "hidden_width", "num_attention_heads": "num_heads"}
 _SMP_SETTINGS = (
     *("train_batch_size", "activation_checkpointing", "offload_activations", "delayed_param", "sharding_strategy"),
@@ -136,7 +138,9 @@ def configuration_of_smp_recipe(recipe: Mapping) -> Configuration:
         text = str(precision.value.value).removesuffix("-mixed")
         setting = Setting({"16": "fp16", "32": "fp32"}.get(text, text), precision.span, trainer, "precision")
         configuration.hyperparameters["precision"] = setting
-    _read_peft(configuration, inner_table(model, "peft"))
+    peft = inner_table(model, "peft")
+    for key, name in _OF_PEFT.items() if constant(peft, "peft_type") is not None else ():
+        configuration.take(peft, key, name)
     configuration.take(inner_table(model, "dpo"), "enabled", "trains_on_preferences")
     used = recipe.get("use_smp_model")
     if not isinstance(used, Constant):
@@ -153,17 +157,6 @@ def configuration_of_smp_recipe(recipe: Mapping) -> Configuration:
     return configuration
 
 
-def _read_peft(configuration: Configuration, peft: Mapping | None) -> None:
-    if peft is None or (kind := constant(peft, "peft_type")) is None:
-        return
-    configuration.put("adapter", str(kind), peft, "peft_type")
-    for key in ("rank", "dropout"):
-        configuration.take_single(peft, key, configuration.settings, f"adapter_{key}")
-    if isinstance(targets := peft.get("target_modules"), Collection):
-        names = [str(item.value) for item in targets.items if isinstance(item, Constant)]
-        configuration.put("adapter_targets", " ".join(names), peft, "target_modules")
-
-
 def configuration_of_fine_tuning(recipe: Mapping) -> Configuration:
     configuration = Configuration("recipe", "The fine-tuning recipe", recipe.span)
     data = plain_of(recipe)
@@ -171,7 +164,11 @@ def configuration_of_fine_tuning(recipe: Mapping) -> Configuration:
     model = section(data, "training_config", "model_config")
     trainer = section(data, "trainer")
     configuration.set(processes_per_host=trainer.get("devices"), instance_count=trainer.get("num_nodes"))
-    strategy = _fine_tuning_strategy(arguments.get("strategy"))
+    strategy = undescribed("The strategy", "the recipe has neither fsdp_config nor deepspeed_config")
+    if own := section(arguments, "strategy", "fsdp_config"):
+        strategy = fully_sharded(own.get("sharding_strategy", "FULL_SHARD"), offloads=own.get("cpu_offload") is True)
+    elif config := section(arguments, "strategy", "deepspeed_config"):
+        strategy = strategy_of_deepspeed(config)
     configuration.use(strategy.assuming("The precision is bf16, because the recipe has none."))
     _set_batch(configuration, arguments.get("micro_train_batch_size"), arguments.get("train_batch_size"))
     configuration.set_hyperparameters(
@@ -191,14 +188,6 @@ def configuration_of_fine_tuning(recipe: Mapping) -> Configuration:
             adapter_dropout=peft.get("lora_dropout", 0.0),
         )
     return configuration
-
-
-def _fine_tuning_strategy(options: object) -> Strategy:
-    if own := section(options, "fsdp_config"):
-        return fully_sharded(own.get("sharding_strategy", "FULL_SHARD"), offloads=own.get("cpu_offload") is True)
-    if config := section(options, "deepspeed_config"):
-        return strategy_of_deepspeed(config)
-    return undescribed("The strategy", "the recipe has neither fsdp_config nor deepspeed_config")
 
 
 def _set_batch(configuration: Configuration, per_gpu: object, total: object) -> None:

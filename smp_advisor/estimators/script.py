@@ -31,6 +31,7 @@ from smp_advisor.review.reading.values import (
     Mapping,
     Operation,
     Result,
+    Unknown,
     options,
 )
 from smp_advisor.review.scripts.check import report_of
@@ -94,6 +95,8 @@ class Script:
     """Whether a Trainer, or accelerate, runs the loop: arguments or the environment choose the strategy."""
     arguments_files: tuple[str, ...]
     """Files of arguments that its parser reads."""
+    opened: frozenset[str]
+    """Configurations that its code loads, whose entries its calls receive."""
     parses_arguments: bool
     """Whether its hyperparameters are the Trainer's own arguments (HfArgumentParser)."""
     sets_arguments: bool
@@ -112,8 +115,10 @@ class Script:
     """Whether it checkpoints activations, by itself or by the default of its option."""
     trains: bool
     """Whether it calls anything that trains."""
-    runs_others: bool
-    """Whether it starts other programs."""
+    programs: tuple[str, ...]
+    """Other programs that it starts, but those that install or move files, as lines of a shell."""
+    neuron: bool
+    """Whether it is written for AWS Trainium."""
     loads_in: str
     """``bf16`` or ``fp16`` if it loads every model in this type, unquantized."""
     of_job: dict[str, Any]
@@ -136,13 +141,16 @@ class Script:
     """Whether ``device_map`` spreads one model over the GPUs of a process."""
 
 
-def read_script(configuration: Configuration, source: Source) -> Script | None:
-    """Follow the script of a job; None if it is not Python, or too long."""
+def read_script(
+    configuration: Configuration, source: Source, files: dict[str, dict[str, Any]] | None = None
+) -> Script | None:
+    """Follow the script of a job, with the configurations that it loads; None if it is not Python, or too long."""
     by_command = isinstance(configuration.get("command"), str) and configuration.form != "manifest"
-    written = {} if by_command else _written(configuration)
     of_image = {"transformers": "transformers_version", "torch": "framework_version"}
     versions = {name: str(value) for name, key in of_image.items() if (value := configuration.get(key))}
     values = {name: setting.value for name, setting in configuration.hyperparameters.items()}
+    names = {} if by_command else {name: name.replace("-", "_") for name in passed_names(configuration)}
+    written = {name: values[key] for name, key in names.items() if key in values}
     if len(source.text) > _MOST_CHARACTERS:
         return None
     try:
@@ -155,7 +163,7 @@ def read_script(configuration: Configuration, source: Source) -> Script | None:
         context.settings = replace(context.settings, hyperparameters=arriving)
         terms = terms_of(configuration)
         per_node = None if terms.instance is None else terms.instance.gpus
-        return _Reader(Calls(context, terms.gpus, per_node)).script(source.path, ignored)
+        return _Reader(Calls(context, terms.gpus, per_node, files or {})).script(source.path, ignored)
     except (AdvisorError, OSError, ValueError):
         return None
 
@@ -172,14 +180,9 @@ def take_from_script(configuration: Configuration, script: Script) -> None:
     configuration.leave_out(script.ignored, f"{script.name} does not receive it")
     configuration.leave_out(sorted(script.unused), f"{script.name} reads it, but no call receives it")
     configuration.set(script_is_distributed=script.distributed, script_starts=script.starts)
-    configuration.set(script_calls=script.runs_others and not script.trains)
+    configuration.set(script_calls=bool(script.programs) and not script.trains)
     if script.model:
         configuration.settings["script_model"] = Setting(script.model)
-
-
-def _written(configuration: Configuration) -> dict[str, Any]:
-    values = {name: setting.value for name, setting in configuration.hyperparameters.items()}
-    return {name: values[key] for name in passed_names(configuration) if (key := name.replace("-", "_")) in values}
 
 
 def _ignored(context: Context, written: dict[str, Any]) -> tuple[str, ...]:
@@ -202,14 +205,26 @@ _FULL = re.compile(r"\.float\(\)|torch\.float(?:32)?\b")
 _SAVED_IN_BF16 = re.compile(r"llama-?3|qwen-?[23]|mistral|mixtral|gemma-?3|phi-?[34]|falcon-(7|40)b|smollm2|deepseek")
 """Families whose checkpoints are in bf16; those of others, as Gemma 2 and OLMo 2, are in fp32, too."""
 _UPCAST = re.compile(r"\.data\s*=.*float|cast_training_params|upcast")
-_HALF = re.compile(r"bf16|fp16|float16|\bhalf\(|autocast|\bamp\b|mixed_precision|--precision|precision\s*=")
+_HALF = re.compile(
+    r"bf16|fp16|float16|\bhalf\(|autocast\((?!enabled=False)|\bamp\b(?!\.GradScaler|\.autocast\(enabled=False| import)"
+    r"|mixed_precision|--precision|precision\s*="
+)
 _LOADS = re.compile(
     r"resume|restore|last_checkpoint|load_state|load_checkpoint|torch\.load|dcp\.load|ckpt_path|from_checkpoint"
 )
-_RECOMPUTES = ("apply_activation_checkpointing", "checkpoint_wrapper", *(f"{name}_enable" for name in CHECKPOINTING))
+_RECOMPUTES = (
+    "apply_activation_checkpointing",
+    "checkpoint_wrapper",
+    "set_activation_checkpointing",
+    *(f"{name}_enable" for name in CHECKPOINTING),
+)
 _LIGHTNING = ("lightning.", "pytorch_lightning.")
 _EVALUATES = re.compile(r"(?i)(?:\b|_)(?:val(?!ue)|test|eval|dev(?!ice))")
 """In the text of a loader that is not of the training."""
+_PREPARES = re.compile(
+    r"\bpip3?\b|\buv\b|\bapt(-get)?\b|^\W*(\./)?(s5cmd|chmod|cp|mv|rm|ls|mkdir|tar|aws|nvidia-smi|echo)\b"
+)
+_OF_NEURON = re.compile(r"^(?:from|import) (?:optimum\.neuron|torch_neuronx?|neuronx?_)", re.MULTILINE)
 _READS_FILE = ("parse_yaml_file", "parse_json_file")
 _PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config")
 """Arguments of Accelerator that choose how the model is divided."""
@@ -234,6 +249,12 @@ class _Reader:
         adapters = [*lora, *self.calls.named("get_peft_model", "Fastget_peft_model")]
         ranks = {rank for call in adapters if type(rank := self.calls.known(call.argument("r"))) is int}
         targets = [call.argument("target_modules") for call in adapters if call.argument("target_modules") is not None]
+        items = [
+            constant(item)
+            for option in options(next(iter(targets), None))
+            for item in getattr(option, "items", [option])
+        ]
+        words = [item for item in items if isinstance(item, str)]
         loads = [name for name in BITS for call in self.calls.ending("")
                  if constant(call.argument(name)) is True]  # fmt: skip
         parses = bool(self.calls.ending("HfArgumentParser", "H4ArgumentParser", "TrlParser"))
@@ -257,7 +278,6 @@ class _Reader:
         spawns = any("spawn" in name or name == "notebook_launcher" for name in names)
         batch = self._batch(self.makers)
         computed = None if self.makers else self._computed_batch()
-        called = {call.name for call in self.context.trace.calls if call.reached}
         return Script(
             name=path.rpartition("/")[2],
             report=report_of(self.context),
@@ -267,13 +287,14 @@ class _Reader:
             and (bool(names & _LAUNCHED) or any(name.endswith(("Trainer", "Fabric")) for name in names)),
             starts=spawns or any(constant(call.argument("devices")) not in (1, "1") for call in lightning),
             spawns=any(map(self._starts_ranks, self.context.trace.named("torch.multiprocessing.spawn"))),
-            model=_model_of(self.context),
+            model=_model_of(self.calls),
             checkpoints_in=_checkpoints_in(self.context),
             resumes=not trains or bool(self.context.unresolved) or _LOADS.search(self.text) is not None,
             strategy=strategy,
             deepspeed_file=file,
             trainer=bool(self.calls.ending("Trainer") or self.calls.named("Accelerator") or instances),
             arguments_files=tuple(file for file in files if isinstance(file, str)),
+            opened=frozenset(self.calls.opened),
             parses_arguments=parses,
             sets_arguments=bool(chosen)
             or any(
@@ -284,7 +305,7 @@ class _Reader:
             ),
             lora=bool(adapters) and str(adapts).lower() not in ("false", "0"),
             rank=ranks.pop() if len(ranks) == 1 else None,
-            targets=_texts(targets[0]) if len(targets) == 1 else "",
+            targets=" ".join(words) if len(targets) == 1 else "",
             bits=loads[0] if loads else BITS[0] if casts else "",
             upcast=bool(casts),
             checkpoints_quantized=any(
@@ -292,7 +313,8 @@ class _Reader:
             ),
             checkpoints=self._checkpoints(),
             trains=bool(trains or instances),
-            runs_others=any(name.startswith("subprocess.") for name in called) or "os.system" in called,
+            programs=tuple(self._programs()),
+            neuron=_OF_NEURON.search(self.text) is not None,
             loads_in="" if loads or casts else self._loads_in(),
             of_job=self._of_job(),
             wraps=bool(self.calls.named("fully_shard", "FullyShardedDataParallel", "FSDP"))
@@ -311,6 +333,18 @@ class _Reader:
             ),
         )
 
+    def _programs(self) -> Iterator[str]:
+        for call in self.context.trace.calls:
+            value = call.argument("args", 0) or call.argument("command", 0)
+            if not call.reached or not (call.name.startswith("subprocess.") or call.name == "os.system"):
+                continue
+            parts = value.items if isinstance(value, Collection) else [value]
+            parts = [*parts, Unknown()] if isinstance(value, Collection) and value.open else parts
+            words = [constant(part) for part in parts]
+            text = " ".join(str(word) if isinstance(word, str | int) else "$UNKNOWN" for word in words)
+            if not _PREPARES.search(text):
+                yield text
+
     def _loads_in(self) -> str:
         """Return the type of 16 bits that every model gets that is loaded or built."""
         models = [call for call in self.calls.named("from_pretrained", "from_config") if _IS_MODEL.search(call.name)]
@@ -321,7 +355,7 @@ class _Reader:
         names = {str(getattr(value, "path", None) or self.calls.known(value)).rpartition(".")[2] for value in types}
         default = span_of(self.context, "transformers").first >= (5, 0)
         if names == {"auto"} or (names == {"None"} and default):  # the type of the checkpoint
-            return "bf16" if _SAVED_IN_BF16.search(_model_of(self.context).lower()) else ""
+            return "bf16" if _SAVED_IN_BF16.search(_model_of(self.calls).lower()) else ""
         return {"bfloat16": "bf16", "float16": "fp16"}.get(names.pop(), "") if len(names) == 1 else ""
 
     def _of_job(self) -> dict[str, Any]:
@@ -406,7 +440,11 @@ class _Reader:
         return (
             any(default_of(name, CHECKPOINTING[0], newest("trl")) is True for name in of_trl)
             or bool(self.calls.named("Fastget_peft_model", *_RECOMPUTES))
-            or any(passed(self.context, maker, name) is True for maker in self.makers for name in CHECKPOINTING)
+            or any(
+                passed(self.context, maker, name) is True or self.calls.known(maker.argument(name)) is True
+                for maker in self.makers
+                for name in CHECKPOINTING
+            )
         )
 
 
@@ -419,38 +457,27 @@ def _has_batch(value: Value) -> bool:
     return any(_has_batch(option) for part in parts for option in options(part))
 
 
-def _texts(value: Value | None) -> str:
-    """Return the texts in a list of modules, as one text."""
-    items = [constant(item) for option in options(value) for item in getattr(option, "items", [option])]
-    return " ".join(str(item) for item in items if isinstance(item, str))
-
-
-def _model_of(context: Context) -> str:
+def _model_of(calls: Calls) -> str:
     """Return the one model that the script loads by its name; empty if there is none, or a choice."""
     names = set()
-    for call in context.trace.calls:
+    for call in calls.context.trace.calls:
         value = call.argument("pretrained_model_name_or_path", 0) if call.method == "from_pretrained" else None
         if call.called.endswith("Trainer") and isinstance(call.argument("model", 0), Constant):
             value = call.argument("model", 0)
         if value is None or not call.reached or "okenizer" in call.name or "Processor" in call.name:
             continue
-        text = constant(_arriving(context, value))
+        text = calls.known(value)
         names.add(text if isinstance(text, str) and is_model_name(text) else "")
     return names.pop() if len(names) == 1 else ""
-
-
-def _arriving(context: Context, value: Value | None) -> Value | None:
-    """Return an option as the job passes it, or its default."""
-    if not isinstance(value, Argument):
-        return value
-    passed_values = context.settings.hyperparameters.get(value.name)
-    return Constant(passed_values) if passed_values is not None else value.default
 
 
 def _checkpoints_in(context: Context) -> str:
     """Return where the Trainer's checkpoints are."""
     for call in trainer_arguments(context):
-        source = _arriving(context, call.argument("output_dir", 0))
+        source = call.argument("output_dir", 0)
+        if isinstance(source, Argument):
+            passed_value = context.settings.hyperparameters.get(source.name)
+            source = source.default if passed_value is None else Constant(passed_value)
         if in_model_folder(source):
             return MODEL_DIR
         if isinstance(source, Constant):

@@ -17,6 +17,10 @@ _BATCH = "#SBATCH"
 _EXPORTED = re.compile(r"^[ \t]*export[ \t]+((?:ACCELERATE|FSDP)_\w+)=([^\s;$]+)", re.MULTILINE)
 _GPUS = re.compile(r"gpu:(?:[^\W\d]\w*:)?(\d+)|^(?:\w+:)?(\d+)$")
 _SHORT = re.compile(r"(?<!\S)-([Nn])[ =]*(?=\d)")
+_SOURCES = ("source", ".", "chmod", "cp", "mv", "echo", "cd")
+_SCRIPT = re.compile(r"\.sh$")
+NEURON = re.compile(r"\bNEURON_|\bneuron_parallel_compile|neuronx|optimum[.-]neuron|torch_neuron")
+"""Words of jobs on AWS Trainium."""
 
 
 def is_shell(text: str) -> bool:
@@ -66,6 +70,8 @@ def configuration_of_shell(text: str) -> Configuration:
     names |= {"SLURM_GPUS_PER_NODE": gpus, "SLURM_GPUS_ON_NODE": gpus}
     commands = commands_of(text, **{name: str(number) for name, number in names.items() if number})
     starts = [words for words in commands if starts_processes(words) or around_the_script(words)[1]]
+    scripts = [words for words in commands if words[0] not in _SOURCES and any(map(_SCRIPT.search, words))]
+    starts = starts or scripts[:1]
     if not starts:
         pairs = [pair for words in commands for pair in pairwise(words)]
         module = next((name for option, name in pairs if option == "-m" and name not in ("pip", "venv")), "")
@@ -92,11 +98,11 @@ def configuration_of_shell(text: str) -> Configuration:
     own = ("--ntasks", "--tasks", "-n", "--gpus-per-task")  # tasks, or GPUs of each task
     again = again and "gpus_per_task" not in options and not any(word.startswith(own) for word in of_srun)
     configuration.set(starts_twice="srun" if again else "")
-    for start in starts:
-        if starts_processes(start) and (name := around_the_script(start)[1]) not in ("", entry):
+    for words_of_start in starts:
+        if starts_processes(words_of_start) and (name := around_the_script(words_of_start)[1]) not in ("", entry):
             configuration.gaps.append(Gap(name, f"the {kind} starts it as well, and is read for {entry} alone", span))
     configuration.set(requests_efa=True, command=shlex.join(words), starts=by_tasks or starts_processes(before))
-    configuration.set(launcher=exports(text) | launcher)
+    configuration.set(launcher=exports(text) | launcher, neuron=NEURON.search(text) is not None)
     if entry:
         configuration.set(entry_point=entry)
     configuration.hyperparameters |= {name: Setting(value, span) for name, value in passed_by(after).items()}

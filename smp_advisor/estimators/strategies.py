@@ -131,7 +131,8 @@ def _of_lightning(calls: Calls, call: Call) -> Strategy | None:
             return zero(calls.known(maker.argument("stage")), offloads=moves)
         if maker.called == "DDPStrategy":
             return replicated()
-        return undescribed(f"Lightning's {maker.called}", "no library here has it as a plan")
+        if maker.called.endswith("Strategy"):
+            return undescribed(f"Lightning's {maker.called}", "no library here has it as a plan")
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -14,15 +15,14 @@ from smp_advisor.estimators.configuration import (
     Gap,
     Setting,
     Strategy,
-    configuration_of_accelerate,
     fully_sharded,
     inner_table,
     is_on,
+    launch_options,
     looks_like_accelerate,
     plain_of,
     replicated,
     strategy_of_deepspeed,
-    strategy_of_environment,
     strategy_of_launch,
     undescribed,
 )
@@ -49,6 +49,7 @@ from smp_advisor.estimators.trainer_settings import (
 )
 from smp_advisor.libraries.library import get_library
 from smp_advisor.review.reading.commands import around_the_script, commands_of
+from smp_advisor.review.reading.values import Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,35 +76,60 @@ def read_job(configuration: Configuration, siblings: Siblings) -> Script | None:
     if isinstance(command, str) and configuration.form != "manifest" and (source := _source(configuration, siblings)):
         name = source.path.rpartition("/")[2]
         configuration.leave_out(passed_names(configuration), f"{name} does not receive it")  # of the cell
-    started = _read_command(configuration, siblings) if plain else None
     if plain:
+        _read_command(configuration, siblings)
         _merge_file(configuration, siblings)
     source = _source(configuration, siblings)
     script = read_script(configuration, source) if source is not None else None
-    if plain and source is not None and script is not None and script.arguments_files:
-        folder = PurePosixPath(_COMPUTED.sub("", str(configuration.get("entry_point")))).parent
-        _merge_file(configuration, siblings, *(str(folder / file) for file in script.arguments_files))
-        script = read_script(configuration, source)
+    if plain and source is not None and script is not None:
+        script = _with_its_files(configuration, siblings, source, script)
     if script is not None:
         take_from_script(configuration, script)
     if plain:
-        _read_strategy(configuration, siblings, script, started)
+        _read_strategy(configuration, siblings, script)
     elif script is not None and "activation_checkpointing" not in configuration.hyperparameters:
         defaults = {name: script.settings[name] for name in _STRATEGY if name in script.settings}
+        if script.checkpoints and not defaults:
+            configuration.set_hyperparameters(activation_checkpointing="each")
+            configuration.set(assumes=("The script turns on activation checkpointing.",))
         if "activation_checkpointing" in defaults:
             configuration.set_hyperparameters(**defaults)
             configuration.set(assumes=("activation_checkpointing is the default of the script's option.",))
     return script
 
 
-def _read_strategy(
-    configuration: Configuration, siblings: Siblings, script: Script | None, started: Strategy | None
-) -> None:
+def _with_its_files(configuration: Configuration, siblings: Siblings, source: Source, script: Script) -> Script | None:
+    """Read a script again with the files that its code names: programs, arguments of its parser, configurations."""
+    entry = configuration.settings.get("entry_point")
+    if script.programs and not script.trains and entry is not None:  # it only starts the script that trains
+        del configuration.settings["entry_point"]
+        configuration.set(command="\n".join(script.programs))
+        _read_command(configuration, siblings)
+        if (inner_source := _source(configuration, siblings)) is not None:
+            configuration.leave_out(passed_names(configuration), f"{script.name} may not pass it on")
+            if (inner := read_script(configuration, inner_source)) is None:
+                return None
+            source, script = inner_source, inner
+        else:
+            configuration.settings["entry_point"] = entry
+            del configuration.settings["command"]
+    if script.arguments_files:
+        folder = PurePosixPath(_COMPUTED.sub("", str(configuration.get("entry_point")))).parent
+        _merge_file(configuration, siblings, *(str(folder / file) for file in script.arguments_files))
+        return read_script(configuration, source)
+    folders = [(folder,) for folder in (configuration.get("source_dir"),) if isinstance(folder, str)]
+    files = {}
+    for path in script.opened:
+        texts = filter(None, (siblings.source(*folder, path) for folder in (*folders, ())))
+        with suppress(AdvisorError):
+            files[path] = dict(_arguments(plain_of(yaml_table(_text(next(texts, None))))))
+    return read_script(configuration, source, files) if files else script
+
+
+def _read_strategy(configuration: Configuration, siblings: Siblings, script: Script | None) -> None:
     """Add the strategy of a job that uses none of SageMaker's libraries, and its library if plans describe it."""
-    environment = inner_table(configuration.tables.get("estimator"), "environment")
-    strategy = started or _of_settings(configuration, siblings, script) or _of_launcher(configuration, siblings)
-    if strategy is None and environment is not None:
-        strategy = strategy_of_environment(plain_of(environment))
+    launched_with = _of_launcher(configuration, siblings)
+    strategy = _of_settings(configuration, siblings, script) or launched_with
     strategy = strategy or _of_code(configuration, siblings, script)
     launched = any(map(configuration.get, ("torch_distributed", "starts", "driver")))
     if script is not None and script.spawns and launched and not _ONE.search(str(configuration.get("command"))):
@@ -142,17 +168,15 @@ _MOST_WORDS = 200
 """Words of a command that may name files."""
 
 
-def _read_command(  # noqa: C901 - a list of cases
-    configuration: Configuration, siblings: Siblings
-) -> Strategy | None:
+def _read_command(configuration: Configuration, siblings: Siblings) -> None:  # noqa: C901 - a list of cases
     """Read the command of a ModelTrainer and the shell script that it starts.
 
-    Accelerate's configuration is the strategy; other YAML files have hyperparameters, and a Python file is the script.
+    Accelerate's configuration is its launcher's; other YAML files have hyperparameters, a Python file is the script.
     """
     command, entry = configuration.get("command"), configuration.get("entry_point")
     started = [configuration.settings[name] for name in ("command", "entry_point") if configuration.get(name)]
     if not isinstance(command, str) and not str(entry).endswith(".sh"):
-        return None
+        return
     configuration.set(fetches=FETCHES.search(str(command)) is not None)
     words = [(word, setting) for setting in started for word in _WORDS.split(str(setting.value))]
     for shell, setting in [pair for pair in words if pair[0].endswith(".sh")][:2]:
@@ -163,7 +187,7 @@ def _read_command(  # noqa: C901 - a list of cases
             *words,
         ]  # before others
     _take_options(configuration, siblings, [str(setting.value) for setting in started])
-    strategy, option = None, ""
+    option = ""
     configuration.set(starts=any(re.search("launch|torchrun|distributed.run", word) for word, _ in words))
     for word, setting in words[:_MOST_WORDS]:
         before, option = option, word
@@ -183,19 +207,10 @@ def _read_command(  # noqa: C901 - a list of cases
             configuration.settings["unread_file"] = Setting(f"{word!r}: {advice}")
             continue
         if looks_like_accelerate(table):
-            configuration.settings["starts"] = Setting(value=True)
-            launch = configuration_of_accelerate(table)
-            strategy = strategy or launch.strategy
-            half = launch.hyperparameters["precision"].value
-            _take_launch(configuration, half, checkpoints="activation_checkpointing" in launch.hyperparameters)
+            configuration.set(starts=True, launcher=launch_options(plain_of(table)) | configuration.get("launcher", {}))
             continue
         for key, value in _arguments(plain_of(table)):
             configuration.hyperparameters.setdefault(key, Setting(value))
-    if strategy is not None and "unread_file" in configuration.settings:
-        file = configuration.get("unread_file")
-        return undescribed(strategy.name, f"the settings of the script are in the file {file}")
-    on_one = strategy is not None and terms_of(configuration).gpus == 1
-    return replicated("One GPU") if on_one else strategy
 
 
 def _take_options(configuration: Configuration, siblings: Siblings, commands: list[str]) -> None:
@@ -220,11 +235,8 @@ def _take_options(configuration: Configuration, siblings: Siblings, commands: li
 
 
 def _words_of_shell(text: str) -> list[str]:
-    """Return the words of the lines that start the script, or that assign what is started."""
-    marks = ("ACCELERATE_CONFIG=", "TRAINING_SCRIPT=", "--config_file", "torchrun")
-    lines = [line for line in text.split("\n") if any(mark in line for mark in marks)]
-    if not any(".py" in line for line in lines):
-        lines += [" ".join(words) for words in commands_of(text) if around_the_script(words)[1]]
+    """Return the words of the commands that start a script."""
+    lines = [" ".join(words) for words in commands_of(text) if around_the_script(words)[1]]
     return [word.rpartition("}/")[2] for line in lines for word in _WORDS.split(line)]
 
 
@@ -320,7 +332,7 @@ def _source(configuration: Configuration, siblings: Siblings) -> Source | None:
 
 
 def _of_settings(configuration: Configuration, siblings: Siblings, script: Script | None) -> Strategy | None:
-    if configuration.get("neuron"):
+    if configuration.get("neuron") or (script is not None and script.neuron):
         return undescribed("A job on AWS Trainium", "no library here runs there")
     if _MEGATRON & configuration.hyperparameters.keys():
         return undescribed("Megatron-LM", "no library here has its tensor and pipeline parallelism")
@@ -343,15 +355,6 @@ def _of_settings(configuration: Configuration, siblings: Siblings, script: Scrip
     return None
 
 
-def _take_launch(configuration: Configuration, half: Any, *, checkpoints: bool = False) -> None:
-    """Take the precision and the checkpointing of accelerate, unless the options of its launcher differ."""
-    launch = configuration.get("launcher", {})
-    if (half := launch.get("mixed_precision", half)) in ("bf16", "fp16"):
-        configuration.hyperparameters.setdefault(half, Setting(value=True))
-    if is_on(launch.get("fsdp_activation_checkpointing", checkpoints)):
-        configuration.hyperparameters.setdefault("activation_checkpointing", Setting("each"))
-
-
 _UNPLANNED = {
     "config_file": _BESIDE,
     "mixed_precision": "the precision is known when the job runs",
@@ -362,15 +365,28 @@ _UNPLANNED = {
 
 
 def _of_launcher(configuration: Configuration, siblings: Siblings) -> Strategy | None:
-    """Return the strategy that the options of ``accelerate launch`` choose, and take their precision."""
-    launch = configuration.get("launcher", {})
-    _take_launch(configuration, launch.get("ACCELERATE_MIXED_PRECISION"))
+    """Return the strategy that options, file or variables of ``accelerate launch`` choose, and take their precision."""
+    environment = inner_table(configuration.tables.get("estimator"), "environment")
+    launch = plain_of(environment or Mapping()) | configuration.get("launcher", {})
+    if (half := launch.get("mixed_precision", launch.get("ACCELERATE_MIXED_PRECISION"))) in ("bf16", "fp16"):
+        configuration.hyperparameters.setdefault(half, Setting(value=True))
+    if is_on(launch.get("fsdp_activation_checkpointing")):
+        configuration.hyperparameters.setdefault("activation_checkpointing", Setting("each"))
     for name, why in _UNPLANNED.items():
+        if name == "config_file" and "distributed_type" in launch:
+            continue  # it was found
         if "$" in str(chosen := launch.get(name, "")) or is_on(chosen):
             return undescribed(f"accelerate launch --{name} {chosen}", why)
     if file := launch.get("deepspeed_config_file"):
         return _deepspeed(configuration, Setting(file), siblings)
-    return strategy_of_launch(launch)
+    strategy = strategy_of_launch(launch)
+    if strategy is not None and "distributed_type" in launch:  # of a file
+        if "unread_file" in configuration.settings:
+            unread = configuration.get("unread_file")
+            return undescribed(strategy.name, f"the settings of the script are in the file {unread}")
+        if terms_of(configuration).gpus == 1:
+            return replace(replicated("One GPU"), offloads=strategy.offloads)
+    return strategy
 
 
 def _deepspeed(configuration: Configuration, setting: Setting, siblings: Siblings) -> Strategy:
@@ -388,8 +404,15 @@ def _deepspeed(configuration: Configuration, setting: Setting, siblings: Sibling
     return undescribed("DeepSpeed", f"its configuration is in the file {str(value)[:80]!r}: paste that file")
 
 
+def _gpus(configuration: Configuration) -> int | None:
+    """GPUs of a job; of a manifest without an instance those that it requests."""
+    per_node, nodes = configuration.get("processes_per_host"), configuration.get("instance_count")
+    requested = per_node * nodes if configuration.form == "manifest" and per_node and nodes else None
+    return terms_of(configuration).gpus or requested
+
+
 def _of_code(configuration: Configuration, siblings: Siblings, script: Script | None) -> Strategy:
-    terms = terms_of(configuration)
+    gpus = _gpus(configuration)
     if script is not None and script.strategy is not None:
         in_file = Setting(script.deepspeed_file)
         return _deepspeed(configuration, in_file, siblings) if script.deepspeed_file else script.strategy
@@ -399,18 +422,18 @@ def _of_code(configuration: Configuration, siblings: Siblings, script: Script | 
     if configuration.get("dataparallel") or configuration.get("pytorchddp") or exported:
         return replicated()
     launched = any(map(configuration.get, ("torch_distributed", "mpi", "driver", "starts", "script_starts")))
-    if script is not None and script.maps_devices and not launched and (terms.gpus or 0) > 1:
+    if script is not None and script.maps_devices and not launched and (gpus or 0) > 1:
         return undescribed("A model spread over the GPUs of one process (device_map)", "it runs one GPU at a time")
-    if "unread_file" in configuration.settings and (launched or terms.gpus == 1):
+    if "unread_file" in configuration.settings and (launched or gpus == 1):
         return undescribed("The strategy", f"its settings are in the file {configuration.get('unread_file')}")
-    if terms.gpus == 1 and (script is None or script.trains):
+    if gpus == 1 and (script is None or script.trains):
         return replicated("One GPU")
     if script is not None and not script.trains and not script.trainer:
         programs = "it starts other programs, which are not followed"
-        why = programs if script.runs_others else "it calls nothing that trains"
+        why = programs if script.programs else "it calls nothing that trains"
         return undescribed(f"The script {script.name}", why)
-    if not launched and terms.launched is False and terms.gpus is not None:
-        return undescribed("One process", f"it has {terms.gpus} GPUs and no launcher")
+    if not launched and terms_of(configuration).launched is False and gpus is not None:
+        return undescribed("One process", f"it has {gpus} GPUs and no launcher")
     if launched and script is not None and script.trainer and not script.sets_arguments:
         return replicated().assuming("The Trainer replicates the model, because neither fsdp nor deepspeed is set.")
     arguments = TRAINER_ARGUMENTS & configuration.hyperparameters.keys()

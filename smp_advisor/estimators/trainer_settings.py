@@ -32,6 +32,7 @@ def take_adapter(configuration: Configuration, script: Script | None) -> list[st
     if not lora:
         return []
     bits = next((name for name in BITS if is_on(values.get(name, script is not None and script.bits == name))), "")
+    bits = bits or {"4": BITS[0], "8": BITS[1]}.get(str(values.get("quantization_bit")), "")  # of LLaMA-Factory
     rank = count(digits_as_number(ranks[0] if ranks else script.rank if script is not None else None))
     modules = str(values.get("lora_target_modules") or (script.targets if script is not None else ""))
     targets = modules if "_proj" in modules else "all-linear"

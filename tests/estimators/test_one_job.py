@@ -165,6 +165,9 @@ def test_defaults_of_a_launcher_are_assumptions_and_trainium_has_no_plan() -> No
     assert "The environment variable TYPE is 'ml.p4d.24xlarge', its default." in report.readings[0].inferred
     other = BASES["estimator"].replace("ml.p4d.24xlarge", "ml.trn1.32xlarge").replace('"epochs": 3', '"batch_size": 8')
     assert check_estimator(other).plan is None
+    for line in ("neuron_parallel_compile torchrun train.py", "export NEURON_CC_FLAGS=x\ntorchrun train.py"):
+        neuron = check_estimator(f"#!/bin/bash\n{line} --per_device_train_batch_size 1\n").readings[0]
+        assert "AWS Trainium" in neuron.open[0]
 
 
 MANIFEST = """\
@@ -245,6 +248,17 @@ strategy = FSDPStrategy(sharding_strategy="SHARD_GRAD_OP")
 trainer = lightning.Trainer(devices=8, strategy=strategy, precision="bf16-mixed")
 trainer.fit(Model(), DataLoader(rows, batch_size=3))
 """
+STARTER = "import os, sys\nos.system(f'{sys.executable} -m pip install x')\nos.system('bash run.sh')\n"
+INNER = 'O="--x"\nO+=" --train-batch-size 8"\ntorchrun inner.py $O\n'
+LOADS = """
+import json
+from transformers import Trainer, TrainingArguments
+with open("run.json") as file:
+    own = json.loads(file.read())
+again = own.get("again")
+a = TrainingArguments("o", bf16=True, per_device_train_batch_size=own["x"]["y"], gradient_checkpointing=again)
+Trainer(model=m, args=a).train()
+"""
 PLUGIN = """
 from accelerate import Accelerator, DeepSpeedPlugin
 from torch.utils.data import DataLoader
@@ -271,8 +285,16 @@ model, loader = accelerator.prepare(model, DataLoader(rows, batch_size=5))
          {"library": "fsdp", "batch_size": 3, "sharding_strategy": "shard_grad_op", "precision": "bf16"}),
         ("cell.py", BASES["estimator"], {"train.py": PLUGIN},
          {"library": "fsdp", "batch_size": 5, "sharding_strategy": "shard_grad_op", "precision": "bf16"}),
+        ("cell.py", BASES["estimator"], {"train.py": STARTER, "run.sh": INNER, "inner.py": SCRIPT},
+         {"library": "ddp", "batch_size": 8}),
+        ("job.sh", "#SBATCH -N 1\nsrun ./run.sh\n", {"run.sh": INNER, "inner.py": SCRIPT}, {"batch_size": 8}),
+        ("cell.py", BASES["estimator"], {"train.py": LOADS, "run.json": '{"x": {"y": 3}, "again": true}'},
+         {"batch_size": 3, "activation_checkpointing": "each"}),
+        ("job.sh", "#SBATCH --gres=gpu:1\npython train.py\n",
+         {"train.py": LIGHTNING.replace("=strategy,", "=chosen(),")}, {"library": "ddp", "batch_size": 3}),
     ],
-    ids=["Kubeflow", "HyperPod", "command", "shell", "configuration", "remote", "batch", "Lightning", "Accelerate"],
+    ids=["Kubeflow", "HyperPod", "command", "shell", "configuration", "remote", "batch", "Lightning", "Accelerate",
+         "program", "shell in a batch file", "loaded configuration", "one GPU"],
 )  # fmt: skip
 def test_the_plan_is_that_of_all_files_of_the_job(tmp_path: Path, name: str, text: str, files, plan) -> None:
     for path, content in ({name: text} | files).items():

@@ -67,6 +67,7 @@ def test_fsdp_of_the_trainer(option, sharding, checkpointing):
     assert job_read.plan.activation_checkpointing == "each"
     assert job_read.estimate is not None
     assert "by its name 'meta-llama/Llama-2-7b-hf'" in " ".join(job_read.inferred)
+    assert reading(job({"fsdp": option, "lora_r": 8, "quantization_bit": 4})).job.adapter.base_bits == 4
 
 
 @pytest.mark.parametrize(
@@ -433,6 +434,7 @@ MAKES = "from transformers import Trainer, TrainingArguments\n{}\nTrainer(model,
     [
         (OPTION + LOOP, 6, "fp32"),
         (OPTION + LOOP + "model.half()\n", 6, "bf16"),
+        (OPTION + LOOP + "with torch.cuda.amp.autocast(enabled=False):\n    pass\n", 6, "fp32"),
         ("class Settings:\n    batch_size: int = 5\n" + LOOP, 5, "fp32"),
         (MAKES.format("arguments = TrainingArguments(per_device_train_batch_size=3, fp16=True)"), 3, "fp16"),
         (
@@ -476,6 +478,11 @@ def test_checkpointing_by_default_of_a_script_for_smp_is_read(beside):
     job_read = beside(text, code, ".")
     assert job_read.plan.activation_checkpointing == "each"
     assert "activation_checkpointing is the default of the script's option." in job_read.inferred
+    code = MAKES.format("arguments = TrainingArguments(gradient_checkpointing=True)")
+    assert beside(text, code, ".").plan.activation_checkpointing == "each"
+    parses = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--again')\nargs = p.parse_args()\n"
+    code = parses + MAKES.format("arguments = TrainingArguments(gradient_checkpointing=args.again)")
+    assert beside(job({"again": True}), code).plan.activation_checkpointing == "each"
 
 
 def test_a_script_of_alpaca_has_its_options_in_a_function_and_a_batch_of_an_update(tmp_path):
@@ -531,6 +538,7 @@ for rows in torch.utils.data.DataLoader(data, batch_size=args.per_device_train_b
         ("args.per_device_train_batch_size //= int(os.getenv('LOCAL_WORLD_SIZE', '1'))", 8),
         ("args.per_device_train_batch_size //= int(os.environ['WORLD_SIZE'])", 4),
         ("args.per_device_train_batch_size //= int(os.environ['PARTS'])", None),
+        ("if wants():\n    args.per_device_train_batch_size //= 2", None),
         ("args.per_device_train_batch_size = max(int(args.per_device_train_batch_size // 128), 1)", 1),
         ("few = torch.utils.data.DataLoader(val_rows, batch_size=args.per_device_train_batch_size * 2)", 64),
     ],

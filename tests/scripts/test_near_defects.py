@@ -184,6 +184,11 @@ CORRECT = (
     ("TRN702", "from sequences import prepare\n" + ACCELERATE.replace(
         "optimizer, loader = accelerator.prepare(model, optimizer, loader)",
         "optimizer = accelerator.prepare(model, optimizer)\nloader = prepare(loader, accelerator)")),
+    ("TRN702", ("import torch\nfrom accelerate import Accelerator\n\n\nclass Plain:\n    def train(self):\n"
+        "        for row in torch.utils.data.DataLoader(rows):\n            model(row).backward()\n\n\nclass Fast:\n"
+        "    def __init__(self):\n        self.a = Accelerator()\n\n    def train(self):\n"
+        "        for row in self.a.prepare(torch.utils.data.DataLoader(rows)):\n            self.a.backward(model(row))"
+        "\n\n\nif kind:\n    trainer = Fast()\nelse:\n    trainer = Plain()\ntrainer.train()\n")),
     ("SMP309", bad("SMP309", "flat", "model = get_peft_model", "net.requires_grad_(True)\nmodel = get_peft_model")),
     ("TRN727", bad("TRN727", "trainer", "rank, size", "0, 1")),
     ("DDP619", bad("DDP619", "undivided", 'open("/opt/ml/input/data/train/rows.txt")', "my_lines()").replace(

@@ -48,7 +48,7 @@ def _processes(case: Case) -> Iterator[Hit]:
     gpus = instance.gpus
     if processes > gpus or processes < 1:
         variant = "too many processes"
-    elif processes < gpus and nodes is not None:
+    elif processes < gpus and nodes is not None and case.configuration.form != "manifest":  # pods share an instance
         variant = "idle GPUs on several nodes" if nodes > 1 else "idle GPUs on one node"
     else:
         return

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from smp_advisor.cluster.containers import containers_of
 from smp_advisor.estimators.cases import SDK_2, SDK_3, Case, Hit
 from smp_advisor.estimators.configuration import constant, count, inner_table
-from smp_advisor.estimators.terms import LOCAL, nearest_pair, terms_of
+from smp_advisor.estimators.terms import LOCAL, is_version, nearest_pair, terms_of
+from smp_advisor.libraries.version import release
 from smp_advisor.review.reading.values import Collection, Constant, Mapping, Result
 from smp_advisor.review.scripts.checks.outputs import MODEL_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from smp_advisor.review.reading.source import Span
 
 _HOMES = {"pytorch": "pytorch-training", "huggingface": "huggingface-pytorch-training"}
 
@@ -31,6 +30,8 @@ def versions(case: Case) -> Iterator[Hit]:
     if case.of_sagemaker or configuration.form != SDK_2 or home is None or looked_up or not isinstance(framework, str):
         return
     rows = [row for row in containers_of(home) if row.sdk_2 is not None]
+    if is_version(framework) and release(framework) < release(rows[0].framework_version):
+        return  # older than the table
     transformers = configuration.get("transformers_version") if configuration.framework == "huggingface" else None
     if isinstance(transformers, str):
         rows = [row for row in rows if f"{row.transformers_version}.".startswith(f"{transformers}.")]
@@ -64,28 +65,12 @@ _JOB_NAME = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9]){0,62}")
 _MOST_WARM, _MOST_RETRIES = 3600, 30
 
 
-def contract(case: Case) -> Iterator[Hit]:
-    """EST514: names, texts and terms that arrive otherwise than they are written, or are refused."""
-    yield from _local(case)
-    yield from _names(case)
-    yield from _command(case)
-    yield from _terms(case)
-    yield from _request(case)
-    yield from _manifest(case)
-
-
-def _manifest(case: Case) -> Iterator[Hit]:
-    """Yield a job of several instances whose pods request no EFA."""
-    configuration, nodes = case.configuration, case.nodes or 1
-    machine = case.instance
-    if configuration.form != "manifest" or nodes < 2 or configuration.get("requests_efa"):
-        return
-    if machine is not None and machine.efa:
-        yield case.hit("EST514", "no EFA", "instance_type", nodes=nodes, instance=machine.name)
-
-
-def _local(case: Case) -> Iterator[Hit]:
-    configuration = case.configuration
+def places(case: Case) -> Iterator[Hit]:
+    """EST514: pods of several instances that request no EFA, and terms of the local mode."""
+    configuration, machine, pods = case.configuration, case.instance, case.nodes or 1
+    alone = configuration.form != "manifest" or pods < 2 or configuration.get("requests_efa")
+    if not alone and machine is not None and machine.efa:
+        yield case.hit("EST514", "no EFA", "instance_type", nodes=pods, instance=machine.name)
     kind, nodes = configuration.get("instance_type"), count(configuration.get("instance_count", 1)) or 1
     if kind not in LOCAL:
         return
@@ -96,8 +81,8 @@ def _local(case: Case) -> Iterator[Hit]:
         yield case.hit("EST514", "local without a GPU", "instance_type")
 
 
-def _names(case: Case) -> Iterator[Hit]:
-    """Yield the names that SDK 3 exports in a shell under ``set -e``."""
+def of_trainer(case: Case) -> Iterator[Hit]:
+    """EST514: names that SDK 3 exports in a shell under ``set -e``, its command as it is, and its MPI."""
     configuration = case.configuration
     if configuration.form != SDK_3:
         return
@@ -106,47 +91,29 @@ def _names(case: Case) -> Iterator[Hit]:
     for key, entry in passed.entries.items() if passed is not None else ():
         if isinstance(key, str) and not _IDENTIFIER.fullmatch(key.replace("-", "_")):
             yield replace(case.hit("EST514", "name", kind="hyperparameter", named=key), span=entry.span)
-    for name, span in _channels(case):
-        if not _IDENTIFIER.fullmatch(name):
-            yield replace(case.hit("EST514", "name", kind="channel", named=name), span=span)
-
-
-def _channels(case: Case) -> Iterator[tuple[str, Span | None]]:
-    call, started = case.configuration.tables["estimator"], case.configuration.tables.get("started")
-    for table in (call, started):
+    for table in (call, configuration.tables.get("started")):
         listed = table.get("input_data_config") if table is not None else None
         for item in listed.items if isinstance(listed, Collection) else ():
             name = constant(item.call.passed, "channel_name") if isinstance(item, Result) else None
-            if isinstance(name, str) and isinstance(item, Result):
-                yield name, item.call.passed.span
-
-
-def _command(case: Case) -> Iterator[Hit]:
-    configuration = case.configuration
+            if isinstance(name, str) and isinstance(item, Result) and not _IDENTIFIER.fullmatch(name):
+                hit = case.hit("EST514", "name", kind="channel", named=name)
+                yield replace(hit, span=item.call.passed.span)
     command, passed = configuration.get("command"), configuration.tables.get("hyperparameters")
-    if configuration.form != SDK_3 or not isinstance(command, str) or passed is None or not passed.entries:
-        return
-    if "SM_HP" not in command and "hyperparameters.json" not in command and "$" not in command:
+    reads = any(mark in str(command) for mark in ("SM_HP", "hyperparameters.json", "$"))
+    if isinstance(command, str) and passed is not None and passed.entries and not reads:
         names = ", ".join(str(key) for key in list(passed.entries)[:4])
         yield case.hit("EST514", "command", "command", names=names)
-
-
-def _terms(case: Case) -> Iterator[Hit]:
-    call = case.configuration.tables.get("estimator")
-    if call is not None and case.configuration.form == SDK_3:
-        yield from _terms_of_trainer(case)
-    elif call is not None and case.configuration.form == SDK_2:
-        yield from _terms_of_estimator(case, call)
-
-
-def _terms_of_trainer(case: Case) -> Iterator[Hit]:
-    terms = terms_of(case.configuration)
-    if case.configuration.get("driver") == "MPI" and (terms.instance_count or 1) > 1 and not case.smp_launcher:
+    terms = terms_of(configuration)
+    if configuration.get("driver") == "MPI" and (terms.instance_count or 1) > 1 and not case.smp_launcher:
         gpus = terms.instance.gpus if terms.instance is not None else 8
         yield case.hit("EST514", "MPI on one node", "driver", nodes=terms.instance_count, gpus=gpus)
 
 
-def _terms_of_estimator(case: Case, call: Mapping) -> Iterator[Hit]:
+def of_estimator(case: Case) -> Iterator[Hit]:
+    """EST514: terms and names of an estimator that SDK 2 or the service refuses, or that have no effect."""
+    call = case.configuration.tables.get("estimator")
+    if call is None or case.configuration.form != SDK_2:
+        return
     if "checkpoint_local_path" in call.entries and "checkpoint_s3_uri" not in call.entries and not call.open:
         yield replace(case.hit("EST514", "no location"), span=call.entries["checkpoint_local_path"].span)
     for key, most, what in (
@@ -175,8 +142,8 @@ def _terms_of_estimator(case: Case, call: Mapping) -> Iterator[Hit]:
 _MODES = ("File", "Pipe", "FastFile")
 
 
-def _request(case: Case) -> Iterator[Hit]:
-    """Yield the fields of a request that CreateTrainingJob refuses."""
+def of_request(case: Case) -> Iterator[Hit]:
+    """EST514: fields of a request that CreateTrainingJob refuses."""
     if case.configuration.form != "request":
         return
     request = case.configuration.tables["request"]

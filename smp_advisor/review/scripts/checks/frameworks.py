@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.library import get_library
-from smp_advisor.review.reading.values import Operation, Result, Value, options
+from smp_advisor.review.reading.trace import exclusive
+from smp_advisor.review.reading.values import Class, Operation, Result, Value, options
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
 from smp_advisor.review.scripts.checks.parallel import reached_accelerators
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
@@ -83,12 +84,15 @@ def _everything_prepared(context: Context) -> Iterator[Hit]:
         for value in (*call.arguments, *call.keywords.values())
         for maker in makers(value)
     }
-    backwards = [call for call in context.trace.methods("backward") if call.reached]
+    owners = set(map(_class_of, accelerators))
+    backwards = [call for call in context.trace.methods("backward") if call.reached and _is_of(call, owners)]
     # A function of another package may prepare what it gets with the accelerator.
     inputs = [[maker for value in (*call.arguments, *call.keywords.values()) for maker in makers(value)]
               for call in context.trace.calls if call.function is None and not call.method]  # fmt: skip
     inputs = [several for several in inputs if not set(accelerators).isdisjoint(several)]
     for loader in loaders(context):
+        if all(exclusive(accelerator, loader) for accelerator in accelerators):
+            continue
         fed = iterations_over(context, loader)
         trains = any(iteration.node in call.loops for iteration in fed for call in backwards)
         sent = any(loader in several for several in inputs)
@@ -103,6 +107,17 @@ def _everything_prepared(context: Context) -> Iterator[Hit]:
         models = {maker.node for group in makers(call.argument("params", 0)) for maker in makers(group.receiver)}
         if models <= prepared:
             yield Hit(call.module, call.node, {"object": "optimizer"}, variant="optimizer")
+
+
+def _class_of(call: Call) -> Class | None:
+    """Return the class whose method makes a call."""
+    return next((function.home for function in reversed(call.functions) if function.home is not None), None)
+
+
+def _is_of(call: Call, owners: set[Class | None]) -> bool:
+    """Return whether a call is not in a class of its own, apart from those that make the accelerators."""
+    cls = _class_of(call)
+    return cls is None or any(home is None or home in cls.lineage or cls in home.lineage for home in owners)
 
 
 @check("TRN703")
