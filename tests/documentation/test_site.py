@@ -12,6 +12,8 @@ EXTERNAL = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href
 IMPORTED = re.compile(r"""@import|url\(\s*["']?(?:https?:)?//""")
 
 
+# Links and pointers of the pages are tested in the suite, and their blocks run.
+@pytest.mark.release
 @pytest.mark.packaging
 def test_the_site_is_built_without_warnings_and_loads_nothing_from_other_hosts(root: Path, tmp_path: Path) -> None:
     recipe = re.search(r"^docs:.*\n\t(.*)$", (root / "Makefile").read_text("utf-8"), re.MULTILINE)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import rows
 from tests.scripts import samples
 
 BROKEN = samples.PIPELINE.replace(", drop_last=True", "")
@@ -44,7 +45,7 @@ def command(folder: Path, root: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["console script", "-m", "-P -m"])
+@pytest.mark.parametrize("form", rows(["console script", "-m", "-P -m"], "-P -m"))  # which is safer than -m
 def test_no_module_of_the_checked_folder_is_imported(script, tmp_path, root, form):
     forms = {
         "console script": command(tmp_path, root),

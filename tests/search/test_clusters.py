@@ -320,12 +320,12 @@ def test_far_from_fitting():
     ("model", "machines", "library", "count", "of_run"),
     [
         ("llama-3.1-8b", "ml.g5.12xlarge", "fsdp", None, {"max_days": 12}),
-        ("7B", P4D, "fsdp", None, {"max_usd": 6_000}),
+        pytest.param("7B", P4D, "fsdp", None, {"max_usd": 6_000}, marks=pytest.mark.release),  # as that of 20B
         ("1.3B", P4D, "smp-v2", None, {"max_days": 0.4, "max_gpu_hours": 700}),
         ("30B", "ml.g5.48xlarge", "auto", "smallest", {}),
         ("20B", P4D, "smp-v2", None, {"max_usd": 147_866}),  # above a number that is not within it
         ("20B", P4D, "smp-v2", None, {"max_days": 7.19}),
-        ("20B", P4D, "smp-v2", "smallest", {"max_days": 7.19}),
+        pytest.param("20B", P4D, "smp-v2", "smallest", {"max_days": 7.19}, marks=pytest.mark.release),  # as the next
         ("20B", [P4D, P5], "smp-v2", "smallest", {"max_days": 12}),
     ],
 )

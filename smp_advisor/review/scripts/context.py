@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.review.reading.values import External
 from smp_advisor.review.scripts.queries import is_wrapped_model
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Context:
         if any(function.step is not None for function in self.trace.functions):
             return False
         used = [call.name for call in self.trace.calls if not call.name.endswith("Trainer") or is_of_transformers(call)]
-        used += [path for cls in self.trace.classes for path in cls.ancestors()]
+        used += [base.path for cls in self.trace.classes for base in cls.bases if isinstance(base, External)]
         return any(name.endswith(("Trainer", "TrainingArguments")) and not name.startswith(_OTHERS) for name in used)
 
     def models(self) -> Iterator[Call]:
