@@ -138,10 +138,10 @@ def test_a_log_runs_out_of_memory_by_the_messages_of_failures(line, ran_out):
 
 @pytest.mark.slow
 def test_the_start_and_the_end_of_a_long_log_are_read(advice, tmp_path, monkeypatch):
-    monkeypatch.setitem(read_run.__globals__, "_FIRST_BYTES", 2**17)
-    monkeypatch.setitem(read_run.__globals__, "_LAST_BYTES", 7 * 2**17)
+    monkeypatch.setitem(read_run.__globals__, "_FIRST_BYTES", 2**14)
+    monkeypatch.setitem(read_run.__globals__, "_LAST_BYTES", 7 * 2**14)
     short = exported([2.0] * 20) + "\n"
-    text = short + "a line between steps\n" * 2**16 + "CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    text = short + ("a line between steps, " * 50 + "\n") * 390 + "CUDA out of memory. Tried to allocate 2.00 GiB\n"
     path = tmp_path / "long.log"
     path.write_text(text, "utf-8")
     for source in (path, text):
@@ -150,7 +150,7 @@ def test_the_start_and_the_end_of_a_long_log_are_read(advice, tmp_path, monkeypa
         assert log.out_of_memory
         assert log.notes[-1] == "The log is long: 0.3 MB in its middle were not read."
     with path.open("wb") as file:
-        file.truncate(2**23)
+        file.truncate(2**20)
     with pytest.raises(CalibrationError, match=r"no measured steps.* MB in its middle were not read\.$"):
         advice.calibrate(path)
     with pytest.raises(CalibrationError, match="not a regular file"):

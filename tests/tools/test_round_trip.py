@@ -79,14 +79,17 @@ def test_a_free_lever_is_pulled_where_it_brings_something_and_is_named():
 
 
 def test_the_largest_of_each_fits_and_is_an_answer_on_every_surface():
-    advice = smpa.advise("llama-3-8b", P4D, instance_count=2, library="fsdp")
-    found = advice.largest()
-    request = {"model": "llama-3-8b", "instance": P4D, "count": 2, "library": "fsdp", "details": ["largest"]}
+    usual = {"model": "1.3B", "library": "fsdp"}
+    advice = smpa.advise(cluster="ml.g5.12xlarge", **usual)
+    found, length = advice.largest(), advice.job.sequence_length
+    request = {**usual, "instance": "ml.g5.12xlarge", "details": ["largest"]}
     assert call("advise", request, Caller())[1]["largest"] == asdict(found)
-    for changes in ({"sequence_length": found.sequence_length}, {"batch_size": found.batch_size}):
-        assert smpa.advise("llama-3-8b", P4D, instance_count=2, library="fsdp", **changes).estimate.fits
-    assert smpa.advise(found.parameters, P4D, instance_count=2, library="fsdp", sequence_length=8192).estimate.fits
-    with pytest.raises(smpa.errors.NoPlanFitsError):
-        smpa.advise("llama-3-8b", P4D, instance_count=2, library="fsdp", batch_size=found.batch_size + 1)
-    with pytest.raises(smpa.errors.NoPlanFitsError):
-        smpa.advise("llama-3-8b", P4D, instance_count=2, library="fsdp", sequence_length=found.sequence_length + 1024)
+    for changes in (
+        {"sequence_length": found.sequence_length},
+        {"batch_size": found.batch_size},
+        {"model": found.parameters, "sequence_length": length},
+    ):
+        assert smpa.advise(cluster="ml.g5.12xlarge", **usual | changes).estimate.fits
+    for changes in ({"batch_size": found.batch_size + 1}, {"sequence_length": found.sequence_length + 1024}):
+        with pytest.raises(smpa.errors.NoPlanFitsError):
+            smpa.advise(cluster="ml.g5.12xlarge", **usual | changes)
