@@ -27,11 +27,10 @@ from smp_advisor.advice.conclusion import (
     why_not_used,
     why_used,
 )
-from smp_advisor.advice.ladder import off_settings, technique_fields
+from smp_advisor.advice.ladder import off_settings, technique_data, technique_fields
 from smp_advisor.advice.practices import Step, facts_of, order, practice, subset_tip
 from smp_advisor.advice.variants import PlannedRun, WhatIf, evaluate_best, vary, without
 from smp_advisor.core import GIB
-from smp_advisor.core.files import data_file
 from smp_advisor.costs.wording import duration, first_sentence, fits, gib, listed, percent, plural, step_time
 from smp_advisor.costs.world import World
 from smp_advisor.libraries.layout import layout_of_plan
@@ -143,7 +142,7 @@ def _place_of_stages(run: PlannedRun) -> str:
 
 def _sentences(argument: str, part: str, facts: Facts) -> list[str]:
     """Return the sentences of ``techniques.toml`` whose conditions hold, with their slots filled."""
-    cases = data_file("advice", "techniques")[argument].get(part, ())
+    cases = technique_data(argument).get(part, ())
     return [case["text"].format_map(facts) for case in cases if _holds(case, facts)]
 
 
@@ -205,7 +204,7 @@ def _on_switched(argument: str, run: PlannedRun, comparisons: Plans, estimates: 
         return not_possible(_obstacle(argument, run))
     if argument in {"partitions", *_FAMILIES}:
         facts["place"] = _place(argument, run)
-    name = data_file("advice", "techniques")[argument].get("name", "it")
+    name = technique_data(argument).get("name", "it")
     sentences = _sentences(argument, "limit", facts)
     if _OFF in comparisons:
         variant, estimate = comparisons[_OFF], estimates.get(_OFF)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.advice.conclusion import brief_change
 from smp_advisor.advice.practices import Step, order, practice
 from smp_advisor.advice.variants import PlannedRun, WhatIf, evaluate, evaluate_best, vary, without
+from smp_advisor.core.files import data_file
 from smp_advisor.core.tables import Table, frame_of
 from smp_advisor.core.words import escape
 from smp_advisor.costs.evaluate import memory_columns
@@ -40,33 +41,21 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload import Job
 
-_OFF: dict[str, dict[str, Any]] = {
-    "optimizer_state_sharding": {"shard_optimizer_state": False, "sharded_data_parallel_degree": 1},
-    "activation_checkpointing": {"activation_checkpointing": False},
-    "tensor_parallelism": {"tensor_parallel_degree": 1},
-    "tensor_parallel_degree": {"tensor_parallel_degree": 1},
-    "pipeline_parallelism": {"pipeline_parallel_degree": 1},
-    "partitions": {"partitions": 1},
-    "context_parallelism": {"context_parallel_degree": 1},
-    "expert_parallelism": {"expert_parallel_degree": 1},
-    "offloading": {"offload_activations": False},
-}
-"""Settings without a technique, by the argument of its practice (`Practice.argument`)."""
+
+def technique_data(argument: str) -> Mapping[str, Any]:
+    """Return what ``techniques.toml`` has on a technique, by the argument of its practice (`Practice.argument`)."""
+    entry: Mapping[str, Any] = data_file("advice", "techniques").get(argument, {})
+    return entry
 
 
 def technique_fields(argument: str) -> frozenset[str]:
     """Return fields of plans that belong to a technique, by the argument of its practice."""
-    fields = {
-        "sharding": {"hybrid_shard_degree", "sharding_strategy"},
-        "batch": {"gradient_accumulation_steps"},
-        "microbatches": {"microbatches"},
-    }
-    return frozenset({*_OFF.get(argument, {}), *fields.get(argument, ())})
+    return frozenset((*technique_data(argument).get("off", ()), *technique_data(argument).get("fields", ())))
 
 
 def off_settings(argument: str, run: PlannedRun) -> dict[str, Any]:
     """Return settings of a plan that turn one of its techniques off; empty if the plan does not use it."""
-    plan, off = run.plan, _OFF.get(argument, {})
+    plan, off = run.plan, technique_data(argument).get("off", {})
     if argument == "sharding":  # SMP v2 trains without it at degree 1; FSDP's least sharding is that inside a node
         in_node = "hybrid_shard_degree" not in plan_fields(plan.library)
         if shard_degree(plan, run.cluster) > (run.cluster.gpus_per_node if in_node else 1):
@@ -100,20 +89,8 @@ def rung_title(argument: str, plan: Plan, run: PlannedRun) -> str:
         strategy = plan.activation_checkpointing
         text = "" if strategy in {False, "each"} else f" ({checkpointing_text(str(strategy))})"
         return f"activation checkpointing{text}"
-    if argument in {"pipeline_parallelism", "partitions"}:
-        return f"{plan.pipeline_parallel_degree} pipeline stages"
-    degrees = {
-        "optimizer_state_sharding": ("sharded data parallelism", plan.sharded_data_parallel_degree),
-        "sharding": ("sharding", shard_degree(plan, run.cluster)),
-        "tensor_parallelism": ("tensor parallelism", plan.tensor_parallel_degree),
-        "tensor_parallel_degree": ("tensor parallelism", plan.tensor_parallel_degree),
-        "context_parallelism": ("context parallelism", plan.context_parallel_degree),
-        "expert_parallelism": ("expert parallelism", plan.expert_parallel_degree),
-    }
-    if argument in degrees:
-        name, degree = degrees[argument]
-        return f"{name} over {degree} GPUs"
-    return "activation offloading"
+    title: str = technique_data(argument)["rung"]
+    return title.format(plan=plan, shards=shard_degree(plan, run.cluster))
 
 
 START = "start"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.charts.chart import Chart
+from smp_advisor.core.files import data_file
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory
 from smp_advisor.costs.figures import memory
 from smp_advisor.costs.wording import checkpointing_text, gib, seconds, step_time
@@ -21,39 +22,16 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.result import Profile
 
 
-CATEGORY_LABELS: Mapping[str, str] = {
-    "parameters_gib": "Parameters",
-    "gradients_gib": "Gradients",
-    "optimizer_state_gib": "Optimizer state",
-    "fp32_copies_gib": "fp32 copies",
-    "activations_gib": "Activations",
-    "recomputation_gib": "Recomputation",
-    "logits_gib": "Logits and loss",
-    "communication_gib": "Communication buffers",
-    "optimizer_step_gib": "Optimizer step",
-    "allocator_reserve_gib": "Allocator reserve",
-    "context_gib": "CUDA context",
-}
-
-TIME_LABELS: Mapping[str, str] = {
-    "forward_seconds": "Forward",
-    "backward_seconds": "Backward",
-    "recomputation_seconds": "Recomputation",
-    "tensor_parallel_seconds": "Tensor parallel communication",
-    "pipeline_bubble_seconds": "Pipeline bubble",
-    "data_parallel_seconds": "Data parallel communication",
-    "optimizer_seconds": "Optimizer",
-    "offload_seconds": "Offloading",
-    "allocator_seconds": "Allocator",
-}
+_CATEGORIES: Mapping[str, str] = data_file("charts", "labels")["memory"]
+_PARTS: Mapping[str, str] = data_file("charts", "labels")["time"]
 
 
 def time_labels(library: str) -> Mapping[str, str]:
     """Labels of the parts of a step, by field of the estimate."""
     if "context_parallel_degree" not in plan_fields(library):
-        return TIME_LABELS
+        return _PARTS
     # Context and expert parallelism also communicate inside blocks.
-    return {**TIME_LABELS, "tensor_parallel_seconds": "Communication inside blocks"}
+    return {**_PARTS, "tensor_parallel_seconds": "Communication inside blocks"}
 
 
 def plan_text(plan: Plan) -> str:
@@ -90,7 +68,7 @@ def memory_chart(advice: Recommendation, estimate: Estimate) -> Chart:
     recommended = _recommended_memory(advice, estimate)
     rows = [
         (label, *(f"{group.parts[index]:.2f}" for group in groups), _bar(peak.parts[index], usable))
-        for index, label in enumerate(CATEGORY_LABELS.values())
+        for index, label in enumerate(_CATEGORIES.values())
         if any(group.parts[index] for group in groups)
     ]
     filled = "█" * round(_LONGEST * peak.total / usable)  # a part of a character would leave a gap to the free memory
@@ -116,7 +94,7 @@ def _recommended_memory(advice: Recommendation, estimate: Estimate) -> str:
 def time_chart(advice: Recommendation, estimate: Estimate) -> Chart:
     """Return the parts of a step with bars."""
     labels = time_labels(advice.plan.library).values()
-    parts, total = [getattr(estimate.time, name) for name in TIME_LABELS], estimate.step_seconds
+    parts, total = [getattr(estimate.time, name) for name in _PARTS], estimate.step_seconds
     return Chart(
         title=f"Step time {step_time(estimate)}",
         columns=("Part", "Time", "Share", "of the step"),

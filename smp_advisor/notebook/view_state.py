@@ -43,22 +43,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload import Job
 
 
-_HARDWARE = {
-    "peak_tflops": "peak TFLOP/s",
-    "fp8_tflops": "fp8 peak",
-    "board_watts": "power limit",
-    "bf16": "bf16 support",
-    "hbm_gb_per_s": "HBM bandwidth",
-    "intra_node": "links between GPUs",
-    "intra_node_gb_per_s": "links between GPUs",
-    "inter_node_gbps": "network",
-    "usable_gpu_memory_gib": "usable memory",
-    "host_link_gb_per_s": "host link",
-    "gpudirect_rdma": "GPUDirect RDMA",
-    "efa": "EFA",
-}
-
-
 Data = dict[str, Any]
 """JSON for the views. `js/src/widget/wire.ts` describes every part."""
 
@@ -144,7 +128,8 @@ def control_dicts(advice: Recommendation, settings: Settings) -> list[Data]:
 
 def _place(control: str) -> tuple[int, int]:
     """Group of a control, and its place in the group."""
-    return next(((group, of.index(control)) for group, of in enumerate(_IN_ORDER) if control in of), (2, 0))
+    groups = data_file("notebook", "page")["controls"]
+    return next(((group, of.index(control)) for group, of in enumerate(groups) if control in of), (2, 0))
 
 
 def _is_plain(control: Control) -> bool:
@@ -152,28 +137,10 @@ def _is_plain(control: Control) -> bool:
     return all(type(v) is int and f"{v:,}" == text for v, text in zip(control.values, control.texts, strict=True))
 
 
-_IN_ORDER = (
-    (
-        "sharding",
-        "sharding_strategy",
-        "hybrid_shard_degree",
-        "activation_checkpointing",
-        "tensor_parallel_degree",
-        "pipeline_parallel_degree",
-        "partitions",
-        "offload_activations",
-        "microbatches",
-        "gradient_accumulation_steps",
-        "batch_size",
-    ),
-    ("context_parallel_degree", "expert_parallel_degree", "active_microbatches", "pipeline"),
-)
-"""Controls of the techniques of AWS's best practices, and those that only some libraries have. Others change rarely."""
-
-
 def uncited_hardware(instance: Instance) -> str:
     """Return which figures of an instance have no source, as a sentence; empty if all have."""
-    names = dict.fromkeys(_HARDWARE.get(name, name.replace("_", " ")) for name in instance.assumed)
+    words = data_file("notebook", "page")["hardware"]
+    names = dict.fromkeys(words.get(name, name.replace("_", " ")) for name in instance.assumed)
     return f"No source is cited for these figures of the hardware: {listed(list(names))}." if names else ""
 
 

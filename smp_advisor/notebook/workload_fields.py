@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import LIMITS, amount_of, options
 from smp_advisor.cluster import Cluster, Instance, instances
+from smp_advisor.core.files import data_file
 from smp_advisor.core.sheet import with_signs
 from smp_advisor.costs.wording import probability
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
@@ -33,27 +34,19 @@ if TYPE_CHECKING:
     from smp_advisor.session.control_state import ControlState, SearchAgain
 
 
-OBJECTIVES = {
-    "throughput": "fastest",
-    "cost": "cheapest",
-    "headroom": "most memory free",
-    "simplicity": "fewest techniques",
-}
-
-
 def workload_fields(advice: Recommendation) -> list[dict[str, Any]]:
     """Return the request of an advice."""
     value = _values(advice)
     library, job, cluster = get_library(advice.plan.library), advice.job, advice.cluster
     days, usd = advice.estimate.days, advice.estimate.usd_total
-    automatic = (AUTO, "automatic")
+    automatic, objectives = (AUTO, "automatic"), data_file("notebook", "page")["objectives"]
     shown = {
         "model": advice.model.name,
         "sequence_length": f"{job.sequence_length:,} tokens",
         "cluster": cluster.instance.name,
         "instance_count": f"{cluster.nodes:,}",
         "library": f"{_auto(value, 'library')}{library.title}",
-        "objective": OBJECTIVES[advice.objective],
+        "objective": objectives[advice.objective],
         "precision": f"{_auto(value, 'precision')}{job.precision}",
         "global_batch_size": f"{advice.estimate.global_batch_size:,} samples",
         "tokens": value["tokens"] or "not set",
@@ -64,7 +57,7 @@ def workload_fields(advice: Recommendation) -> list[dict[str, Any]]:
     }
     selects = {
         "library": [automatic, *((record.name, record.title) for record in libraries())],
-        "objective": list(OBJECTIVES.items()),
+        "objective": list(objectives.items()),
         "precision": [automatic, *((name, name) for name in ("bf16", "fp16", "fp32"))],
     }
     return [

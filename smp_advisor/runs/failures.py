@@ -38,15 +38,6 @@ _LOOSE, _WEAK, _SYMPTOM = 1, 2, 3
 exception; of consequences of other failures."""
 _GIB = {"b": 2.0**-30, "bytes": 2.0**-30, "kib": 2.0**-20, "mib": 2.0**-10, "gib": 1.0, "tib": 2.0**10}
 _SIZE = r"(?P<size>\d[\d.]*) ?(?P<unit>bytes|[kmgt]ib)\b"
-_FIGURES = {
-    "tried": [rf"(?:tried|trying|failed) to allocate (?:request for )?{_SIZE}", rf"requested *: {_SIZE}"],
-    "total": [rf"total capac\w+ of {_SIZE}", rf"{_SIZE} total capac", rf"device limit *: {_SIZE}"],
-    "free": [rf"of which {_SIZE} is free", rf"(?<=; ){_SIZE} free", rf"free \(according to cuda\) *: {_SIZE}"],
-    "allocated": [rf"{_SIZE} (?:is allocated by pytorch|already allocated)", rf"currently allocated *: {_SIZE}"],
-    "unallocated": [rf"{_SIZE} is reserved by pytorch but unallocated", rf"{_SIZE} cached"],
-    "reserved": [rf"{_SIZE} reserved in total"],
-}
-"""Figures of PyTorch's out-of-memory messages since 1.0 (c10/cuda/CUDACachingAllocator.cpp)."""
 _CONTEXT_GIB = 3.0
 """Most of a GPU that CUDA's context and NCCL's buffers take; more outside PyTorch is another process."""
 _FRAGMENTED = 0.1
@@ -413,9 +404,9 @@ def _settled(steps: list[tuple[int, str]]) -> int:
 def _figures(message: str) -> dict[str, float]:
     """Return figures of an out-of-memory message in GiB."""
     lowered, figures = message.translate(ASCII_LOWER), dict[str, float]()
-    for name, patterns in _FIGURES.items():
+    for name, patterns in data_file("runs", "lines")["memory"].items():
         for pattern in patterns:
-            if match := re.search(pattern, lowered):
+            if match := re.search(pattern.replace("{size}", _SIZE), lowered):
                 try:
                     figures[name] = float(match["size"].rstrip(".")) * _GIB[match["unit"]]
                 except ValueError:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from smp_advisor.core.files import data_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -13,23 +15,8 @@ _LONGEST_LINE = 2_000
 _LONGEST_MESSAGE = 8
 """Lines of one exception that are read."""
 _COLORS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|#033\[[0-9;]*[A-Za-z]")
-_HOST = (
-    r"(?P<host>algo-\d+)(?:-\w{1,12})?\s{1,4}\|\s?",  # docker compose and SageMaker's SDK
-    r"(?P<host>ip-\d+-\d+-\d+-\d+)[\w.-]{0,60}: (?!\d+:\d)",  # pdsh and DeepSpeed's launcher
-    r"\[pod/(?P<host>[\w./-]{1,80})\]\s?",
-    r"(?P<host>[\w-]{1,60}-(?:worker|master)-\d+)\s?[|:]\s?",
-)
-_RANK = (
-    r"\[?rank ?:?(?P<rank>\d{1,6})\]?:\s?",  # PyTorch
-    r"\[default(?P<rank>\d{1,4})\]:\s?",  # torchrun --tee
-    r"\[\d+,(?:mpirank:)?(?P<rank>\d{1,6})(?:,(?P<host>[\w.-]{1,60}))?\]<\w+>:?\s?",  # mpirun --tag-output
-    r"(?P<rank>\d{1,5}): (?=\S|\s{2})",  # srun --label
-    r"\w{1,40}/\d+ (?=\[\d+\]:)",  # torchx
-    r"\[(?P<rank>\d{1,4})\]:\s?(?=\S)",
-    r"\((?P<rank>\w{1,40} pid=\d+)(?:, ip=(?P<host>[\d.]+))?\)\s?",  # Ray
-)
-_STAMP = r"\[?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d[.,\d]{0,12}(?:Z|[+-]\d\d:?\d\d)?\]?:?\s{1,4}"
-_MARKS = tuple(map(re.compile, (*_HOST, *_RANK, _STAMP)))
+_LINES = data_file("runs", "lines")
+_MARKS = tuple(map(re.compile, _LINES["marks"]))
 _FILE = re.compile(r"==> (\S{1,200}) <==$")
 """Marker of ``tail`` and of a folder with several logs."""
 _IN_TEXT = re.compile(r"\[?(?:\b|mpi)rank ?:?(\d{1,6})\]?(?!\d)|\blocal_rank: (\d{1,3})\b", re.IGNORECASE)
@@ -42,12 +29,6 @@ _LOUD = re.compile(
     r"|FailedScheduling|FailedMount|[Bb]ack-?[Oo]ff |Evicted"
 )
 """Ends of a job that their programs print as warnings."""
-_BOILERPLATE = (
-    "CUDA kernel errors might",
-    "For debugging consider",
-    "Compile with `TORCH_USE_CUDA_DSA`",
-    "Device-side",
-)
 _INFORMATION = re.compile(r"NCCL INFO|^\[?I\d{4} |\bINFO\b.{0,60}NET/", re.IGNORECASE)
 _RAISED = re.compile(
     r"(?P<name>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,80}(?:Error|Exception|Failure|Interrupt|Exit|Limit\w*Hit))"
@@ -184,7 +165,7 @@ def _message(lines: Sequence[Line], row: int, first: str) -> str:
             continue
         body = line.body.strip()
         ends = _TRACEBACK in body or body.startswith(
-            ("The above", "During handling", 'Command "', "[W", "E1", "W1", *_BOILERPLATE)
+            ("The above", "During handling", 'Command "', "[W", "E1", "W1", *_LINES["boilerplate"])
         )
         if ends or (_RAISED.match(body) and ":" in body) or len(parts) >= _LONGEST_MESSAGE or line.quiet:
             break
@@ -209,22 +190,8 @@ def _before(lines: Sequence[Line], row: int) -> list[str]:
     return frames[::-1]
 
 
-PHASES = {
-    "image": r"ImagePull|Pulling (?:image|training image)|failed to pull",
-    "download": r"Downloading - |Downloading (?:the )?(?:input|training) data|data download",
-    "start": r"Starting - |torchrun|torch/distributed/run|NCCL INFO (?:Bootstrap|NET)|init_process_group",
-    "load": r"Loading checkpoint shards|Loading weights|\bfrom_pretrained\b|_load_pretrained_model|"
-    r"load_state_dict|load_checkpoint|set_(?:model|optimizer)_state_dict|Materializing param|cpu_ram_efficient",
-    "evaluation": r"\bEvaluat|\bin validat|evaluation_loop|validation_step|Validation(?: DataLoader|:)",
-    "save": r"Saving model checkpoint|save_checkpoint|save_model\b|save_pretrained|_save_(?!evaluate)|"
-    r"state_dict\b|saving (?:model|iteration)",
-    "upload": r"Uploading - |Artifact upload",
-    "local": r"sagemaker[/.]local|docker-compose|docker compose|local_session|LOCAL_CONTAINER",
-    "end": r"train_runtime|Training completed|destroy_process_group",
-}
-"""Marks of the phases of a job in the lines before a failure and in the frames of its traceback."""
 _OF_STEP = re.compile(r"(?m)\bin (?:train\w*_step|forward|backward|step)$|\.backward\(|\bmodel\(")
-_PHASES = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PHASES.items()}
+_PHASES = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _LINES["phases"].items()}
 STEP = re.compile(
     r"\b(?:step|iter|iters|iteration|global_step|batch)s?\b['\"]?\]?\s?[:=/|]?\s{0,4}(\d{1,9}(?:,\d{3})*)"
     r"|^\s*\d{0,3}%?\|?[^|]{0,120}\|\s{0,4}(\d{1,9})/\d+ \[\d+:\d\d"
