@@ -176,62 +176,39 @@ _DONE_BY = {"done": " The generated script does this.", "cell": " The exported c
 _SEVERITIES = ("error", "warning", "info")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
-    id: str
-    severity: Literal["error", "warning", "info"]
-    text: str
-    when: tuple[Condition, ...]
-    generated: str
-    """``done`` by the generated script, ``absent`` from it, done by the exported ``cell``, or empty."""
-    source_title: str
-    source_url: str
-
-
 @cache
-def _rows(library: str) -> tuple[_Row, ...]:
-    table = get_library(library).table("pitfalls.toml")
-    rows = []
+def _requirements(library: str) -> tuple[tuple[Mapping[str, Any], tuple[Condition, ...], str, str], ...]:
+    """Return the requirements of a library, each with its conditions, and the title and address of its source."""
+    table, rows = get_library(library).table("pitfalls.toml"), []
     for entry in table["pitfall"]:
         title, page = table["pages"][entry["page"]]
-        rows.append(
-            _Row(
-                id=entry["id"],
-                severity=entry["severity"],
-                text=entry["text"],
-                when=tuple(Condition.parse(key, condition) for key, condition in entry["when"].items()),
-                generated=entry.get("generated", ""),
-                source_title=title,
-                source_url=page if page.startswith("https://") else table["base_url"] + page,
-            )
-        )
+        when = tuple(Condition.parse(key, condition) for key, condition in entry["when"].items())
+        rows.append((entry, when, title, page if page.startswith("https://") else table["base_url"] + page))
     return tuple(rows)
 
 
 def pitfalls(run: PlannedRun, *, script_is_generated: bool) -> tuple[Pitfall, ...]:
     """Requirements of a plan, errors first; those that a generated script meets are information for its editors."""
     facts = facts_of(run)
-    generated = script_is_generated and run.job.adapter is None
+    written = script_is_generated and run.job.adapter is None
     results = []
-    for row in _rows(run.plan.library):
-        if not all(condition.holds(facts, facts) for condition in row.when):
+    for entry, when, title, url in _requirements(run.plan.library):
+        # Done by the generated script, absent from it, done by the exported cell, or empty.
+        generated = entry.get("generated", "")
+        if (generated == "absent" and written) or not all(condition.holds(facts, facts) for condition in when):
             continue
-        if row.generated == "absent" and generated:
-            continue
-        done = row.generated == "cell" or (row.generated == "done" and generated)
+        done = _DONE_BY[generated] if generated == "cell" or (generated == "done" and written) else ""
         results.append(
             Pitfall(
-                id=row.id,
-                severity="info" if done else row.severity,
-                text=row.text.format_map(facts) + (_DONE_BY[row.generated] if done else ""),
-                source_url=row.source_url,
-                source_title=row.source_title,
+                id=entry["id"],
+                severity="info" if done else entry["severity"],
+                text=entry["text"].format_map(facts) + done,
+                source_url=url,
+                source_title=title,
             )
         )
-    shrinking = downsizing(run)
-    if shrinking is not None:
-        results.append(shrinking)
-    return tuple(sorted(results, key=lambda pitfall: _SEVERITIES.index(pitfall.severity)))
+    shrinking = [entry for entry in [downsizing(run)] if entry is not None]
+    return tuple(sorted([*results, *shrinking], key=lambda pitfall: _SEVERITIES.index(pitfall.severity)))
 
 
 def facts_of(run: PlannedRun) -> dict[str, Any]:

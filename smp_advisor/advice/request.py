@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from smp_advisor.advice.description import Progress
     from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.cluster.table import Instance
-    from smp_advisor.review.scripts.following import ScriptStack
     from smp_advisor.search.rank import Objective
 
 
@@ -99,7 +98,7 @@ class Request:
         of_job, shape, pins = sort_settings(settings, {"model", "cluster", "job", "usd_per_hour", *_OPTIONS})
         require_values(library, pins)
         user_settings = set_by_user(job, of_job, library)
-        places, counted, read_as = _places(cluster)
+        places, counted, read_as = meant_places(cluster)
         if price is not None:
             places = _at_price(places, options()["usd_per_hour"].checked(price))
         if counted is not None:
@@ -143,7 +142,7 @@ class Request:
         if isinstance(self.cluster, Cluster) and {"cluster", "instance_count"} & changes.keys():
             values = {"cluster": self.cluster.instance, "instance_count": self.cluster.nodes} | values
         if "cluster" in changes:
-            values["cluster"], counted, values["read_as"] = _places(changes["cluster"])
+            values["cluster"], counted, values["read_as"] = meant_places(changes["cluster"])
             values |= {} if counted is None else {"instance_count": counted}
         if "model" in changes:
             values |= {"model": changes["model"], "shape": {}}
@@ -212,7 +211,7 @@ def sort_settings(
     )
 
 
-def _places(cluster: Any) -> tuple[Any, int | None, tuple[str, ...]]:
+def meant_places(cluster: Any) -> tuple[Any, int | None, tuple[str, ...]]:
     """Return the clusters of a request, the number of nodes if their text has one, and how the text was read."""
     several = isinstance(cluster, list | tuple)
     entries, counts, notes = [], [], []
@@ -340,17 +339,13 @@ def suited(job: Job, model: Any, workload: Model, *, has_length: bool) -> Job:
         job = replace(job, sequence_length=max(min(positions, longest), job.sequence_length))
     if (kind := stack_on(job.stack, workload.family)) != job.stack:
         job = replace(job, stack=kind)
-    return within_usual_batch(_within_positions(job, workload, is_set=has_length), workload)
-
-
-def _within_positions(job: Job, model: Model, *, is_set: bool) -> Job:
-    """Return the job, with the model's own length if the user set none; an error if theirs exceeds its positions."""
-    positions = model.shape.max_positions - reserved_positions(model.family)
-    if positions <= 0 or model.fixed_sequence_length or job.sequence_length <= positions:
-        return job
-    if not is_set:
-        return replace(job, sequence_length=positions)
-    raise JobError(sentence("advice", "fewer_positions", model=model, positions=positions, job=job))
+    # Without a length of the user's, that of the model; theirs must not exceed its positions.
+    positions = workload.shape.max_positions - reserved_positions(workload.family)
+    if 0 < positions < job.sequence_length and not workload.fixed_sequence_length:
+        if has_length:
+            raise JobError(sentence("advice", "fewer_positions", model=workload, positions=positions, job=job))
+        job = replace(job, sequence_length=positions)
+    return within_usual_batch(job, workload)
 
 
 def within_usual_batch(job: Job, model: Model) -> Job:
@@ -361,9 +356,18 @@ def within_usual_batch(job: Job, model: Model) -> Job:
 
 
 def with_code(request: Request) -> tuple[Request, str]:
-    """Return the request with the settings that the user's script determines, and a summary of them."""
-    code = None if request.is_of_job else _code_of(request.script)
-    if code is None:
+    """Return the request with the settings that the user's script determines, and a summary of them.
+
+    Unchanged is a request of a complete job, and that of a script that is elsewhere or cannot be read.
+    """
+    script = request.script
+    if request.is_of_job or script is None or not is_path(script) or not Path(script).is_file():
+        return request, ""
+    from smp_advisor.review.scripts.following import read_stack  # the checker is not needed otherwise
+
+    try:
+        code = read_stack(Path(script))
+    except AdvisorError:
         return request, ""
     user_settings = request.user_settings
     settings = {
@@ -426,15 +430,3 @@ def repeated(request: Request, advice: Recommendation, job: Job) -> Request:
         shape={},
         pins=pins,
     )
-
-
-def _code_of(script: str | None) -> ScriptStack | None:
-    """Return the kind of code of a training script on this machine; None if the file is elsewhere or cannot be read."""
-    if script is None or not is_path(script) or not Path(script).is_file():
-        return None
-    from smp_advisor.review.scripts.following import read_stack  # the checker is not needed otherwise
-
-    try:
-        return read_stack(Path(script))
-    except AdvisorError:
-        return None

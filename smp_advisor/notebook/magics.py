@@ -28,11 +28,8 @@ from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
 from smp_advisor.workload.stack import AUTO
 
 if TYPE_CHECKING:
-    from argparse import Namespace
-
     from IPython.core.interactiveshell import InteractiveShell
 
-    from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.notebook.display import NothingFits
     from smp_advisor.review.scripts import Report
@@ -126,6 +123,8 @@ class AdvisorMagics(Magics):
         estimator or ModelTrainer, requests and recipes have checks of their own: ``%smp_check recipe.yaml``. With
         ``--plan``, the advisor's estimate is that of the script's kind of code.
         """
+        from smp_advisor.cluster.cluster import Cluster
+        from smp_advisor.cluster.table import completed_instance
         from smp_advisor.notebook.checks import check_if_estimator
         from smp_advisor.review.scripts import check_script, read_stack
 
@@ -139,8 +138,13 @@ class AdvisorMagics(Magics):
         # With the line of the magic, so that line numbers are those of the cell.
         source: str | Path = Path(arguments.script) if cell is None else f"%%smp_check\n{cell}"
         plan, advice = (None, None) if advisor is None else (advisor.plan, advisor.advice)
+        count, cluster = value_of(arguments, "instance_count"), None
+        if arguments.instance is not None:
+            cluster = completed_instance(arguments.instance) if count is None else Cluster(arguments.instance, count)
+        elif count is not None:
+            raise AdvisorError("--count needs an instance: add --instance, for example --instance ml.p5.48xlarge.")
         of_estimator = check_if_estimator(
-            source, self.shell.user_ns, advice, cluster=_cluster(arguments), forced=arguments.estimator
+            source, self.shell.user_ns, advice, cluster=cluster, forced=arguments.estimator
         )
         if of_estimator is not None:
             return of_estimator
@@ -169,19 +173,6 @@ class AdvisorMagics(Magics):
                 **{name: value_of(arguments, name) for name in LIMITS},
                 on_progress=progress.update,
             )
-
-
-def _cluster(arguments: Namespace) -> Cluster | Instance | None:
-    """Return the cluster of ``--instance`` and ``--count``, or the instance alone."""
-    from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.cluster.table import completed_instance
-
-    count = value_of(arguments, "instance_count")
-    if arguments.instance is None:
-        if count is not None:
-            raise AdvisorError("--count needs an instance: add --instance, for example --instance ml.p5.48xlarge.")
-        return None
-    return completed_instance(arguments.instance) if count is None else Cluster(arguments.instance, count)
 
 
 _of_shell: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()

@@ -46,15 +46,6 @@ def _button(text: str, label: str = "", *, row: int | None = None, style: str = 
     return f'<button type="button" class="smp-button {style}" data-smp-do="{done}"{of}{name}>{text}</button>'
 
 
-def _select(label: str, name: str, options: Iterable[tuple[str, str]], chosen: str) -> str:
-    """Return a choice that draws its page again."""
-    entries = "".join(
-        f'<option value="{escape(value)}"{" selected" * (value == chosen)}>{escape(text)}</option>'
-        for value, text in options
-    )
-    return f'<label class="smp-choice">{label} <select class="smp-select" name="{name}">{entries}</select></label>'
-
-
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], actions: Sequence[str]) -> str:
     """Return a table whose last column is HTML; it scrolls, also by keyboard."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in columns)
@@ -106,8 +97,11 @@ def clusters(_: Advice, state: ControlState, options: Mapping[str, object]) -> M
         nodes, _, name = chart.rows[row][0].partition(" x ")
         return _button("Adopt", f"Adopt: {nodes} x {name}", row=row, search={"cluster": name, "instance_count": nodes})
 
-    choices = [("", "none"), *((",".join((*names, name)), name) for name in chart.choices)]
-    add = _select("Add an instance type", "instances", choices, "") if len(names) < MOST_TYPES else ""
+    more = "".join(f'<option value="{",".join((*names, name))}">{name}</option>' for name in chart.choices)
+    add = (
+        '<label class="smp-choice">Add an instance type <select class="smp-select" name="instances"><option value=""'
+        f" selected>none</option>{more}</select></label>"
+    ) * (len(names) < MOST_TYPES)
     return _figure(chart, options, "Adopt", use, add)
 
 
@@ -132,11 +126,6 @@ def why(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping
     return {"html": f"{own}{ladder}{folded}{chosen}{html_sources(shown.steps)}"}
 
 
-def _link(url: str, title: str) -> str:
-    """Return a source as a link; terms of this product alone have none."""
-    return f' <a href="{escape(url)}" target="_blank" rel="noopener">{escape(title)}</a>' if url else ""
-
-
 def facts(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
     """Return every figure, fact and assumption of the plan on screen, and the terms of the page."""
     shown = advice.at(state)
@@ -144,8 +133,11 @@ def facts(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mappi
     folded = html_sections(
         shown, "Figures", "Configuration", "Calibration", "Effective time", "Assumptions", opened=("Figures",)
     )
+    link = ' <a href="{}" target="_blank" rel="noopener">{}</a>'
     terms = "".join(
-        f"<li><b>{escape(term.term)}</b>: {escape(term.text)}{_link(term.source_url, term.source_title)}</li>"
+        f"<li><b>{escape(term.term)}</b>: {escape(term.text)}"
+        # Terms of this product alone have no source.
+        f"{link.format(escape(term.source_url), escape(term.source_title)) if term.source_url else ''}</li>"
         for term in terms_of(shown.plan.library)
     )
     head = "".join(f"<p>{escape(text)}</p>" for text in (shown.model.summary, shown.cluster.summary, uncited) if text)

@@ -239,7 +239,9 @@ def parsed(magic: Any, line: str) -> Namespace:
         )
     try:
         # argparse takes a word with a space for a value: the reader of "-5B" then reports the error.
-        words = [f" {word}" if re.match(r"-\d", word) else word for word in _words(line)]
+        lexer = shlex.shlex(line, posix=True)
+        lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""  # a backslash is part of a path
+        words = [f" {word}" if re.match(r"-\d", word) else word for word in lexer]
         options = cast("Namespace", magic.parser.parse_args(words))
     except ValueError as error:
         raise UsageError(f"The line cannot be read: {error}.") from None
@@ -249,13 +251,6 @@ def parsed(magic: Any, line: str) -> Namespace:
         if isinstance(value, str):
             setattr(options, name, value.strip())
     return options
-
-
-def _words(line: str) -> list[str]:
-    """Return the words of a line without quotation marks; a backslash is part of a path, not an escape."""
-    lexer = shlex.shlex(line, posix=True)
-    lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""
-    return list(lexer)
 
 
 def _explained(magic: Any, problem: str, words: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.figures import decisive, fit, headlines, likelihood, memory, preferred
 from smp_advisor.notebook.workload_fields import workload_fields
 from smp_advisor.session.cells import call_of_inputs
-from smp_advisor.session.controls import Control, controls, estimates_of
+from smp_advisor.session.controls import controls, estimates_of
 from smp_advisor.session.settings import (
     configuration,
     moved_settings,
@@ -118,23 +118,20 @@ def snapshot_of(state: ControlState) -> Data:
 
 def control_dicts(advice: Recommendation, settings: Settings) -> list[Data]:
     """Values of the controls as plain data, in the order of AWS's best practices; `recommendation` has the rest."""
-    shown = sorted(controls(advice, settings), key=lambda control: _place(control.name))
-    optional = {c.name: {"texts": () if _is_plain(c) else c.texts, "fixed_because": c.fixed_because} for c in shown}
-    return [
-        {"name": c.name, "values": list(c.values)} | {name: of for name, of in optional[c.name].items() if of}
-        for c in shown
-    ]
+    data = []
+    for control in sorted(controls(advice, settings), key=lambda control: _place(control.name)):
+        # A page writes numbers itself.
+        texts = () if control.texts == tuple(f"{v:,}" for v in control.values if type(v) is int) else control.texts
+        optional = {"texts": texts, "fixed_because": control.fixed_because}
+        own = {"name": control.name, "values": list(control.values)}
+        data.append(own | {name: value for name, value in optional.items() if value})
+    return data
 
 
 def _place(control: str) -> tuple[int, int]:
     """Group of a control, and its place in the group."""
     groups = data_file("notebook", "page")["controls"]
     return next(((group, of.index(control)) for group, of in enumerate(groups) if control in of), (2, 0))
-
-
-def _is_plain(control: Control) -> bool:
-    """Return whether the texts of a control's values are the numbers as a page writes them."""
-    return all(type(v) is int and f"{v:,}" == text for v, text in zip(control.values, control.texts, strict=True))
 
 
 def uncited_hardware(instance: Instance) -> str:

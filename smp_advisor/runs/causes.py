@@ -83,7 +83,7 @@ def causes_of(
         return (*causes, _cause("assumed speed", against=against))
     if usual.seconds < low:
         return (*causes, *observed, _cause("less work", against=against))
-    certain = [*observed, *_of_data(log, usual), *_of_hosts(busy)]
+    certain = [*observed, *_certain(log, usual, busy)]
     if advice.cluster.instance.gpu == PROCESSOR:  # nothing of it is known but its step time
         return (*causes, *certain)
     return (*causes, *(certain or [_of_parts(advice, usual, busy, against)]))
@@ -109,21 +109,17 @@ def _not_counted(usual: Typical, restarts: int) -> Iterator[Cause]:
         yield _cause("stalls", values=plural(stalls, "value"), share=share, now=now, mean=seconds(usual.wall_seconds))
 
 
-def _of_data(log: Log, usual: Typical) -> Iterator[Cause]:
-    """Waits for data, if the log prints them."""
+def _certain(log: Log, usual: Typical, busy: Mapping[str, float]) -> Iterator[Cause]:
+    """Yield waits for data that the log prints, and one host whose GPUs work less than the others: they wait for it."""
     if log.data_seconds is not None and log.data_seconds > _WAITING * usual.seconds:
         yield _cause("data loading", wait=seconds(log.data_seconds), now=seconds(usual.seconds))
-
-
-def _of_hosts(busy: Mapping[str, float]) -> Iterator[Cause]:
-    """Yield one host whose GPUs work less than those of the others, which wait for it in their collectives."""
     if len(busy) < 2:
         return
     slow = min(busy, key=lambda host: busy[host])
-    usual = median(value for host, value in busy.items() if host != slow)
-    if usual - busy[slow] >= _APART:
+    others = median(value for host, value in busy.items() if host != slow)
+    if others - busy[slow] >= _APART:
         hosts = "of the other hosts" if len(busy) > 2 else "of the other host"
-        yield _cause("slow node", slow=slow, busy=percent(busy[slow]), hosts=hosts, usual=percent(usual))
+        yield _cause("slow node", slow=slow, busy=percent(busy[slow]), hosts=hosts, usual=percent(others))
 
 
 def _of_parts(advice: Advice, usual: Typical, busy: Mapping[str, float], against: str) -> Cause:

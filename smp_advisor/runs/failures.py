@@ -85,6 +85,9 @@ class _Kind:
 _UNKNOWN = _Kind(name="exception", title="", patterns=(), cause="", change="", source="", depth=_LOOSE)
 
 
+_NONE: tuple[_Kind, dict[str, str]] = (_UNKNOWN, {})
+
+
 @dataclass(frozen=True)
 class _Hit:
     """A line or an exception of a kind."""
@@ -192,7 +195,11 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
         raise CalibrationError(f"A failure is read from the text of a log, not {type(text).__name__}.")
     if plan is not None and not isinstance(plan, Plan):
         raise CalibrationError(f"plan must be a Plan, not {type(plan).__name__}.")
-    lines = lines_of(_parts(text))
+    parts = [(1, text)]
+    if len(text) > _FIRST + _LAST:
+        start = len(text) - _LAST
+        parts = [(1, text[:_FIRST]), (1 + text.count("\n", 0, start), text[start:])]
+    lines = lines_of(parts)
     hits = list(_survivors(_hits(lines), lines))
     if not hits:
         return None
@@ -245,14 +252,6 @@ def failure_of_plan(failure: Failure | str, cluster: Cluster) -> Failure:
     return result
 
 
-def _parts(text: str) -> list[tuple[int, str]]:
-    """Return the parts of a text that are read, each with the number of its first line."""
-    if len(text) <= _FIRST + _LAST:
-        return [(1, text)]
-    start = len(text) - _LAST
-    return [(1, text[:_FIRST]), (1 + text.count("\n", 0, start), text[start:])]
-
-
 @cache
 def _kinds() -> dict[str, _Kind]:
     entries = data_file("runs", "failures")["kind"]
@@ -284,8 +283,10 @@ def _hits(lines: Sequence[Line]) -> Iterator[_Hit]:
     for raised in raised_in(lines):
         read.add(raised.row)
         text = f"{raised.name}: {raised.message}"
-        match = _first_match(patterns, text, lines, raised.row, raised)
-        kind, groups = match or (_UNKNOWN, {})
+        # The fact of an exception, or else its kind of the least depth; full memory in whatever called for it.
+        matches = list(_matches(patterns, text, lines, raised.row, raised))
+        full = [match for match in matches if match[0].name.startswith("gpu_memory")]
+        kind, groups = min(full or matches, key=lambda match: (not match[0].is_fact, match[0].depth), default=_NONE)
         depth = kind.depth if kind.is_fact or kind.depth >= _SYMPTOM else kind.depth and _LOOSE
         yield _Hit(kind, raised.row, depth, groups, raised)
     matched: set[int] = set()
@@ -310,15 +311,6 @@ def _depth_outside(kind: _Kind) -> int:
     if kind.is_fact or kind.depth >= _SYMPTOM:
         return kind.depth
     return _WEAK if kind.depth else _LOOSE
-
-
-def _first_match(
-    patterns: list[tuple[_Kind, Pattern]], text: str, lines: Sequence[Line], row: int, raised: Raised
-) -> tuple[_Kind, dict[str, str]] | None:
-    """Return the fact of an exception, or else its kind of the least depth."""
-    matches = list(_matches(patterns, text, lines, row, raised))
-    full = [entry for entry in matches if entry[0].name.startswith("gpu_memory")]  # in whatever called for the memory
-    return min(full or matches, key=lambda entry: (not entry[0].is_fact, entry[0].depth), default=None)
 
 
 def _matches(

@@ -144,9 +144,11 @@ def raised_in(lines: Sequence[Line]) -> Iterator[Raised]:
             if inside is not None and line.body.strip():
                 frames.pop(line.process)
             continue
-        if match["message"] and match["message"].startswith("Caught ") and "Original Traceback" in _after(lines, row):
-            frames[line.process] = []  # of a data-loading worker, whose own exception follows
-            continue
+        if (match["message"] or "").startswith("Caught "):
+            after = next((other.body for other in lines[row + 1 : row + 40] if other.process == line.process), "")
+            if "Original Traceback" in after:
+                frames[line.process] = []  # of a data-loading worker, whose own exception follows
+                continue
         yield Raised(
             row=row,
             name=match["name"],
@@ -173,11 +175,6 @@ def _message(lines: Sequence[Line], row: int, first: str) -> str:
     return " ".join(filter(None, parts))
 
 
-def _after(lines: Sequence[Line], row: int) -> str:
-    """Return the next line of the same process."""
-    return next((line.body for line in lines[row + 1 : row + 40] if line.process == lines[row].process), "")
-
-
 def _before(lines: Sequence[Line], row: int) -> list[str]:
     """Frames above an exception whose traceback has no start in the log."""
     frames: list[str] = []
@@ -191,7 +188,9 @@ def _before(lines: Sequence[Line], row: int) -> list[str]:
 
 
 _OF_STEP = re.compile(r"(?m)\bin (?:train\w*_step|forward|backward|step)$|\.backward\(|\bmodel\(")
-_PHASES = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _LINES["phases"].items()}
+_PHASES: dict[str, re.Pattern[str]] = {
+    name: re.compile(pattern, re.IGNORECASE) for name, pattern in _LINES["phases"].items()
+}
 STEP = re.compile(
     r"\b(?:step|iter|iters|iteration|global_step|batch)s?\b['\"]?\]?\s?[:=/|]?\s{0,4}(\d{1,9}(?:,\d{3})*)"
     r"|^\s*\d{0,3}%?\|?[^|]{0,120}\|\s{0,4}(\d{1,9})/\d+ \[\d+:\d\d"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
@@ -210,14 +211,16 @@ class Reader:
 
     def _of_keys(self, line: str) -> None:
         """A line of no named format: JSON, or a step with named figures in it or in the lines after it."""
-        record = _record(line)
-        step = step_in(line)
+        record, step, start = None, step_in(line), line.find('{"')
+        if start >= 0 and line.rstrip()[-1:] == "}":
+            with suppress(ValueError):
+                record = json_values(line[start:])
         if step is not None:
             self._open = (step, self.lines)
         elif self._open is not None and self.lines - self._open[1] > _AFTER_STEP:
             self._open = None
         self._note_loss(line, step if step is not None else None if self._open is None else self._open[0], own=step)
-        if record is not None:
+        if isinstance(record, dict):
             self._rows.setdefault(_JSON, []).append(record)
             self._note_work(line, record)
             return
@@ -287,7 +290,7 @@ class Reader:
         return Log(title="log without measured steps", peak_gib=peaks)
 
     def _of_bars(self, entry: _Format) -> Log | None:
-        """Return the bar that runs longest is that of training: bars of evaluations begin again and again."""
+        """Return the bar that runs longest, that of training: bars of evaluations begin again and again."""
         keys = [key for key in self._bars if key[0] == entry.name]
         if not keys:
             return None
@@ -332,18 +335,6 @@ def _by_time_left(left: float, row: Row, unit: str) -> Row:
     return {"seconds": printed} if unit != "s" or printed >= 20 else {}
 
 
-def _record(line: str) -> Row | None:
-    """Return the numbers of a JSON object in a line."""
-    start = line.find('{"')
-    if start < 0 or line.rstrip()[-1:] != "}":
-        return None
-    try:
-        value = json_values(line[start:])
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
 _TIMES = {
     "seconds": "seconds per step",
     "milliseconds": "milliseconds per step",
@@ -367,12 +358,15 @@ _LEAST_RATE = 0.01
 def _log(title: str, rows: Iterable[Mapping[str, float]]) -> Log:
     """Measured steps of rows by field: of `_TIMES`, the first that any row has."""
     rows = list(rows)[-_MAX_SAMPLES:]
-    clocked = _by_clock(rows) or _by_elapsed(rows)
+    clocked = _by_clock(rows)
     if clocked is not None:
         return replace(clocked, title=title)
     field = next((name for name in _TIMES if any(name in row for row in rows)), "seconds")
     entire = field == "run_steps_per_second"
-    repeats = _microsteps(rows)
+    # Iterations per optimizer step, of a log that numbers both.
+    both, repeats = [(row["iteration"], row["step"]) for row in rows if "iteration" in row and "step" in row], 1.0
+    if len(both) > 1 and both[-1][1] > both[0][1]:
+        repeats = max(1.0, round((both[-1][0] - both[0][0]) / (both[-1][1] - both[0][1])))
     work: dict[str, list[float]] = {}
     samples = []
     for row in rows:
@@ -390,56 +384,43 @@ def _log(title: str, rows: Iterable[Mapping[str, float]]) -> Log:
     unit: Unit = "run_seconds" if entire else next((unit for unit in get_args(Unit) if unit == kind), "seconds")
     if any("batch_number" in row for row in rows):
         unit = "batch_seconds"
+    # One standard deviation of the logarithm of printed rates, by their last digit.
+    rates, error = [row[field] for row in rows if field in row and field.endswith("steps_per_second")], 0.0
+    if rates and median(rates) > 0:
+        digits = max(len(f"{rate:.12g}".partition(".")[2]) for rate in rates)
+        error = 10.0**-digits / math.sqrt(12) / median(rates)
     return Log(
         title=title,
         unit=unit,
         samples=tuple(samples),
         work={of: median(values) for of, values in work.items()},
-        error=_rounding([row[field] for row in rows if field in row]) if field.endswith("steps_per_second") else 0.0,
+        error=error,
         notes=(ENTIRE_RUN,) if entire else (),
     )
 
 
-def _microsteps(rows: Sequence[Mapping[str, float]]) -> float:
-    """Iterations per optimizer step, of a log that numbers both."""
-    both = [(row["iteration"], row["step"]) for row in rows if "iteration" in row and "step" in row]
-    if len(both) < 2 or both[-1][1] <= both[0][1]:
-        return 1.0
-    return max(1.0, round((both[-1][0] - both[0][0]) / (both[-1][1] - both[0][1])))
-
-
 def _by_clock(rows: Sequence[Mapping[str, float]]) -> Log | None:
-    """Return steps by the time stamps of lines whose rate leaves out a part of the step."""
+    """Return steps by the time stamps of lines whose rate omits a part of the step, or by the time since the start.
+
+    That time counts if the log has no other, or only the mean since the start.
+    """
     marked = [(row["step"], row["clock"]) for row in rows if "clock" in row and "partial_samples_per_second" in row]
-    if len(marked) < 3:
+    if len(marked) >= 3:
+        samples = [
+            Sample(int(step), (now - then) / (step - last) if step > last and now > then else 0.0)
+            for (last, then), (step, now) in pairwise(marked)
+        ]
+        return Log(title="", samples=tuple(samples), notes=("The step time is by the time stamps of the lines.",))
+    elapsed = [row for row in rows if "elapsed" in row and "step" in row]
+    if len(elapsed) < 3:
         return None
-    samples = [
-        Sample(int(step), (now - then) / (step - last) if step > last and now > then else 0.0)
-        for (last, then), (step, now) in pairwise(marked)
-    ]
-    return Log(title="", samples=tuple(samples), notes=("The step time is by the time stamps of the lines.",))
-
-
-def _by_elapsed(rows: Sequence[Mapping[str, float]]) -> Log | None:
-    """Return steps by the time since the start, if the log has no other time, or only the mean since the start."""
-    marked = [row for row in rows if "elapsed" in row and "step" in row]
-    if len(marked) < 3:
-        return None
-    last = marked[-1]
+    last = elapsed[-1]
     own = last.get("seconds") or (1 / last["steps_per_second"] if last.get("steps_per_second") else 0.0)
     if own and not 0.98 < own * last["step"] / max(last["elapsed"], 1e-9) < 1.02:
         return None
-    samples = tuple(_differences([(row["step"], row["elapsed"]) for row in marked]))
+    since_start = tuple(_differences([(row["step"], row["elapsed"]) for row in elapsed]))
     note = "The step time is by the time since the start."
-    return Log(title="", samples=samples, notes=(note,)) if samples else None
-
-
-def _rounding(values: Sequence[float]) -> float:
-    """Return one standard deviation of the logarithm of printed values, by their last digit."""
-    if not values:
-        return 0.0
-    digits = max(len(f"{value:.12g}".partition(".")[2]) for value in values)
-    return 10.0**-digits / math.sqrt(12) / median(values) if median(values) > 0 else 0.0
+    return Log(title="", samples=since_start, notes=(note,)) if since_start else None
 
 
 def _add_peaks(peaks: dict[MemoryClass, float], entry: _Format, line: str) -> None:

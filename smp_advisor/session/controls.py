@@ -178,51 +178,36 @@ def controls(advice: Recommendation, settings: Settings) -> list[Control]:
         cluster=advice.cluster,
         job=advice.job,
     )
-    library = advice.plan.library
     of_plan = [_of_plan(advice, settings, name, values) for name, values in positions(situation).items()]
-    # The job's controls follow: the kind of code is a fact, precision and the training settings are choices.
-    code, labels = str(settings[STACK]), job_labels(library)
-    codes = tuple(dict.fromkeys([*stacks_for(advice), code]))
-    of_job = [
-        Control(
-            name=STACK,
-            label=labels[STACK],
-            kind="select",
-            values=codes,
-            texts=tuple(stack_text(name, library) for name in codes),
-            help=stack_help(code, library),
-        )
-    ]
-    if PRECISION in settings:
-        current = str(settings[PRECISION])
-        choices = tuple(dict.fromkeys([*precisions_for(advice), current]))
-        of_job.append(
-            Control(
-                name=PRECISION,
-                label=labels[PRECISION],
-                kind="select",
-                values=choices,
-                texts=choices,
-                help="Precision of the training step. bf16 has the range of fp32; fp16 needs loss scaling; fp32 is"
-                " slower and needs more memory. Setting of the job: precision.",
-                fixed_because=f"The library trains in {current} only on this instance." if len(choices) == 1 else "",
-            )
-        )
-    for name in labels:
-        if name not in {STACK, PRECISION}:
-            setting = training_settings()[name]
-            values: tuple[Setting, ...] = tuple(setting.values) or (False, True)
-            of_job.append(
-                Control(
-                    name=name,
-                    label=setting.title,
-                    kind="select" if setting.values else "checkbox",
-                    values=values,
-                    texts=tuple(value_text(name, value) for value in values),
-                    help=f"{setting.help} Setting of the job: {name}.",
-                )
-            )
+    of_job = [_of_job(advice, name, label, settings[name]) for name, label in job_labels(advice.plan.library).items()]
     return [*of_plan, *of_job]
+
+
+def _of_job(advice: Recommendation, name: str, label: str, current: Setting) -> Control:
+    """Return a control of the job: the kind of code is a fact, precision and the training settings are choices."""
+    library, choices, reason = advice.plan.library, list[Setting](), ""
+    if name == STACK:
+        choices, about = [*stacks_for(advice)], stack_help(str(current), library)
+    elif name == PRECISION:
+        choices = [*precisions_for(advice)]
+        about = (
+            "Precision of the training step. bf16 has the range of fp32; fp16 needs loss scaling; fp32 is slower and"
+            " needs more memory. Setting of the job: precision."
+        )
+        reason = f"The library trains in {current} only on this instance." * ({*choices} == {current})
+    else:
+        setting = training_settings()[name]
+        choices, about = [*(setting.values or (False, True))], f"{setting.help} Setting of the job: {name}."
+    values = tuple(dict.fromkeys([*choices, current]))
+    return Control(
+        name=name,
+        label=label,
+        kind="checkbox" if False in values else "select",
+        values=values,
+        texts=tuple(stack_text(str(v), library) if name == STACK else value_text(name, v) for v in values),
+        help=about,
+        fixed_because=reason,
+    )
 
 
 def _of_plan(advice: Recommendation, settings: Settings, name: str, values: Sequence[Setting]) -> Control:

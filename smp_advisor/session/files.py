@@ -6,17 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.recommendation import Recommendation
 from smp_advisor.arguments.signatures import checked
-from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.costs.estimate import Estimate
 from smp_advisor.errors import AdvisorError, StorageError
-from smp_advisor.libraries.plan import Plan
 from smp_advisor.session import Advice, control_state
 from smp_advisor.session.advice import SNAPSHOTS
 from smp_advisor.session.control_state import ControlState, Entry
 from smp_advisor.session.settings import settings_of
 from smp_advisor.session.storage import from_plain
 from smp_advisor.session.written import SCREEN, as_text, from_text, read_text, write_text
-from smp_advisor.workload import Job, Model
 
 if TYPE_CHECKING:
     import os
@@ -52,9 +48,6 @@ def _state(value: Recommendation, data: Any, fields: set[str]) -> ControlState:
         raise StorageError(f"The stored plan on screen does not suit the recommendation: {error}") from None
 
 
-_KINDS = (Cluster, Estimate, Job, Model, Plan)
-
-
 @checked
 def save(value: object, path: str | os.PathLike[str]) -> None:
     """Write a value to a file, which is complete or unchanged, whatever happens.
@@ -79,11 +72,8 @@ def save(value: object, path: str | os.PathLike[str]) -> None:
     """
     if isinstance(value, Advice):
         value.save(path)
-    elif isinstance(value, _KINDS):
-        write_text(as_text(value), path)
     else:
-        names = ", ".join(sorted(kind.__name__ for kind in _KINDS))
-        raise StorageError(f"A {type(value).__name__} cannot be stored: pass an Advice or one of {names}.")
+        write_text(as_text(value), path)
 
 
 @checked

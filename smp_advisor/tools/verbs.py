@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.description import read_model
 from smp_advisor.advice.largest import largest
-from smp_advisor.advice.request import JOB_FIELDS, SETTINGS, job_of, question_of, sort_settings, suited
+from smp_advisor.advice.request import JOB_FIELDS, SETTINGS, job_of, meant_places, question_of, sort_settings, suited
 from smp_advisor.arguments import LIMITS, options_of, without_python
 from smp_advisor.cluster import Cluster
-from smp_advisor.cluster.table import meant_instance
 from smp_advisor.core.files import LOG, MODEL, NOTEBOOK, json_values, read_text
 from smp_advisor.core.words import plain
 from smp_advisor.costs.evaluate import estimate as evaluate
@@ -41,6 +40,7 @@ from smp_advisor.search.clusters import best_on
 from smp_advisor.session import Advice
 from smp_advisor.session.advise import advise as recommend
 from smp_advisor.session.files import load
+from smp_advisor.session.options import named_texts
 from smp_advisor.session.project import Project, project_of
 from smp_advisor.session.written import write_text
 from smp_advisor.tools.answers import (
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.review.findings.report import Report
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -241,20 +240,13 @@ def _row(options: Namespace, query: _Query, plan: Mapping[str, Any], *, single: 
 def _with_instance(settings: Mapping[str, Any], project: Project) -> tuple[dict[str, Any], str]:
     """Return the settings with the names of instances as they were meant, and a note on what is not literally there."""
     clusters = settings.get("cluster")
-    several = isinstance(clusters, list | tuple)
-    names, counts, notes = list[Any](), list[int](), list[str]()
-    for name in clusters if isinstance(clusters, list | tuple) else [clusters]:
-        if not isinstance(name, str) or name.lower() == "any" or name in project.hardware:
-            names.append(name)
-            continue
-        machine, count, note = meant_instance(name)
-        names.append(machine.name)
-        counts += [] if count is None else [count]
-        notes += [note] if note else []
-    if counts and (several or settings.get("instance_count") not in (None, *counts)):
-        raise AdvisorError(f"{names[0]} has two numbers of nodes: write --count only.")
-    complete = {**settings, "cluster": names if several else names[0]}
-    complete |= {"instance_count": counts[0]} if counts else {}
+    if project.hardware.keys() & ({*clusters} if isinstance(clusters, list | tuple) else {clusters}):
+        return dict(settings), ""
+    place, count, notes = meant_places(clusters)
+    if count is not None and settings.get("instance_count") not in (None, count):
+        raise AdvisorError(f"{place} has two numbers of nodes: write --count only.")
+    complete = {**settings, "cluster": list(place) if isinstance(place, tuple) else place}
+    complete |= {"instance_count": count} if count is not None else {}
     return complete, f"{'; '.join(notes)}." if notes else ""
 
 
@@ -277,7 +269,9 @@ def check(options: Namespace) -> Answer:
     """Return the findings in scripts, cells and recipes. The status is 1 with an error among them."""
     with shared_trees():
         if options.texts:
-            project = CheckedProject(reports=tuple(_report(text, options) for text in options.texts), repeated=(0,))
+            # As a training script, unless it has an estimator or is no Python.
+            reports = (_job_report(text, options) or check_script(text) for text in options.texts)
+            project = CheckedProject(reports=tuple(reports), repeated=(0,))
         else:
             project = checked_project(options, partial(_job_report, options=options))
     alone = len(options.paths) < 2 and not any(map(os.path.isdir, options.paths))
@@ -333,7 +327,7 @@ def rehearse(options: Namespace) -> Answer:
     """Return the rehearsal of a training script. The status is 1 with a finding, or if it stopped."""
     from smp_advisor.rehearsal import rehearse as run
 
-    job: Any = {"hyperparameters": dict(_pair(entry, "--hyperparameter") for entry in options.hyperparameter)}
+    job: Any = {"hyperparameters": named_texts(options.hyperparameter, "--hyperparameter")}
     if options.start:
         job["command"] = options.start
     if options.job is not None:
@@ -342,7 +336,7 @@ def rehearse(options: Namespace) -> Answer:
     if job == {"hyperparameters": {}}:
         job = None
     done = run(
-        Path(options.script), job, options.processes, dict(_pair(entry, "--data") for entry in options.data) or None,
+        Path(options.script), job, options.processes, named_texts(options.data, "--data") or None,
         None if options.compare is None else Path(options.compare), allow_unconfined=options.allow_unconfined,
         environment=getattr(options, "environment", None),
         on_progress=getattr(options, "progress", None),
@@ -354,13 +348,6 @@ def rehearse(options: Namespace) -> Answer:
         page=lambda: str(done),
         status=YES if done.ok else NO,
     )
-
-
-def _pair(entry: str, option: str) -> tuple[str, str]:
-    name, mark, value = entry.partition("=")
-    if not mark or not name:
-        raise AdvisorError(f"{option} takes NAME=VALUE, not {entry!r}.")
-    return name, value
 
 
 def export(options: Namespace) -> Answer:
@@ -560,27 +547,19 @@ def _advice(path: Path) -> Advice:
     return value
 
 
-def _report(source: Path | str, options: Namespace) -> Report:
-    """Return the report on a file or a text: as a training script, unless it has an estimator or is no Python."""
-    job = _job_report(source, options)
-    return check_script(source) if job is None else job
-
-
 _STARTS_A_JOB = re.compile(r"sagemaker|smdistributed|TrainingJobName", re.IGNORECASE)
-
-
-def _may_start_a_job(source: Path | str, paths: Collection[str]) -> bool:
-    """Return whether to look for a job: in what is named, and in files of a folder that have a word of one."""
-    if isinstance(source, str) or not paths or str(source) in paths:
-        return True
-    return _STARTS_A_JOB.search(read_text(source, NOTEBOOK, AdvisorError, decoding="replace")) is not None
 
 
 def _job_report(source: Path | str, options: Namespace) -> EstimatorReport | None:
     """Return the report on a job; None for a training script."""
     is_python = isinstance(source, str) or source.suffix in {".py", ".pyw", ".ipynb"}
-    if is_python and (options.plan or options.library or not _may_start_a_job(source, options.paths)):
+    if is_python and (options.plan or options.library):
         return None
+    # Of the files of a folder, only those with a word of a job are read as one.
+    if not isinstance(source, str) and options.paths and str(source) not in options.paths:
+        text = read_text(source, NOTEBOOK, AdvisorError, decoding="replace")
+        if is_python and _STARTS_A_JOB.search(text) is None:
+            return None
     if is_python and not looks_like_estimator(source):
         return None
     length = options.settings.get("sequence_length") or 2048
