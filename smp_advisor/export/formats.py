@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from smp_advisor.core.files import data_file
+from smp_advisor.core.files import data_file, sentence
 from smp_advisor.errors import ExportError
 from smp_advisor.export.job_cell import summary
 from smp_advisor.export.launch import Launch, ScriptCheck, launch
@@ -144,10 +144,7 @@ def pytorch_job(job: ClusterJob) -> str:
     """Return the manifest: a ConfigMap with the generated script, and the PyTorchJob."""
     content, objection = job.launch, " ".join(job.launch.run.objections)
     if job.options.image_uri is None:
-        raise ExportError(
-            "A Kubernetes job requires a container image: pass image_uri= with the address of an image that has PyTorch"
-            f" {content.container.framework_version}."
-        )
+        raise ExportError(sentence("export", "no_image", content=content))
     documents = []
     if job.files:
         longest, texts = data_file("export", "clusters")["limits"]["config_map_bytes"], dict(job.files)
@@ -291,10 +288,7 @@ def exported(
     if content.training is not None:
         weights = "SM_CHANNEL_MODEL" in (chosen.environment or {})
         if content.training.trainer == "trl" and has_data and not weights:
-            raise ExportError(
-                "Fine-tuning starts from weights: pass environment={'SM_CHANNEL_MODEL': ...} with the directory of a"
-                " model of transformers (save_pretrained)."
-            )
+            raise ExportError(sentence("export", "weights_by_variable"))
         files = {content.script: written(content.training), "requirements.txt": content.requirements}
         files |= content.companions
     write = sbatch if format == "slurm" else pytorch_job

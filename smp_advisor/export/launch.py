@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from smp_advisor.core.files import data_file
+from smp_advisor.core.files import data_file, sentence
 from smp_advisor.errors import ExportError
 from smp_advisor.export.options import (
     CHECKPOINT_CHANNEL,
@@ -175,10 +175,7 @@ def launch(
     reads_data = reads_data or "train" in inputs
     run = run_of(model, cluster, job, plan, options, min_fit_probability=min_fit_probability, reads_data=reads_data)
     if options.max_wait_seconds is not None and options.max_wait_seconds < run.max_run_seconds:
-        raise ExportError(
-            f"max_wait_seconds includes the running time and must be at least {run.max_run_seconds}, the running time"
-            f" of a job, not {options.max_wait_seconds}."
-        )
+        raise ExportError(sentence("export", "max_wait", run=run, options=options))
     schedule = None
     own = _plan_settings(model, job, plan, run, training) if options.plan_hyperparameters else {}
     if training is not None and run.estimate is not None:
@@ -232,10 +229,7 @@ def _require_channels(training: Training, options: JobOptions) -> None:
     if training.prefers and "train" not in options.channels:
         raise ExportError("Preferences are read from a channel: pass data= with the place of chosen and rejected rows.")
     if "train" in options.channels and "model" not in options.channels:
-        raise ExportError(
-            "Fine-tuning starts from weights: pass data= with the channels train and model, whose place has a model of"
-            " transformers (save_pretrained)."
-        )
+        raise ExportError(sentence("export", "weights_by_channel"))
 
 
 def _plan_settings(model: Model, job: Job, plan: Plan, run: Run, training: Training | None) -> dict[str, Any]:
@@ -286,10 +280,7 @@ def _require_possible(cluster: Cluster, plan: Plan, options: JobOptions) -> None
     """Raise `ExportError` for options that contradict the instances, the library or its container."""
     library = get_library(plan.library)
     if options.volume_kms_key is not None and not has_volumes(cluster):
-        raise ExportError(
-            f"{cluster.instance.name} has local disks, which SageMaker encrypts with a key of its own: leave out"
-            " volume_kms_key."
-        )
+        raise ExportError(sentence("export", "local_disks", cluster=cluster))
     if options.image_uri is not None and library.compiles:
         raise ExportError(f"The SageMaker SDK accepts no image_uri with {library.title}: leave it out.")
     if not cluster.instance.custom:
@@ -313,10 +304,7 @@ def _merged(own: Mapping[str, Any], extra: Mapping[str, Any] | None, parameters:
         if key in own and key not in _FREE:
             raise ExportError(f"The hyperparameter {key!r} is set by the plan ({own[key]!r}): change the plan instead.")
         if not _plain(value):
-            raise ExportError(
-                f"The hyperparameter {key!r} must be a string, a finite number, True or False, or lists and"
-                f" dictionaries of these, not {value!r}."
-            )
+            raise ExportError(sentence("export", "hyperparameter", key=key, value=value))
     merged = {**own, **added}
     limits = data_file("export", "launch")["limits"]
     # The SDK adds about a dozen hyperparameters.

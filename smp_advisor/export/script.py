@@ -11,7 +11,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.core.files import data_file
+from smp_advisor.core.files import data_file, sentence
 from smp_advisor.errors import ExportError, UnknownFamilyError
 from smp_advisor.export import script_torch, script_trl
 from smp_advisor.export.options import JobOptions
@@ -271,10 +271,7 @@ def writable(
     )
     training = replace(training, trainer=script_trl.trainer_of(training, trainer))
     if training.lacks_positions and model.origin != "inferred":
-        raise ExportError(
-            f"{model.name!r} has {training.positions} positions and cannot train on sequences of"
-            f" {training.sequence_length} tokens: shorten the sequence, or describe the model with more positions."
-        )
+        raise ExportError(sentence("export", "few_positions", model=model, training=training))
     _KINDS[_kind(training)][0](training)
     return training
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.core.files import data_file
+from smp_advisor.core.files import data_file, sentence
 from smp_advisor.errors import ExportError
 from smp_advisor.export.script_parts import DTYPES, Training, newest_release, packages_of, rows_file, unscripted
 from smp_advisor.export.template import Comment
@@ -79,10 +79,7 @@ def require(training: Training) -> None:
         problem = "The generated script compiles blocks with FSDP or DDP, without the checkpointing of single operators"
         raise unscripted(problem, "set stack='auto'")
     if plan.activation_checkpointing == "operators" and pytorch < _SELECTIVE_SINCE:
-        raise ExportError(
-            f"activation_checkpointing='operators' requires PyTorch 2.5, and the container has {framework}: set it to"
-            " 'each', or choose a newer version of the library."
-        )
+        raise ExportError(sentence("export", "operators", framework=framework))
     newest_release(framework, training.architecture)
     _building(training)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from smp_advisor.core.files import data_file
+from smp_advisor.core.files import data_file, sentence
 from smp_advisor.costs.phases import load_host_bytes
 from smp_advisor.costs.wording import plural
 from smp_advisor.errors import ExportError
@@ -72,10 +72,7 @@ def trainer_of(training: Training, trainer: str | None) -> str:
         return "trl"
     if trainer is None and not only:
         return "plain"
-    raise ExportError(
-        f"The script on TRL's trainers does not train this plan: {objection}. Change the plan, or pass script="
-        " with your own script."
-    )
+    raise ExportError(sentence("export", "not_by_trl", objection=objection))
 
 
 def trainer_note(training: Training, trainer: str | None) -> str:

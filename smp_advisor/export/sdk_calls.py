@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.core.files import data_file
+from smp_advisor.core.files import data_file, sentence
 from smp_advisor.errors import ExportError
 from smp_advisor.export.options import FileSystem
 from smp_advisor.export.template import Call, Comment, Expression
@@ -72,10 +72,7 @@ def _require_sdk_takes(parameters: Mapping[str, Any]) -> None:
 def _several_by_xla(job: Launch) -> bool:
     first_version = data_file("export", "launch")["sdk"]["first_pytorchxla_version"]
     if job.cluster.gpus > 1 and release(job.plan.version) < release(first_version):
-        raise ExportError(
-            f"The {job.library.title} container of PyTorch {job.plan.version} requires your own launcher script for"
-            f" more than one GPU: choose version {first_version} or later, or an instance with one GPU."
-        )
+        raise ExportError(sentence("export", "own_launcher", job=job, first_version=first_version))
     return job.cluster.gpus > 1
 
 
@@ -170,16 +167,10 @@ def _require_exportable(job: Launch) -> None:
     for kind, names in (("channel", job.inputs), ("hyperparameter", job.hyperparameters)):
         for name in names:
             if not _SHELL_NAME.fullmatch(name):
-                raise ExportError(
-                    f"Version 3 of the SageMaker Python SDK makes a shell variable of the {kind} {name!r}, whose name"
-                    ' may have letters, digits and underscores only: rename it, or export with sdk="v2".'
-                )
+                raise ExportError(sentence("export", "shell_name", kind=kind, name=name))
     for name, value in job.hyperparameters.items():
         if "'" in (value if isinstance(value, str) else json.dumps(value)):
-            raise ExportError(
-                f"Version 3 of the SageMaker Python SDK writes the value of {name!r} between apostrophes, and it has"
-                ' one: pass it in a file, or export with sdk="v2".'
-            )
+            raise ExportError(sentence("export", "apostrophe", name=name))
 
 
 def trainer_values(job: Launch) -> dict[str, object]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
+from smp_advisor.core.files import sentence
 from smp_advisor.errors import ExportError
 
 _COMMENT_LENGTH = 60
@@ -96,10 +97,7 @@ def literal(value: object, indent: int = 0) -> str:
         return f'float("{value}")' if math.isinf(value) else repr(value).replace("e+", "e")
     if isinstance(value, Call | Mapping | list | tuple):
         return _nested(value, indent)
-    raise ExportError(
-        f"{value!r} cannot be written into a cell: use strings, finite numbers, True, False, None, lists and"
-        " dictionaries."
-    )
+    raise ExportError(sentence("export", "not_literal", value=value))
 
 
 def _nested(value: Call | Mapping[str, object] | list[object] | tuple[object, ...], indent: int) -> str:

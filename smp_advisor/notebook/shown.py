@@ -18,6 +18,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from smp_advisor.arguments import LIMITS, SMALLEST, meant, options
+from smp_advisor.core.files import sentence
 from smp_advisor.core.words import escape
 from smp_advisor.errors import AdvisorError
 from smp_advisor.session.options import line_of, line_options, request_options
@@ -185,10 +186,7 @@ def model_named(text: str, namespace: Mapping[str, Any]) -> Any:
     if word in namespace:
         return namespace[word]
     if word.isidentifier() and not (is_model_name(word) or configuration_to_trace(word)):
-        raise AdvisorError(
-            f"The notebook has no variable {word!r}: give a parameter count such as 10B, the name of a model such as "
-            "llama-3-70b, the path of a config.json, or the name of a variable that holds a model or its config."
-        )
+        raise AdvisorError(sentence("notebook", "no_variable", word=word))
     return word
 
 

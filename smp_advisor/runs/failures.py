@@ -8,14 +8,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments.signatures import checked, checked_class
-from smp_advisor.core.files import data_file, rows
+from smp_advisor.core.files import data_file, rows, sentence
 from smp_advisor.core.tables import Shown
 from smp_advisor.core.words import plain
 from smp_advisor.costs.wording import plural
 from smp_advisor.errors import CalibrationError
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.runs.patterns import ASCII_LOWER, Pattern
-from smp_advisor.runs.processes import Line, Raised, lines_of, phase_at, raised_in, step_of
+from smp_advisor.runs.processes import ASCII_LOWER, Line, Pattern, Raised, lines_of, phase_at, raised_in, step_of
 from smp_advisor.runs.readers import Log
 
 if TYPE_CHECKING:
@@ -245,10 +244,7 @@ def failure_of_plan(failure: Failure | str, cluster: Cluster) -> Failure:
         raise CalibrationError(f"Another plan does not avoid this failure ({result.title}). {result.change}")
     total, usable = result.memory_gib.get("total"), cluster.instance.usable_gpu_memory_gib
     if total is not None and not 0.9 < total / usable < 1.1:
-        raise CalibrationError(
-            f"The message is of a GPU with {total:.4g} GiB, and one of {cluster.instance.name} has {usable:.4g} GiB: "
-            "use the advice for the instance of the run."
-        )
+        raise CalibrationError(sentence("runs", "other_gpu", total=total, cluster=cluster, usable=usable))
     return result
 
 

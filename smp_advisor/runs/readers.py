@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from smp_advisor.core.files import data_file, json_values
 from smp_advisor.runs.keys import loss_in, measures_in, number, proofs_in, seconds_of, step_in, waits_in
-from smp_advisor.runs.patterns import literal_of
+from smp_advisor.runs.processes import literal_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -8,7 +8,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice import clusters
-from smp_advisor.advice.largest import Largest, largest
+from smp_advisor.advice.clusters import Largest, largest
 from smp_advisor.advice.rank_map import RankTable, rank_map
 from smp_advisor.advice.recommendation import Recommendation, recommend
 from smp_advisor.advice.report import explained, ladder_of, plan_of, report

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.request import Request
+from smp_advisor.core.files import sentence
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import ExportError, NoPlanFitsError, RunError
 from smp_advisor.session.cells import run_of
@@ -209,10 +210,7 @@ def start(
         raise RunError("steps= is for local runs: pass extra_hyperparameters={'max_steps': ...} for a job.")
     terms = advice.terms(sdk=sdk, tag=tag, **options)
     if not confirm:
-        raise RunError(
-            f"Nothing was started. This job would run on {terms.run} print(advice.terms().cell) shows its request;"
-            " pass confirm=True to start it."
-        )
+        raise RunError(sentence("session", "not_started", terms=terms))
     script = options.get("script", advice.script)
     return start_job(advice, terms.cell, folder, generated=script is None)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor._version import __version__
 from smp_advisor.advice.report import sections
 from smp_advisor.core import files
-from smp_advisor.core.files import json_values
+from smp_advisor.core.files import json_values, sentence
 from smp_advisor.core.words import escape, fenced, markdown
 from smp_advisor.errors import ExportError, ModelError, StorageError
 from smp_advisor.libraries.plan import Plan
@@ -69,24 +69,19 @@ def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:
         raise StorageError(f"{name} is no JSON of stored values.") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT or "value" not in document:
         raise StorageError(f"{name} holds no stored value of this package.")
-    version, writer = document.get("version"), f"smp_advisor {document.get('written_by')!s:.30}"
+    version = document.get("version")
+    writers = {"writer": f"smp_advisor {document.get('written_by')!s:.30}", "own": __version__}
     if version == 1:
         document = _of_version_1(document)
     elif version != VERSION:
-        raise StorageError(
-            f"{name} has version {version!r:.50} of the format, written by {writer}, and smp_advisor {__version__}"
-            f" reads version {VERSION}. Make it again, or read it with the version that wrote it."
-        )
+        raise StorageError(sentence("session", "other_version", name=name, version=version, reads=VERSION, **writers))
     kind = document.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise StorageError(f"{name} holds no {', '.join([*KINDS][:-1])} or {[*KINDS][-1]}, but {kind!r:.50}.")
     try:
         return from_plain(document["value"], str(kind)), document
     except StorageError as error:
-        raise StorageError(
-            f"{name}, written by {writer}, cannot be read by smp_advisor {__version__}. {error} Make it again, or"
-            " read it with the version that wrote it."
-        ) from None
+        raise StorageError(sentence("session", "unreadable", name=name, error=error, **writers)) from None
 
 
 def _of_version_1(document: dict[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.advice.clusters import largest
 from smp_advisor.advice.description import read_model
-from smp_advisor.advice.largest import largest
 from smp_advisor.advice.request import JOB_FIELDS, SETTINGS, job_of, meant_places, question_of, sort_settings, suited
 from smp_advisor.arguments import LIMITS, options_of, without_python
 from smp_advisor.cluster import Cluster
@@ -269,9 +269,9 @@ def check(options: Namespace) -> Answer:
     """Return the findings in scripts, cells and recipes. The status is 1 with an error among them."""
     with shared_trees():
         if options.texts:
-            # As a training script, unless it has an estimator or is no Python.
-            reports = (_job_report(text, options) or check_script(text) for text in options.texts)
-            project = CheckedProject(reports=tuple(reports), repeated=(0,))
+            jobs_in = [(text, _job_report(text, options)) for text in options.texts]
+            read = tuple(check_script(text) if job is None else job for text, job in jobs_in)
+            project = CheckedProject(reports=read, repeated=(0,))
         else:
             project = checked_project(options, partial(_job_report, options=options))
     alone = len(options.paths) < 2 and not any(map(os.path.isdir, options.paths))

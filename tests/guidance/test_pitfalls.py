@@ -8,7 +8,7 @@ from hypothesis import given
 
 from smp_advisor import advise
 from smp_advisor.advice.explanation import explain
-from smp_advisor.advice.practices import _rows, downsizing, order, pitfalls
+from smp_advisor.advice.practices import _requirements, downsizing, order, pitfalls
 from smp_advisor.advice.reference import nearest_reference, reference_rows
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
@@ -89,7 +89,7 @@ def test_every_row_of_the_data_file_can_apply():
     reached = {id_ for plan in plans for id_ in ids(plan)}
     reached |= ids(unscripted, of=llama()) | ids(PLAIN, cluster=Cluster("ml.p3dn.24xlarge", 2))
 
-    assert {row.id for row in _rows("smp-v1")} - reached == {"SMP130"}  # only of models above 100 B
+    assert {entry["id"] for entry, *_ in _requirements("smp-v1")} - reached == {"SMP130"}  # only of models above 100 B
     huge = model("30 B")
     grown = replace(huge, groups=tuple(replace(group, count=4 * group.count) for group in huge.groups))
     assert "SMP130" in ids(PLAIN, of=grown)
