@@ -82,25 +82,17 @@ class ProfileMagics(Magics):
                 raise UsageError(f"The notebook has no variable {inputs!r}.")
             inputs = self.shell.user_ns[inputs]
         options: dict[str, Any] = {
+            **{name: getattr(arguments, name) for name in ("precision", "attention", "library")},
+            **{name: value_of(arguments, name) for name in ("batch", "seconds", "sequence_length")},
             "stages": tuple(arguments.stage) if arguments.stage else None,
-            "precision": arguments.precision,
-            "attention": arguments.attention,
-            "library": arguments.library,
-            "batch": value_of(arguments, "batch"),
             "inputs": inputs,
             "memory_bytes": None if memory is None else int(memory * 2**30),
-            "seconds": value_of(arguments, "seconds"),
-            "sequence_length": value_of(arguments, "sequence_length"),
         }
         settings = {name: value for name, value in options.items() if value is not None}
         if arguments.plan:
             advisor = required(self.shell, "no plan yet", ", or leave out --plan")
-            job = advisor.advice.job
-            length = settings.pop("sequence_length", job.sequence_length)
-            settings |= {
-                "plan": advisor.plan,
-                "job": replace(job, sequence_length=length),
-            }
+            length = settings.pop("sequence_length", advisor.advice.job.sequence_length)
+            settings |= {"plan": advisor.plan, "job": replace(advisor.advice.job, sequence_length=length)}
         return settings
 
     @with_options()

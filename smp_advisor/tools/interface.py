@@ -244,7 +244,7 @@ def _checked(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 _TABLE = data_file("tools", "tools")
-TOOLS: dict[str, Tool] = {
+_ALL = {
     entry["name"]: Tool(
         name=entry["name"],
         title=entry["title"],
@@ -256,21 +256,15 @@ TOOLS: dict[str, Tool] = {
         open_world=entry.get("open_world", False),
     )
     for entry in _TABLE["tool"]
-    if not entry.get("runs_code")
 }
+_RUNS_CODE = "rehearse"
+TOOLS = {name: tool for name, tool in _ALL.items() if name != _RUNS_CODE}
 """The tools by their names. A tool is a verb of the command with a description for assistants."""
 
 
 def allow_rehearsals() -> None:
     """Add the tool that runs scripts, which the person who starts the server requests."""
-    entry = next(entry for entry in _TABLE["tool"] if entry.get("runs_code"))
-    TOOLS[entry["name"]] = Tool(
-        name=entry["name"],
-        title=entry["title"],
-        description=entry["description"],
-        own=entry["arguments"],
-        required=tuple(entry["required"]),
-    )
+    TOOLS[_RUNS_CODE] = _ALL[_RUNS_CODE]
 
 
 def call(name: str, arguments: Mapping[str, Any], caller: Caller) -> tuple[Answer, dict[str, Any]]:
