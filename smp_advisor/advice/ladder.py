@@ -245,17 +245,14 @@ def stairs(runs: Sequence[PlannedRun]) -> list[list[tuple[str, float | None]]]:
     return [
         [
             (
-                _title(name, comparison, run) + _other_batch(comparison),
+                _title(name, comparison, run)
+                + ", another batch" * any("a global batch of" in text for text in comparison.moved),
                 needed.get((at, name)) if n < len(by) - 1 else run.estimate.needed_gib,
             )
             for n, (name, comparison) in enumerate(by.items())
         ]
         for at, (run, by) in enumerate(zip(runs, ladders, strict=True))
     ]
-
-
-def _other_batch(comparison: WhatIf) -> str:
-    return ", another batch" if any("a global batch of" in text for text in comparison.moved) else ""
 
 
 def _title(name: str, comparison: WhatIf, run: PlannedRun) -> str:

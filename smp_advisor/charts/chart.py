@@ -72,20 +72,18 @@ class Chart:
 
 
 def image(svg: str) -> str:
-    """Return a drawing as an image within a page. The pointer does not reach the figures of its marks."""
+    """Return a drawing as an image within a page: a complete SVG file, light or dark wherever it is shown.
+
+    The pointer does not reach the figures of its marks.
+    """
     description = re.search(r' aria-label="([^"]*)"', svg) or ("", "")
     bare = re.sub(r"><title>[^<]*</title></\w+>", "/>", svg.replace(description[0], ""))
-    data = quote(_document(bare).replace('"', "'"), safe=" !'()*+,/:;<=>?@[]{}")
-    return f'<img alt="{description[1]}" style="max-width:100%" src="data:image/svg+xml,{data}">'
-
-
-def _document(svg: str) -> str:
-    """Return a drawing as a complete SVG file, light or dark with a ground to match wherever it is shown."""
     root = '<svg xmlns="http://www.w3.org/2000/svg" style="color-scheme:light dark;background:Canvas"'
-    styled = _styled(svg).replace("<svg", root, 1)
+    styled = _styled(bare).replace("<svg", root, 1)
     while styled != (resolved := re.sub(r"var\(--(?!smp-[xc]\b)[\w-]+, ((?:[^()]|\([^()]*\))*)\)", r"\1", styled)):
         styled = resolved  # no page sets its colors
-    return styled
+    data = quote(styled.replace('"', "'"), safe=" !'()*+,/:;<=>?@[]{}")
+    return f'<img alt="{description[1]}" style="max-width:100%" src="data:image/svg+xml,{data}">'
 
 
 def _styled(svg: str) -> str:

@@ -115,26 +115,21 @@ def _check_account(options: JobOptions) -> None:
     if options.output_path is not None and not isinstance(location("output_path", options.output_path), str):
         raise ExportError(f"output_path must be an S3 URI such as 's3://bucket/prefix', not {options.output_path!r}.")
     require_integer("retry_attempts", options.retry_attempts, data_file("export", "launch")["limits"]["retry_attempts"])
-    for name in ("tags", "environment", "metrics"):
-        _check_limits(name, getattr(options, name))
+    for name in ("tags", "environment", "metrics"):  # with their limits in CreateTrainingJob
+        texts, limit = getattr(options, name), data_file("export", "launch")["limits"][name]
+        if texts is None:
+            continue
+        if not isinstance(texts, Mapping) or not all(isinstance(text, str) for item in texts.items() for text in item):
+            raise ExportError(f"{name} must be a dictionary of strings such as {limit['example']}, not {texts!r:.200}.")
+        if len(texts) > limit["entries"]:
+            raise ExportError(f"{name} has {len(texts)} entries, and SageMaker accepts {limit['entries']}: pass fewer.")
+        for key, value in texts.items():
+            if not 1 <= len(key) <= limit["key_characters"] or len(value) > limit["value_characters"]:
+                sizes = {part: limit[part] for part in ("key_characters", "value_characters")}
+                raise ExportError(sentence("export", "long_texts", name=name, key=key[:40], **sizes))
     _check_texts(options)
     if options.training_plan is not None and options.spot:
         raise ExportError("A training plan reserves its instances, so it has no spot instances: choose one of them.")
-
-
-def _check_limits(name: str, texts: object) -> None:
-    """Texts by name, with their limits in CreateTrainingJob."""
-    limit = data_file("export", "launch")["limits"][name]
-    if texts is None:
-        return
-    if not isinstance(texts, Mapping) or not all(isinstance(text, str) for item in texts.items() for text in item):
-        raise ExportError(f"{name} must be a dictionary of strings such as {limit['example']}, not {texts!r:.200}.")
-    if len(texts) > limit["entries"]:
-        raise ExportError(f"{name} has {len(texts)} entries, and SageMaker accepts {limit['entries']}: pass fewer.")
-    for key, value in texts.items():
-        if not 1 <= len(key) <= limit["key_characters"] or len(value) > limit["value_characters"]:
-            sizes = {part: limit[part] for part in ("key_characters", "value_characters")}
-            raise ExportError(sentence("export", "long_texts", name=name, key=key[:40], **sizes))
 
 
 def _check_texts(options: JobOptions) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,18 +166,14 @@ def _confined(rehearse: Any, *parts: Any, **settings: Any) -> Rehearsal:
     try:
         result: Rehearsal = rehearse(*parts, **settings)
     except AdvisorError as error:
-        if "allow_unconfined" not in str(error) or not _agrees(str(error)):
+        question, answer = f"{str(error).partition(':')[0]}. Run it? Enter yes: ", ""
+        if "allow_unconfined" in str(error):
+            with suppress(EOFError, OSError, RuntimeError):  # kernels without a prompt
+                answer = input(question).strip().lower()
+        if answer != "yes":
             raise
         result = rehearse(*parts, allow_unconfined=True, **settings)
     return result
-
-
-def _agrees(sentence: str) -> bool:
-    """Return whether a person answers yes to running a script that cannot be confined."""
-    try:
-        return input(f"{sentence.partition(':')[0]}. Run it? Enter yes: ").strip().lower() == "yes"
-    except (EOFError, OSError, RuntimeError):  # kernels without a prompt
-        return False
 
 
 def _written(cell: str, name: str, source_dir: str | None) -> Path:

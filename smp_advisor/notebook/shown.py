@@ -7,7 +7,7 @@ import re
 import shlex
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakKeyDictionary
@@ -151,10 +151,17 @@ class ProgressDisplay:
 
 
 def show_result(shell: InteractiveShell, magic: str, result: object) -> None:
-    """Display the result of a line magic, unless IPython displays it as the value of its cell."""
+    """Display the result of a line magic, unless the magic is the last expression of its cell, which IPython shows."""
     inputs = getattr(shell.history_manager, "input_hist_raw", [""])
-    if not _is_value(shell.transform_cell(inputs[-1]), magic):
-        display(result)
+    body: list[ast.stmt] = []
+    with suppress(SyntaxError):
+        body = ast.parse(shell.transform_cell(inputs[-1])).body
+    if body and isinstance(body[-1], ast.Expr) and isinstance(call := body[-1].value, ast.Call):
+        name = call.args[0] if call.args else None
+        is_line = ast.unparse(call.func).endswith("run_line_magic")
+        if is_line and isinstance(name, ast.Constant) and name.value == magic:
+            return
+    display(result)
 
 
 def assigned(shell: InteractiveShell, magic: str) -> tuple[str, str]:
@@ -162,19 +169,6 @@ def assigned(shell: InteractiveShell, magic: str) -> tuple[str, str]:
     cell = getattr(shell.history_manager, "input_hist_raw", [""])[-1]
     assignment = re.search(rf"^\s*([A-Za-z_]\w*)\s*=\s*%{magic}\b", cell, re.MULTILINE)
     return (assignment[1] if assignment else ""), cell
-
-
-def _is_value(cell: str, magic: str) -> bool:
-    """Return whether the last expression of a cell is the magic."""
-    try:
-        body = ast.parse(cell).body
-    except SyntaxError:
-        return False
-    if not body or not isinstance(body[-1], ast.Expr) or not isinstance(body[-1].value, ast.Call):
-        return False
-    call = body[-1].value
-    name = call.args[0] if call.args else None
-    return ast.unparse(call.func).endswith("run_line_magic") and isinstance(name, ast.Constant) and name.value == magic
 
 
 _ANY = "any"

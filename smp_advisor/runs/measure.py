@@ -261,17 +261,14 @@ def _require_work(log: Log, batch: int, model: Model, cluster: Cluster, job: Job
             raise CalibrationError(sentence("runs", "other_work", **figures, accept=words))
 
 
-def _is_proven(log: Log, model: Model) -> bool:
-    """Return whether figures of a log show the batch and the length of a step."""
+def _doubt_of(log: Log, run: MeasuredRun, model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
+    """Return why a log may be of another run: its time is far from the estimate, and nothing in it shows the batch."""
+    # Figures of the log can show the batch and the length of a step.
     tokens = bool({"tokens", "tokens per GPU"} & log.work.keys())
     samples = "samples" in log.work or log.global_batch_size is not None
     lengths = not model.reads_tokens or bool({"tokens per sequence", "TFLOP per GPU"} & log.work.keys())
-    return tokens or (samples and lengths)
-
-
-def _doubt_of(log: Log, run: MeasuredRun, model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
-    """Return why a log may be of another run: its time is far from the estimate, and nothing in it shows the batch."""
-    if run.step_seconds is None or log.title == FIGURES or cluster.instance.gpu == PROCESSOR or _is_proven(log, model):
+    is_proven = tokens or (samples and lengths)
+    if run.step_seconds is None or log.title == FIGURES or cluster.instance.gpu == PROCESSOR or is_proven:
         return ""
     before = estimate(model, cluster, job, plan)
     low, high = before.step_seconds_range
