@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Mapping, Sequence
 
-_MODEL = "a parameter count (10B), the name of a model (llama-3-70b), or the path of a config.json"
-_OTHER = (
-    "Other settings of the job, the model's shape and the plan are options of their names, for example"
-    " `--sequence-length 4096 --tokens 300B --tensor-parallel-degree 2`."
-)
-_EXAMPLE = "Example: smp-advisor {name} llama-3-8b --instance p5 --count 2 --sequence-length 4k."
-_STATUS = (
-    "Exit status: 0 if the answer is yes, 1 if it is no, 2 if the input is wrong or could not be read, 130 after an"
-    " interrupt."
-)
 _PAGES = (".json", ".html", ".md")
 
 
@@ -130,17 +120,18 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument("-V", "--version", action="version", version=f"smp-advisor {__version__}")
     verbs = command.add_subparsers(dest="verb", required=True, metavar="VERB")
+    about = line_of("command")
     for name in (*VERBS, *_OTHERS):
         line = line_of(name)
         text, takes_settings = line["about"], line.get("settings", False)
-        example = "" if name == "profile" else _EXAMPLE.format(name=name)
-        epilog = f"{example} {_OTHER} {_STATUS}".strip() if takes_settings else _STATUS
+        example = "" if name == "profile" else about["example"].format(name=name)
+        epilog = f"{example} {about['other']} {about['status']}".strip() if takes_settings else about["status"]
         verb = verbs.add_parser(name, help=text, description=text, epilog=epilog, allow_abbrev=False)
         verb.add_argument("--json", action="store_const", const="compact", help="print JSON of at most 4 kB")
         verb.add_argument("--json=full", dest="json", action="store_const", const="full", help="print all data as JSON")
         verb.set_defaults(takes_settings=takes_settings, **line.get("defaults", {}))
         for names, settings in line_options(name, what=EXPORTS):
-            verb.add_argument(*names, **settings | {"help": settings["help"].replace("{model}", _MODEL)})
+            verb.add_argument(*names, **settings | {"help": settings["help"].replace("{model}", about["model"])})
         if "request" in line:
             _add_request(verb)
         if name == "check":

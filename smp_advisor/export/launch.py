@@ -43,16 +43,7 @@ if TYPE_CHECKING:
 ScriptCheck: TypeAlias = "Callable[[str, Plan, Mapping[str, Any]], tuple[str, ...]]"
 """Warnings about a script of the user, from its path, the plan and the arguments that the job passes."""
 
-_METRICS = {
-    "train:loss": "step [0-9,/]+ loss ([0-9.]+|nan|inf)",
-    "train:throughput": "_per_second ([0-9.]+)",
-    "train:tflops_per_gpu": " tflops_per_gpu ([0-9.]+)",
-    "train:mfu": " mfu ([0-9.]+)",
-    "train:peak_allocated_gib": " peak_allocated_gib ([0-9.]+)",
-    "train:peak_reserved_gib": " peak_reserved_gib ([0-9.]+)",
-    "validation:loss": " validation_loss ([0-9.]+|nan|inf)",
-}
-"""Metrics in the lines of the generated script (``templates/metrics/meter.py.in``)."""
+_METRICS: Mapping[str, str] = data_file("export", "launch")["printed"]
 
 _TRACKING = ("torch", "smp_step")
 """Kinds of scripts that write files for TensorBoard."""

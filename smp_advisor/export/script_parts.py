@@ -40,20 +40,10 @@ if TYPE_CHECKING:
 DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.float32"}
 
 _TASKS = ("causal", "masked", "sequence_to_sequence", "text_classification", "image_classification")
-_OPTIONAL = (
-    *("accumulates", "checks_launch", "half_inputs", "reads_text", "weighted", "norms", "full_batches"),
-    *("chats", "pairs", "preferences", "encodes", "sharded", "tensorflow"),
-)
-"""Parts that only some scripts have."""
 _LAUNCHERS = {"torchrun": "torchrun", "mpi": "MPI", "xla": "torch_xla"}
 _FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
 _FREE_SHARE = 0.7
 """Fraction of the host memory up to which a script chooses to hold copies of the model in all processes."""
-# Label names, provenance and data type, which do not affect the shape of the model.
-_NOT_SHAPE = {
-    *("_name_or_path", "architectures", "dtype", "id2label", "label2id", "model_type", "num_labels", "torch_dtype"),
-    *("transformers_version", "use_cache"),
-}
 
 
 def unscripted(problem: str, instead: str = "") -> ExportError:
@@ -246,8 +236,9 @@ class Training:
     @property
     def configuration(self) -> dict[str, Any]:
         """Configuration in transformers without keys that do not affect training, with the positions of a sequence."""
+        left_out = data_file("export", "scripts")["keys"]["not_shape"]
         settings = {
-            key: value for key, value in settings_of(self.model).items() if key not in _NOT_SHAPE and value is not None
+            key: value for key, value in settings_of(self.model).items() if key not in left_out and value is not None
         }
         rope = settings.pop("rope_parameters", None)
         if isinstance(rope, dict):
@@ -320,7 +311,7 @@ class Training:
             "token_dtype": "uint16" if model.shape.vocab <= 2**16 else "uint32",
             **self.flops,
             **self.pace,
-            **dict.fromkeys((*_TASKS, *_OPTIONAL), False),
+            **dict.fromkeys((*_TASKS, *data_file("export", "scripts")["keys"]["optional"]), False),
             architecture.task: True,
             "adam": self.job.optimizer == "adam",
             "fp16": plan.precision == "fp16",

@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 _FP32_BYTES = 4
 COMPILED = "torch-compile"
 """Kind of code with which the script compiles each block. With others, it is the code of transformers."""
-_IMPLEMENTED = {
-    "loss": ("chunked",),
-    "state_precision": ("16-bit",),
-    "optimizer_step": ("loop", "foreach", "fused"),
-    "unsharded_accumulation": (True,),
-    "gradient_reduction": ("fp32", "16-bit"),
-}
-"""Values of the job's training settings that the script implements besides the defaults."""
 _STEP_OPTIONS = {"loop": "foreach=False", "foreach": "foreach=True", "fused": "fused=True"}
 _READ_SETTINGS = ("batch_size", "gradient_accumulation_steps")
 """Settings of a plan that the script reads; the others are built in."""
@@ -49,7 +41,7 @@ def require(training: Training) -> None:
             "disable them",
         )
     job, plan = training.job, training.plan
-    training.require_implemented(_IMPLEMENTED)
+    training.require_implemented(data_file("export", "scripts")["torch"])
     if objection := unscripted_optimizer(plan.library, job, plan.version):
         raise ExportError(objection)
     converts = training.model.family in data_file("export", "architectures")["converts_router"]

@@ -21,25 +21,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
 
-_IMPLEMENTED = {
-    "loss": ("chunked",),
-    "state_precision": ("16-bit",),
-    "optimizer_step": ("fused",),
-    "unsharded_accumulation": (True,),
-    "gradient_reduction": ("fp32", "16-bit"),
-}
-"""Values of the job's training settings besides the defaults that TRL's trainers have as well."""
-_NAMES = {
-    "--sequence_length": "--max_length",
-    "--epochs": "--num_train_epochs",
-    "--max_gradient_norm": "--max_grad_norm",
-    "--log_every": "--logging_steps",
-    "--evaluate_every": "--eval_steps",
-    "--checkpoint_every": "--save_steps",
-    "--checkpoint_directory": "--output_dir",
-    "--text_column": "--dataset_text_field",
-}
-"""Hyperparameters of the advisor's jobs with their names in TRL."""
 _OBJECTIVES = (("SFT", "supervised fine-tuning"), ("DPO", "direct preference optimization (DPO)"))
 
 
@@ -99,7 +80,10 @@ def _shards_quantized(training: Training) -> bool:
 def _objection(training: Training) -> str:
     """Return why TRL's trainers cannot train exactly the plan, as a clause; empty if they can."""
     job, plan, family = training.job, training.plan, training.model.family
-    setting, pytorch = training.unimplemented(_IMPLEMENTED), training.container.framework_version
+    setting, pytorch = (
+        training.unimplemented(data_file("export", "scripts")["trl"]),
+        training.container.framework_version,
+    )
     quantized = job.adapter is not None and job.adapter.quantized
     no_parts = data_file("workload", "adapters")["without_loss_in_parts"]
     # accelerate 1.15 resumes no scaled gradients of FSDP 2. TRL 1.16 trains adapters of a quantized base in bf16.
@@ -209,7 +193,7 @@ def settings(training: Training) -> dict[str, Any]:
     content: dict[str, Any] = {
         "settings": chosen,
         "fixed": {name: str(plan.hyperparameters[name]) for name in ("batch_size", *fixed_settings(plan))},
-        "names": _NAMES,
+        "names": dict(data_file("export", "scripts")["trl_names"]),
         "sizes": sizes,
         "model": {name: value for name, value in model.items() if name not in sizes},
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.recommendation import Recommendation, recommend
 from smp_advisor.advice.request import JOB_FIELDS
+from smp_advisor.core.files import data_file
 from smp_advisor.costs import Estimate, estimate
 from smp_advisor.costs.wording import adapter_text, listed
 from smp_advisor.errors import AdvisorError, PlanError
@@ -259,8 +260,9 @@ class SearchAgain:
 
     def summary(self, after: Recommendation) -> str:
         """Return the change with its effect: "Instance count 16 → 8: 26.1 of 39.4 GiB per GPU, throughput −48 %"."""
+        words = data_file("session", "words")["request"]
         texts = [
-            f"{_TITLES.get(name, name.replace('_', ' '))} {_text(self._before(name))} → {_text(value)}"
+            f"{words.get(name, name.replace('_', ' '))} {_text(self._before(name))} → {_text(value)}"
             for name, value in self.changes.items()
         ]
         lost = [name for name in self.pins if name not in names_of(after.plan.library)]
@@ -289,16 +291,6 @@ class SearchAgain:
         parts: tuple[Any, ...] = (request.pins, request.shape, vars(request))
         value = next((part[name] for part in parts if part.get(name) is not None), None)
         return getattr(self.advice.job, name, None) if value is None else value
-
-
-_TITLES = {
-    "cluster": "instance",
-    "min_fit_probability": "certainty of the fit",
-    "max_days": "deadline",
-    "max_usd": "budget",
-    "max_gpu_hours": "GPU-hours",
-    "global_batch_size": "global batch",
-}
 
 
 def _text(value: object) -> str:

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import data_file
 from smp_advisor.costs import estimate
 from smp_advisor.costs.wording import checkpointing_text
 from smp_advisor.errors import AdvisorError, PlanError
@@ -110,17 +111,9 @@ def value_text(name: str, value: Setting) -> str:
     if name == "sharding":
         texts = {"none": "none", "optimizer_state": "optimizer state"}
         return texts.get(value) or f"full, over {value.removeprefix('sharded_')} GPUs"
-    if name == "sharding_strategy":  # PyTorch's names, one of them private
-        return _STRATEGIES.get(value, value)
+    if name == "sharding_strategy":
+        return str(data_file("session", "words")["sharding_strategy"].get(value, value))
     return checkpointing_text(value) if name == "activation_checkpointing" else value
-
-
-_STRATEGIES = {
-    "full_shard": "parameters, gradients and state",
-    "shard_grad_op": "gradients and state",
-    "hybrid_shard": "all, inside groups",
-    "_hybrid_shard_zero2": "gradients and state, inside groups",
-}
 
 
 def with_labels(library: str, text: str) -> str:

@@ -11,6 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor._version import __version__
+from smp_advisor.core.files import data_file
 from smp_advisor.core.stopping import Stopped, stop_if_nobody_waits, until
 from smp_advisor.core.words import plain
 from smp_advisor.errors import AdvisorError
@@ -29,12 +30,6 @@ _AT_ONCE = 4
 """Calls that work at the same time: others wait, and end at once when they are canceled."""
 _PAGES = 32
 """Answers whose pages can be read."""
-_INSTRUCTIONS = (
-    "Figures for training models on SageMaker GPU instances, computed on this machine: no job is started. Only watch"
-    " reads your account, and only a training job that you name. Request the model, the instance and the number of"
-    " instances before you call advise, and for the tokens if days or cost matter. Report the interval with each speed"
-    " and cost, and what was assumed."
-)
 
 
 def server(roots: tuple[Path, ...]) -> Server[Any]:
@@ -102,7 +97,7 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
     return Server(
         "smp-advisor",
         version=__version__,
-        instructions=_INSTRUCTIONS,
+        instructions=data_file("tools", "tools")["instructions"],
         on_list_tools=list_tools,
         on_call_tool=call_tool,
         on_list_resources=list_resources,
