@@ -116,10 +116,10 @@ def _certain(log: Log, usual: Typical, busy: Mapping[str, float]) -> Iterator[Ca
     if len(busy) < 2:
         return
     slow = min(busy, key=lambda host: busy[host])
-    others = median(value for host, value in busy.items() if host != slow)
-    if others - busy[slow] >= _APART:
+    busy_hosts = median(value for host, value in busy.items() if host != slow)
+    if busy_hosts - busy[slow] >= _APART:
         hosts = "of the other hosts" if len(busy) > 2 else "of the other host"
-        yield _cause("slow node", slow=slow, busy=percent(busy[slow]), hosts=hosts, usual=percent(others))
+        yield _cause("slow node", slow=slow, busy=percent(busy[slow]), hosts=hosts, usual=percent(busy_hosts))
 
 
 def _of_parts(advice: Advice, usual: Typical, busy: Mapping[str, float], against: str) -> Cause:

@@ -145,7 +145,7 @@ def raised_in(lines: Sequence[Line]) -> Iterator[Raised]:
                 frames.pop(line.process)
             continue
         if (match["message"] or "").startswith("Caught "):
-            after = next((other.body for other in lines[row + 1 : row + 40] if other.process == line.process), "")
+            after = next((later.body for later in lines[row + 1 : row + 40] if later.process == line.process), "")
             if "Original Traceback" in after:
                 frames[line.process] = []  # of a data-loading worker, whose own exception follows
                 continue
