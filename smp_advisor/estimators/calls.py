@@ -7,7 +7,7 @@ from operator import add, floordiv, mul, sub, truediv
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.estimators.configuration import plain_of
-from smp_advisor.review.reading.values import Constant, Item, Mapping, Member, Operation, Result
+from smp_advisor.review.reading.values import Choice, Constant, Item, Mapping, Member, Operation, Result
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import running
 from smp_advisor.review.scripts.conditions import Conditions
@@ -97,6 +97,9 @@ class Calls:
 
     def number(self, value: Value) -> float | None:
         """Return a number that the script computes from its options, its processes and its GPUs; None if not known."""
+        if isinstance(value, Choice):
+            numbers = set(map(self.number, value.alternatives))
+            return numbers.pop() if len(numbers) == 1 else None
         if isinstance(value, Operation) and value.operator in _ARITHMETIC and len(value.operands) == 2:
             first, second = map(self.number, value.operands)
             return None if first is None or not second else _ARITHMETIC[value.operator](first, second)

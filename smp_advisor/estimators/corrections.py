@@ -50,7 +50,10 @@ def _edits(text: str, dialect: Dialect, change: Change, configuration: Configura
             return [None]
         return [Edit(entry.span.start, entry.span.start + len(change.key), change.value)]
     shared = isinstance(entry.value, Constant) and _shared(configuration, change.table, change.key, entry.value)
-    span = _editable(text, None if shared else entry.value, entry.value_span)
+    # The literal, wherever it is assigned, else the expression after the key.
+    literal_span = entry.value.span if isinstance(entry.value, Constant) and not shared else None
+    is_literal = literal_span is not None and _LITERAL.fullmatch(text[literal_span.start : literal_span.end])
+    span = literal_span if is_literal else entry.value_span
     if span is None:
         return [None]
     new = literal(change.value, dialect, text)
@@ -63,12 +66,6 @@ def _edits(text: str, dialect: Dialect, change: Change, configuration: Configura
     ):
         new = f"int({old})"  # the usual form for round numbers
     return [Edit(span.start, span.end, new)]
-
-
-def _editable(text: str, value: Any, written: Span | None) -> Span | None:
-    """Return the place of a new value: the literal, wherever it is assigned, else the expression after the key."""
-    span = value.span if isinstance(value, Constant) else None
-    return span if span is not None and _LITERAL.fullmatch(text[span.start : span.end]) else written
 
 
 def _shared(configuration: Configuration, table: Mapping, key: str, value: Constant) -> bool:
@@ -203,19 +200,14 @@ def corrected(document: Document, terms: Terms) -> tuple[str, bool]:
     return changed or document.pasted, complete or not before
 
 
-def _placed(edits: list[Edit | None]) -> list[Edit]:
-    """Return the changes in order; empty if one has no place or two overlap."""
-    placed = sorted((change for change in edits if change is not None), key=lambda change: (change.start, change.end))
-    overlap = any(first.end > second.start for first, second in itertools.pairwise(placed))
-    return [] if overlap or len(placed) < len(edits) else placed
-
-
 def changed_by(document: Document, case: Case, hit: Hit) -> str | None:
     """Return the text with the changes for one defect; None if they have no place, or the result is not readable."""
     before, configuration = document.source.text, case.configuration
     edits = [edit for change in hit.changes for edit in _edits(before, document.dialect, change, configuration)]
-    text = before
-    for edit in reversed(_placed(list(dict.fromkeys(edits)))):
+    text, places = before, set(edits)
+    placed = sorted((edit for edit in places if edit is not None), key=lambda edit: (edit.start, edit.end))
+    overlap = any(first.end > second.start for first, second in itertools.pairwise(placed))
+    for edit in () if overlap or len(placed) < len(places) else reversed(placed):
         text = text[: edit.start] + edit.text + text[edit.end :]
     return text if text != before and _readable(document, text) else None
 

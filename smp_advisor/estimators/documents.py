@@ -97,7 +97,14 @@ class Siblings:
             texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        environment = _environment("\n".join(texts))
+        # Variables that the notebook sets to one text.
+        joined = "\n".join(texts)
+        assigned = _ASSIGNED.findall(joined)
+        single = {
+            name: value for name, value in assigned if all(value == more for key, more in assigned if key == name)
+        }
+        exported = {name: text or single.get(source, "") for name, source, text in _EXPORTED.findall(joined)}
+        environment = {name: value for name, value in exported.items() if value}
         for text in texts:
             match = _WRITES.match(text)
             written = [(match["path"], match["text"])] if match is not None else _printed(text, environment)
@@ -105,14 +112,6 @@ class Siblings:
                 if PurePosixPath(path).name == name:
                     return content
         return None
-
-
-def _environment(text: str) -> dict[str, str]:
-    """Environment of the cells of a shell, as far as a notebook sets it to one text."""
-    assigned = _ASSIGNED.findall(text)
-    single = {name: value for name, value in assigned if all(value == again for key, again in assigned if key == name)}
-    exported = {name: text or single.get(source, "") for name, source, text in _EXPORTED.findall(text)}
-    return {name: value for name, value in exported.items() if value}
 
 
 def _printed(text: str, environment: dict[str, str]) -> Iterator[tuple[str, str]]:

@@ -59,8 +59,8 @@ _MOST_CHARACTERS = 400_000
 """Longest script that is followed with a cell."""
 BITS = ("load_in_4bit", "load_in_8bit")
 MICRO_BATCH = "micro_batch_size"
-_STRATEGY = ("activation_checkpointing", "activation_strategy")
-READ = frozenset([*BATCH, MICRO_BATCH, *SEQUENCE, "gradient_accumulation_steps", "bf16", "fp16", *BITS, *_STRATEGY])
+STRATEGY = ("activation_checkpointing", "activation_strategy")
+READ = frozenset([*BATCH, MICRO_BATCH, *SEQUENCE, "gradient_accumulation_steps", "bf16", "fp16", *BITS, *STRATEGY])
 """Options and arguments of scripts that a plan has."""
 
 
@@ -238,12 +238,6 @@ class _Reader:
         self.text = "\n".join(module.source.text for module in self.context.trace.modules)
         self.unused = unused_options(module.tree for module in self.context.trace.modules)
 
-    def _starts_ranks(self, call: Call) -> bool:
-        """Return whether a call of ``spawn`` certainly starts several processes of a group."""
-        follows = any(isinstance(option, Function) for option in options(call.argument("fn", 0)))
-        several = call.gives("nprocs", 2) and constant(call.argument("nprocs", 2)) != 1
-        return call.reached and call.sure and several and bool(self.calls.named("init_process_group") or not follows)
-
     def script(self, path: str, ignored: tuple[str, ...]) -> Script:
         lora, casts = self.calls.named("LoraConfig"), self.calls.named("prepare_model_for_kbit_training")
         adapters = [*lora, *self.calls.named("get_peft_model", "Fastget_peft_model")]
@@ -286,7 +280,12 @@ class _Reader:
             distributed=not spawns
             and (bool(names & _LAUNCHED) or any(name.endswith(("Trainer", "Fabric")) for name in names)),
             starts=spawns or any(constant(call.argument("devices")) not in (1, "1") for call in lightning),
-            spawns=any(map(self._starts_ranks, self.context.trace.named("torch.multiprocessing.spawn"))),
+            spawns=any(
+                call.reached and call.sure and call.gives("nprocs", 2) and constant(call.argument("nprocs", 2)) != 1
+                for call in self.context.trace.named("torch.multiprocessing.spawn")
+                if self.calls.named("init_process_group")
+                or not any(isinstance(option, Function) for option in options(call.argument("fn", 0)))
+            ),
             model=_model_of(self.calls),
             checkpoints_in=_checkpoints_in(self.context),
             resumes=not trains or bool(self.context.unresolved) or _LOADS.search(self.text) is not None,

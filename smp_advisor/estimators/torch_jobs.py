@@ -30,6 +30,7 @@ from smp_advisor.estimators.documents import FETCHES, yaml_table
 from smp_advisor.estimators.readback import BATCH
 from smp_advisor.estimators.script import (
     READ,
+    STRATEGY,
     Script,
     passed_names,
     read_script,
@@ -65,7 +66,6 @@ _MEGATRON = {"tensor_model_parallel_size", "pipeline_model_parallel_size"}
 _CONFIG = ("config", "config_file", "training_config")
 _BESIDE = "put that file next to the checked one"
 """Remedy for settings of a script, which are no job by themselves."""
-_STRATEGY = ("activation_checkpointing", "activation_strategy")
 
 
 def read_job(configuration: Configuration, siblings: Siblings) -> Script | None:
@@ -87,14 +87,17 @@ def read_job(configuration: Configuration, siblings: Siblings) -> Script | None:
         take_from_script(configuration, script)
     if plain:
         _read_strategy(configuration, siblings, script)
-    elif script is not None and "activation_checkpointing" not in configuration.hyperparameters:
-        defaults = {name: script.settings[name] for name in _STRATEGY if name in script.settings}
-        if script.checkpoints and not defaults:
-            configuration.set_hyperparameters(activation_checkpointing="each")
-            configuration.set(assumes=("The script turns on activation checkpointing.",))
-        if "activation_checkpointing" in defaults:
-            configuration.set_hyperparameters(**defaults)
-            configuration.set(assumes=("activation_checkpointing is the default of the script's option.",))
+    elif script is not None:
+        read, sentences = configuration.hyperparameters.keys(), []
+        if not read & set(BATCH) and (batch := script.settings.get("batch_size")):
+            configuration.set_hyperparameters(batch_size=batch)
+            sentences = [f"The batch size is {batch}, which the script sets."]
+        defaults = {name: script.settings[name] for name in STRATEGY if name in script.settings}
+        if "activation_checkpointing" not in read and (defaults or script.checkpoints):
+            configuration.set_hyperparameters(**(defaults or {"activation_checkpointing": "each"}))
+            by_default = "activation_checkpointing is the default of the script's option."
+            sentences += [by_default if defaults else "The script turns on activation checkpointing."]
+        configuration.set(assumes=tuple(sentences))
     return script
 
 
@@ -182,10 +185,9 @@ def _read_command(configuration: Configuration, siblings: Siblings) -> None:  # 
     for shell, setting in [pair for pair in words if pair[0].endswith(".sh")][:2]:
         lines = _text(_named(configuration, siblings, shell, setting))
         configuration.set(fetches=configuration.get("fetches") or FETCHES.search(lines) is not None)
-        words = [
-            *((word, replace(setting, key=shell)) for word in _words_of_shell(lines)),
-            *words,
-        ]  # before others
+        starts = [" ".join(words_of) for words_of in commands_of(lines) if around_the_script(words_of)[1]]
+        inner = [word.rpartition("}/")[2] for line in starts for word in _WORDS.split(line)]
+        words = [*((word, replace(setting, key=shell)) for word in inner), *words]  # before others
     _take_options(configuration, siblings, [str(setting.value) for setting in started])
     option = ""
     configuration.set(starts=any(re.search("launch|torchrun|distributed.run", word) for word, _ in words))
@@ -232,12 +234,6 @@ def _take_options(configuration: Configuration, siblings: Siblings, commands: li
                 configuration.set(launcher=configuration.get("launcher", {}) | launcher)
                 read = {name: value for name, value in passed.items() if name in READ}
                 configuration.set(passed=configuration.get("passed", {}) | read)
-
-
-def _words_of_shell(text: str) -> list[str]:
-    """Return the words of the commands that start a script."""
-    lines = [" ".join(words) for words in commands_of(text) if around_the_script(words)[1]]
-    return [word.rpartition("}/")[2] for line in lines for word in _WORDS.split(line)]
 
 
 _UNREAD = {
@@ -411,6 +407,9 @@ def _gpus(configuration: Configuration) -> int | None:
     return terms_of(configuration).gpus or requested
 
 
+_IN_IMAGE = "its script is in the image or on a volume: check the script itself with check_script"
+
+
 def _of_code(configuration: Configuration, siblings: Siblings, script: Script | None) -> Strategy:
     gpus = _gpus(configuration)
     if script is not None and script.strategy is not None:
@@ -441,14 +440,6 @@ def _of_code(configuration: Configuration, siblings: Siblings, script: Script | 
         assumption = "The example script of transformers replicates the model without fsdp or deepspeed."
         return replicated().assuming(assumption)
     why = "starts a script whose strategy is unknown, so there is no plan: its hyperparameters and environment set"
-    searched = _searched(configuration, script)
+    searched = _IN_IMAGE if configuration.form == "manifest" else "there is no readable script next to the text"
+    searched = searched if script is None else "the script shows no strategy"
     return Strategy(name="", why_no_plan=f"{configuration.title} {why} neither fsdp nor deepspeed, and {searched}.")
-
-
-def _searched(configuration: Configuration, script: Script | None) -> str:
-    """Return where a strategy was looked for, as a clause."""
-    if script is not None:
-        return "the script shows no strategy"
-    if configuration.form == "manifest":
-        return "its script is in the image or on a volume: check the script itself with check_script"
-    return "there is no readable script next to the text"

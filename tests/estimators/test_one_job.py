@@ -8,7 +8,6 @@ import pytest
 
 from smp_advisor import check_estimator
 from smp_advisor.core.files import data_file
-from smp_advisor.errors import AdvisorError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,23 +138,6 @@ def test_the_length_that_was_read_is_listed_and_the_verdict_is_for_the_text() ->
     assert "The sequence length is 8,192 tokens, the hyperparameter max_length." in report.readings[0].inferred
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("apiVersion: v1\nkind: Pod\n", "a Kubernetes manifest of kind 'Pod'"),
-        (
-            "defaults: [base, _self_]\ncallbacks: []\nresume: {a: 1}\n",
-            "checkpointless configuration, which only changes base",
-        ),
-        ("defaults: [_self_]\nmodel: {micro_batch_size: 1}\n", "a configuration of Hydra"),
-        ("num_layers: 2\nhidden_size: 64\n", "the configuration of a model alone"),
-    ],
-)
-def test_a_form_that_is_not_read_is_named(text: str, said: str) -> None:
-    with pytest.raises(AdvisorError, match=said):
-        check_estimator(text)
-
-
 def test_defaults_of_a_launcher_are_assumptions_and_trainium_has_no_plan() -> None:
     cell = "import os\nos.environ.get\n" + BASES["estimator"].replace(
         '"ml.p4d.24xlarge"', 'os.environ.get("TYPE", "ml.p4d.24xlarge")'
@@ -274,6 +256,8 @@ model, loader = accelerator.prepare(model, DataLoader(rows, batch_size=5))
          {"library": "fsdp", "batch_size": 1, "sharding_strategy": "full_shard"}),
         ("cell.py", HYPERPOD, {}, {"library": "fsdp", "batch_size": 1, "sharding_strategy": "hybrid_shard"}),
         ("cell.py", COMMAND, {"src/train.py": SCRIPT}, {"library": "ddp", "batch_size": 2}),
+        ("cell.py", BASES["model_trainer"], {"src/train.py": OPTIONS + OF_TRL.replace("scripts, training", "a, b")},
+         {"activation_checkpointing": "each"}),
         ("cell.py", SHELL, {"src/train.py": SCRIPT, "src/run.sh": STARTED},
          {"library": "ddp", "batch_size": 8}),
         ("cell.py", CONFIGURED, {"train.py": OF_TRL, "run.yaml": RUN},
@@ -293,8 +277,8 @@ model, loader = accelerator.prepare(model, DataLoader(rows, batch_size=5))
         ("job.sh", "#SBATCH --gres=gpu:1\npython train.py\n",
          {"train.py": LIGHTNING.replace("=strategy,", "=chosen(),")}, {"library": "ddp", "batch_size": 3}),
     ],
-    ids=["Kubeflow", "HyperPod", "command", "shell", "configuration", "remote", "batch", "Lightning", "Accelerate",
-         "program", "shell in a batch file", "loaded configuration", "one GPU"],
+    ids=["Kubeflow", "HyperPod", "command", "entry script", "shell", "configuration", "remote", "batch", "Lightning",
+         "Accelerate", "program", "shell in a batch file", "loaded configuration", "one GPU"],
 )  # fmt: skip
 def test_the_plan_is_that_of_all_files_of_the_job(tmp_path: Path, name: str, text: str, files, plan) -> None:
     for path, content in ({name: text} | files).items():

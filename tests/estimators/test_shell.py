@@ -173,6 +173,10 @@ def test_cells_of_a_shell_get_the_environment_of_the_notebook(tmp_path: Path) ->
         ("#!/bin/sh\nhyp create hyp-pytorch-job --job-name a", "manifest or recipe"),
         ("#!/bin/sh\npython3 main.py recipes=training/llama/a", "YAML of the recipe"),
         ('HEADER = "#SBATCH --nodes=2"\nSKLearn(entry_point="a.py")', "PyTorch and TensorFlow"),
+        ("apiVersion: v1\nkind: Pod\n", "a Kubernetes manifest of kind 'Pod'"),
+        ("defaults: [base, _self_]\ncallbacks: []\nresume: {a: 1}\n", "configuration, which only changes base"),
+        ("defaults: [_self_]\nmodel: {micro_batch_size: 1}\n", "a configuration of Hydra"),
+        ("num_layers: 2\nhidden_size: 64\n", "the configuration of a model alone"),
     ],
 )
 def test_other_forms_are_named(text: str, said: str) -> None:

@@ -134,15 +134,9 @@ def test_accelerate_in_the_environment(environment, library, sharding):
     assert (job_read.plan.library, job_read.plan.sharding_strategy) == (library, sharding)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        'distribution={"smdistributed": {"dataparallel": {"enabled": True}}},',
-        'distribution={"pytorchddp": {"enabled": True}},',
-    ],
-)
-def test_data_parallel_jobs_are_ddp(more):
-    assert reading(job(more=more)).plan.library == "ddp"
+def test_data_parallel_jobs_are_ddp():
+    for distribution in ({"smdistributed": {"dataparallel": {"enabled": True}}}, {"pytorchddp": {"enabled": True}}):
+        assert reading(job(more=f"distribution={distribution!r},")).plan.library == "ddp"
 
 
 def test_a_job_on_one_gpu_is_a_single_replica_if_its_script_may_train(beside):
@@ -291,14 +285,6 @@ def test_a_file_that_is_named_and_missing_is_a_finding(tmp_path, name, hyperpara
     place.parent.mkdir(exist_ok=True)
     place.write_text("")
     assert not found(text)
-
-
-def test_the_entry_script_of_a_model_trainer_is_read(beside):
-    text = TRAINER.replace("command=f\"bash start.sh {' '.join(args)}\"", 'entry_script="train.py"')
-    code = 'parser.add_argument("--activation_checkpointing", type=bool, default=True)\n'
-    code = f"from transformers import Trainer, TrainingArguments\n{code}Trainer(TrainingArguments()).train()\n"
-    job_read = beside(text.replace("compute=", "distributed=Torchrun(),\n    compute="), code, "code")
-    assert (job_read.plan.library, job_read.plan.activation_checkpointing) == ("ddp", "each")
 
 
 FINE_TUNING = """
@@ -480,6 +466,8 @@ def test_checkpointing_by_default_of_a_script_for_smp_is_read(beside):
     assert "activation_checkpointing is the default of the script's option." in job_read.inferred
     code = MAKES.format("arguments = TrainingArguments(gradient_checkpointing=True)")
     assert beside(text, code, ".").plan.activation_checkpointing == "each"
+    own = "import argparse as a\np = a.ArgumentParser()\np.add_argument('--batch_size', default=24)\nf(p.parse_args())"
+    assert beside(text.replace('"batch_size"', '"rows"'), own, ".").plan.batch_size == 24
     parses = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--again')\nargs = p.parse_args()\n"
     code = parses + MAKES.format("arguments = TrainingArguments(gradient_checkpointing=args.again)")
     assert beside(job({"again": True}), code).plan.activation_checkpointing == "each"
@@ -539,6 +527,7 @@ for rows in torch.utils.data.DataLoader(data, batch_size=args.per_device_train_b
         ("args.per_device_train_batch_size //= int(os.environ['WORLD_SIZE'])", 4),
         ("args.per_device_train_batch_size //= int(os.environ['PARTS'])", None),
         ("if wants():\n    args.per_device_train_batch_size //= 2", None),
+        ("n = 2\nif wants():\n    n = max(1, 2)\nargs.per_device_train_batch_size *= n", 128),
         ("args.per_device_train_batch_size = max(int(args.per_device_train_batch_size // 128), 1)", 1),
         ("few = torch.utils.data.DataLoader(val_rows, batch_size=args.per_device_train_batch_size * 2)", 64),
     ],

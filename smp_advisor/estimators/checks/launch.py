@@ -77,7 +77,10 @@ def _versions(case: Case) -> Iterator[Hit]:
         fixes: tuple[Change, ...] = (Change(call, "py_version", pair[1]),)
         yield case.hit("EST506", "no py_version", "framework_version", framework=framework, python=pair[1], fixes=fixes)
         return
-    if _has_image(library, framework, python_version, short=case.smp_launcher != "torchrun"):
+    # Short versions count if the SDK resolves them.
+    resolved = is_version(framework) and (framework.count(".") != 1 or case.smp_launcher != "torchrun")
+    readers = (library_version, version_of_older_pair) if resolved else ()
+    if any(reader(library, framework, python_version) is not None for reader in readers):
         return
     pair = nearest_pair(known_pairs(library), framework)
     shown = f"framework version {framework}" + (f" and {python_version}" if python_version else "")
@@ -86,14 +89,6 @@ def _versions(case: Case) -> Iterator[Hit]:
         fixes = ()
     values = {"library": schema(library).name, "versions": shown, "framework": pair[0], "python": pair[1]}
     yield case.hit("EST506", "no image", "framework_version", "py_version", "image_uri", fixes=fixes, **values)
-
-
-def _has_image(library: str, framework: str, python: str | None, *, short: bool) -> bool:
-    """Return whether the pair is in AWS's tables. Short versions count if the SDK resolves them."""
-    if not is_version(framework) or (framework.count(".") == 1 and not short):
-        return False
-    versions = library_version(library, framework, python), version_of_older_pair(library, framework, python)
-    return any(version is not None for version in versions)
 
 
 def _library_instance(case: Case) -> Iterator[Hit]:
