@@ -112,6 +112,11 @@ def check_estimator(
     findings = _findings(document, hits) + _of_the_compiler(document, cases, terms) + _of_scripts(cases)
     notes = [*_unresolved(document, cases, findings), *unresolved]
     notes += [] if complete else [document.source.unresolved(1, _PART)]
+    mended = None
+    if text != document.pasted:
+        better = replace(open_document(text), dialect=document.dialect)
+        readings = [_reading(better, case) for case in terms.read(better)[0]]
+        mended = next((reading for reading in readings if reading.plan is not None), readings[0])
     return EstimatorReport(
         findings,
         tuple(notes),
@@ -119,7 +124,7 @@ def check_estimator(
         tuple(_reading(document, case) for case in cases),
         document.pasted,
         text,
-        _after_correction(document, text, terms),
+        mended,
         coverage=_coverage(cases),
     )
 
@@ -130,14 +135,6 @@ def looks_like_estimator(source: str | Path) -> bool:
         return bool(read_configurations(open_document(source), None)[0])
     except AdvisorError:
         return False
-
-
-def _after_correction(document: Document, text: str, terms: Terms) -> Reading | None:
-    if text == document.pasted:
-        return None
-    better = replace(open_document(text), dialect=document.dialect)
-    readings = [_reading(better, case) for case in terms.read(better)[0]]
-    return next((reading for reading in readings if reading.plan is not None), readings[0])
 
 
 def _reading(document: Document, case: Case) -> Reading:

@@ -92,31 +92,31 @@ _SMP_SETTINGS = (
 )
 
 
+_NO_RECIPES = {
+    (
+        "training_cfg",
+    ): "it is a job of the HyperPod CLI, whose script is in its image: check the script with check_script",
+    ("cluster", "cluster_type", "recipes"): "it configures the launcher: paste the recipe that it names",
+    ("defaults",): "it is a configuration of Hydra{on_top}: paste the complete recipe",
+    ("model", "num_layers", "hidden_size", "num_hidden_layers"): (
+        "it is the configuration of a model alone, and has no trainer: pass it to Model.from_config"
+    ),
+}
+"""Other YAML files of HyperPod by one of their keys, and what to paste instead."""
+
+
 def _what_it_is(recipe: Mapping) -> str:
     """Return the kind of a YAML file of HyperPod that is no recipe, and what to paste instead."""
-    keys = recipe.entries.keys()
-    listed = recipe.get("defaults")
-    bases = (
-        [str(item.value) for item in listed.items if isinstance(item, Constant)]
-        if isinstance(listed, Collection)
-        else []
-    )
-    base_names = ", ".join(base for base in bases if base != "_self_")
-    if {"callbacks", "resume"} & keys and base_names:
+    keys, listed = recipe.entries.keys(), getattr(recipe.get("defaults"), "items", [])
+    bases = ", ".join(str(item.value) for item in listed if isinstance(item, Constant) and item.value != "_self_")
+    if {"callbacks", "resume"} & keys and bases:
         return (
-            f"it is a checkpointless configuration, which only changes {base_names}: paste {base_names}.yaml, which has"
+            f"it is a checkpointless configuration, which only changes {bases}: paste {bases}.yaml, which has"
             " the model and the trainer; what checkpointless recovery adds is not checked"
         )
-    if "training_cfg" in keys:
-        return "it is a job of the HyperPod CLI, whose script is in its image: check the script with check_script"
-    if {"cluster", "cluster_type", "recipes"} & keys:
-        return "it configures the launcher: paste the recipe that it names"
-    if isinstance(listed, Collection):
-        on_top = f" on top of {base_names}" if base_names else ""
-        return f"it is a configuration of Hydra{on_top}: paste the complete recipe"
-    if "model" in keys or {"num_layers", "hidden_size", "num_hidden_layers"} & keys:
-        return "it is the configuration of a model alone, and has no trainer: pass it to Model.from_config"
-    return "a recipe is a mapping with trainer and model"
+    kinds = (text for names, text in _NO_RECIPES.items() if keys & set(names))
+    text = next(kinds, "a recipe is a mapping with trainer and model")
+    return text.format(on_top=f" on top of {bases}" if bases else "")
 
 
 def configuration_of_smp_recipe(recipe: Mapping) -> Configuration:
@@ -292,11 +292,9 @@ def configuration_of_recipe(table: Mapping) -> Configuration:
         inner_recipe = unwrapped(table)
         resolve(inner_recipe)
         configuration = configuration_of_smp_recipe(inner_recipe)
-        configuration.take(table, "instance_type")
-    else:
-        for place in (table, recipe):
-            if "instance_type" in place.entries:
-                configuration.take(place, "instance_type")
+    for place in (table, recipe):
+        if "instance_type" in place.entries:
+            configuration.take(place, "instance_type")
     _instance(configuration, recipe)
     return configuration
 

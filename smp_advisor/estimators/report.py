@@ -50,20 +50,6 @@ def _described(reading: Reading) -> str:
     return f"{reading.title} is {schema(reading.plan.library).name} {reading.plan.version}: {words}."
 
 
-def _lines(reading: Reading) -> list[str]:
-    sentences = [f"Line {reading.line}: {_described(reading)}"]
-    if reading.cluster is not None:
-        sentences.append(f"  On {reading.cluster.summary}.")
-    sentences += [f"  Inferred: {sentence}" for sentence in reading.inferred]
-    if reading.estimate is not None:
-        now = reading.estimate
-        sentences.append(f"  By the memory model, it needs {gib(now.needed_gib)} per GPU: it {fit(now, REQUIRED)}.")
-        if (checkpointed := reading.checkpointed) is not None:
-            written = "With activation checkpointing, which the text does not set"
-            sentences.append(f"  {written}, it needs {gib(checkpointed.needed_gib)}: it {fit(checkpointed, REQUIRED)}.")
-    return sentences
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading(ReadBack):
     """One job in the text, and its configuration."""
@@ -245,7 +231,18 @@ class EstimatorReport(Report):
     @property
     def introduction(self) -> list[str]:
         """The configuration of each job."""
-        return [line for reading in self.readings for line in _lines(reading)]
+        sentences = []
+        for reading in self.readings:
+            sentences.append(f"Line {reading.line}: {_described(reading)}")
+            sentences += [f"  On {reading.cluster.summary}."] if reading.cluster is not None else []
+            sentences += [f"  Inferred: {sentence}" for sentence in reading.inferred]
+            if (now := reading.estimate) is not None:
+                needed = f"it needs {gib(now.needed_gib)} per GPU: it {fit(now, REQUIRED)}."
+                sentences.append(f"  By the memory model, {needed}")
+            if (now := reading.checkpointed) is not None:
+                needed = f"it needs {gib(now.needed_gib)}: it {fit(now, REQUIRED)}."
+                sentences.append(f"  With activation checkpointing, which the text does not set, {needed}")
+        return sentences
 
     @property
     def outcome(self) -> list[str]:

@@ -270,6 +270,9 @@ class _Reader:
         ]
         names = {call.called for call in self.context.trace.calls if call.reached}
         spawns = any("spawn" in name or name == "notebook_launcher" for name in names)
+        stack = stack_shown(self.context.trace)
+        job_fields = {} if stack.undecided else stack.settings
+        loss = {"loss": "fused"} if job_fields.get("stack") == "liger" else {}
         batch = self._batch(self.makers)
         computed = None if self.makers else self._computed_batch()
         return Script(
@@ -315,7 +318,7 @@ class _Reader:
             programs=tuple(self._programs()),
             neuron=_OF_NEURON.search(self.text) is not None,
             loads_in="" if loads or casts else self._loads_in(),
-            of_job=self._of_job(),
+            of_job={name: job_fields[name] for name in ("optimizer", "paged_optimizer") if name in job_fields} | loss,
             wraps=bool(self.calls.named("fully_shard", "FullyShardedDataParallel", "FSDP"))
             and not (self.makers or self.calls.named("Accelerator")),
             settings=self._settings(batch or computed, parses=parses, has_batch=computed != 0),
@@ -356,12 +359,6 @@ class _Reader:
         if names == {"auto"} or (names == {"None"} and default):  # the type of the checkpoint
             return "bf16" if _SAVED_IN_BF16.search(_model_of(self.calls).lower()) else ""
         return {"bfloat16": "bf16", "float16": "fp16"}.get(names.pop(), "") if len(names) == 1 else ""
-
-    def _of_job(self) -> dict[str, Any]:
-        stack = stack_shown(self.context.trace)
-        settings = {} if stack.undecided else stack.settings
-        loss = {"loss": "fused"} if settings.get("stack") == "liger" else {}
-        return {name: value for name, value in settings.items() if name in ("optimizer", "paged_optimizer")} | loss
 
     def _batch(self, calls: list[Call]) -> int | None:
         """Return the one batch size that arrives in these calls."""
