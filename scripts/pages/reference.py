@@ -49,7 +49,6 @@ import json
 import smp_advisor as smpa
 
 advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp")
-advice.keep("first")                        # snapshots are in the file, too
 advice.save("advice.json")
 smpa.load("advice.json").plan == advice.plan
 

@@ -243,7 +243,7 @@ class Advisor(anywidget.AnyWidget):
             self._answering = ""
 
     def _perform(self, content: dict[str, Any]) -> None:
-        """An action of a view on the history, the snapshots or the alternatives."""
+        """An action of a view on the history or the alternatives."""
         identity = str(content.get("id", ""))
         try:
             with self._turn:

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
     Observer = Callable[["Change"], None]
 
-SNAPSHOTS = 50
-"""Largest number of named snapshots."""
 RECOMMENDED, ON_SCREEN = "Recommended", "On screen"
 
 
@@ -84,8 +82,7 @@ class Advice:
     >>> chosen = advice.plan
     >>> summary = advice.move(activation_checkpointing="each_block")  # a control of the page  # doctest: +SKIP
     >>> advice.plan = chosen  # or any plan of the library, or the row of an alternative
-    >>> advice.keep("chosen")  # a named snapshot; advice.load("chosen") shows it again
-    >>> print(advice.compare("chosen").summary)
+    >>> print(advice.compare(chosen).summary)
     The same settings.
     >>> _ = advice.undo(), advice.redo(), advice.reset()
     >>> advice.observe(lambda change: print(change.summary))  # called after every change, from wherever it comes
@@ -98,16 +95,13 @@ class Advice:
     recommendation. `turn` is the lock of all of them: messages of views may arrive in another thread.
     """
 
-    def __init__(
-        self, value: Recommendation, state: ControlState | None = None, snapshots: Mapping[str, Entry] | None = None
-    ) -> None:
+    def __init__(self, value: Recommendation, state: ControlState | None = None) -> None:
         self.turn = RLock()
         start = control_state.recommended(value)
         self._history = History(entries=(Entry(recommended=value, state=start, summary=RECOMMENDED),))
         if state is not None:
             self._history = self._history.entered(Entry(recommended=value, state=state, summary=state.summary))
         self._controls = state or start
-        self._snapshots: dict[str, Entry] = dict(snapshots or {})
         self._pins = pins_of(value)
         self._rehearsed: dict[Plan, str] = {}
         self._observers: list[Observer] = []
@@ -122,18 +116,17 @@ class Advice:
     __hash__ = None  # type: ignore[assignment]  # equal by a value that changes
 
     def __eq__(self, value: object) -> bool:
-        """Whether both have the same recommendation, plan on screen and snapshots; history and pins may differ."""
+        """Whether both have the same recommendation and plan on screen; history and pins may differ."""
         if not isinstance(value, Advice):
             return NotImplemented
         return self is value or self._value() == value._value()
 
     def _value(self) -> tuple[object, ...]:
         with self.turn:
-            jobs = {name: entry.state.advice.job for name, entry in self._snapshots.items()}
-            return self.recommended, self._controls.settings, self.plan, self.job, self.snapshots, jobs
+            return self.recommended, self._controls.settings, self.plan, self.job
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy has the same history and snapshots, and its own lock and observers.
+        # A copy has the same history, and its own lock and observers.
         return {name: value for name, value in vars(self).items() if name not in {"turn", "_observers"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -383,65 +376,20 @@ class Advice:
         self._show(state)
         return Sentence(state.summary)
 
-    @property
-    def snapshots(self) -> Mapping[str, Plan]:
-        """Plans of the named snapshots, in the order in which they were kept."""
-        return {name: entry.state.plan for name, entry in self._snapshots.items()}
-
-    def keep(self, name: str) -> None:
-        """Keep the plan on screen as a named snapshot; a snapshot of that name is replaced."""
-        longest = 60
-        if type(name) is not str or not 0 < len(name.strip()) <= longest:
-            raise AdvisorError(f"The name of a snapshot must be a text of 1 to {longest} characters, not {name!r}.")
-        if name.strip() in {RECOMMENDED, ON_SCREEN}:
-            raise AdvisorError(f"{name.strip()!r} is the name of a plan that is always there: choose another name.")
-        label = name.strip()
-        with self.turn:
-            control_state.require(self._controls)
-            if label not in self._snapshots and len(self._snapshots) >= SNAPSHOTS:
-                raise AdvisorError(f"There are {SNAPSHOTS} snapshots, the most that are kept: forget one first.")
-            self._snapshots[label] = self._history.current
-            self._show(self._controls)
-
-    def load(self, name: str) -> str:
-        """Show a named snapshot, and return a summary of the change. `undo` leads back."""
-        with self.turn:
-            entry = self._snapshot(name)
-            if entry.recommended is not self.recommended:
-                self.renew(entry.recommended, f"Snapshot {name}", state=entry.state)
-            else:
-                self.settle(control_state.summarized(self._controls, entry.state))
-            return Sentence(self._controls.summary)
-
-    def forget(self, name: str) -> None:
-        """Delete a named snapshot."""
-        with self.turn:
-            self._snapshot(name)
-            del self._snapshots[name]
-            self._show(self._controls)
-
-    def _snapshot(self, name: str) -> Entry:
-        if name not in self._snapshots:
-            names = ", ".join(map(repr, self._snapshots)) or "none"
-            raise AdvisorError(f"There is no snapshot {name!r}. Snapshots: {names}.")
-        return self._snapshots[name]
-
     def compare(self, *plans: Plan | int | str) -> Comparison:
         """Return settings and figures of two plans, and the price of the difference.
 
         Parameters
         ----------
         plans
-            Names of snapshots, plans, or rows of `alternatives`. Without any, the recommended plan and that on screen;
-            with one, it and the plan on screen.
+            Plans, or rows of `alternatives`. Without any, the recommended plan and that on screen; with one, it and
+            the plan on screen.
         """
         with self.turn:
             if len(plans) > 2:
                 raise AdvisorError(f"Two plans can be compared, not {len(plans)}.")
             if None in plans:
-                raise AdvisorError(
-                    "compare() requires a plan, the name of a snapshot or the row of an alternative, not None."
-                )
+                raise AdvisorError("compare() requires a plan or the row of an alternative, not None.")
             first, second = [*(plans or (RECOMMENDED,)), ON_SCREEN][:2]
             return self.compare_at(self._controls, first, second)
 
@@ -461,13 +409,13 @@ class Advice:
             state = control_state.recommended(self.recommended)
             return Entry(recommended=self.recommended, state=state, summary=""), RECOMMENDED
         if isinstance(plan, str):
-            return self._snapshot(plan), plan
+            raise AdvisorError(f"compare() requires a plan or the row of an alternative, not {plan!r:.60}.")
         state = control_state.adopt(self._controls, plan_of(self.recommended, plan))
         name = f"Alternative {plan}" if isinstance(plan, int) else "Your plan"
         return Entry(recommended=self.recommended, state=state, summary=""), name
 
     def observe(self, callback: Observer) -> None:
-        """Call a function with the `Change` after every change of the plan on screen or of the snapshots."""
+        """Call a function with the `Change` after every change of the plan on screen."""
         if not callable(callback):
             raise AdvisorError(f"observe() requires a function with one parameter, the change, not {callback!r}.")
         if callback not in self._observers:
@@ -594,7 +542,7 @@ class Advice:
         from smp_advisor.session.written import live_text
 
         with self.turn:
-            return live_text(self.recommended, self._controls, self._snapshots)
+            return live_text(self.recommended, self._controls)
 
     def again(self, job: Job | None = None, **changes: Any) -> Advice:
         """Search again for the same model, cluster and library, with the job on screen or another one.

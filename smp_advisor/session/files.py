@@ -8,37 +8,24 @@ from smp_advisor.advice.recommendation import Recommendation
 from smp_advisor.arguments.signatures import checked
 from smp_advisor.errors import AdvisorError, StorageError
 from smp_advisor.session import Advice, control_state
-from smp_advisor.session.advice import SNAPSHOTS
-from smp_advisor.session.control_state import ControlState, Entry
 from smp_advisor.session.settings import settings_of
 from smp_advisor.session.storage import from_plain
-from smp_advisor.session.written import SCREEN, as_text, from_text, read_text, write_text
+from smp_advisor.session.written import as_text, from_text, read_text, write_text
 
 if TYPE_CHECKING:
     import os
 
-_SNAPSHOT = {"name", "recommended", *SCREEN}
+    from smp_advisor.session.control_state import ControlState
 
 
-def live_advice(value: Recommendation, screen: Any, snapshots: Any) -> Advice:
+def live_advice(value: Recommendation, screen: Any) -> Advice:
     """Return the advice with what was on screen."""
-    if not isinstance(snapshots, list) or len(snapshots) > SNAPSHOTS:
-        raise StorageError(f"The stored snapshots must be a list of at most {SNAPSHOTS}.")
-    state = None if screen is None else _state(value, screen, SCREEN)
-    return Advice(value, state, dict(_snapshot(value, data) for data in snapshots))
+    return Advice(value, None if screen is None else _state(value, screen))
 
 
-def _snapshot(value: Recommendation, data: Any) -> tuple[str, Entry]:
-    name = data.get("name") if isinstance(data, dict) else None
-    if not isinstance(name, str):
-        raise StorageError("A stored snapshot lacks its name.")
-    recommended = value if data.get("recommended") is None else from_plain(data["recommended"], "Advice")
-    return name, Entry(recommended=recommended, state=_state(recommended, data, _SNAPSHOT), summary=f"Snapshot {name}")
-
-
-def _state(value: Recommendation, data: Any, fields: set[str]) -> ControlState:
+def _state(value: Recommendation, data: Any) -> ControlState:
     """State of the controls with a plan and a job."""
-    if not isinstance(data, dict) or data.keys() != fields:
+    if not isinstance(data, dict) or data.keys() != {"plan", "job"}:
         raise StorageError("The stored plan on screen must have a plan and a job.")
     plan, job = from_plain(data["plan"], "Plan"), from_plain(data["job"], "Job")
     try:
@@ -55,7 +42,7 @@ def save(value: object, path: str | os.PathLike[str]) -> None:
     Parameters
     ----------
     value
-        An advice with the plan on screen and its snapshots, or a model, job, cluster, plan or estimate.
+        An advice with the plan on screen, or a model, job, cluster, plan or estimate.
     path
         A JSON file. Advice is also written as a report, to a file whose name ends in ``.html`` or ``.md``.
 
@@ -91,5 +78,5 @@ def load(path: str | os.PathLike[str]) -> Any:
     """
     value, document = from_text(read_text(path), f"{path!s:.200}")
     if isinstance(value, Recommendation):
-        return live_advice(value, document.get("screen"), document.get("snapshots", []))
+        return live_advice(value, document.get("screen"))
     return value

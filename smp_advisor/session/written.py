@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.cluster import Cluster
     from smp_advisor.session import Advice
-    from smp_advisor.session.control_state import ControlState, Entry
+    from smp_advisor.session.control_state import ControlState
 
 
 FORMAT = "smp-advisor"
@@ -44,21 +44,9 @@ def as_text(value: Any, **more: Any) -> str:
     return json.dumps(document | more, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def live_text(recommended: Recommendation, state: ControlState, snapshots: Mapping[str, Entry]) -> str:
-    """Return the JSON text of an advice with the plan on screen and its snapshots."""
-
-    def stored(state: ControlState) -> dict[str, Any]:
-        return {"plan": plain(state.plan), "job": plain(state.advice.job)}
-
-    entries = [
-        {
-            "name": name,
-            "recommended": None if entry.recommended is recommended else plain(entry.recommended),
-            **stored(entry.state),
-        }
-        for name, entry in snapshots.items()
-    ]
-    return as_text(recommended, screen=stored(state), snapshots=entries)
+def live_text(recommended: Recommendation, state: ControlState) -> str:
+    """Return the JSON text of an advice with the plan on screen."""
+    return as_text(recommended, screen={"plan": plain(state.plan), "job": plain(state.advice.job)})
 
 
 def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:
@@ -321,6 +309,3 @@ def _markdown_lines(lines: Iterable[str]) -> Iterator[str]:
             yield "\n".join(f"- {markdown(text[2:])}" for text in texts)
         else:
             yield "\n\n".join(map(markdown, texts))
-
-
-SCREEN = {"plan", "job"}

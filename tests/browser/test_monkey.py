@@ -151,9 +151,6 @@ class Monkey:
             "redo": advice.redo,
             "reset": advice.reset,
             "adopt": lambda: advice.adopt(self._random.randrange(8)),
-            "keep": lambda: advice.keep(self._random.choice("abc")),
-            "load": lambda: advice.load(self._random.choice("abc")),
-            "forget": lambda: advice.forget(self._random.choice("abc")),
             "plan": lambda: setattr(advice, "plan", advice.recommended.plan),
         }
         name = self._random.choice(list(actions))

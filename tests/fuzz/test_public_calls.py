@@ -39,7 +39,6 @@ def _points(folder: Any) -> tuple[dict[str, object], dict[str, dict[str, Any]]]:
     script.write_text("x = 1\n")
     log.write_text("".join(f"step {n} loss 9.1 tokens_per_second 52428.8 seconds_per_step 2.5\n" for n in range(30)))
     advice = smpa.advise("350M", P4D, library="fsdp", sequence_length=512, tokens="1B")
-    advice.keep("a")
     advice.save(folder / "advice.json")
     calibration = advice.calibrate(step_seconds=5.0, accept=True).job.calibration
     calibration.save(folder / "calibration.json")
@@ -61,7 +60,6 @@ def _points(folder: Any) -> tuple[dict[str, object], dict[str, dict[str, Any]]]:
         "Advice": {"value": advice.recommended}, "Advice.adopt": {"plan": 1}, "Advice.after": {"failure": failure},
         "Advice.at": state, "Advice.calibrate": {"step_seconds": 5.0, "accept": True}, "Advice.compare_at": state,
         "Advice.chart": {"name": "memory"}, "Advice.diff": {"advice": advice}, "Advice.export": {"format": "slurm"},
-        **{f"Advice.{name}": {"name": "a"} for name in ("forget", "keep", "load")},
         **{f"Advice.{name}": {"callback": print} for name in ("observe", "unobserve")},
         "Advice.of": {"request": advice.request}, "Advice.save": path, "Advice.settle": state,
         "Advice.mark": {"done": made["Rehearsal"]},

@@ -131,9 +131,8 @@ def test_an_output_stays_small(monkeypatch):
     )
     sizes = [len(json.dumps(advisor._repr_mimebundle_()))]
     pipeline = {"sharding": "none", "precision": "fp16", "pipeline_parallel_degree": 8}
-    for number, move in enumerate(({"batch_size": 8}, {"tensor_parallel_degree": 8}, pipeline)):
+    for move in ({"batch_size": 8}, {"tensor_parallel_degree": 8}, pipeline):
         advisor.move(**move)
-        advisor.keep(f"{number}{'<' * 59}")  # the longest name, and each character escaped
         sizes.append(len(json.dumps(advisor._repr_mimebundle_())))
     assert advisor.plan != advisor.advice.recommended.plan
     assert max(sizes) < 50_000, sizes
