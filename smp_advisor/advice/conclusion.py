@@ -47,7 +47,6 @@ def against(
     because: str,
     *,
     brief: str = "",
-    further: tuple[tuple[str, str], ...] = (),
 ) -> Conclusion:
     """Return a conclusion from one other plan, with the figures of both."""
     pair = (run.estimate, estimate) if decision == "used" else (estimate, run.estimate)
@@ -55,7 +54,7 @@ def against(
         decision=decision,
         because=because,
         brief=brief,
-        figures=(*figures(*pair), *further),
+        figures=figures(*pair),
         alternative=comparison.plan if estimate else None,
     )
 

@@ -286,11 +286,6 @@ class Term:
     source_title: str = ""
     source_url: str = ""
 
-    @property
-    def anchor(self) -> str:
-        """Anchor of the term in ``docs/glossary.md``."""
-        return self.term.lower().replace(" ", "-")
-
 
 @cache
 def glossary() -> tuple[Term, ...]:
