@@ -6,6 +6,7 @@ import smp_advisor
 from smp_advisor.errors import ProfileError
 from tests.deferred import Deferred, deferred
 from tests.profiling.shared import net, plain_profile, profiled
+from tests.rows import rows
 
 pytestmark = pytest.mark.torch
 
@@ -61,7 +62,7 @@ def test_shapes_that_depend_on_values_are_measured_with_low_confidence():
     assert 0 < profile.forward_flops(2, 128) <= 2 * 2 * 128 * 16 * 100
 
 
-@pytest.mark.parametrize("place", ["DataParallel", "inside"])
+@pytest.mark.parametrize("place", rows(["DataParallel", "inside"], "DataParallel"))
 def test_wrappers_are_looked_through(place):
     model, plain = PlainGPT(layers=6), plain_profile()
     assert methods(plain)["saved bytes"] == ("traced", "exact")

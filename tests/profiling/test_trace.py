@@ -52,7 +52,7 @@ def test_two_repeats_of_each_block_say_what_the_whole_model_does(name):
     assert any("at batch 5" in agreement.against for agreement in result.agreements)
 
 
-@pytest.mark.parametrize(("precision", "attention"), [("fp32", "fused"), ("amp", "eager")])
+@pytest.mark.parametrize(("precision", "attention"), rows([("amp", "eager"), ("fp32", "fused")], ("fp32", "fused")))
 def test_every_precision_and_kernel_extrapolates(precision, attention):
     config = transformers.LlamaConfig(
         hidden_size=128, intermediate_size=256, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2

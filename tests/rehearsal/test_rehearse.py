@@ -157,6 +157,7 @@ def test_copies_of_the_model_decide_whether_the_plan_of_an_advice_fits():
     assert advice.estimate.host_memory_fits
 
 
+@pytest.mark.usefixtures("first_stage")
 def test_two_versions_are_compared():
     before = START + WRAP + DATA + LOOP + SAVE
     same = rehearse(CORRECT["fsdp2"], compare=before)
