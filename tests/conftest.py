@@ -88,11 +88,6 @@ OF_A_RELEASE = re.compile(
 )
 """Tests of `make release-test` alone: the oldest applications and SDKs, other ones, random jobs, actions and arguments,
 and further forms of a defect."""
-SHARES = {
-    "test_a_small_model_of_the_family_trains": 8,  # dense, experts, state spaces and two stacks
-    "test_object_and_plain_values_count": 4,
-}
-"""Of these tables one row in so many is in the suite, and all are in `make release-test`."""
 
 
 def group_of(identifier: str) -> str:
@@ -125,10 +120,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         item.user_properties.append(("part", part_of(item)))
         if OF_A_RELEASE.search(item.nodeid):
-            item.add_marker(pytest.mark.release)
-    for name, share in SHARES.items():
-        rows = [item for item in items if name in item.nodeid]
-        for item in set(rows) - set(rows[::share]):
             item.add_marker(pytest.mark.release)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: PARTS.index(part_of(item)))

@@ -17,6 +17,7 @@ from smp_advisor.libraries.version import has_plain_head
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS
+from tests.rows import rows
 
 JOB = Job(sequence_length=8192, precision="bf16")
 PLAN = Plan(library="fsdp", batch_size=2, activation_checkpointing="each")
@@ -64,7 +65,7 @@ def test_named_models_train_with_their_published_numerics():
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", rows(FAMILIES, share=8))  # dense, experts, state spaces and two stacks
 def test_a_small_model_of_the_family_trains(family, tmp_path):
     """From the usual configuration of the family, as the cell for the user's machine builds it."""
     import torch

@@ -30,10 +30,7 @@ LAYERS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("layer", "precision"),
-    zip(LAYERS, ("bf16", "bf16", "amp", "fp32"), strict=True),
-)
+@pytest.mark.parametrize(("layer", "precision"), [*zip(LAYERS, ("bf16", "bf16", "amp", "fp32"), strict=True)])
 def test_recurrent_layers_count_the_products_of_their_formulas(layer, precision):
     kind, settings, products, outputs = layer
     profile = profiled(models.recurrent(kind, outputs, **settings), precision=precision)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from smp_advisor.workload import Model
 from smp_advisor.workload.settings import families
 from tests.deferred import Deferred
+from tests.rows import rows
 
 pytestmark = pytest.mark.torch
 
@@ -41,7 +42,14 @@ CLASSES = {"Llama4TextForCausalLM": "Llama4ForCausalLM", "Gemma3TextForCausalLM"
 
 @pytest.mark.parametrize(
     ("prefix", "keywords", "suffix"),
-    [(prefix, given, suffix) for prefix, given, suffixes in CONFIGURATIONS["counted"] for suffix in suffixes.split()],
+    rows(
+        (
+            (prefix, given, suffix)
+            for prefix, given, suffixes in CONFIGURATIONS["counted"]
+            for suffix in suffixes.split()
+        ),
+        share=4,
+    ),
 )
 def test_object_and_plain_values_count_what_transformers_builds(prefix, keywords, suffix):
     keywords = {name: None if value == "None" else value for name, value in keywords.items()}
