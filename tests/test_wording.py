@@ -52,18 +52,6 @@ def without_range(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    "bare",
-    [
-        "takes 3.54 s per step", "361 samples/s", "740,000 tokens/s", "152 TFLOP/s per GPU", "48.7 % of peak (MFU)",
-        "0.823 USD per million tokens", "21.7 days", "41.2 ms", "$12,300 in total",
-    ],
-)  # fmt: skip
-def test_a_figure_without_range_is_recognized(bare):
-    assert without_range(bare)
-    assert not without_range(FIGURE.sub(lambda figure: f"{figure[0]} (1.2 to 3.4)", bare))
-
-
 def own_figures(text: str) -> str:
     """The report without the sections on overheads and assumptions, whose figures are no estimates of the plan."""
     return re.sub(r"(Effective time|Assumptions)\n-+\n.*?(\n\n|$)", "", text, flags=re.DOTALL)

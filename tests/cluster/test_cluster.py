@@ -218,27 +218,6 @@ def test_the_table_has_every_image_of_the_installed_sdk(refresh, table):
     assert refresh.with_new(table, rows) == table
 
 
-def test_the_refresh_reports_new_images_and_those_without_patches(refresh, table):
-    new = refresh.Row("pytorch-training", "2.99.0", "", ("py399",))
-    assert next(refresh.differences(table, [new])) == "new: pytorch-training:2.99.0 py399"
-    (added,) = [row for row in refresh.with_new(table, [new]) if row not in table]
-    assert added == dict.fromkeys(table[0], "") | {
-        "repository": "pytorch-training",
-        "framework_version": "2.99.0",
-        "py_versions": "py399",
-    }
-
-    lines = list(refresh.out_of_patches(table, "2027-05-01"))
-    assert lines[:4] == [
-        "patched until 2027-07-02: pytorch:2.12.1",
-        "patched until 2027-07-20: pytorch:2.13.0",
-        "patched until 2027-09-28: pytorch:2.14.0",
-        "no patches since 2027-04-30: pytorch:2.11.0",
-    ]
-    assert "no patches since 2027-01-21: pytorch-training:2.10.0" in lines
-    assert lines[-1].startswith("not in AWS's support policy: tensorflow-training:2.3.1, 2.4.1")
-
-
 def test_instances_and_addresses_are_of_the_table():
     assert {machine.name for machine in instances()} <= sagemaker_names()
 
