@@ -137,14 +137,9 @@ def model_names() -> tuple[str, ...]:
 
 
 @cache
-def _names() -> dict[str, Any]:
-    text = (files("smp_advisor.workload") / "data" / "model_names.json").read_text(encoding="utf-8")
-    return dict(json.loads(text))
-
-
-@cache
 def _models() -> dict[str, PublishedShape | _Entry]:
-    data = _names()
+    text = (files("smp_advisor.workload") / "data" / "model_names.json").read_text(encoding="utf-8")
+    data = json.loads(text)
     traced = rows("smp_advisor.workload", "data/published_modules.csv")
     entries: list[PublishedShape | _Entry] = [
         *published_shapes(),
