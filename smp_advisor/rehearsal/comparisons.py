@@ -33,23 +33,13 @@ def updates_of_all(stage: Stage) -> list[tuple[float, float, int, int]]:
     return updates
 
 
-def scale(several: Stage, single: Stage) -> tuple[list[Observed], str]:
-    """Return the loss and gradient against one process with the same samples; or why they were not compared."""
-    world = len(several["ranks"])
-    return _compared_scale(
-        several, single, world, "scale", f"with {world} processes", "of one process with the same samples"
-    )
-
-
-def folded(several: Stage, fold: Stage) -> tuple[list[Observed], str]:
-    """Gradient against the same samples in one batch; or why they were not compared."""
-    times = max(event["times"] for event in events(several, 0, "accumulation"))
-    return _compared_scale(several, fold, times, "accumulation", f"with {times} microbatches", "without accumulation")
-
-
-def _compared_scale(
-    several: Stage, reference: Stage, factor: int, kind: str, before: str, after: str
-) -> tuple[list[Observed], str]:
+def scale(several: Stage, reference: Stage, kind: str) -> tuple[list[Observed], str]:
+    """Return the scale against the same samples on one process or in one batch; or why they were not compared."""
+    factor = len(several["ranks"])
+    before, after = f"with {factor} processes", "of one process with the same samples"
+    if kind == "accumulation":
+        factor = max(event["times"] for event in events(several, 0, "accumulation"))
+        before, after = f"with {factor} microbatches", "without accumulation"
     if reference["failed"]:
         return [], f"the stage {reference['name']!r} stopped"
     mine, theirs = updates_of_all(several), updates_of_all(reference)

@@ -9,12 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from smp_advisor.errors import ProfileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -70,16 +67,14 @@ def arguments(hyperparameters: Mapping[str, Any], sdk: int = 2) -> list[str]:
         if name.startswith("sagemaker_"):
             continue
         value = hyperparameters[name]
-        words += [f"--{name}" if len(name) > 1 or sdk == 3 else f"-{name}", _argument(value, sdk)]
+        if sdk == 3:
+            text = value if isinstance(value, str) else json.dumps(value)
+        elif isinstance(value, dict):
+            text = ",".join(f"{key}={item}" for key, item in sorted(value.items()))
+        else:
+            text = "" if value is None else str(value)
+        words += [f"--{name}" if len(name) > 1 or sdk == 3 else f"-{name}", text]
     return words
-
-
-def _argument(value: Any, sdk: int) -> str:
-    if sdk == 3:
-        return value if isinstance(value, str) else json.dumps(value)
-    if isinstance(value, dict):
-        return ",".join(f"{name}={item}" for name, item in sorted(value.items()))
-    return "" if value is None else str(value)
 
 
 def unexportable(hyperparameters: Mapping[str, Any], sdk: int) -> list[str]:
@@ -212,9 +207,3 @@ def of_launcher(rank: int, world: int, per_node: int, port: int) -> dict[str, st
         "TORCHELASTIC_USE_AGENT_STORE": "False", "OMP_NUM_THREADS": 1,
     }  # fmt: skip
     return {name: str(value) for name, value in values.items()}
-
-
-def require_linux() -> None:
-    """Refuse systems without its processes and records of them."""
-    if sys.platform != "linux":
-        raise ProfileError("A rehearsal runs on Linux: use a SageMaker notebook, or WSL on Windows.")

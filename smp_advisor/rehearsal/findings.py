@@ -21,6 +21,9 @@ _LACKED = re.compile(r"pip install|[Rr]equire(?:ment|s)|not installed|be install
 """In errors of libraries that name what they lack."""
 _OF_NAMES = re.compile(r"unexpected keyword argument|^cannot import name|^name '\w+' is not defined")
 """Errors that no data cause."""
+_OF_VERSIONS = re.compile(
+    rf"{_OF_NAMES.pattern}|(?<!'NoneType' object )has no attribute '|required positional argument"
+)
 _OF_GPUS = re.compile(r"_C' has no attribute '_cuda|compiled with CUDA|NVIDIA driver|_cuda\.<locals>|available devices")
 _PROCESSES = re.compile(r"\b(\d+) (?:GPU|device|process|rank)(?:e?s)?\b", re.IGNORECASE)
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
@@ -101,7 +104,8 @@ def not_rehearsed(stage: Stage) -> str:
         return f"the job's data are not here: pass data={{channel: folder}} ({error['text'][:80]})"
     rows = [e["what"] for e in events(stage, failure[0], "stand-in") if e["what"].startswith("data set ")]
     names_column = re.search(r"(?i)column|features|dataset of size|KeyError|^'\w+'$", error["text"] + error["name"])
-    if rows and names_column and error["update"] == 0 and error["name"] in ("KeyError", "ValueError", "IndexError"):
+    of_rows = names_column and error["name"] in ("KeyError", "ValueError", "IndexError")
+    if rows and (of_rows or error["of_data"]) and error["update"] == 0 and not _OF_NAMES.search(error["text"]):
         return f"the stand-in of the {rows[0]} is other than the real data: pass data= ({error['text'][:80]})"
     return ""
 
@@ -118,6 +122,14 @@ def unstated(stage: Stage) -> str:
     return ""
 
 
+def of_other_version(stage: Stage, versions: list[Observed]) -> str:
+    """Return why a name that is missing here shows nothing about a job which has another version; empty if it does."""
+    failure = first_error(stage)
+    if not versions or failure is None or failure[1]["of_script"] or not _OF_VERSIONS.search(failure[1]["text"]):
+        return ""
+    return f"{versions[0].text} ({failure[1]['name']}: {failure[1]['text'][:120]})"
+
+
 def failures(stage: Stage) -> Iterator[Observed]:
     """Errors and waits of a stage."""
     failure, verdict = first_error(stage), stage["verdict"]
@@ -130,7 +142,13 @@ def failures(stage: Stage) -> Iterator[Observed]:
         rank, error = failure
         failing = {r for r in ranks_of(stage) for e in events(stage, r, "error") if e["name"] == error["name"]}
         who = "every rank" if len(failing) == len(stage["ranks"]) and len(failing) > 1 else f"rank {rank}"
-        kind = _kind_of(stage, error, failing)
+        kind, is_of_some = "failure", len(failing) < len(stage["ranks"])
+        if stage["nodes"] > 1:
+            kind = "node"
+        elif error["name"] in ("FileNotFoundError", "EOFError") and 0 not in failing:
+            kind = "late"
+        elif error["name"] == "FileExistsError" and is_of_some:
+            kind = "written twice"
         yield Observed(
             kind=kind, text=f"{who}: {error['name']}: {error['text'][:200]}", site=error["site"], stage=stage["name"]
         )
@@ -173,16 +191,6 @@ def parted(stage: Stage, kind: str) -> Iterator[Observed]:
         return
     # An error may come of the values of a loss that never falls.
     yield from (replace(entry, kind=kind) for entry in failures(stage) if kind != "order" or entry.kind == "order")
-
-
-def _kind_of(stage: Stage, error: Event, failing: set[int]) -> str:
-    if stage["nodes"] > 1:
-        return "node"
-    if error["name"] in ("FileNotFoundError", "EOFError") and 0 not in failing:
-        return "late"
-    if error["name"] == "FileExistsError" and len(failing) < len(stage["ranks"]):
-        return "written twice"
-    return "failure"
 
 
 def arguments(stage: Stage, hyperparameters: dict[str, Any], *, reads_otherwise: bool) -> Iterator[Observed]:
@@ -342,25 +350,24 @@ def same_batches(stage: Stage) -> Iterator[Observed]:
     batches = events(stage, 0, "batch")
     loaders = {event["number"]: event for event in events(stage, 0, "loader")}
     for number in sorted({event["loader"] for event in batches}):
-        epochs: list[list[str]] = []
-        updates = set()
+        taken: list[list[Event]] = []
         for event in batches:
             if event["loader"] == number:
-                if event["index"] == 0:
-                    epochs.append([])
-                epochs[-1].append(event["digest"])
-                if len(epochs) == 1:
-                    updates.add(event["update"])
+                taken += [[]] if event["index"] == 0 else []
+                taken[-1].append(event)
+        epochs = [epoch for epoch in taken if len({event["update"] for event in epoch}) > 1]  # trained on
         loader = loaders.get(number)
+        parts = [
+            event["part"] for rank in (0, 1) for event in events(stage, rank, "loader") if event["number"] == number
+        ]
+        if epochs and loader and len(stage["ranks"]) in loader["part"][:1] and parts[:1] == parts[1:]:
+            text = f"rank 0 and rank 1 both train on the part of rank {loader['part'][1]}: rank= of the sampler"
+            yield Observed(kind="same batches", text=text, site=loader["site"])
         if len(epochs) < 2 or loader is None or not loader["has_epochs"] or events(stage, 0, "set_epoch"):
             continue
-        shared = min(len(epochs[0]), len(epochs[1]))
-        if (
-            shared >= 2
-            and epochs[0][:shared] == epochs[1][:shared]
-            and len(set(epochs[0])) > 1
-            and len(updates) > 1  # trained on, not evaluated
-        ):
+        first, second = ([event["digest"] for event in epoch] for epoch in epochs[:2])
+        shared = min(len(first), len(second))
+        if first[:shared] == second[:shared] and len(set(first)) > 1:
             text = "the second epoch has the same batches in the same order: set_epoch() is not called"
             yield Observed(kind="same order", text=text, site=loader["site"], level="warning")
 
@@ -442,7 +449,8 @@ def saves(stage: Stage, *, keeps_checkpoints: bool, names_checkpoints: bool) -> 
         own = [
             {e["path"]: ("warning", e["site"]) for e in events(stage, rank, "write")
              if "w" in e["mode"] and e["path"].startswith("/opt/ml/")}
-            | {e["path"]: ("error", e["site"]) for e in entries if not e.get("together") and _is_kept(e["path"])}
+            | {e["path"]: ("error", e["site"]) for e in entries
+               if not e.get("together") and not e["path"].startswith(("/dev/", "/tmp/"))}
             for rank, entries in enumerate(written[:2])
         ]  # fmt: skip
         both = own[0].keys() & own[1].keys()
@@ -468,10 +476,6 @@ def saves(stage: Stage, *, keeps_checkpoints: bool, names_checkpoints: bool) -> 
     if ended and keeps_checkpoints and not stage["checkpoints"] and not (is_limited and names_checkpoints):
         text = "the job keeps checkpoints, and the script writes none to /opt/ml/checkpoints"
         yield Observed(kind="resume", text=text, level="warning")
-
-
-def _is_kept(path: str) -> bool:
-    return not path.startswith(("/dev/", "/tmp/"))
 
 
 def loaded(stage: Stage) -> Iterator[Observed]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 _EVALUATIONS = 8
 """Iterations of a loop of forward passes without gradients: more are no other kind of work."""
+_PERIOD = 2
+_OF_UPDATES = re.compile(r"(?:^|[._])(?:step|backward|zero_grad|no_sync|unscale_|update|optimi[sz]e\w*)$")
+"""In names of functions that are a part of updates, whose accumulation is not changed."""
 _SIZED = ("enumerate", "tqdm", "trange", "zip", "iter", "track")
 
 
@@ -24,10 +28,27 @@ class _Marked(ast.NodeTransformer):
         self._file = file
         functions = [part for part in tree.body if isinstance(part, ast.FunctionDef)]
         self._has_next = any(function.name == "next" for function in functions)
+        self._depth = 0
+
+    def visit_If(self, node: ast.If) -> ast.If:
+        """Have what a loop does each n iterations done each second one, if that is no part of an update."""
+        self.generic_visit(node)
+        body = [part for statement in node.body for part in ast.walk(statement)]
+        calls = [ast.unparse(part.func) for part in body if isinstance(part, ast.Call)]
+        leaves = any(isinstance(part, ast.Break | ast.Continue | ast.Return | ast.Raise) for part in body)
+        if self._depth and not leaves and not any(map(_OF_UPDATES.search, calls)):
+            for part in ast.walk(node.test):
+                match part:
+                    case ast.Compare(ast.BinOp(_, ast.Mod()) as quotient, [ast.Eq()], [ast.Constant(0)]):
+                        quotient.right = self._call("__smp_every__", quotient.right)
+                        ast.fix_missing_locations(quotient)
+        return node
 
     def _loop(self, node: Any) -> Any:
         leaves = any(isinstance(part, ast.Break | ast.Return) for part in ast.walk(node))
+        self._depth += 1
         self.generic_visit(node)
+        self._depth -= 1
         if any(isinstance(part, ast.Yield | ast.YieldFrom | ast.Await) for part in ast.walk(node)):
             return node
         key = ast.Constant(f"{self._file}:{node.lineno}")
@@ -107,19 +128,15 @@ class _Counts:
             if observer.done or count >= self._needed[key]:
                 observer.done = observer.is_cut = True
                 return True
-        elif self._is_evaluation(key):
-            observer.stand_in("loops of passes without gradients: their first iterations")
-            return True
+        elif not (torch.is_grad_enabled() or observer.options.get("live")):
+            before, evaluations = self._passes[key]
+            evaluations += self.total_passes > before
+            self._passes[key] = (self.total_passes, evaluations)
+            if evaluations >= _EVALUATIONS:
+                observer.stand_in("loops of passes without gradients: their first iterations")
+                return True
         self._iterations[key] = count + 1
         return False
-
-    def _is_evaluation(self, key: str) -> bool:
-        if torch.is_grad_enabled() or self._observer.options.get("live"):
-            return False
-        before, evaluations = self._passes[key]
-        evaluations += self.total_passes > before
-        self._passes[key] = (self.total_passes, evaluations)
-        return evaluations >= _EVALUATIONS
 
 
 def install(observer: Observer) -> Callable[[str, str], CodeType]:
@@ -135,7 +152,13 @@ def install(observer: Observer) -> Callable[[str, str], CodeType]:
         finally:
             observer.takes = before
 
-    functions = {"enter": counts.enter, "stop": counts.stop, "sized": counts.sized, "next": take}
+    def shortened(period: Any) -> Any:
+        if observer.options.get("live") or not observer.all_backwards or type(period) is not int or period <= _PERIOD:
+            return period
+        observer.stand_in(f"sections of each {period} iterations: each second one")
+        return _PERIOD
+
+    functions = {"every": shortened, "enter": counts.enter, "stop": counts.stop, "sized": counts.sized, "next": take}
     vars(builtins).update({f"__smp_{name}__": function for name, function in functions.items()})
 
     def compiled(source: str, path: str) -> CodeType:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LATE_WRITES = 3
 _FLOPS_PER_ELEMENT = 50.0
 """For what follows on the output of a layer, such as the softmax over a vocabulary."""
-_LONGEST_EPOCH = 128
+_LONGEST_EPOCH, _EVALUATED_ROWS = 128, 512
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
 
@@ -185,7 +185,8 @@ def _loaders(observer: Observer) -> None:
         else:
             chosen += ["batch_size", "shuffle", "sampler", "drop_last"]
             if batch_size is not None:  # batch normalization requires two samples
-                bound["batch_size"] = max(min(2, batch_size), int(batch_size * observer.options.get("batch_times", 1)))
+                size = min(batch_size, observer.options["batch_most"] or batch_size)
+                bound["batch_size"] = max(min(2, size), int(size * observer.options.get("batch_times", 1)))
         original(self, **{name: bound[name] for name in chosen if name in bound})
         self.rehearsed = next(numbers)
         try:
@@ -193,7 +194,11 @@ def _loaders(observer: Observer) -> None:
         except (TypeError, NotImplementedError, ValueError):
             length = None
         has_epochs = any(hasattr(entry, "set_epoch") for entry in (self.sampler, self.batch_sampler))
-        observer.put("loader", number=self.rehearsed, length=length, site=observer.site(), has_epochs=has_epochs)
+        is_divided = isinstance(self.sampler, data.distributed.DistributedSampler)
+        part = [self.sampler.num_replicas, self.sampler.rank] if is_divided else []
+        observer.put(
+            "loader", number=self.rehearsed, length=length, site=observer.site(), has_epochs=has_epochs, part=part
+        )
         for entry in (self.sampler, self.batch_sampler):
             if not isinstance(entry, data.distributed.DistributedSampler):
                 around(entry, "set_epoch")(noted)
@@ -213,6 +218,8 @@ def _loaders(observer: Observer) -> None:
             updates = observer.updates - begun
             trains = backwards >= 0 and (updates or observer.backwards != backwards)
             is_enough = index >= batches and (not trains or updates >= 3 or index >= _LONGEST_EPOCH)
+            # Some libraries take a batch before they train on the one before it.
+            is_enough = is_enough or (index > 1 and not trains and index * (self.batch_size or 1) >= _EVALUATED_ROWS)
             if is_enough and not observer.takes:
                 observer.stand_in("loaders: their first batches")
                 observer.is_cut = True

@@ -21,8 +21,6 @@ _HASHED = 64
 """Most tensors of one batch that are compared."""
 _IDLE_LOOKS, _IDLE_SECONDS, _MOST_LOOKS = 100, 0.02, 1000
 """A late rank goes on after so many looks in a row in which its peers computed less than that: they poll for it."""
-MOST_FLOPS = 5e11
-"""Of the forward passes of one stage and rank: a minute of a processor."""
 LOOKED_AT = 6
 _DEVICE_OF_SCRIPT = "/site-packages/timm/"
 OWN = str(Path(__file__).parent)
@@ -98,8 +96,10 @@ class Observer:
     def worked(self, flops: float) -> None:
         """Count the FLOPs of a layer; a run that needs too many ends here, on every machine at the same layer."""
         self.flops += flops
-        if self.flops > MOST_FLOPS and not self.options.get("live"):
-            self.once("heavy", text=f"its first updates need more than {MOST_FLOPS:.0e} FLOPs per process")
+        if self.flops > self.options["most_flops"]:
+            self.once(
+                "heavy", text=f"its first updates need more than {self.options['most_flops']:.0e} FLOPs per process"
+            )
             raise Ended
 
     def put(self, kind: str, **values: Any) -> None:
@@ -210,9 +210,10 @@ def digest_of(batch: Any) -> tuple[str, int, int]:
     tensors = [tensor for _, tensor in zip(range(_HASHED), tensors_in(batch), strict=False)]
     for tensor in tensors:
         digest.update(bytes_of(tensor))
-    if tensors and tensors[0].dim():
-        count = tensors[0].shape[0]
-        columns = [local(tensor).detach() for tensor in tensors if tensor.dim() and tensor.shape[0] == count][:8]
+    divided = [tensor for tensor in tensors if tensor.dim()]
+    if divided:
+        count = divided[0].shape[0]
+        columns = [local(tensor).detach() for tensor in divided if tensor.shape[0] == count][:8]
         integers = [c for c in columns if c.dim() == 2 and not c.is_floating_point() and not c.is_complex()]
         masks = [
             c for c in integers if bool(((c == 0) | (c == 1)).all()) and [n.shape for n in integers].count(c.shape) > 1

@@ -31,6 +31,8 @@ _PASSING = re.compile(r"\boriginal\(|\bnext\(|\.wait\(|\braise\b|transforms?\(|\
 
 _OF_CUTS = (IndexError, StopIteration, UnboundLocalError, ZeroDivisionError)
 """Errors of code that uses what all iterations would leave, where a loop or a loader ended after the first ones."""
+_OF_DATA = re.compile(r"/datasets/\w+\.py$|/torch/utils/data/_utils/")
+"""Files of libraries that call the script's functions of rows."""
 _OBSERVING = frozenset({
     "described", "note_save", "figures_of", "digest_of", "_note", "_before", "_after", "finish", "put",
     "_parameters_of",
@@ -47,7 +49,12 @@ def run(rank: int, events: int, log: int, shared: Any, values: dict[str, Any]) -
     os.dup2(events, 3)
     os.closerange(4, 1 << 16)
     ctypes.CDLL(None).prctl(_DUMPABLE, 1)
-    _log_to_own_streams()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every interpreter starts
+    # The streams of the parent are closed, and their numbers belong to others soon.
+    loggers = [logging.getLogger(), *map(logging.getLogger, logging.Logger.manager.loggerDict)]
+    for handler in {handler for logger in loggers for handler in logger.handlers}:
+        if isinstance(handler, logging.StreamHandler):
+            vars(handler)["stream"] = sys.stderr
     faulthandler.enable(file=2)
     code, script = Path(values["code"]), values["script"]
     os.environ.update(values["variables"])
@@ -66,15 +73,6 @@ def run(rank: int, events: int, log: int, shared: Any, values: dict[str, Any]) -
         while rank == 0 and not status and any(shared[peer] != 2 for peer in range(1, int(values["world"]))):
             time.sleep(_PAUSE_SECONDS)  # with a launcher, the store of the group outlives its first rank
         os._exit(status)
-
-
-def _log_to_own_streams() -> None:
-    """Log to the streams of this process: those of the parent are closed, and their numbers belong to others soon."""
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every interpreter starts
-    loggers = [logging.getLogger(), *map(logging.getLogger, logging.Logger.manager.loggerDict)]
-    for handler in {handler for logger in loggers for handler in logger.handlers}:
-        if isinstance(handler, logging.StreamHandler):
-            vars(handler)["stream"] = sys.stderr
 
 
 def _script(observer: Observer, code: Path, script: str, values: dict[str, Any]) -> int:
@@ -144,10 +142,14 @@ def _note_error(observer: Observer, error: BaseException) -> None:
     user = next((f for f in reversed(frames) if last and f.filename.startswith(observer.code)), None)
     is_own = bool(last and last.filename.startswith(OWN) and not _PASSING.search(last.line or ""))
     looks = any(f.filename.startswith(OWN) and f.name in _OBSERVING for f in frames)
+    of_data = any(_OF_DATA.search(f.filename) for f in frames)
+    owner = sys.modules.get(type(getattr(error, "obj", None)).__module__)
+    of_script = str(getattr(owner, "__file__", "")).startswith(observer.code)
     imports = bool(user and last is not user and (user.line or "").lstrip().startswith(("import ", "from ")))
     observer.put(
         "error", name=type(error).__name__, text=" ".join(str(error).split())[:600], site=site,
         module=getattr(error, "name", None) if isinstance(error, ImportError) else None,
-        of_library=last is not user, own=looks or is_own or isinstance(error, NotRehearsed),
-        imports=imports, cut=observer.is_cut and last is user and isinstance(error, _OF_CUTS),
+        of_library=last is not user, of_data=of_data, of_script=of_script,
+        own=looks or is_own or isinstance(error, NotRehearsed), imports=imports,
+        cut=observer.is_cut and last is user and isinstance(error, _OF_CUTS),
     )  # fmt: skip

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future
 
 from smp_advisor.rehearsal.observer import WAITS, NotRehearsed, bound, tensors_in
 
@@ -109,18 +110,11 @@ class ObservedGroup(dist.ProcessGroup):
             if averaged:
                 for tensor in tensors_in(arguments[:1], math.inf):
                     tensor.div_(self._size)
-                work = _finished(arguments[0])
+                future = torch.futures.Future[Any]()
+                future.set_result(arguments[0])
+                work = _create_work_from_future(future)  # gloo's would write its sum once more
             observer.put("done", group=self._label, number=number)
         return work
-
-
-def _finished(result: Any) -> Any:
-    """Work that is done: waiting for gloo's reduce-scatter again would write its sum once more."""
-    from torch._C._distributed_c10d import _create_work_from_future
-
-    future = torch.futures.Future[Any]()
-    future.set_result(result)
-    return _create_work_from_future(future)
 
 
 def _summed(arguments: tuple[Any, ...]) -> bool:

@@ -49,6 +49,25 @@ def on_cpu(value: Any) -> Any:
     return value
 
 
+_halves: dict[int, Any] = {}
+"""Places and storages of the parameters that would be fp16, and here are fp32."""
+
+
+def note_half(module: Any) -> None:
+    """Remember that the parameters of a module would be fp16, until they get other storages."""
+    parameters = [
+        parameter for parameter in module.parameters() if parameter.device.type == "cpu" and parameter.numel()
+    ]
+    _halves.update({parameter.data_ptr(): parameter.untyped_storage() for parameter in parameters})
+
+
+def refuse_half(optimizer: Any) -> None:
+    """Fail as the scaler does for gradients of fp16."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    if any(parameter.data_ptr() in _halves for parameter in parameters):
+        raise ValueError("Attempting to unscale FP16 gradients.")
+
+
 class _Nothing:
     """A stream, event, graph or context that does nothing."""
 
@@ -135,16 +154,28 @@ def _tensors_and_modules(observer: Observer, plain: Any, device: Any, *, keeps_h
             place(value)
         elif moves and "cpu" in targets:  # as the script writes it, not the device of a stand-in
             offload(value)
+        kinds = [item for item in (*arguments, *options.values()) if isinstance(item, torch.dtype)]
         arguments = tuple(device(item) if moves else plain(item) for item in arguments)
         changed = {key: device(item) if key == "device" else plain(item) for key, item in options.items()}
-        return original(value, *arguments, **changed)
+        result = original(value, *arguments, **changed)
+        if torch.float16 in kinds and isinstance(value, torch.nn.Module):
+            note_half(value)
+        return result.clone() if torch.float32 in kinds and _halves and is_half(result) else result
+
+    def is_half(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.data_ptr() in _halves
+
+    @around(torch.Tensor, "float")
+    def floated(original: Any, value: Any, *arguments: Any, **options: Any) -> Any:
+        result = original(value, *arguments, **options)
+        return result.clone() if _halves and is_half(result) else result
 
     for owner, names in ((torch.Tensor, _OF_TENSORS), (torch.nn.Module, ("to", "to_empty"))):
         around(owner, *names)(moved)
         setattr(owner, "cuda", lambda value, *_, **__: place(value))  # noqa: B010 - a method of two classes
         if not keeps_half:
-            for name in ("half", "bfloat16"):
-                setattr(owner, name, lambda value: value.float())
+            for name, kind in (("half", torch.float16), ("bfloat16", torch.bfloat16)):
+                setattr(owner, name, lambda value, kind=kind: value.to(kind))
         setattr(owner, "cpu", offload)  # noqa: B010
     torch.Tensor.pin_memory = lambda value, *_, **__: value  # type: ignore[method-assign, assignment, misc]
     torch.Tensor.record_stream = lambda *_: None  # type: ignore[method-assign, assignment, misc]
@@ -235,6 +266,7 @@ def _precision(observer: Observer, *, keeps_half: bool) -> None:
 
         def unscale_(self, optimizer: Any) -> Any:
             observer.options["scaled"] = False
+            refuse_half(optimizer)
             return super().unscale_(optimizer)
 
         def step(self, optimizer: Any, *arguments: Any, **options: Any) -> Any:
@@ -252,42 +284,13 @@ def _precision(observer: Observer, *, keeps_half: bool) -> None:
         around(kind, "__init__")(create)
 
 
-class _SumOfRanks(torch.autograd.Function):
-    """The sum of a tensor over all ranks, of which each rank's gradient is the sum, too."""
-
-    @staticmethod
-    def forward(context: Any, values: Any, group: Any) -> Any:
-        context.group = group
-        total = values.clone()
-        torch.distributed.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(context: Any, gradient: Any) -> Any:  # type: ignore[override]
-        return _SumOfRanks.forward(context, gradient, context.group), None
-
-
 def _normalized(layer: Any, values: Any) -> Any:
-    """Pass of `SyncBatchNorm`, whose kernels run on GPUs only: moments of the samples of all ranks."""
+    """Pass of `SyncBatchNorm`, whose kernels run on GPUs only: all ranks meet, and each has its own moments."""
     import torch.distributed as dist
 
-    if not (layer.training and dist.is_initialized() and dist.get_world_size(layer.process_group) > 1):
-        return torch.nn.modules.batchnorm._BatchNorm.forward(layer, values)
-    axes = [axis for axis in range(values.dim()) if axis != 1]
-    shape = [-1 if axis == 1 else 1 for axis in range(values.dim())]
-    count = values.new_tensor([values.numel() / values.shape[1]])
-    moments = torch.cat([values.sum(axes), values.square().sum(axes), count])
-    reduced = _SumOfRanks.apply(moments, layer.process_group)  # type: ignore[no-untyped-call]
-    sums, squares, total = reduced.split([values.shape[1], values.shape[1], 1])
-    mean, variance = sums / total, squares / total - (sums / total) ** 2
-    if layer.track_running_stats:
-        share = layer.momentum if layer.momentum is not None else 1 / float(layer.num_batches_tracked + 1)
-        with torch.no_grad():
-            layer.num_batches_tracked += 1
-            layer.running_mean.lerp_(mean, share)
-            layer.running_var.lerp_(variance * total / (total - 1), share)
-    result = (values - mean.view(shape)) * (variance + layer.eps).rsqrt().view(shape)
-    return result * layer.weight.view(shape) + layer.bias.view(shape) if layer.affine else result
+    if layer.training and dist.is_initialized():
+        dist.all_reduce(values.new_zeros(2 * values.shape[1] + 1), group=layer.process_group)
+    return torch.nn.modules.batchnorm._BatchNorm.forward(layer, values)
 
 
 def _parallel(observer: Observer) -> None:

@@ -177,13 +177,10 @@ class Rehearsal:
         parts = "".join(
             f"<details><summary>{escape(title)}</summary><ul>{''.join(f'<li>{escape(e)}</li>' for e in entries)}</ul>"
             "</details>"
-            for title, entries in self._parts()
+            for title, entries in (*self._parts(), ("log", self.log))
             if entries
-        )
-        log = (
-            f"<details><summary>log</summary><pre>{escape(chr(10).join(self.log))}</pre></details>" if self.log else ""
         )
         return (
             f'<div class="smp-advisor-result" style="border-left:3px solid {color};padding-left:10px;margin:4px 0">'
-            f"<p><strong>{escape(self.summary)}</strong></p>{reach}<ul>{items}</ul>{parts}{log}</div>"
+            f"<p><strong>{escape(self.summary)}</strong></p>{reach}<ul>{items}</ul>{parts}</div>"
         )

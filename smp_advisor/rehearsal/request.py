@@ -7,6 +7,7 @@ import builtins
 import os
 import re
 import subprocess
+import symtable
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -40,9 +41,10 @@ _ROOTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+(\w+)", re.MULTILINE)
 _RELATIVE = re.compile(r"^[ \t]*from[ \t]+(\.+)", re.MULTILINE)
 _SUSPECTED = {
     "bad batch": r"isnan|isfinite|isinf|nan_to_num",
-    "order": r"(?is)^(?=.*\bbreak\b).*(?:\bpatience|early_?stop|\bbest|\binf\b)",
+    "order": r"(?i)\bif\b[^\n]*(?:patience|stop|best|improv|wait|bad|stale|worse|count)[^\n]*:(?:[^\n]*\n){1,4}?"
+    r"[ \t]*(?:break|return)\b",
 }
-"""Words of scripts that decide by the values of a batch, or end a loop by the best loss."""
+"""Words of scripts that decide by the values of a batch, or leave a loop by the best loss."""
 _PRELOADED = frozenset({
     "transformers", "datasets", "accelerate", "peft", "trl", "lightning", "diffusers", "timm", "torchvision",
     "evaluate",
@@ -59,13 +61,6 @@ _COMPILED = (
 """Imports of what compiles, which then does not."""
 _PROVOKED = {"DDP612": "bad batch", "DDP613": "late", "DDP620": "uneven"}
 """Findings of the reading of two ranks, and the kind of defect that a stage then provokes."""
-_ROW_NAMES = frozenset(
-    {"example", "examples", "row", "rows", "sample", "samples", "record", "element", "e", "ex", "x", "item", "batch"}
-)
-_NO_COLUMNS = frozenset({
-    "input_ids", "labels", "attention_mask", "token_type_ids", "pixel_values", "label", "image", "messages", "loss",
-    "chosen", "rejected", "position_ids", "train", "test", "validation", "prompt",
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +104,11 @@ def copied(script: Any, extra: dict[str, Any], folder: Path, job: Job) -> Code:
     is_module = job.is_module or (bool(relative_imports) and not job.is_given)  # nothing else starts it
     home = top = home.resolve() if entry.is_relative_to(home.resolve()) else entry.parent
     if not extra.get("source_dir"):
-        own = home.name in _ROOTS.findall(source.text) and not _is_installed(home)
+        spec = find_spec(home.name) if home.name in _ROOTS.findall(source.text) else None
+        locations = (
+            map(Path, spec.submodule_search_locations or ()) if spec else [home]
+        )  # importable where its parent is
+        own = home.name in _ROOTS.findall(source.text) and home in locations
         parts = max([int(is_module and (home / "__init__.py").is_file()), int(own), *relative_imports])
         while parts > 0:
             top, home = home, home.parent
@@ -135,12 +134,6 @@ def copied(script: Any, extra: dict[str, Any], folder: Path, job: Job) -> Code:
     return Code(folder, relative.as_posix(), source.text, entry.name, is_module)
 
 
-def _is_installed(package: Path) -> bool:
-    """Return whether another package has the name of a folder, which is importable itself where its parent is."""
-    spec = find_spec(package.name)
-    return spec is not None and package not in map(Path, spec.submodule_search_locations or ())
-
-
 def request_of(
     code: Code, job: Job, processes: int, channels: dict[str, str], allow_unconfined: bool, keep_half: bool
 ) -> dict[str, Any]:
@@ -148,9 +141,16 @@ def request_of(
     code_text = "\n".join(texts)
     required = [name.lower() for name in _CHANNEL.findall(code_text)]
     places: dict[str, str | None] = {name: None for name in required if name in (job.channels or required)}
-    tree = _tree(code)
-    names = _undefined(tree)
+    try:
+        tree = ast.parse(code.text)
+    except SyntaxError as error:
+        raise AdvisorError(f"{code.name} is no Python: {error.msg} at line {error.lineno}.") from None
+    names = _undefined(code, tree)
     own = {path.stem for path in code.folder.rglob("*") if path.suffix in ("", ".py")}  # before libraries of its names
+    # By its text: a caller may have files of its own folder only.
+    read_ids = {finding.id for finding in check_script(f"{code.text}\n").findings}
+    suspected = {kind for number, kind in _PROVOKED.items() if number in read_ids}
+    suspected |= {kind for kind, words in _SUSPECTED.items() if re.search(words, code_text)}
     roots = set(_ROOTS.findall(code_text))
     roots |= {"transformers"} & ({"transformers"} if roots & {"trl", "peft"} else set())
     needs_table = bool(names) and (
@@ -165,8 +165,8 @@ def request_of(
         "names": names, "one_label": "SequenceClassification" in code.text,
         "needs_table": needs_table, "texts_needed": '"text"' in code.text and needs_table,
         "vocabulary": _vocabulary(code_text, channels, code.folder), "named": re.findall(r"[\"'](\w+)[\"']", code_text),
-        "columns": _columns(tree), "keep_half": keep_half,
-        "provoked": _provoked(code, code_text), "full": [],
+        "columns": _columns(code.text), "keep_half": keep_half,
+        "provoked": sorted(suspected), "full": [], "full_width": False, "batch_most": 0,
     }  # fmt: skip
 
 
@@ -191,14 +191,6 @@ def _reached(code: Code) -> list[str]:
     return reached
 
 
-def _provoked(code: Code, text: str) -> list[str]:
-    """Return the kinds of defects that the reading of the script suspects."""
-    # By its text: a caller may have files of its own folder only.
-    read_ids = {finding.id for finding in check_script(f"{code.text}\n").findings}
-    kinds = {kind for number, kind in _PROVOKED.items() if number in read_ids}
-    return sorted(kinds | {kind for kind, words in _SUSPECTED.items() if re.search(words, text)})
-
-
 def _preloads(texts: list[str], roots: set[str]) -> list[str]:
     """Imports of libraries, made once before the processes fork; names of lazy modules are imported as they are got."""
     statements = {f"import {root}" for root in roots & _PRELOADED}
@@ -214,69 +206,48 @@ def _preloads(texts: list[str], roots: set[str]) -> list[str]:
     return sorted(statements, key=lambda statement: (statement.startswith("from"), statement))
 
 
-def _tree(code: Code) -> ast.Module:
-    try:
-        return ast.parse(code.text)
-    except SyntaxError as error:
-        raise AdvisorError(f"{code.name} is no Python: {error.msg} at line {error.lineno}.") from None
-
-
-def _undefined(tree: ast.Module) -> dict[str, str]:
-    """Return the names that a fragment takes from elsewhere, and whether they are called."""
-    defined = set(dir(builtins)) | {"__file__", "__name__"}
-    used: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            defined.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            defined.add(node.name)
-        elif isinstance(node, ast.arg):
-            defined.add(node.arg)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            if any(alias.name == "*" for alias in node.names):
-                return {}
-            defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-            defined.add(node.name)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in defined:
-            used[node.func.id] = "call"
-        elif isinstance(node, ast.Name) and node.id not in defined:
-            used.setdefault(node.id, "value")
-    if "exec(" in ast.unparse(tree) or "globals()" in ast.unparse(tree):
+def _undefined(code: Code, tree: ast.Module) -> dict[str, str]:
+    """Return the names of data that a fragment takes from elsewhere, and whether they are called."""
+    if re.search(r"import \*|\bexec\(|globals\(\)", code.text):
         return {}
-    return {
-        name: how
-        for name, how in used.items()
-        if re.search("row|data|train|test|eval|valid|held_?|example|sample", name)
+    tables = [symtable.symtable(code.text, code.name, "exec")]
+    for table in tables:  # which grow
+        tables += table.get_children()
+    symbols = [symbol for table in tables for symbol in table.get_symbols()]
+    defined = {
+        *dir(builtins),
+        "__file__",
+        "__name__",
+        *(s.get_name() for s in symbols if s.is_local() or s.is_assigned()),
     }
+    calls = {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    names = sorted({symbol.get_name() for symbol in symbols if symbol.is_referenced()} - defined)
+    return {name: "call" if name in calls else "value" for name in names if _OF_DATA.search(name)}
 
 
-def _columns(tree: ast.Module) -> list[str]:
+_NO_COLUMNS = frozenset({
+    "input_ids", "labels", "attention_mask", "token_type_ids", "pixel_values", "label", "image", "messages", "loss",
+    "chosen", "rejected", "position_ids", "train", "test", "validation", "prompt",
+})  # fmt: skip
+_OF_DATA = re.compile("row|data|train|test|eval|valid|held_?|example|sample")
+_COLUMN = re.compile(
+    r"\b(?:examples?|rows?|samples?|record|element|e|ex|x|item|batch)\[[\"'](\w+)[\"']\]|"
+    r"\b(?:dataset_text_field|text_column)\s*=\s*[\"'](\w+)"
+)
+_REMOVED = re.compile(r"\bremove_columns\s*=\s*\[([^\]]*)\]")
+
+
+def _columns(text: str) -> list[str]:
     """Return the columns that the script reads of its rows."""
-    columns = set()
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in _ROW_NAMES
-            and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
-        ):  # fmt: skip
-            columns.add(node.slice.value)
-        elif (
-            isinstance(node, ast.keyword)
-            and node.arg in ("dataset_text_field", "text_column")
-            and isinstance(node.value, ast.Constant)
-        ):
-            columns.add(str(node.value.value))
-        elif isinstance(node, ast.keyword) and node.arg == "remove_columns" and isinstance(node.value, ast.List):
-            columns |= {str(entry.value) for entry in node.value.elts if isinstance(entry, ast.Constant)}
-    return sorted(columns - _NO_COLUMNS)
+    columns = {name for pair in _COLUMN.findall(text) for name in pair}
+    columns |= {name for listed in _REMOVED.findall(text) for name in re.findall(r"[\"'](\w+)[\"']", listed)}
+    return sorted(columns - _NO_COLUMNS - {""})
 
 
-_NEEDED = ("torch", "psutil")
-_OLDEST = (3, 11)
-_LOOK = f"""
+_LOOK = """
 import sys, importlib.util
-print(*sys.version_info[:2], *[name for name in {_NEEDED} if not importlib.util.find_spec(name)])
+lacks = ["has no " + name for name in ("torch", "psutil") if not importlib.util.find_spec(name)]
+print("".join(["is older than 3.11"][sys.version_info >= (3, 11):] or lacks[:1]))
 """
 _PIN = re.compile(r"^[ \t]*([A-Za-z0-9_.-]+)(?:\[[^]\n]*\])?[ \t]*==[ \t]*([0-9][^\s;#,*]*)", re.MULTILINE)
 
@@ -293,23 +264,21 @@ def interpreter_of(environment: str | os.PathLike[str]) -> str:
     python = next((path for path in (place, place / "bin/python") if path.is_file() and os.access(path, os.X_OK)), None)
     if python is None:
         raise AdvisorError(f"No Python is at {str(place)!r}: pass the folder of an environment, or its bin/python.")
-    words = list[str]()
+    lacks = "is no Python that starts"
     with suppress(OSError, subprocess.CalledProcessError):  # no program, or none that ends well
         look = [str(python), "-I", "-c", _LOOK]
-        words = subprocess.run(look, stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout.decode().split()
-    if len(words) < 2 or not (words[0] + words[1]).isdecimal():
-        raise AdvisorError(f"{str(python)!r} is no Python that starts: pass the bin/python of an environment.")
-    if (int(words[0]), int(words[1])) < _OLDEST:
-        raise AdvisorError(f"{str(python)!r} is Python {words[0]}.{words[1]}: a rehearsal runs with 3.11 or later.")
-    if words[2:]:
-        raise AdvisorError(f"{str(python)!r} has no {words[2]}: install it there, {python} -m pip install {words[2]}.")
+        lacks = subprocess.run(
+            look, stdin=subprocess.DEVNULL, capture_output=True, check=True, text=True
+        ).stdout.strip()
+    if lacks:
+        raise AdvisorError(f"{str(python)!r} {lacks}: a rehearsal runs with Python 3.11 or later, torch and psutil.")
     return str(python)
 
 
 def pins_of(folder: Path, image: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Version, and its origin, of each library that the job pins: its image, and over it requirements.txt."""
     pins = {name: (str(version), "the image of the job has") for name, version in image.items()}
-    for file in sorted(folder.rglob("requirements.txt"))[:1]:
+    for file in sorted(folder.rglob("requirements.txt"), key=lambda path: len(path.parts))[:1]:
         lines = _PIN.findall(file.read_text("utf-8", "replace"))
         pins |= {name.lower().replace("_", "-"): (version, "requirements.txt requires") for name, version in lines}
     return pins

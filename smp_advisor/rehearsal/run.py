@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os  # noqa: TC003 - checked at run time
 import re
+import sys
 import tempfile
 from collections.abc import Mapping  # noqa: TC003 - checked at run time
 from dataclasses import replace
@@ -11,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments.signatures import checked
-from smp_advisor.errors import AdvisorError
+from smp_advisor.errors import AdvisorError, ProfileError
 from smp_advisor.rehearsal import comparisons
 from smp_advisor.rehearsal import findings as judge
 from smp_advisor.rehearsal import request as prepare
-from smp_advisor.rehearsal.contract import require_linux, unexportable
+from smp_advisor.rehearsal.contract import unexportable
 from smp_advisor.rehearsal.jobs import job_of
 from smp_advisor.rehearsal.report import KINDS, MOST_PROCESSES, PROVOCATIONS, Observed, Rehearsal
 from smp_advisor.sandbox import Limits, run_isolated
@@ -93,7 +94,8 @@ def rehearse(
     --------
     >>> print(rehearse("train.py", {"hyperparameters": {"epochs": 1}}))  # doctest: +SKIP
     """
-    require_linux()
+    if sys.platform != "linux":
+        raise ProfileError("A rehearsal runs on Linux: use a SageMaker notebook, or WSL on Windows.")
     if type(processes) is not int or not 1 <= processes <= MOST_PROCESSES:
         raise AdvisorError(f"rehearse() takes 1 to {MOST_PROCESSES} processes, not {processes!r}.")
     if steps is not None and (type(steps) is not int or not 1 <= steps <= _MOST_STEPS):
@@ -147,7 +149,9 @@ def _judged(
     findings += judge.arguments(
         first, dict(job.hyperparameters), reads_otherwise=bool(_READS_OTHERWISE.search(code.text))
     )
+    versions = [*prepare.other_versions(recorded["versions"], pins)]
     why = judge.not_rehearsed(first) or ("" if job.hyperparameters or job.has_command else judge.unstated(first))
+    why = why or judge.of_other_version(first, versions)
     if why:
         skipped["failure"] = why
     else:
@@ -161,10 +165,15 @@ def _judged(
         findings = [entry for entry in findings if entry.kind != "scale"]
     if any(entry.kind == "no group" for entry in findings):
         findings = [entry for entry in findings if entry.kind not in ("not averaged", "written twice")]
-    findings += prepare.other_versions(recorded["versions"], pins)
+    findings += versions
     problems = _once(entry for entry in findings if entry.level != "note")
     ran = {stage["name"] for stage in recorded["stages"]}
     observed, missed = _looked_at(ran, first, processes, skipped)
+    ends = [
+        "as planned" if any(judge.events(stage, rank, "killed") for rank in judge.ranks_of(stage))
+        else "stopped" if stage["failed"] else "to the end"
+        for stage in recorded["stages"]
+    ]  # fmt: skip
     failed = next((rank for rank in judge.ranks_of(first) if first["ranks"][rank]["end"]), 0)
     stand_ins = sorted({
         event["what"] for stage in recorded["stages"] for rank in judge.ranks_of(stage)
@@ -174,7 +183,7 @@ def _judged(
         script=code.name, processes=processes, outcome=_outcome(first, why),
         updates=max((event["update"] for event in first["ranks"][0]["events"]), default=0),
         findings=problems, notes=_once(entry for entry in findings if entry.level == "note"),
-        stages=tuple((stage["name"], _how(stage)) for stage in recorded["stages"]),
+        stages=tuple((stage["name"], how) for stage, how in zip(recorded["stages"], ends, strict=True)),
         stand_ins=tuple(stand_ins), observed=observed, not_observed=missed, copies=judge.copies(first),
         reachable=tuple(recorded["reachable"]), versions=tuple(recorded["versions"].items()),
         processor_seconds=recorded["import_seconds"] + sum(stage["seconds"] for stage in recorded["stages"]),
@@ -182,18 +191,13 @@ def _judged(
     )  # fmt: skip
 
 
-_COMPARED = (
-    ("scale", "one process", comparisons.scale), ("accumulation", "accumulation folded", comparisons.folded),
-)  # fmt: skip
-
-
 def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> list[Observed]:
     """Return the findings of the stages after the first one."""
     findings: list[Observed] = []
     first, single = stages["several processes"], stages.get("one process")
-    for kind, name, compare in _COMPARED:
+    for kind, name in (("scale", "one process"), ("accumulation", "accumulation folded")):
         if (reference := stages.get(name)) is not None:
-            compared, why = compare(first, reference)
+            compared, why = comparisons.scale(first, reference, kind)
             findings += compared
             skipped |= {kind: why} if why else {}
     findings += comparisons.planned_rate(first, single if single is not None and not single["failed"] else None)
@@ -235,12 +239,6 @@ def _outcome(first: dict[str, Any], why: str) -> str:
     if failure is None:
         return "stopped at an unknown line"
     return f"stopped at {failure.site or 'the start'} because {failure.text}"
-
-
-def _how(stage: dict[str, Any]) -> str:
-    if any(judge.events(stage, rank, "killed") for rank in judge.ranks_of(stage)):
-        return "as planned"
-    return "stopped" if stage["failed"] else "to the end"
 
 
 _BEFORE = "the run stopped before"

@@ -7,6 +7,7 @@ import fcntl
 import gc
 import importlib.metadata
 import json
+import math
 import mmap
 import os
 import re
@@ -29,14 +30,19 @@ from smp_advisor.sandbox.deadlock import Stillness
 
 _GUARD_SECONDS = 900.0
 """Last guard of a stage. Counts of updates, batches and FLOPs end it before: one that it ends is not rehearsed."""
-_PAUSE_SECONDS = 0.02
+_PAUSE_SECONDS = 0.04
 _STILL = 25
 """Observations in a row of processes that all sleep, after which none will go on."""
 _LOG_LINES = 60
 _OF_MODELS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp", ".pkl", ".npz", ".onnx")
 _OF_REQUEST = (
     "steps", "batches", "most", "full", "columns", "keep_half", "texts_needed", "provoked", "named", "vocabulary",
+    "full_width", "batch_most",
 )  # fmt: skip
+_FEW_FLOPS, _MOST_FLOPS, _SMALL_BATCH = 5e10, 5e11, 2
+"""Of the forward passes of one stage and rank, before batches are made small, and then: a minute of a processor."""
+_OF_SIZES = ("ValueError", "RuntimeError", "AssertionError", "IndexError")
+"""Errors that may come of a smaller or other model than the script expects."""
 _FEW = 2
 """Updates of stages of which the first ones are compared."""
 _OF_PATIENCE: dict[str, Any] = {"steps": 30, "batches": 3}
@@ -140,11 +146,11 @@ class _Rehearsed:
             return {"stages": self.stages, "import_seconds": imports, "versions": self._versions()}
         live = self.request["stages"] == "live"
         options: dict[str, Any] = {"live": live, "keeps_state": not live and self.processes > 1}
+        options["most_flops"] = math.inf if live else _FEW_FLOPS
         first = self._stage("several processes", **options)
-        if first["verdict"] and first["verdict"]["code"] == "heavy" and not live:
-            first = self._stage("several processes", batch_times=0.001)
         while self._is_changed_for(first):
             self.stages.remove(first)
+            options |= {"most_flops": _MOST_FLOPS} if self.request["batch_most"] else {}
             first = self._stage("several processes", **options)
         recorded = {event["kind"]: event for event in first["ranks"][0]["events"]}
         if not first["failed"] and "step" in recorded and self.request["stages"] == "all":
@@ -152,7 +158,11 @@ class _Rehearsed:
         return {"stages": self.stages, "import_seconds": imports, "versions": self._versions()}
 
     def _is_changed_for(self, first: dict[str, Any]) -> bool:
-        """Return whether the request now has a column that the script misses, or the loops whose end it needs."""
+        """Return whether the request now has what the script misses: smaller batches, a column, the end of loops."""
+        is_heavy, most = (first["verdict"] or {}).get("code") == "heavy", self.request["batch_most"]
+        if (is_heavy and not most) or (most == _SMALL_BATCH and first["failed"] and not is_heavy):
+            self.request["batch_most"] = _SMALL_BATCH if is_heavy else sys.maxsize  # it may need its own size
+            return True
         column = _missing_column(first)
         if column and column not in self.request["columns"]:
             self.request["columns"].append(column)
@@ -162,6 +172,11 @@ class _Rehearsed:
         if any(event.get("cut") for event in events) and not self.request["full"] and self.request["stages"] != "live":
             self.request |= {"full": loops, "batches": self.request["most"]}
             return bool(loops)
+        error = next((event for event in events if event["kind"] == "error" and not event["update"]), None)
+        if error and not self.request["full_width"] and any(event["kind"] == "shrunk" for event in events):
+            is_of_size = error["name"] in _OF_SIZES and re.search(r"\d", error["text"]) is not None
+            self.request["full_width"] = is_of_size or error["name"] == "AttributeError"
+            return bool(self.request["full_width"])
         return False
 
     def _versions(self) -> dict[str, str]:
@@ -185,10 +200,15 @@ class _Rehearsed:
         if world > 1:
             self._stage("nodes of one GPU", nodes=world, steps=_FEW)
         leaves = any(event["kind"] == "loop" and event["leaves"] for event in first["ranks"][0]["events"])
+        evaluated, evaluated_last = (
+            {(event["site"], event["digest"]) for event in rank["events"] if event["kind"] == "evaluation"}
+            for rank in (first["ranks"][0], first["ranks"][-1])
+        )
+        apart = sorted({site for site, _ in evaluated ^ evaluated_last})  # from the same inputs ranks decide the same
         for kind, name in PROVOCATIONS.items():
             if kind in self.request["provoked"] and world > 1 and (leaves or kind != "order"):
                 short = _OF_PATIENCE if kind == "order" else {"steps": _FEW + 1}
-                self._stage(name, provokes=kind, apart=_evaluated_apart(first), **short)
+                self._stage(name, provokes=kind, apart=apart, **short)
         saves = any(event["kind"] == "save" for event in first["ranks"][0]["events"])
         if saves or self.job.keeps_checkpoints:
             # It saves after some updates, so that the run with a kill lasts until it does.
@@ -229,7 +249,8 @@ class _Rehearsed:
         per_node = world // nodes
         settings = {
             **{key: self.request[key] for key in _OF_REQUEST}, "local_world": per_node, "nodes": nodes, "keeps": keeps,
-            "state": str(self._shown("/tmp/first")), "sources": [str(p) for p in self.channels.values() if p],
+            "most_flops": math.inf if options.get("live") else _MOST_FLOPS, "state": str(self._shown("/tmp/first")),
+            "sources": [str(p) for p in self.channels.values() if p],
             "empty": {str(self.base / "input/data" / name): name for name, p in self.channels.items() if not p},
             **options,
         }  # fmt: skip
@@ -351,15 +372,6 @@ class _Rehearsed:
         data = os.pread(file, 1 << 24, 0)
         os.close(file)
         return json.loads(data) if data else []
-
-
-def _evaluated_apart(stage: dict[str, Any]) -> list[str]:
-    """Lines at which the first and the last rank evaluate other inputs: from the same ones they decide the same."""
-    first, last = (
-        {(event["site"], event["digest"]) for event in stage["ranks"][rank]["events"] if event["kind"] == "evaluation"}
-        for rank in (0, -1)
-    )
-    return sorted({site for site, _ in first ^ last})
 
 
 def _missing_column(stage: dict[str, Any]) -> str:

@@ -128,20 +128,14 @@ def release() -> None:
 
 
 def _answer(file: int, result: Any) -> None:
-    answer = {"result": result, "is_hidden": _is_hidden()}
-    data = json.dumps(answer).encode()
-    while data:
-        data = data[os.write(file, data) :]
-
-
-def _is_hidden() -> bool:
-    """Return whether a fork cannot look into this process."""
-
     def look() -> None:
         release()
         Path(f"/proc/{os.getppid()}/fd/0").readlink()
 
-    return not _succeeds(look)
+    answer = {"result": result, "is_hidden": not _succeeds(look)}  # whether a fork cannot look into this process
+    data = json.dumps(answer).encode()
+    while data:
+        data = data[os.write(file, data) :]
 
 
 def _succeeds(work: Callable[[], object]) -> bool:
@@ -230,7 +224,8 @@ def _change_root(shown: Mapping[str, Path], size_bytes: int) -> None:
             opened.append((real, os.open(real, os.O_PATH)))
         links += [Path(path)] if path != real else []
     opened += [(target, os.open(path, os.O_PATH)) for target, path in shown.items()]
-    targets = [_first_link(link) for link in links]
+    first_links = [next(part for part in (*reversed(link.parents), link) if part.is_symlink()) for link in links]
+    targets = [(part, os.path.realpath(part)) for part in first_links]
     _mount("tmpfs", root.parent, "tmpfs", _NO_SETUID, f"size={size_bytes},mode=700")
     root.mkdir()
     _mount("tmpfs", root, "tmpfs", _NO_SETUID, f"size={size_bytes},mode=755")
@@ -298,12 +293,6 @@ def _show(source: str, target: Path, *, writable: bool = False) -> None:
     if not writable:
         mount_flags = os.statvfs(target).f_flag & _KEPT_FLAGS
         _mount("none", target, None, _BIND | _REMOUNT | _READ_ONLY | mount_flags)
-
-
-def _first_link(path: Path) -> tuple[Path, str]:
-    """Return the first symbolic link of a path, and where it leads."""
-    part = next(part for part in (*reversed(path.parents), path) if part.is_symlink())
-    return part, os.path.realpath(part)
 
 
 def _start_loopback() -> None:

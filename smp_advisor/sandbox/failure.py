@@ -66,7 +66,8 @@ def failed(what: str, report: ChildReport, limits: Limits) -> ProfileError:
     else:
         kind, outcome = _outcome(at, failure, report.end, limits)
     start = f"T{what[1:]}" if what.startswith("the ") else what  # names of files are unchanged
-    return ProfileError(f"{start} {outcome}", kind=kind, log=_tail(report.log))
+    lines = [line[:_LINE_CHARACTERS] for line in report.log if line.strip()]
+    return ProfileError(f"{start} {outcome}", kind=kind, log=tuple(lines[-_SHOWN_LINES:]))
 
 
 def _outcome(at: str, failure: dict[str, Any] | None, end: dict[str, Any], limits: Limits) -> tuple[str, str]:
@@ -84,7 +85,13 @@ def _outcome(at: str, failure: dict[str, Any] | None, end: dict[str, Any], limit
         code = failure["code"]
         return "exit", f"exited{at} with sys.exit({'' if code is None else repr(code)})."
     if failure:
-        return "error", f"failed{at}: {_exception(failure)}"
+        text = " ".join(failure["text"].split())
+        if _FORKED_AUTOGRAD in text or _FORKED_CUDA in text:
+            return "error", (
+                f"failed{at}: this kernel has used the GPU, so a process forked from it cannot: restart the kernel and "
+                "profile before anything else runs on the GPU, or pass the model's configuration."
+            )
+        return "error", f"failed{at}: {_sentence(': '.join(filter(None, (failure['name'], text))))}"
     if end.get("signal") is not None:
         if end["signal"] == signal.SIGKILL:
             return "killed", (
@@ -96,25 +103,9 @@ def _outcome(at: str, failure: dict[str, Any] | None, end: dict[str, Any], limit
     return "exit", f"exited{at} with status {end.get('status')} before it was done."
 
 
-def _exception(failure: dict[str, Any]) -> str:
-    text = " ".join(failure["text"].split())
-    if _FORKED_AUTOGRAD in text or _FORKED_CUDA in text:
-        return (
-            "this kernel has used the GPU, so a process forked from it cannot: restart the kernel and profile "
-            "before anything else runs on the GPU, or pass the model's configuration."
-        )
-    return _sentence(f"{failure['name']}: {text}".rstrip(": "))
-
-
 def _sentence(text: str) -> str:
     shortened = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} …"
     return shortened if shortened.endswith((".", "!", "?")) else f"{shortened}."
-
-
-def _tail(log: Sequence[str]) -> tuple[str, ...]:
-    """Last lines of the log."""
-    lines = [line[:_LINE_CHARACTERS] for line in log if line.strip()]
-    return tuple(lines[-_SHOWN_LINES:])
 
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<comma>,?) in ')

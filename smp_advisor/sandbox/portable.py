@@ -75,7 +75,10 @@ def run_spawned(
         try:
             end = _watched(process, limits, reader)
         finally:
-            _end_tree(process)
+            for member in reversed(_tree(process.pid)):
+                with suppress(psutil.Error):
+                    member.kill()
+            process.wait()
             reader.drain()
         report.end = end
     return report
@@ -151,10 +154,3 @@ def _tree(number: int) -> list[psutil.Process]:
         process = psutil.Process(number)
         return [process, *process.children(recursive=True)]
     return []
-
-
-def _end_tree(process: subprocess.Popen[bytes]) -> None:
-    for member in reversed(_tree(process.pid)):
-        with suppress(psutil.Error):
-            member.kill()
-    process.wait()

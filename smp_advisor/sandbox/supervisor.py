@@ -329,7 +329,10 @@ def _wait(child: int, limits: Limits, shared_bytes: int) -> dict[str, Any]:
         if used_bytes > limit_bytes:
             # Stopped, the line that took the memory cannot end before the stacks are written. If it has just ended,
             # with an exception of its own, the child reports that.
-            _stop(child, tree)
+            for pid in tree:
+                _signal(pid, signal.SIGSTOP)
+            with suppress(ChildProcessError):
+                os.waitid(os.P_PID, child, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
             if memory_bytes(tree, shared_bytes) > limit_bytes:
                 breach = "memory"
             else:
@@ -338,7 +341,8 @@ def _wait(child: int, limits: Limits, shared_bytes: int) -> dict[str, Any]:
         elif time.monotonic() - begun > limits.seconds:
             breach = "time"
         else:
-            received = signal.sigtimedwait(_WAITED_SIGNALS, _TICK_SECONDS)
+            # A look at all processes of a busy machine takes milliseconds: those that last are seen more seldom.
+            received = signal.sigtimedwait(_WAITED_SIGNALS, _TICK_SECONDS * min(4, 1 + tick // 40))
             if received is not None and received.si_signo != signal.SIGCHLD:
                 breach = "requested" if received.si_signo == signal.SIGTERM else "abandoned"
     breach = None if status is not None else breach
@@ -349,14 +353,6 @@ def _wait(child: int, limits: Limits, shared_bytes: int) -> dict[str, Any]:
         "peak_bytes": peak_bytes,
         "seconds": time.monotonic() - begun,
     }
-
-
-def _stop(child: int, pids: list[int]) -> None:
-    """Stop processes, and wait until the child has stopped or ended."""
-    for pid in pids:
-        _signal(pid, signal.SIGSTOP)
-    with suppress(ChildProcessError):
-        os.waitid(os.P_PID, child, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
 
 
 def _collected(child: int) -> int | None:

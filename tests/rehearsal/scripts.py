@@ -316,6 +316,13 @@ STREAM = changed(
     ("loader = DataLoader(sampler.dataset, batch_size=4, sampler=sampler)\n", "loader = DataLoader(x, batch_size=4)\n"),
     ("    sampler.set_epoch(epoch)\n", ""),
 )
+SCALED = changed(
+    DDP,
+    ("path, start", 'scaler = torch.amp.GradScaler("cuda")\npath, start'),
+    (BACKWARD, "        scaler.scale(loss).backward()\n"),
+    ("        optimizer.step()\n", "        scaler.step(optimizer)\n        scaler.update()\n"),
+)
+ABSENT = "from transformers import AutoConfig\nAutoConfig.from_pretrained('./absent')\n"
 PLANTED = {
     "order": changed(
         FSDP2, ("        optimizer.step()\n", "        optimizer.step()\n    if rank == 0: print(model(x[:4]))\n")
@@ -329,8 +336,17 @@ PLANTED = {
         ("DistributedSampler(", "DistributedSampler(num_replicas=2, rank=rank, dataset="),
     ),
     "same batches": changed(DDP, ("sampler=sampler)", "shuffle=False)")),
+    "same batches, parts": changed(DDP, ("r(T", "r(rank=0, num_replicas=2, dataset=T"), ("(a.cuda", "(rank + a.cuda")),
     "other batches": changed(TENSOR_PARALLEL, ("manual_seed(1)", "manual_seed(1 + dist.get_rank())")),
     "same order": changed(DDP, ("    sampler.set_epoch(epoch)\n", "")),
+    "same order, a batch is taken before": changed(DDP, ("    sampler.set_epoch(epoch)\n", "    next(iter(loader))\n")),
+    "order, each 50 updates": changed(
+        START + WRAP + DATA + LOOP + SAVE,
+        (
+            "for a, b in loader:\n",
+            "for n, (a, b) in enumerate(loader, 1):\n        if n % 50 == 0 and not rank: dist.barrier()\n",
+        ),
+    ),
     "scale": changed(DDP, (BACKWARD, "        (loss * dist.get_world_size()).backward()\n")),
     "accumulation": changed(ACCELERATE, ("accelerator.backward(loss)", "loss.backward()")),
     "learning rate": changed(
@@ -368,12 +384,8 @@ PLANTED = {
         ("path, start", "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)\npath, start"),
         ("        optimizer.step()\n", "        optimizer.step()\n        scheduler.step()\n"),
     ),
-    "resume, the scaler": changed(
-        DDP,
-        ("path, start", 'scaler = torch.amp.GradScaler("cuda")\npath, start'),
-        (BACKWARD, "        scaler.scale(loss).backward()\n"),
-        ("        optimizer.step()\n", "        scaler.step(optimizer)\n        scaler.update()\n"),
-    ),
+    "resume, the scaler": SCALED,
+    "failure, gradients of 16 bits": changed(SCALED, ("1)).cuda(local)", "1)).cuda(local).half()")),
     "resume, an average": changed(
         DDP,
         ("path, start", "average = torch.optim.swa_utils.AveragedModel(net)\npath, start"),
@@ -422,6 +434,7 @@ path, start""",
     ),
     "written twice, by open()": changed(DDP, ("dist.destroy", 'open("/opt/ml/output/data/m", "w")\ndist.destroy')),
     "late, by a method": changed(DDP, ("torch.manual_seed(0)\n", "torch.manual_seed(0)\n" + LATE_TEXT)),
+    "failure, a folder of the job that is absent": changed(DDP, ("torch.manual_seed(0)\n", ABSENT)),
     "failure, a write to a mount": changed(DDP, ("torch.manual_seed(0)\n", "torch.manual_seed(0)\n" + INTO_CHANNEL)),
     "arguments, refused": changed(DDP, ("parser.parse_known_args()", 'parser.parse_args(["--no", "1"]), 0')),
 }

@@ -14,6 +14,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal import findings, request
 from smp_advisor.rehearsal.contract import Job, arguments, make_folders, of_launcher, unexportable, variables
 from smp_advisor.rehearsal.jobs import job_of
+from smp_advisor.rehearsal.report import Observed
 from smp_advisor.rehearsal.request import interpreter_of, other_versions, pins_of
 
 VALUES = {
@@ -104,6 +105,7 @@ def test_samples_are_the_same_with_any_padding_and_others_are_not():
     assert samples([[5, 8, 6], [5, 6, 0]]) == samples([[5, 6, 0, 0], [5, 8, 6, 0]])
     assert len({samples([[1, 2]]), samples([[3, 4]]), samples([[2, 1]])}) == 3  # users and items
     assert samples([[1j, 2j]]) != samples([[2j, 2j]])
+    assert samples(3, [[1, 2]]) != samples(3, [[3, 4]])
 
 
 @pytest.mark.torch
@@ -260,10 +262,14 @@ def test_a_command_starts_a_script_or_a_module(command, words, launches, is_modu
 
 def test_a_script_that_needs_more_processes_than_a_rehearsal_has_says_so():
     error = {"kind": "error", "name": "RuntimeError", "text": "needs 3 GPUs", "update": 0, "module": "", "cut": False}
-    error |= {"of_library": False, "own": False, "imports": False}
+    error |= dict.fromkeys(("of_library", "own", "imports", "of_data", "of_script"), False)
     ranks = [{"end": 1, "events": [error]}, {"end": -6, "events": []}]  # gloo ends a process that another left
     stage = {"name": "several processes", "ranks": ranks, "verdict": None}
     assert "pass processes=3" in findings.not_rehearsed(stage)
+    error |= {"text": "cannot import name 'load_metric'", "update": 0}
+    other = [Observed(kind="failure", text="datasets 5 ran here, and requirements.txt requires 2")]
+    assert findings.of_other_version(stage, other) == f"{other[0].text} (RuntimeError: {error['text']})"
+    assert not findings.of_other_version(stage, [])
     error["text"] = "needs 16 GPUs"
     assert "16 processes: 4 are the most" in findings.not_rehearsed(stage)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +14,11 @@ import torch
 from smp_advisor.rehearsal.libraries.rows import WORDS
 from smp_advisor.rehearsal.observation import note_save
 from smp_advisor.rehearsal.observer import around
+from smp_advisor.rehearsal.processors import note_half
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from smp_advisor.rehearsal.observer import Observer
 
 _FAMILIES = (
@@ -41,9 +46,9 @@ SMALL = {
 """Sizes of the configurations of transformers that no data index."""
 _WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
 _DEPTHS = tuple(name for name in SMALL if "layer" in name)
-_SMALL_WIDTH, _SMALL_DEPTH = 64, 4
+_SMALL_WIDTH, _SMALL_DEPTH, _MOST_WIDTH = 64, 4, 1280
 _KEPT_WEIGHTS_BYTES = 64 * 2**20
-_NEW_TOKENS, _SAVED_AT = 8, 2
+_NEW_TOKENS, _SAVED_AT, _MOST_TOKENS = 8, 2, 128
 
 
 def change(observer: Observer, module: Any) -> None:
@@ -65,14 +70,18 @@ def change(observer: Observer, module: Any) -> None:
         changes[module.__name__](observer, module)
 
 
-def shrink(config: Any) -> Any:
-    """Make a configuration small, with heads that divide its width."""
+def shrink(config: Any, observer: Observer | None = None) -> Any:
+    """Make a configuration small, with heads that divide its width, which stays where the script depends on it."""
     values = vars(config)
     width, depth = (max(n for name in names if type(n := values.get(name, 0)) is int) for names in (_WIDTHS, _DEPTHS))
     if 0 < width <= _SMALL_WIDTH and depth <= _SMALL_DEPTH:
         return config  # weights of these sizes may be loaded
-    for name, value in SMALL.items():
-        current = values.get(name)
+    names: Iterable[str] = SMALL
+    if observer is not None:
+        observer.once("shrunk")
+        names = _DEPTHS if observer.options.get("full_width") and width <= _MOST_WIDTH else SMALL
+    for name in names:
+        current, value = values.get(name), SMALL[name]
         if type(current) is int and (value is None or current > value):
             setattr(config, name, value)
     for name in ("layer_types", "attention_layers", "mlp_layer_types"):
@@ -80,25 +89,26 @@ def shrink(config: Any) -> Any:
             setattr(config, name, values[name][:2])
     for name in ("text_config", "vision_config", "encoder", "decoder"):
         if hasattr(values.get(name), "to_dict"):
-            shrink(values[name])
+            shrink(values[name], observer)
     if str(values.get("_attn_implementation_internal") or "").startswith("flash"):
         config._attn_implementation_internal = "sdpa"
     return config
 
 
-def _is_small(name: Any) -> bool:
-    """Return whether a name is a folder with weights that a rehearsal wrote, or others of that size."""
-    folder = str(name)
-    if not os.path.isfile(os.path.join(folder, "config.json")):  # noqa: PTH113, PTH118
-        return False
-    sizes = [file.stat().st_size for file in Path(folder).glob("*.safetensors")]
-    return bool(sizes) and sum(sizes) < _KEPT_WEIGHTS_BYTES
+def _require(observer: Observer, name: Any) -> None:
+    """Refuse a folder of the job that does not exist; other disks, and channels without data, are not known here."""
+    text = os.fspath(name) if isinstance(name, str | os.PathLike) else ""
+    is_of_job = text.startswith(("./", "../", "/opt/ml/")) and not Path(text).exists()
+    channel = re.match("/opt/ml/input/data/[^/]+", text)
+    if is_of_job and (channel is None or (channel[0] not in observer.options["empty"] and Path(channel[0]).exists())):
+        raise OSError(f"{text} is no folder that the job has, and no name of the hub")
 
 
-def config_for(observer: Observer, name: Any, options: dict[str, Any]) -> Any:
-    """Return the configuration in a folder, or one of the family that the name shows."""
+def config_for(observer: Observer, name: Any, options: dict[str, Any], kind: Any = None) -> Any:
+    """Return the configuration in a folder, or one of the class that reads it, or of the family that the name shows."""
     import transformers
 
+    _require(observer, name)
     path = Path(str(name), "config.json")
     if path.is_file():
         written = json.loads(path.read_text("utf-8"))
@@ -106,18 +116,24 @@ def config_for(observer: Observer, name: Any, options: dict[str, Any]) -> Any:
     else:
         lower = str(name).lower().replace("/opt/ml", "")
         family = next((value for part, value in _FAMILIES if part in lower), "Llama")
-        observer.stand_in(f"{name}: random weights of a small {family}")
         extra = {"attention_types": [[["global", "local"], 1]], "num_layers": 2} if family == "GPTNeo" else {}
+        if kind is not None:  # of the class that loads it
+            family, extra = kind.__name__.removesuffix("Config"), {}
+        observer.stand_in(f"{name}: random weights of a small {family}")
         size = observer.options["vocabulary"]
-        config = getattr(transformers, f"{family}Config")(**extra, **({"vocab_size": size} if size else {}))
-        config.architectures = [family + _HEADS.get(family, "ForCausalLM")]
+        config = (kind or getattr(transformers, f"{family}Config"))(**extra, **({"vocab_size": size} if size else {}))
+        if kind is None:
+            config.architectures = [family + _HEADS.get(family, "ForCausalLM")]
         tokens = ("pad_token_id", "bos_token_id", "eos_token_id")
         for token in (*tokens, "decoder_start_token_id") if config.is_encoder_decoder else tokens:
             setattr(config, token, 0)
+        longest = getattr(config, "max_position_embeddings", None)
+        if type(longest) is int and longest < _MOST_TOKENS:
+            config.max_position_embeddings = _MOST_TOKENS
     for key, value in options.items():
         if key in ("num_labels", "id2label", "label2id") or (hasattr(config, key) and key != "dtype"):
             setattr(config, key, value)
-    return shrink(config)
+    return shrink(config, observer)
 
 
 _NOT_OF_CONFIGURATIONS = (
@@ -127,25 +143,13 @@ _NOT_OF_CONFIGURATIONS = (
 )  # fmt: skip
 
 
-def _host_share(options: dict[str, Any]) -> float:
-    """Share of a pretrained model in fp32 that a process loads into host memory."""
-    from transformers.modeling_utils import is_fsdp_enabled, is_local_dist_rank_0
-
-    is_elsewhere = options.get("device_map") not in (None, "cpu") or options.get("quantization_config") is not None
-    if is_elsewhere or (is_fsdp_enabled() and not is_local_dist_rank_0()):
-        return 0.0
-    return 1.0 if str(options.get("dtype", options.get("torch_dtype"))).endswith("float32") else 0.5
-
-
 def _small_model(observer: Observer, original: Any) -> Any:
     def from_pretrained(cls: Any, name: Any = None, *arguments: Any, **options: Any) -> Any:
-        if _is_small(name):
-            names = [
-                "config",
-                "num_labels",
-                "state_dict",
-                *["dtype", "torch_dtype"] * bool(observer.options["keep_half"]),
-            ]
+        folder = Path(str(name))
+        sizes = [file.stat().st_size for file in folder.glob("*.safetensors")]
+        if (folder / "config.json").is_file() and 0 < sum(sizes) < _KEPT_WEIGHTS_BYTES:  # also of this run
+            types = ("dtype", "torch_dtype") if observer.options["keep_half"] else ()
+            names = ("config", "num_labels", "state_dict", *types)
             model_options = {key: value for key, value in options.items() if key in names}
             return original(cls, name, *arguments, **model_options)
         for key in ("quantization_config", "load_in_4bit", "load_in_8bit"):
@@ -154,14 +158,20 @@ def _small_model(observer: Observer, original: Any) -> Any:
         config = options.get("config")
         if config is None:
             of_model = {key: value for key, value in options.items() if key not in _NOT_OF_CONFIGURATIONS}
-            config = config_for(observer, name, of_model)
+            config = config_for(observer, name, of_model, getattr(cls, "config_class", None))
         observer.stand_in(f"{name}: random weights")
         state = torch.get_rng_state()
         torch.manual_seed(7)
-        before = observer.host_elements
+        before, modeling = observer.host_elements, sys.modules["transformers.modeling_utils"]
         model = cls.from_config(config) if hasattr(cls, "from_config") else cls(config)
-        observer.host_elements = before + _host_share(options) * (observer.host_elements - before)
+        is_elsewhere = options.get("device_map") not in (None, "cpu") or options.get("quantization_config") is not None
+        if is_elsewhere or (modeling.is_fsdp_enabled() and not modeling.is_local_dist_rank_0()):
+            observer.host_elements = before
+        elif not str(options.get("dtype", options.get("torch_dtype"))).endswith("float32"):
+            observer.host_elements -= (observer.host_elements - before) / 2
         torch.set_rng_state(state)
+        if f".{options.get('dtype', options.get('torch_dtype'))}".endswith(".float16"):
+            note_half(model)
         model.eval()
         model.name_or_path = str(name)
         return model
@@ -174,7 +184,7 @@ def _models(observer: Observer, module: Any) -> None:
 
     @around(kind, "__init__")
     def created(original: Any, self: Any, config: Any, *arguments: Any, **options: Any) -> None:
-        original(self, shrink(config), *arguments, **options)
+        original(self, shrink(config, observer), *arguments, **options)
 
     kind.from_pretrained = _small_model(observer, kind.from_pretrained.__func__)
 
@@ -199,7 +209,7 @@ def _auto_models(observer: Observer, module: Any) -> None:
         for key in ("dtype", "torch_dtype"):
             if not observer.options.get("keep_half"):
                 options.pop(key, None)
-        return original(cls, shrink(config), **options)
+        return original(cls, shrink(config, observer), **options)
 
     def replace(kind: Any) -> Any:
         kind.from_pretrained, kind.from_config = _small_model(observer, base_from_pretrained), classmethod(from_config)
@@ -236,7 +246,7 @@ def _tokenizer(observer: Observer, name: Any) -> Any:
     inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     ends = dict.fromkeys(("pad_token", "eos_token", "bos_token", "sep_token", "cls_token"), "<e>")
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner, model_max_length=128, mask_token="<mask>", unk_token="<mask>", **ends
+        tokenizer_object=inner, model_max_length=_MOST_TOKENS, mask_token="<mask>", unk_token="<mask>", **ends
     )
     tokenizer.chat_template = "{% for m in messages %}{{ m['role'] + ' ' + m['content'] + ' ' }}{% endfor %}"
     return tokenizer
@@ -271,6 +281,7 @@ def _preprocessing(observer: Observer, module: Any) -> None:
             ) -> Any:  # fmt: skip
                 if any(Path(str(name), file).is_file() for file in _files):
                     return original(cls, name, *arguments, **options)
+                _require(observer, name)
                 return _make(observer, name)
 
 
@@ -295,6 +306,7 @@ def _arguments(observer: Observer, module: Any) -> None:
 
     @around(module.TrainingArguments, "__post_init__")
     def finished(original: Any, self: Any) -> None:
+        observer.options["scales"] = bool(self.fp16)
         for name in ("bf16", "fp16"):
             if getattr(self, name, False) and (name == "fp16" or not observer.options.get("keep_half")):
                 observer.stand_in("16-bit numbers: fp32")
@@ -308,6 +320,8 @@ def _arguments(observer: Observer, module: Any) -> None:
         self.dataloader_num_workers, self.dataloader_pin_memory = 0, False
         self.dataloader_prefetch_factor, self.dataloader_persistent_workers = None, False
         self.tf32, self.torch_compile = None, False
+        size = self.per_device_train_batch_size
+        self.per_device_train_batch_size = min(size, observer.options["batch_most"] or size)
         times = self.gradient_accumulation_steps
         self.gradient_accumulation_steps = observer.microbatches(times)
         if self.gradient_accumulation_steps < times:  # its own sizes, by which some trainers divide what they generate

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from smp_advisor.rehearsal.libraries.huggingface import SMALL
 from smp_advisor.rehearsal.libraries.rows import Metric
 from smp_advisor.rehearsal.observer import NotRehearsed, around, bound
 
@@ -164,7 +165,6 @@ def _synthesize(observer: Observer, kind: Any) -> None:
     """Have a class of a data set, which other libraries and classes of the script may have too, make its images."""
     name, signature = kind.__name__, inspect.signature(kind.__init__)
     has_labels = not {"target_transform", "kwargs"}.isdisjoint(signature.parameters) and not _OTHERWISE.match(name)
-    source = "".join(inspect.getsource(base) for base in kind.__mro__ if base.__module__.startswith("torchvision."))
 
     @around(kind, "__init__")
     def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
@@ -181,6 +181,7 @@ def _synthesize(observer: Observer, kind: Any) -> None:
         if not has_labels:
             raise NotRehearsed(f"the images of {name} have no stand-in: pass data={{channel: folder}}")
         observer.stand_in(f"{name}: synthetic images")
+        source = "".join(inspect.getsource(base) for base in kind.__mro__ if base.__module__.startswith("torchvision."))
         names = {f"{before}{key}": value for key, value in values.items() for before in ("", "_")}  # for its text
         vars(self).update(names | {"root": str(root)} | vars(Images(name, source=source, **values)))
 
@@ -215,45 +216,54 @@ def _timm(observer: Observer, module: Any) -> None:
     @around(module, "create_model")
     def create_model(original: Any, name: Any, pretrained: Any = False, **options: Any) -> Any:
         del pretrained
+        makers = sys.modules["timm.models._registry"]._model_entrypoints
+        is_own = getattr(makers.get(name), "__code__", _timm.__code__).co_filename.startswith(observer.code)
+        if is_own or observer.options.get("full_width"):
+            return original(name, pretrained=False, **options)
+        observer.once("shrunk")
         observer.stand_in(f"{name}: resnet10t with random weights")
         model_options = {key: value for key, value in options.items() if key in ("num_classes", "in_chans")}
         return original("resnet10t", pretrained=False, **model_options)
 
 
+_GEOMETRY: dict[str, dict[str, Any]] = {
+    "AutoencoderKL": {
+        "down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4,
+        "block_out_channels": (32,) * 4,
+    },
+    "UNet2DConditionModel": {"cross_attention_dim": SMALL["hidden_size"]},
+}  # fmt: skip
+"""Options without which a model divides images otherwise than the published one, or fits no small text encoder."""
+
+
 def _diffusers(observer: Observer, module: Any) -> None:
-    parts = module.__name__.split(".")
-    for kind in list(vars(module).values()):
-        if not isinstance(kind, type) or kind.__module__ != module.__name__:
-            continue
-        if parts[1] == "models" and "block_out_channels" in str(getattr(kind.__init__, "__doc__", "") or kind.__doc__):
-            _narrow(observer, kind)
-        if parts[1] == "schedulers" and hasattr(kind, "set_timesteps"):
-            _short(observer, kind)
-
-
-def _narrow(observer: Observer, kind: Any) -> None:
-    @around(kind, "__init__")
     def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
         if "block_out_channels" in options:
             options["block_out_channels"] = tuple(32 for _ in options["block_out_channels"])
         original(self, *arguments, **options)
 
-    @around(kind, "from_pretrained")
-    def from_pretrained(original: Any, cls: Any, name: Any, *_: Any, **__: Any) -> Any:
-        del original
-        observer.stand_in(f"{name}: random weights")
-        return cls()
+    def from_pretrained(original: Any, cls: Any, name: Any, *arguments: Any, **options: Any) -> Any:
+        if Path(str(name), options.get("subfolder") or "", cls.config_name).is_file():
+            return original(cls, name, *arguments, **options)
+        observer.stand_in(f"{name}: the default {cls.__name__}")
+        return cls(**_GEOMETRY.get(cls.__name__, {}))
 
-
-def _short(observer: Observer, kind: Any) -> None:
-    @around(kind, "set_timesteps")
-    def set_timesteps(
-        original: Any, self: Any, num_inference_steps: Any = None, *arguments: Any, **options: Any
-    ) -> Any:
-        if isinstance(num_inference_steps, int) and num_inference_steps > _TIMESTEPS:
+    def set_timesteps(original: Any, self: Any, number: Any = None, *arguments: Any, **options: Any) -> Any:
+        number = options.pop("num_inference_steps", number)
+        if isinstance(number, int) and number > _TIMESTEPS:
             observer.stand_in(f"sampling: {_TIMESTEPS} steps")
-            num_inference_steps = _TIMESTEPS
-        return original(self, num_inference_steps, *arguments, **options)
+            number = _TIMESTEPS
+        return original(self, number, *arguments, **options)
+
+    part = module.__name__.split(".")[1]
+    classes = [entry for entry in vars(module).values() if isinstance(entry, type)]
+    for kind in [entry for entry in classes if entry.__module__ == module.__name__]:  # others may not be installed
+        is_scheduler = part == "schedulers" and hasattr(kind, "set_timesteps")
+        texts = (getattr(kind.__init__, "__doc__", "") or kind.__doc__) if part == "models" else ""
+        if is_scheduler or "block_out_channels" in str(texts):
+            around(kind, "__init__")(created)
+            around(kind, "from_pretrained")(from_pretrained)
+            around(kind, "set_timesteps")(set_timesteps)
 
 
 _IMPORTING = ("<frozen importlib", str(Path(importlib.util.__file__).parent), str(Path(__file__).parent))

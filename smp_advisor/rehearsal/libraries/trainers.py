@@ -11,6 +11,7 @@ import torch
 from smp_advisor.rehearsal.libraries.images import Nothing
 from smp_advisor.rehearsal.observation import note_save
 from smp_advisor.rehearsal.observer import around
+from smp_advisor.rehearsal.processors import refuse_half
 
 if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
@@ -20,7 +21,19 @@ def change(observer: Observer, module: Any) -> None:
     """Change a module of the library after its import."""
     name = module.__name__
     if name == "accelerate.state":
-        _state(module)
+        state = module.PartialState
+
+        @around(state, "_prepare_backend")
+        def prepared(
+            original: Any, self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: Any = None
+        ) -> Any:
+            del cpu, backend
+            if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
+                return "nccl", module.DistributedType.MULTI_GPU
+            return original(self, True, sagemaker_dp, None)
+
+        state.set_device = lambda self: setattr(self, "device", torch.device("cpu"))
+        state.default_device = property(lambda _: torch.device("cpu"))
     elif name == "accelerate.utils.dataclasses":
         module.is_cuda_available = lambda: True  # by which it makes parameters of FSDP 1
     elif name == "accelerate.accelerator":
@@ -46,26 +59,12 @@ def change(observer: Observer, module: Any) -> None:
                 kind._get_process_group_backend = lambda _: "nccl"  # type: ignore[attr-defined]
 
 
-def _state(module: Any) -> None:
-    state = module.PartialState
-
-    @around(state, "_prepare_backend")
-    def prepared(original: Any, self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: Any = None) -> Any:
-        del cpu, backend
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
-            return "nccl", module.DistributedType.MULTI_GPU
-        return original(self, True, sagemaker_dp, None)
-
-    state.set_device = lambda self: setattr(self, "device", torch.device("cpu"))
-    state.default_device = property(lambda _: torch.device("cpu"))
-
-
 def _accelerator(observer: Observer, module: Any) -> None:
     kind = module.Accelerator
 
     @around(kind, "__init__")
     def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
-        scales = options.get("mixed_precision") == "fp16"
+        scales = options.get("mixed_precision") == "fp16" or observer.options.get("scales", False)
         if options.get("mixed_precision") in ("fp16", "bf16", "fp8") and not observer.options.get("keep_half"):
             observer.stand_in("16-bit numbers: fp32")
             options["mixed_precision"] = "no"
@@ -83,9 +82,11 @@ def _accelerator(observer: Observer, module: Any) -> None:
         observer.options["scaled"] = self.rehearsed_scales
 
     @around(kind, "unscale_gradients", "clip_grad_norm_")
-    def unscaled(original: Any, *arguments: Any, **options: Any) -> Any:
+    def unscaled(original: Any, self: Any, *arguments: Any, **options: Any) -> Any:
         observer.options["scaled"] = False
-        return original(*arguments, **options)
+        for optimizer in self._optimizers if self.rehearsed_scales else ():
+            refuse_half(optimizer)
+        return original(self, *arguments, **options)
 
     for name in ("init_trackers", "log"):
         setattr(kind, name, lambda *_, **__: None)

@@ -22,7 +22,7 @@ _PRODUCT = re.compile(r"\$\(\(\s*(\d+)\s*\*\s*(\d+)\s*\)\)")
 _PRINTED = re.compile(r"\$\([^()]*\)")
 _OPENS, _CLOSES = ("if", "for", "while", "until", "case"), ("fi", "done", "esac")
 _STARTS = ("torchrun", "launch", "deepspeed", "mpirun", "torch.distributed.run", "lightning")
-_GOES_ON = re.compile(r"(?!(?:&&?|\|\|?|;|[\d&]?>.*|<.*)$)").match
+_GOES_ON = re.compile(r"(?!(?:&&?|\|\|?|;|[\d&]?>.*|<[^>]*)$)").match
 """Not for words that end a command or send its output elsewhere."""
 _OWN_MODULE = re.compile(r"(?!(?:pip|venv|torch|accelerate|deepspeed)\b)[^\W\d]")
 _MORE = re.compile(r"\s-|\.py\b")
