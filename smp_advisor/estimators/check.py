@@ -109,7 +109,15 @@ def check_estimator(
     cases, unresolved = terms.read(document)
     hits = [(case, hit) for case in cases for check in CHECKS for hit in check(case)]
     text, complete = corrected(document, terms)
-    findings = _findings(document, hits) + _of_the_compiler(document, cases, terms) + _of_scripts(cases)
+    findings = _findings(document, hits)
+    if document.dialect == "python" and any(case.record is not None and case.record.compiles for case in cases):
+        compiled = check_source(document.source, library=library_with(compiles=True).name, variables=terms.variables)
+        findings += tuple(finding for finding in compiled if finding.id == "STC407")
+    by_place: dict[tuple[str, str, int, str], Finding] = {}
+    for finding in (finding for case in cases if case.script is not None for finding in case.script.report):
+        if finding.severity != "info":
+            by_place.setdefault((finding.id, finding.path, finding.line, finding.message), finding)
+    findings += tuple(by_place.values())
     notes = [*_unresolved(document, cases, findings), *unresolved]
     notes += [] if complete else [document.source.unresolved(1, _PART)]
     mended = None
@@ -193,24 +201,6 @@ def _coverage(cases: list[Case]) -> Coverage | None:
         assumed=(note,) if left else (),
         outside=tuple(dict.fromkeys(outside)),
     )
-
-
-def _of_scripts(cases: list[Case]) -> tuple[Finding, ...]:
-    """Return the findings in the scripts that the jobs start, read with what they receive of the job."""
-    findings_by_place: dict[tuple[str, str, int, str], Finding] = {}
-    for case in cases:
-        for finding in case.script.report if case.script is not None else ():
-            if finding.severity != "info":
-                findings_by_place.setdefault((finding.id, finding.path, finding.line, finding.message), finding)
-    return tuple(findings_by_place.values())
-
-
-def _of_the_compiler(document: Document, cases: list[Case], terms: Terms) -> tuple[Finding, ...]:
-    """Findings of the script checker about estimators with Training Compiler: workers, learning rate, debugging."""
-    if document.dialect != "python" or not any(case.record is not None and case.record.compiles for case in cases):
-        return ()
-    report = check_source(document.source, library=library_with(compiles=True).name, variables=terms.variables)
-    return tuple(finding for finding in report if finding.id == "STC407")
 
 
 def _place(source: Source, offset: int) -> tuple[int, int]:

@@ -139,6 +139,9 @@ def test_what_was_not_seen_is_stated():
     assert "<source>: nothing was checked: it has no model" in str(report)
     assert "Rules applied: none of a library" in str(report)
     assert "models: none seen; optimizers: none seen; training loops: none seen; savers: none seen" in str(report)
+    own = "from transformers import Trainer\nclass Own(Trainer):\n    pass\nOwn(model, args).train()\n"
+    seen = "models: Own (<source>:4); optimizers: that of Trainer; training loops: Own(model, args).train()"
+    assert seen in str(check_script(own))
 
 
 def test_the_statement_is_in_every_form():

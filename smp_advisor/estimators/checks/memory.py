@@ -82,20 +82,13 @@ def without(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
         stages = {"pipeline_parallel_degree": 1, "pipeline": "interleaved", "active_microbatches": None}
         yield from _made(plan, cluster, "pipeline_parallel_degree", **stages, microbatches=1)
     if plan.tensor_parallel_degree > 1:
-        yield from _without_tensor(plan, cluster)
+        # The same batch per group.
+        share, remainder = divmod(plan.batch_size, plan.tensor_parallel_degree)
+        scaled: dict[str, Any] = {"prescaled_batch": False, "batch_size": share} if plan.prescaled_batch else {}
+        if not scaled or (share and not remainder and not share % plan.microbatches):
+            yield from _made(plan, cluster, "tensor_parallel_degree", tensor_parallel_degree=1, **scaled)
     if plan.context_parallel_degree > 1:
         yield from _made(plan, cluster, "context_parallel_degree", context_parallel_degree=1)
-
-
-def _without_tensor(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
-    """Yield the plan without tensor parallelism, with the same batch per group."""
-    changes: dict[str, Any] = {"tensor_parallel_degree": 1}
-    if plan.prescaled_batch:
-        share, remainder = divmod(plan.batch_size, plan.tensor_parallel_degree)
-        if remainder or not share or share % plan.microbatches:
-            return
-        changes |= {"prescaled_batch": False, "batch_size": share}
-    yield from _made(plan, cluster, "tensor_parallel_degree", **changes)
 
 
 _CERTAIN = 0.02
@@ -159,16 +152,12 @@ def fit(case: Case) -> Iterator[Hit]:
         variant = "GPU memory"
         values |= {"needed": gib(now.needed_gib), "excess": gib(-now.headroom_gib)}
         values |= {"usable": gib(now.usable_gpu_memory_gib)}
-    variant = _SURELY[variant] if _is_certain(case, now) else variant
+    back, then = case.back, now
+    if now.fit_probability < _CERTAIN and back.assumes_length and back.model and back.job:
+        # Certain if it fails with short sequences, too, where their length is an assumption.
+        then = estimate(back.model, cluster, replace(back.job, sequence_length=_SHORT), now.plan)
+    variant = _SURELY[variant] if then.fit_probability < _CERTAIN else variant
     yield case.hit("EST508", variant, *_DEGREES, **values)
-
-
-def _is_certain(case: Case, now: Estimate) -> bool:
-    """Return whether the plan fails for sure: with short sequences, too, where their length is an assumption."""
-    back = case.back
-    if now.fit_probability < _CERTAIN and back.assumes_length and back.model and back.cluster and back.job:
-        now = estimate(back.model, back.cluster, replace(back.job, sequence_length=_SHORT), now.plan)
-    return now.fit_probability < _CERTAIN
 
 
 def _smallest_change(case: Case, variants: Iterable[Variant]) -> str:

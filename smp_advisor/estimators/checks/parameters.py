@@ -102,8 +102,11 @@ def _values(parameter: Parameter, value: Any) -> Iterator[Any]:
             yield False
         return
     if parameter.type in ("int", "float"):
-        number = _number(value)
-        if number is None or math.isnan(number):
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            return
+        if math.isnan(number):
             return
         low = -math.inf if parameter.minimum is None else parameter.minimum
         high = math.inf if parameter.maximum is None else parameter.maximum
@@ -113,15 +116,6 @@ def _values(parameter: Parameter, value: Any) -> Iterator[Any]:
         return
     choices = [choice for choice in parameter.choices if choice.lower() == str(value).strip().lower()]
     yield from choices
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def _for_rule(rule: Rule, parameters: Mapping[str, Any], effective: Mapping[str, Any]) -> Iterator[list[Edit]]:

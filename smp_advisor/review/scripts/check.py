@@ -9,6 +9,7 @@ from smp_advisor.arguments.signatures import checked
 from smp_advisor.core.words import listed
 from smp_advisor.review.findings.report import Coverage, Part, Report
 from smp_advisor.review.reading.source import read
+from smp_advisor.review.reading.values import Instance, options
 from smp_advisor.review.scripts.checks import judge
 from smp_advisor.review.scripts.checks.arguments import released_calls
 from smp_advisor.review.scripts.checks.parallel import ACCELERATORS, REPLICATING
@@ -103,7 +104,7 @@ def _models(context: Context) -> Iterator[Call]:
     wrappers += [
         instance.call
         for instance in context.trace.instances
-        if any(path.endswith((".DistributedModel", "keras.Model")) for path in instance.cls.ancestors())
+        if any(path.endswith((".DistributedModel", "keras.Model", "Trainer")) for path in instance.cls.ancestors())
     ]
     yield from _reached(wrappers) or wrappers
     if not wrappers:
@@ -119,7 +120,10 @@ def _loops(context: Context) -> tuple[str, ...]:
             line = getattr(call.loops[-1], "lineno", call.node.lineno)
             places[call.loops[-1]] = f"loop ({_place(call.module, line)})"
     for call in context.trace.methods("train", "fit"):
-        if call.method == "fit" or any(owner.name.endswith("Trainer") for owner in makers(call.receiver)):
+        owners = [owner.name for owner in makers(call.receiver)]
+        classes = (option.cls for option in options(call.receiver) if isinstance(option, Instance))
+        owners += [path for cls in classes for path in cls.ancestors()]
+        if call.method == "fit" or any(name.endswith("Trainer") for name in owners):
             places[call.node] = f"{call.module.text(call.node.func)}() ({_place(call.module, call.node.lineno)})"
     return tuple(dict.fromkeys(places.values()))
 
