@@ -366,8 +366,6 @@ def _of_launcher(configuration: Configuration, siblings: Siblings) -> Strategy |
     launch = plain_of(environment or Mapping()) | configuration.get("launcher", {})
     if (half := launch.get("mixed_precision", launch.get("ACCELERATE_MIXED_PRECISION"))) in ("bf16", "fp16"):
         configuration.hyperparameters.setdefault(half, Setting(value=True))
-    if is_on(launch.get("fsdp_activation_checkpointing")):
-        configuration.hyperparameters.setdefault("activation_checkpointing", Setting("each"))
     for name, why in _UNPLANNED.items():
         if name == "config_file" and "distributed_type" in launch:
             continue  # it was found
@@ -376,6 +374,8 @@ def _of_launcher(configuration: Configuration, siblings: Siblings) -> Strategy |
     if file := launch.get("deepspeed_config_file"):
         return _deepspeed(configuration, Setting(file), siblings)
     strategy = strategy_of_launch(launch)
+    if strategy is not None and strategy.name.startswith("FSDP") and is_on(launch.get("fsdp_activation_checkpointing")):
+        configuration.hyperparameters.setdefault("activation_checkpointing", Setting("each"))
     if strategy is not None and "distributed_type" in launch:  # of a file
         if "unread_file" in configuration.settings:
             unread = configuration.get("unread_file")

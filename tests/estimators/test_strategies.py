@@ -556,6 +556,7 @@ def test_what_a_launcher_is_given_is_the_plan_or_there_is_none(tmp_path):
     for launch, batch, said in (
         ("--use_fsdp --fsdp_activation_checkpointing true", "4", "FSDP bf16 each"),
         ("--config_file fsdp.yaml", "4", "FSDP bf16 each"),
+        ("--config_file fsdp.yaml --use_deepspeed --zero_stage 2", "4", "FSDP bf16 False"),
         ("--config_file $1", "4", "--config_file $1 has no plan"),
         ("--use_deepspeed -m", "4", "DeepSpeed has no plan: its stage"),
         ("--use_megatron_lm", "4", "--use_megatron_lm True has no plan"),
@@ -566,7 +567,7 @@ def test_what_a_launcher_is_given_is_the_plan_or_there_is_none(tmp_path):
         (tmp_path / "job.sh").write_text(f"#SBATCH --nodes=1\n{command}", newline="")
         found = reading(tmp_path / "job.sh")
         values = () if found.plan is None else (found.plan.precision, found.plan.activation_checkpointing)
-        assert said in " ".join(("FSDP", *values) if values else found.open)
+        assert said in " ".join(("FSDP", *map(str, values)) if values else found.open)
 
 
 def test_sections_that_are_not_of_the_training_are_left_out_and_code_decides_before_its_option(beside):
