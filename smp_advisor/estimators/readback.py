@@ -13,7 +13,14 @@ from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import count, inner_table, is_on, plain_of
 from smp_advisor.estimators.recipes import adapter_of
-from smp_advisor.estimators.terms import LOCAL, container_of, is_version, library_version, version_of_older_pair
+from smp_advisor.estimators.terms import (
+    LOCAL,
+    container_of,
+    is_version,
+    known_pairs,
+    library_version,
+    version_of_older_pair,
+)
 from smp_advisor.libraries.job_rules import EXPORTED_SCRIPT
 from smp_advisor.libraries.layout import of_own_code
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
@@ -156,7 +163,8 @@ def _version(configuration: Configuration, inferred: list[str]) -> str:
         inferred.append(f"{name} {older}, the nearest known version to the image of framework version {framework}.")
         return older
     chosen = default_version(library)
-    older_than_known = container_of(configuration.framework, framework) is not None
+    older_than_known = is_version(framework) and release(framework) < release(known_pairs(library)[0][0])
+    older_than_known = older_than_known or container_of(configuration.framework, framework) is not None
     missing = "its image is older than the versions estimated here"
     missing = missing if older_than_known else f"it has no image with framework version {framework!r}"
     why = "the configuration has no framework version" if framework is None else missing
