@@ -188,6 +188,22 @@ def test_copies_of_pytorchs_offloading_are_never_hidden() -> None:
     assert waits[1] == pytest.approx(moved, rel=0.1)
 
 
+def test_copies_of_state_on_the_host_take_the_time_of_its_link() -> None:
+    """Parameters twice and gradients once; computation hides the same part of both times."""
+    model = Model.from_shape(layers=32, hidden=4096, heads=32, vocab=50_432, family="llama", ffn=11_008)
+    job, cluster = Job(sequence_length=16, precision="bf16"), Cluster("ml.p5.48xlarge")
+    layout = Layout.of_columns(amp(job), shard_level=3, offload_state=True)
+    state = layout.state_bytes
+    moved = (2 * state.parameter_bytes + state.gradient_bytes) * model.parameter_count / cluster.gpus
+    slow, fast = (
+        seconds_columns(
+            model, replace(cluster, instance=replace(cluster.instance, host_link_gb_per_s=link)), job, layout
+        )
+        for link in (4.0, 8.0)
+    )
+    assert slow["offload_seconds"] - fast["offload_seconds"] == pytest.approx(moved / 8e9, rel=0.01)
+
+
 def _sharded(*, accumulated: int, **settings: bool) -> float:
     """Data-parallel seconds of a step on two replicas of a sharding group, which computes next to nothing."""
     model, job = gpt(layers=24, hidden=4096, heads=32), Job(sequence_length=16, precision="bf16", **settings)

@@ -236,6 +236,7 @@ def test_training_compiler_argues_with_the_nearest_tested_row():
     assert rates["linear"] == "x 2.50"
     assert rates["square root"] == f"x {math.sqrt(2.5):.2f}"
     assert "no new releases" in steps["support"].details
+    assert "AWS tested" in steps["support"].details
     assert "max_length=512" in steps["padding"].details
 
     plan = replace(plan, batch_size=8)

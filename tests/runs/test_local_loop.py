@@ -1,6 +1,6 @@
 """A run on this machine: start, watch from another object, stop. No mocks.
 
-A run to its end, its calibration and the next advice are those of the notebook `watch_a_run`.
+Its calibration and the next advice are those of `tests/browser/test_runs.py` and the notebook `watch_a_run`.
 """
 
 import time
