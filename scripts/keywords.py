@@ -61,11 +61,12 @@ def text() -> str:
     job |= _SHAPE | {"activation": "str | None"}
     options = {name: kind.replace("tuple[str, ...]", "Sequence[str]") for name, kind in _types(JobOptions).items()}
     own = {name: kind for name, kind in job.items() if name not in plans}
-    single = {name: kind for name, kind in plans.items() if name not in {*vars(Plan), *_OF_EVERY_PLAN}}
+    properties = {name for name, value in vars(Plan).items() if isinstance(value, property)}
+    single = {name: kind for name, kind in plans.items() if name not in properties | _OF_EVERY_PLAN}
     hardware = _types(Instance) | {"nvlink": "bool"}
     optional = {name: hardware[name] for name in OPTIONAL}
     parts = (
-        _class("PlanFields", "Fields of single libraries, which a plan of another one does not have.", single),
+        _class("PlanFields", "Fields of plans. Some a plan of another library does not have.", single),
         _class("PlanSettings(TypedDict, total=False)", "Fields of the plans of all libraries.", plans),
         _class("AdviseSettings(PlanSettings, total=False)", "Fields of `Job`, of a shape and of plans.", own),
         _class("OptionalFigures(TypedDict, total=False)", "Figures of `Cluster.custom`.", optional),

@@ -52,7 +52,7 @@ class _Rows:
         point = Linear(rows, {name: constants()[name].value for name in rows.names()})
         self.rows, self.errors = rows, point.left_out()
         self.runs: list[Run] = [row.run for row in rows.rows if row.run is not None]
-        self.layouts: list[Layout] = [run.layout.part(slice(0, 1)) for run in self.runs]
+        self.layouts: list[Layout] = [run.layout.part(np.arange(1)) for run in self.runs]
         self.steps = [
             predicted_step(run.model, run.cluster, run.job, layout)
             for run, layout in zip(self.runs, self.layouts, strict=True)

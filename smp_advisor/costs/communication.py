@@ -271,13 +271,6 @@ def _sharded_seconds(collective: Callable[..., Floats], cluster: Cluster, bytes_
     return seconds
 
 
-GROUPED = (
-    "tensor_parallel_degree", "expert_parallel_degree", "shard_level", "shard_degree", "two_level_gather",
-    "overlapped_gather", "pipeline_outermost", "spread_placement",
-)  # fmt: skip
-"""Columns that decide the collectives of a step, next to the pipeline degree."""
-
-
 class Collectives(NamedTuple):
     """Seconds of the collectives of data parallelism in one step, without what hides them, shape (n,)."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,6 @@ from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.communication import MOST_MEASURED, Group, is_first_generation
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import are_overridden, constant, peak_flops
-from smp_advisor.costs.distinct import Distinct, distinct_memory, held, one
 from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, Phase, StageMemory, StepTime
 from smp_advisor.costs.kernels import MOST_OF_PEAK
@@ -63,7 +61,6 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.table import Instance
     from smp_advisor.core.elementwise import Floats
-    from smp_advisor.costs.distinct import One
     from smp_advisor.costs.world import Stage
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.libraries.plan import Plan
@@ -83,33 +80,14 @@ _ROWS_AT_ONCE = 65_536
 """Rows of one evaluation. The temporary arrays of larger ones do not stay in the processor's cache."""
 
 
-def _parts(layout: Layout) -> Iterator[tuple[int, slice | NDArray[np.intp], Layout]]:
+def _parts(layout: Layout) -> Iterator[tuple[int, NDArray[np.intp], Layout]]:
     """Yield the rows that are computed together: (pipeline degree, rows, layout of the rows)."""
     stop_if_nobody_waits()
-    if "parts" not in vars(layout):  # memory and time have the same
-        vars(layout)["parts"] = [*_divided(layout)]
-    yield from vars(layout)["parts"]
-
-
-def _divided(layout: Layout) -> Iterator[tuple[int, slice | NDArray[np.intp], Layout]]:
-    order = None
-    starts = _changes(layout)
-    if len(starts) > 2:
-        # Sorting integers of 16 bits reads each byte once.
-        order = np.argsort(layout.pipeline_parallel_degree.astype(np.uint16), kind="stable")
-        layout = layout.take(order)
-        starts = _changes(layout)
-    for start, end in pairwise([*starts, len(layout)]):
-        degree = int(layout.pipeline_parallel_degree[start])
-        for first in range(start, end, _ROWS_AT_ONCE):
-            rows = slice(first, min(first + _ROWS_AT_ONCE, end))
-            yield degree, rows if order is None else order[rows], layout.part(rows)
-
-
-def _changes(layout: Layout) -> list[int]:
-    """Return the rows with another pipeline degree than the row before, and the first row."""
-    degrees = layout.pipeline_parallel_degree
-    return [0, *(np.flatnonzero(degrees[1:] != degrees[:-1]) + 1).tolist()] if len(layout) else []
+    for degree in np.unique(layout.pipeline_parallel_degree).tolist():
+        rows = np.flatnonzero(layout.pipeline_parallel_degree == degree)
+        for first in range(0, len(rows), _ROWS_AT_ONCE):
+            part = rows[first : first + _ROWS_AT_ONCE]
+            yield degree, part, layout.part(part)
 
 
 def kinds_bytes(
@@ -124,12 +102,6 @@ def kinds_bytes(
 
 
 _Kinds = list[tuple["Stage", "dict[str, Floats]", "Floats", "Floats", "Floats"]]
-
-
-@lru_cache(maxsize=4096)
-def _memory_of_one(model: Model, cluster: Cluster, job: Job, one: One, degree: int) -> tuple[_Kinds, Memory]:
-    kinds = _judged(model, cluster, job, one.layout, one.world, degree)
-    return kinds, _memory(model, degree, kinds)
 
 
 def _judged(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> _Kinds:
@@ -157,12 +129,11 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
     usable = cluster.instance.usable_gpu_memory_gib * GIB
     required, margin, host = (np.zeros(len(layout)) for _ in range(3))
     for degree, rows, part in _parts(layout):
-        few = Distinct(part) if job.calibration is not None else distinct_memory(model, part, degree)
-        kinds = _judged(model, cluster, job, few.layout, World.of(model, cluster, job, few.layout), degree)
-        required[rows] = few.all_rows(largest([needed for *_, needed, _ in kinds]))
-        margin[rows] = few.all_rows(smallest([(usable - needed) / error for *_, needed, error in kinds]))
+        kinds = _judged(model, cluster, job, part, World.of(model, cluster, job, part), degree)
+        required[rows] = largest([needed for *_, needed, _ in kinds])
+        margin[rows] = smallest([(usable - needed) / error for *_, needed, error in kinds])
         # A node may have several stages. Each of its GPUs is counted with the largest.
-        host[rows] = few.all_rows(largest([h for _, _, h, *_ in kinds]) * cluster.instance.gpus)
+        host[rows] = largest([h for _, _, h, *_ in kinds]) * cluster.instance.gpus
     started, loaded_host = start_gpu_bytes(model, layout), load_host_bytes(model, cluster, job, layout)
     if anywhere(started > 0):
         required = np.maximum(required, started)
@@ -208,7 +179,8 @@ def seconds_columns(
     for degree, rows, part in _parts(layout):
         own = job.calibration
         factor = None if own is None else learned_time(own, model, cluster, job, part)[0]
-        for name, values in step_of(model, cluster, job, part, None, degree).seconds.items():
+        world = World.of(model, cluster, job, part)
+        for name, values in step_of(model, cluster, job, part, world, degree).seconds.items():
             if type(values) is np.ndarray or values:
                 result[name][..., rows] = values if factor is None else values * factor
     return result
@@ -307,12 +279,8 @@ def _estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         factor, width = learned_time(job.calibration, model, cluster, job, layout)
         seconds = {name: part * factor for name, part in seconds.items()}
         factors = narrowed(str(plan_kinds(layout, cluster)), stack_of(job, layout).name, float(width), doubt)
-    single = None if job.calibration is not None else one(layout, world, held(model, layout, degree))
-    if single is not None:
-        kinds, memory = _memory_of_one(model, cluster, job, single, degree)
-    else:
-        kinds = _judged(model, cluster, job, layout, world, degree)
-        memory = _memory(model, degree, kinds)
+    kinds = _judged(model, cluster, job, layout, world, degree)
+    memory = _memory(model, degree, kinds)
     instance, usable = cluster.instance, cluster.instance.usable_gpu_memory_gib * GIB
     needed = max(float(need) for *_, need, _ in kinds)
     pressure = float(np.ravel(pressure_columns(model, cluster, job, layout, np.array([needed])))[0])

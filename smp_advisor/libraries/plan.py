@@ -78,55 +78,6 @@ class Plan(_PlanFields):
     PIPELINE_FIELD: ClassVar[str] = "pipeline_parallel_degree"
     """Field with the number of pipeline stages."""
 
-    # Every plan has these, and the properties below; a library that has the technique overrides them.
-
-    tensor_parallel_degree: int = 1
-    """GPUs that share each layer's matrices."""
-    context_parallel_degree: int = 1
-    """GPUs that share each sequence."""
-    expert_parallel_degree: int = 1
-    """GPUs over which the experts of a layer are distributed."""
-    microbatches: int = 1
-    """Parts into which `batch_size` is split."""
-    active_microbatches: int | None = None
-    """Limit of microbatches in the pipeline at a time; None for the library's default."""
-    pipeline: Literal["interleaved", "simple"] = "interleaved"
-    """Schedule of the pipeline."""
-    gradient_accumulation_steps: int = 1
-    """Batches of `batch_size` before each optimizer step."""
-    activation_checkpointing: Checkpointing = False
-    """False, or the strategy of recomputation in the backward pass."""
-    offload_activations: bool = False
-    """Whether checkpointed activations are stored in host memory."""
-    activation_loading_horizon: int | None = None
-    """Layers whose offloaded inputs are loaded ahead; None for the library's default."""
-    shard_optimizer_state: bool = False
-    """Whether data-parallel ranks share the optimizer state alone."""
-    sharded_data_parallel_degree: int = 1
-    """GPUs of SMP v1's sharded data parallelism; 1 without it."""
-    hybrid_shard_degree: int = 0
-    """GPUs of SMP v2's sharding; 0 where the library chooses or has none."""
-    sharding_strategy: str = ""
-    """FSDP's sharding strategy; empty for other libraries."""
-    distributed_backend: str = "nccl"
-    """Collectives of the job: NCCL's, or SageMaker's own."""
-    placement_strategy: str = "cluster"
-    """Order of ranks on GPUs; ``cluster`` keeps tensor-parallel groups together."""
-    optimize: Literal["speed", "memory"] = "speed"
-    """Goal of the library's tensor-parallel layers."""
-    auto_partition: bool = True
-    """Whether the library divides the model into pipeline stages by itself."""
-    default_partition: int | None = None
-    """Stage of the modules that the script does not place."""
-    debug: bool = False
-    """Whether the library writes debug output."""
-    delayed_parameter_initialization: bool = False
-    """Whether parameters are created only when they are placed on a GPU."""
-    fp8: bool = False
-    """Whether matrix products run in fp8."""
-    prescaled_batch: bool = False
-    """Whether `batch_size` is the batch of an entire tensor-parallel group."""
-
     if TYPE_CHECKING:
         __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -312,6 +263,25 @@ class Plan(_PlanFields):
     def from_reading(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """Return fields of a plan from a dictionary, with the library's values for missing settings."""
         return settings
+
+
+_WITHOUT: dict[str, object] = {
+    **dict.fromkeys(("tensor_parallel_degree", "context_parallel_degree", "expert_parallel_degree"), 1),
+    **dict.fromkeys(("microbatches", "gradient_accumulation_steps", "sharded_data_parallel_degree"), 1),
+    **dict.fromkeys(("active_microbatches", "activation_loading_horizon", "default_partition"), None),
+    **dict.fromkeys(("activation_checkpointing", "offload_activations", "shard_optimizer_state", "fp8"), False),
+    **dict.fromkeys(("debug", "delayed_parameter_initialization", "prescaled_batch"), False),
+    "hybrid_shard_degree": 0,
+    "sharding_strategy": "",
+    "pipeline": "interleaved",
+    "optimize": "speed",
+    "distributed_backend": "nccl",
+    "placement_strategy": "cluster",
+    "auto_partition": True,
+}
+"""Values of the techniques that a library lacks, so that all plans have the same names; the schemas describe them."""
+for _name, _value in _WITHOUT.items():
+    setattr(Plan, _name, _value)
 
 
 def _refuse(kind: type[Plan], name: str) -> NoReturn:

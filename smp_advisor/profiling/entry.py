@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from smp_advisor.arguments.signatures import checked
 from smp_advisor.core.uninterrupted import uninterrupted
@@ -108,7 +107,11 @@ def profile(
             f"{os.fspath(model)!r:.200} is a training script: smp_advisor.rehearse() runs it, profile() takes a model."
         )
     job = _job(job, settings)
-    _require(inputs, memory_bytes=memory_bytes, seconds=seconds, batch=batch)
+    if not (inputs is None or callable(inputs) or hasattr(inputs, "__iter__")) or isinstance(inputs, str):
+        raise ProfileError(
+            "inputs must contain tensors: pass a tensor, a tuple or dict of them, a DataLoader, or a function of "
+            f"(batch, sequence), not {inputs!r:.80}."
+        )
     selected = STAGES if stages is None else (stages,) if isinstance(stages, str) else tuple(stages)
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds or GUARD_SECONDS)
     trace_settings: dict[str, Any] = {
@@ -209,19 +212,6 @@ def _job(job: Job | None, settings: dict[str, Any]) -> Job:
     if settings:
         raise ProfileError(f"Pass either a Job or its fields, not both: got job and {', '.join(sorted(settings))}.")
     return job
-
-
-def _require(inputs: object, **numbers: object) -> None:
-    """Refuse arguments of a wrong type before a process starts."""
-    if not (inputs is None or callable(inputs) or hasattr(inputs, "__iter__")) or isinstance(inputs, str):
-        raise ProfileError(
-            "inputs must contain tensors: pass a tensor, a tuple or dict of them, a DataLoader, or a function of "
-            f"(batch, sequence), not {inputs!r:.80}."
-        )
-    for name, value in numbers.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (is_number and 0 < cast("float", value) < math.inf):
-            raise ProfileError(f"{name} must be a number above 0, not {value!r:.80}.")
 
 
 def _trace_live(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any], inputs: Any) -> dict[str, Any]:

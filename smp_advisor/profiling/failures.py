@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import linecache
 import re
 import sys
-import textwrap
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
@@ -101,22 +98,12 @@ class EndlessLoopError(ProfileError):
 
     @classmethod
     def here(cls, count: str) -> EndlessLoopError:
-        """Return the loop of the user's code that runs now."""
+        """Return the error of the user's code that runs now."""
         path, _, line = _site()
-        source = linecache.getlines(path)
-        text = "the loop"
-        with contextlib.suppress(SyntaxError):
-            loops = [
-                node
-                for node in ast.walk(ast.parse(textwrap.dedent("".join(source))))
-                if isinstance(node, ast.While | ast.For) and node.lineno <= line <= (node.end_lineno or 0)
-            ]
-            line = max((node.lineno for node in loops), default=line)
-        if 0 < line <= len(source):
-            text = f"`{source[line - 1].strip()}`"
         place = f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
         return cls(
-            f"{text} ({place}) did not end within {count}: bound it, such as with a largest number of passes",
+            f"the loop at `{linecache.getline(path, line).strip()}` ({place}) did not end within {count}: bound it,"
+            " such as with a largest number of passes",
             kind="error",
         )
 

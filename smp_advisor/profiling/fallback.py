@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.extrapolation import TOLERANCE
@@ -17,7 +16,7 @@ from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.trace import assumed_values, trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from smp_advisor.profiling.parts import Confidence, Method
     from smp_advisor.profiling.profiled_model import ProfiledModel
@@ -53,30 +52,25 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings, *, faile
         else:
             failures = tuple(f"Method {name!r} failed: {reason(error)}." for name, error in attempts)
             return dataclasses.replace(profile, warnings=(*profile.warnings, *failures))
-    is_endless = isinstance(attempts[-1][1], EndlessLoopError)
-    if _inferred_batch(profiled, settings) and not is_endless:
+    endless = any(isinstance(error, EndlessLoopError) for _, error in attempts)
+    if _inferred_batch(profiled, settings) and not endless:
         return profile_with_fallbacks(profiled, dataclasses.replace(settings, resized=False))
-    raise ProfileError(_failure(profiled, attempts, settings.inputs), kind="error")
+    raise ProfileError(_failure(profiled, attempts, supplied=settings.inputs is not None), kind="error")
 
 
-def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]], inputs: Any) -> str:
+def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]], *, supplied: bool) -> str:
     """Return the first obstacle, that of real steps, and what to do about it."""
     first = attempts[0][1]
-    module, supplied = profiled.module, inputs is not None
-    if module is not None and isinstance(inputs, list | tuple) and _are_batches(inputs):
-        return (
-            f"{profiled.name}.forward fails with {len(inputs)} batches as its arguments: {reason(first)}. For inputs of"
-            f" any size, pass a function of (batch, sequence); {line_to_write(module)}."
-        )
+    module = profiled.module
     if module is not None and is_about_inputs(first):
         if supplied:
             fault, remedy = "the inputs that you passed", "If model(*inputs) fails, too, the module is at fault; else "
         else:
             fault, remedy = "the guessed inputs", ""
-        line = line_to_write(module, guessed=None if supplied else example_inputs(module))
-        return f"{profiled.name}.forward fails with {fault}: {reason(first)}. {remedy}{line}."
-    if isinstance(attempts[-1][1], EndlessLoopError):
-        return f"{profiled.name} cannot be profiled: {reason(attempts[-1][1])}; or pass Model.from_shape to advise."
+        return f"{profiled.name}.forward fails with {fault}: {reason(first)}. {remedy}{line_to_write(module)}."
+    for _, error in attempts:
+        if isinstance(error, EndlessLoopError):
+            return f"{profiled.name} cannot be profiled: {reason(error)}; or pass Model.from_shape to advise."
     last = f" Real steps failed too: {reason(attempts[-1][1])}." if attempts[-1][0].startswith("real steps") else ""
     if isinstance(first, MemoryError):
         hint = "Raise memory_bytes="
@@ -88,12 +82,6 @@ def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]],
         f"{profiled.name} cannot be profiled: {reason(first)}.{last} {hint}; or pass a parameter count or "
         "Model.from_shape to advise."
     )
-
-
-def _are_batches(inputs: Sequence[Any]) -> bool:
-    """Return whether arguments look like several batches: tuples, lists or mappings of one length."""
-    kinds = {(type(batch), len(batch)) if isinstance(batch, Mapping | tuple | list) else None for batch in inputs}
-    return len(inputs) > 1 and len(kinds) == 1 and None not in kinds
 
 
 def _in_higher_precision(profiled: ProfiledModel, settings: Settings, error: BaseException, *, failed: int) -> Profile:

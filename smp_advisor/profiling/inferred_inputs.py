@@ -1,13 +1,11 @@
-"""Inputs of a configuration, or by the first layer that reads each argument of a forward method."""
+"""Inputs of a configuration, or by the names of a forward method's arguments and the first layer of the module."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import inspect
 import math
 import re
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -40,8 +38,6 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _LABELS = frozenset({"labels", "label", "targets", "target", "y"})
 """Arguments with which a module computes its loss: of each token, or the class of a sample."""
 _TOKENS = "token ids"
-_DEEPEST = 4
-"""Modules through which an argument is followed to its first layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,20 +78,12 @@ def _required(model: nn.Module) -> list[str]:
     return [name for name, p in parameters if p.default is p.empty and p.kind not in VARIADIC]
 
 
-_EDGES = 128
-"""Edges of a graph in the line to write."""
 _BATCH, _LENGTH = 7919, 7907
 """Samples and tokens of tensors whose sizes are written as text: numbers that no other size has."""
 
 
-def line_to_write(model: nn.Module, tensors: Mapping[str, Tensor] | None = None, *, guessed: Any = None) -> str:
-    """Arguments of the forward method, and the line that passes them; of refused `guessed` inputs only the types."""
-    if guessed is not None and isinstance(inputs := guessed.make(_BATCH, _LENGTH), Mapping):
-        tensors = {
-            name: _empty(*sorted((_BATCH, _LENGTH), reverse=tensor.shape[:1] != (_LENGTH,)), dtype=tensor.dtype)
-            for name, tensor in inputs.items()
-            if isinstance(tensor, Tensor)
-        }
+def line_to_write(model: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> str:
+    """Return the arguments of the forward method, and the line that passes them, with the sizes of known tensors."""
     parameters = arguments_of(forward_method(model))
     texts = {_BATCH: "batch", _LENGTH: "..."}
     names = _required(model) or [name for name, p in parameters.items() if p.kind not in VARIADIC][:2] or ["input"]
@@ -276,36 +264,28 @@ def _of_settings(model: nn.Module) -> ExampleInputs | None:
 
 
 def _of_layers(model: nn.Module) -> ExampleInputs:
-    """Return the inputs by the usual names of arguments, and by the first layer that reads each of them."""
-    parameters = arguments_of(forward_method(model))
-    required = _required(model)
-    forms: dict[str, tuple[str, Callable[[int, int], Tensor], bool]] = {}
-    optional = [name for name in parameters if name in _LABELS and name not in required]
-    # A module whose arguments are all optional, such as CLIP, reads those that enter a layer.
-    for place, name in enumerate([*required, *optional] if required else parameters):
-        if name == "edge_index":
-            continue
-        if name in _LABELS and place:
-            has_tokens = next(iter(forms.values()), ("",))[0] == _TOKENS
-            if has_tokens or name in required:
-                forms[name] = (
-                    (_TOKENS, _empty, True) if has_tokens else ("classes", lambda batch, _: _classes(batch), False)
-                )
-            continue
-        layer, change = _reader(model, forward_method(model), name, _DEEPEST)
-        if layer is None and not place and required:
-            layer = _first_layer(model, skipped=nn.Embedding if _TIMES & set(required) else nn.GroupNorm)
-        form = _NAMED.get(name) if place and not isinstance(layer, nn.Embedding) else None
-        if form is None and layer is not None:
-            form = _form(model, layer, change, is_time=name in _TIMES, is_sequence=bool(_SEQUENCES.search(name)))
-        if form is not None:
-            forms[name] = form
+    """Return the inputs by the usual names of arguments; the first one without such a name enters the first layer."""
+    required = _required(model) or list(arguments_of(forward_method(model)))[:1]
+    optional = [name for name in arguments_of(forward_method(model)) if name in _LABELS and name not in required]
+    main = next((name for name in required if name not in _LABELS and name not in _NAMED), "".join(required[:1]))
+    forms = {name: _NAMED[name] for name in required if name in _NAMED and name != main}
+    layer = _first_layer(model, skipped=nn.Embedding if _TIMES & set(required) else nn.GroupNorm)
+    form = None if layer is None else _form(model, layer, is_sequence=bool(_SEQUENCES.search(main)))
+    if form is not None:
+        forms[main] = form
+        # A loss needs labels; without tokens, an optional one may be anything.
+        labels = [name for name in (*required, *optional) if name in _LABELS and name != main]
+        if form[0] == _TOKENS:
+            forms |= dict.fromkeys(labels, (_TOKENS, _empty, True))
+        else:
+            classes = ("classes", lambda batch, _: _classes(batch), False)
+            forms |= dict.fromkeys((name for name in labels if name in required), classes)
     missing = [name for name in required if name not in forms]
     if missing or not forms:
-        tensors = {"edge_index": _empty(2, _EDGES)}
-        tensors |= {name: make(_BATCH, _LENGTH) for name, (_, make, _) in forms.items()}
+        tensors = {name: make(_BATCH, _LENGTH) for name, (_, make, _) in forms.items()}
         which = f"The input {missing[0]!r}" if missing else "The inputs"
         raise ProfileError(f"{which} can't be inferred from a layer: {line_to_write(model, tensors)}.")
+    forms = {name: forms[name] for name in (*required, *optional) if name in forms}
     text = ", ".join(f"{name}: {text}" for name, (text, _, _) in forms.items())
     has_sequence = any(has for _, _, has in forms.values())
     return ExampleInputs(
@@ -316,13 +296,15 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
     )
 
 
+_Form = tuple[str, Callable[[int, int], Tensor], bool]
+"""Text and tensor of an input, and whether one of its dimensions is the number of tokens."""
 _SEQUENCES = re.compile(
     r"seq|states|actions|observations|trajector|frames|windows|series|histor|steps|episode|rollout|signals|returns|"
     r"rewards|sentence|residues|events|measurements|readings"
 )
 """Parts of names that people give to sequences of vectors."""
 _TIMES = frozenset({"t", "time", "times", "timestep", "timesteps", "sigma", "noise_level"})
-_NAMED: dict[str, tuple[str, Callable[[int, int], Tensor], bool]] = {
+_NAMED: dict[str, _Form] = {
     **dict.fromkeys(_TIMES, ("a number per sample", lambda batch, _: _numbers(batch), False)),
     **dict.fromkeys(
         ("lengths", "length", "input_lengths"),
@@ -333,7 +315,7 @@ _NAMED: dict[str, tuple[str, Callable[[int, int], Tensor], bool]] = {
         ("3 coordinates per token", lambda batch, sequence: _numbers(batch, sequence, 3), True),
     ),
 }
-"""Inputs after the first one whose usual names determine them."""
+"""Inputs whose usual names determine them."""
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
@@ -351,66 +333,11 @@ def _first_layer(module: nn.Module, *, skipped: type[nn.Module] = nn.GroupNorm) 
     return None
 
 
-_CHANGES = {"transpose(1, 2)": "swapped", "permute(0, 2, 1)": "swapped", "unsqueeze(1)": "added"}
-"""Changes of the dimensions of an argument before its first layer."""
-
-
-def _reader(owner: nn.Module, method: Callable[..., Any], name: str, depth: int) -> tuple[nn.Module | None, str]:
-    """The first layer called with the argument, ``self.embed(x)``, also inside called modules, and the change."""
-    if isinstance(owner, nn.Sequential):
-        first = next(iter(owner.children()), None)
-        return (None, "") if first is None else _entered(first, depth)
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(method))))
-    except (OSError, TypeError, SyntaxError):
-        return None, ""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    function = tree.body[0]
-    itself = (
-        f"{function.args.args[0].arg}." if isinstance(function, ast.FunctionDef) and function.args.args else "self."
-    )
-    change = ""
-    for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
-        path = ast.unparse(call.func)
-        if path.startswith(f"{name}."):
-            change = change or _CHANGES.get(ast.unparse(call).removeprefix(f"{name}."), "")
-        texts = [ast.unparse(value) for value in call.args]
-        places = [i for i, text in enumerate(texts) if text == name or text.removeprefix(f"{name}.") in _CHANGES]
-        if not places or not path.startswith(itself):
-            continue
-        change = change or _CHANGES.get(texts[places[0]].removeprefix(f"{name}."), "")
-        target: Any = owner
-        for part in path.removeprefix(itself).split("."):
-            target = getattr(target, part, None)
-        if isinstance(target, nn.Module):
-            layer, inner = _entered(target, depth, places[0])
-        elif inspect.ismethod(target) and depth and len(arguments_of(target)) > places[0]:
-            layer, inner = _reader(owner, target, list(arguments_of(target))[places[0]], depth - 1)
-        else:
-            continue
-        if layer is not None:
-            return layer, change or inner
-    return None, change
-
-
-def _entered(module: nn.Module, depth: int, place: int = 0) -> tuple[nn.Module | None, str]:
-    """Return the first layer that reads an argument of the module."""
-    if not module._modules or isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
-        return (module if module._parameters or module._modules else None), ""
-    names = list(arguments_of(module.forward))
-    layer, change = None, ""
-    if depth and place < len(names):
-        layer, change = _reader(module, module.forward, names[place], depth - 1)
-    return layer or _first_layer(module), change
-
-
-def _form(
-    model: nn.Module, layer: nn.Module, change: str = "", *, is_time: bool = False, is_sequence: bool = False
-) -> tuple[str, Callable[[int, int], Tensor], bool] | None:
-    """Return the text and tensor of the input of a layer, and whether a dimension is the number of tokens."""
+def _form(model: nn.Module, layer: nn.Module, *, is_sequence: bool = False) -> _Form | None:
+    """Return the form of the input of a layer."""
     width = _width(layer)
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
-        return _ids(model, is_time=is_time)
+        return _TOKENS, _empty, True
     if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.BatchNorm2d):
         size = 1 if isinstance(layer, nn.ConvTranspose2d) else _fitting_size(model, width)
         return f"images of {size} x {size}", lambda batch, _: _numbers(batch, width, size, size), False
@@ -419,13 +346,12 @@ def _form(
         text = f"volumes of {' x '.join(map(str, sizes))}"
         return text, lambda batch, _: _numbers(batch, width, *sizes), False
     if isinstance(layer, nn.Conv1d) and width == 1:
-        channel = () if change == "added" else (1,)
-        return "a second of sound", lambda batch, _: _numbers(batch, *channel, _SOUND_SAMPLES), False
-    if isinstance(layer, nn.Conv1d) and change != "swapped":
+        return "a second of sound", lambda batch, _: _numbers(batch, 1, _SOUND_SAMPLES), False
+    if isinstance(layer, nn.Conv1d):
         return f"sequences of {width} channels", lambda batch, sequence: _numbers(batch, width, sequence), True
     if not width:
         return None
-    kinds = nn.MultiheadAttention | nn.RNNBase | nn.TransformerEncoderLayer | nn.LayerNorm | nn.Conv1d
+    kinds = nn.MultiheadAttention | nn.RNNBase | nn.TransformerEncoderLayer | nn.LayerNorm
     mixes = any(isinstance(part, nn.MultiheadAttention | nn.RNNBase) for part in model.modules())
     if not (mixes or is_sequence or isinstance(layer, kinds)):
         return f"{width} numbers", lambda batch, _: _numbers(batch, width), False
@@ -435,15 +361,6 @@ def _form(
         return _numbers(*((batch, sequence) if is_first else (sequence, batch)), width)
 
     return f"{width} numbers per token", make, True
-
-
-def _ids(model: nn.Module, *, is_time: bool) -> tuple[str, Callable[[int, int], Tensor], bool]:
-    """Return the input of an embedding."""
-    fixed = getattr(model, "context_length", None)
-    if isinstance(fixed, int) and not is_time:  # CLIP adds its positions to all of them
-        return f"{fixed} token ids", lambda batch, _: _empty(batch, fixed), False
-    of_time = ("a number per sample", lambda batch, _: _classes(batch), False)
-    return of_time if is_time else (_TOKENS, _empty, True)
 
 
 def _fitting_size(model: nn.Module, channels: int) -> int:
@@ -478,7 +395,7 @@ def _width(layer: nn.Module) -> int:
 
 
 def inferred_inputs(model: nn.Module) -> ExampleInputs:
-    """Return the inputs of the configuration, or by the first layer that reads each argument."""
+    """Return the inputs of the configuration, or by the names of arguments and the first layer."""
     config = getattr(model, "config", None)
     if hasattr(config, "to_dict") and hasattr(model, "main_input_name"):
         return _of_transformers(model, config)

@@ -149,10 +149,7 @@ def _of_one_batch(model: nn.Module, inputs: Any) -> ExampleInputs | None:
 
     def make(batch: int, _: int) -> Any:
         return tree_unflatten(
-            [
-                _repeated(leaf, (batch, *leaf.shape[1:])) if isinstance(leaf, Tensor) and leaf.ndim else leaf
-                for leaf in values
-            ],
+            [_repeated(leaf, batch) if isinstance(leaf, Tensor) and leaf.ndim else leaf for leaf in values],
             form,
         )
 
@@ -165,15 +162,11 @@ def _of_one_batch(model: nn.Module, inputs: Any) -> ExampleInputs | None:
     return ExampleInputs(make=make, has_sequence=False, description=text, inferred_batch=size, period=period)
 
 
-def _repeated(value: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return the tensor with another shape, its own values repeated or cut."""
+def _repeated(value: Tensor, samples: int) -> Tensor:
+    """Return a tensor with another number of samples: its own ones repeated or cut."""
     if value.is_meta:
-        return torch.empty(tuple(shape), dtype=value.dtype, device="meta")
-    value = value.detach().cpu()
-    for dimension, size in enumerate(shape):
-        if size != value.shape[dimension] and value.shape[dimension]:
-            value = value.index_select(dimension, torch.arange(size) % value.shape[dimension])
-    return value
+        return torch.empty((samples, *value.shape[1:]), dtype=value.dtype, device="meta")
+    return value.detach().cpu()[torch.arange(samples) % len(value)]
 
 
 def filled(inputs: Any, vocab: int, *, seed: int = 0) -> Any:

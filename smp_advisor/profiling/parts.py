@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from smp_advisor.profiling.polynomial import Polynomial
 
@@ -166,3 +169,22 @@ class PeakMemory:
     def peak_gib(self) -> float:
         """`peak_bytes` in GiB."""
         return self.peak_bytes / 2**30
+
+
+def restored(kind: Any, value: Any) -> Any:
+    """A value of the annotated kind: dataclasses from mappings of their fields, tuples from lists, polynomials."""
+    if kind is Polynomial:
+        return Polynomial.from_list(value["polynomial"])
+    if is_dataclass(kind):
+        return kind(**{name: restored(_hints(kind)[name], entry) for name, entry in value.items()})  # type: ignore[operator, arg-type]
+    kinds = get_args(kind)
+    if get_origin(kind) is UnionType:
+        return None if value is None else restored(next(part for part in kinds if part is not NoneType), value)
+    if get_origin(kind) is not tuple:
+        return value
+    return tuple(restored(kinds[0] if kinds[-1] is ... else kinds[i], entry) for i, entry in enumerate(value))
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, localns={"Mapping": Mapping, "OperatorKind": str})

@@ -26,11 +26,11 @@ class TrainingPrecision:
     precision: Precision
     label: str
     """Text shown to the user."""
-    parameter_bytes: int
+    parameter_bytes: int = 4
     """Bytes of a stored parameter."""
-    gradient_bytes: int
+    gradient_bytes: int = 4
     """Bytes of a gradient between the backward pass and the optimizer step."""
-    moment_bytes: int
+    moment_bytes: int = 4
     """Bytes of one moment: Adam has two, SGD with momentum has one."""
     copy_bytes: int = 0
     """fp32 master parameters and gradients, in addition to the 16-bit ones."""
@@ -66,39 +66,25 @@ _QUANTIZED_MOMENTS = {"adam-8bit": 2, "trainer-adam-8bit": 2, "adam-4bit": 1, "g
 """Bytes of both moments."""
 
 
-PRECISIONS: dict[str, TrainingPrecision] = {
-    entry.precision: entry
-    for entry in (
-        TrainingPrecision(precision="fp32", label="fp32", parameter_bytes=4, gradient_bytes=4, moment_bytes=4),
-        TrainingPrecision(
-            precision="amp",
-            label="mixed precision by torch.autocast",
-            parameter_bytes=4,
-            gradient_bytes=4,
-            moment_bytes=4,
-        ),
-        TrainingPrecision(precision="bf16", label="pure bf16", parameter_bytes=2, gradient_bytes=2, moment_bytes=2),
-        # SMP v1's fp16 enables FP16_Module and FP16_Optimizer: 20 bytes per parameter (SMP documentation,
-        # Introduction to model parallelism).
-        TrainingPrecision(
-            precision="fp16",
-            label="fp16 with fp32 master copies, as SMP v1 wraps the model",
-            parameter_bytes=2,
-            gradient_bytes=2,
-            moment_bytes=4,
-            copy_bytes=8,
-        ),
-        # FSDP's MixedPrecision and MixedPrecisionPolicy store and update fp32 shards: 16 bytes per parameter with Adam.
-        TrainingPrecision(
-            precision="mixed",
-            label="16-bit layers over fp32 parameters, as FSDP gathers them",
-            parameter_bytes=4,
-            gradient_bytes=4,
-            moment_bytes=4,
-            gathers=True,
-        ),
-    )
-}
+_ALL = (
+    TrainingPrecision(precision="fp32", label="fp32"),
+    TrainingPrecision(precision="amp", label="mixed precision by torch.autocast"),
+    TrainingPrecision(precision="bf16", label="pure bf16", parameter_bytes=2, gradient_bytes=2, moment_bytes=2),
+    # SMP v1's fp16 enables FP16_Module and FP16_Optimizer: 20 bytes per parameter (SMP documentation, Introduction to
+    # model parallelism).
+    TrainingPrecision(
+        precision="fp16",
+        label="fp16 with fp32 master copies, as SMP v1 wraps the model",
+        parameter_bytes=2,
+        gradient_bytes=2,
+        copy_bytes=8,
+    ),
+    # FSDP's MixedPrecision and MixedPrecisionPolicy store and update fp32 shards: 16 bytes per parameter with Adam.
+    TrainingPrecision(
+        precision="mixed", label="16-bit layers over fp32 parameters, as FSDP gathers them", gathers=True
+    ),
+)
+PRECISIONS: dict[str, TrainingPrecision] = {entry.precision: entry for entry in _ALL}
 
 
 def training_precision(precision: object) -> TrainingPrecision:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments import require_whole
 from smp_advisor.arguments.signatures import checked_class
-from smp_advisor.core.tables import frame_of
+from smp_advisor.core.tables import Shown, frame_of
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.parts import (
     Agreement,
@@ -17,10 +17,10 @@ from smp_advisor.profiling.parts import (
     PeakMemory,
     Provenance,
     Segment,
+    restored,
 )
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.precision import training_precision
-from smp_advisor.profiling.result_html import NotebookResult, restored
 from smp_advisor.profiling.scaled.result import ScaledRun
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @checked_class
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Profile(NotebookResult):
+class Profile(Shown):
     """Measured properties of a model: parameters, and FLOPs and activation bytes as functions of batch and sequence.
 
     Examples
@@ -243,13 +243,10 @@ class Profile(NotebookResult):
         """Whether activations and FLOPs are known."""
         return any(source.figure == "saved bytes" for source in self.provenance)
 
-    def as_html(self) -> str:
-        """Return the HTML form for a notebook."""
+    def _repr_html_(self) -> str:
         from smp_advisor.profiling.summary import summary_html
 
         return summary_html(self)
-
-    _repr_pretty_ = NotebookResult._repr_pretty_
 
     def __str__(self) -> str:
         from smp_advisor.profiling.summary import summary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.tables import Table
 from smp_advisor.profiling.precision import PRECISIONS
 from smp_advisor.workload.counts import format_count
 
@@ -53,13 +54,12 @@ def _text(profile: Profile, labeled: list[tuple[str, str]]) -> str:
 
 
 def summary_html(profile: Profile) -> str:
-    """Return the HTML form of `summary`, with the details in closed sections."""
-    from smp_advisor.profiling.result_html import box, table
-    from smp_advisor.profiling.result_html import details as section
-
-    parts = [table(report(profile)), section("Details", table([*_sources(profile), *_notes(profile)]))]
-    parts += [stage.as_html() if hasattr(stage, "as_html") else "" for stage in _stages(profile)]
-    return box(f"Profile of {profile.name}", *parts)
+    """Return the HTML form of `summary`, with the details in a closed section."""
+    title = f"Profile of {profile.name}"
+    stages = "".join(stage._repr_html_() for stage in _stages(profile))
+    more = Table(columns=("Details", ""), rows=[*_sources(profile), *_notes(profile)]).html()
+    figures = Table(columns=(title, ""), rows=report(profile)).html()
+    return f"{figures}<details><summary>Details</summary>{more}{stages}</details>"
 
 
 _MOST_LINES = 11

@@ -196,6 +196,7 @@ class TracedSteps:
         *,
         operators: bool = False,
         backward: bool = True,
+        assumptions: Assumptions | None = None,
     ) -> StepMeasure:
         """Return one step of the model truncated to `repeats` repeats of each stack."""
         paths = [path for stack in self.stacks for path in truncated_paths(stack, repeats)]
@@ -213,7 +214,7 @@ class TracedSteps:
                 precision=self.settings.precision,
                 attention=self.settings.attention,
                 blocks=paths,
-                assumptions=self.settings.assumptions,
+                assumptions=assumptions or self.settings.assumptions,
                 operators=operators,
                 backward=backward,
             )
@@ -223,20 +224,8 @@ class TracedSteps:
 
     def forward(self, assumptions: Assumptions, repeats: int = FEWEST_REPEATS) -> StepMeasure:
         """Return a forward pass of a few repeats of each stack, with assumed values of conditions."""
-        batch, sequence = self.samples.points[0]
         self.mode.assumptions = assumptions
-        with contextlib.ExitStack() as stack:
-            inputs = fake_inputs(self.example.make(batch, sequence), self.mode, self._dtype)
-            stack.enter_context(self.mode)
-            stack.enter_context(truncated(self.model, self.stacks, repeats))
-            return measure_step(
-                self.model,
-                inputs,
-                precision=self.settings.precision,
-                attention=self.settings.attention,
-                assumptions=assumptions,
-                backward=False,
-            )
+        return self.step(*self.samples.points[0], repeats, backward=False, assumptions=assumptions)
 
     def shortened(self, repeats: int) -> bool:
         """Sample short sequences only if a full step has too many operations; whether it has."""

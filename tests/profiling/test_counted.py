@@ -54,7 +54,7 @@ def test_a_profile_is_the_same_on_a_machine_that_is_a_thousand_times_slower(monk
     first, second = profiles
     assert first.scaled.ok
     assert json.dumps(first.as_dict()) == json.dumps(second.as_dict())
-    assert (str(first), first.as_html()) == (str(second), second.as_html())
+    assert (str(first), first._repr_html_()) == (str(second), second._repr_html_())
 
 
 integers = st.integers(-(10**12), 10**12)

@@ -129,4 +129,4 @@ def test_the_call_runs_isolated_and_explains_itself():
     text = profile.details()
     assert "traced, confidence exact" in text
     assert "tied: wte.weight = head.weight" in text
-    assert "<script" not in profile.as_html()
+    assert "<script" not in profile._repr_html_()

@@ -145,14 +145,8 @@ def test_the_first_batch_of_a_data_loader_is_taken():
 
 
 def named(self, x, timesteps, lengths, coords):
-    """Sequences with their channels last, and arguments whose names are usual."""
-    x = self.convs[0](x.transpose(1, 2))
-    return x.mean() + self.time(timesteps[:, None]).mean() + lengths.float().mean() + coords.mean()
-
-
-def optional(self, image=None, text=None):
-    """Like CLIP: both arguments are optional, and text has one length."""
-    return self.visual(image).mean() + self.words(text).mean()
+    """Arguments whose names are usual."""
+    return self.convs[0](x).mean() + self.time(timesteps[:, None]).mean() + lengths.float().mean() + coords.mean()
 
 
 def flattened(self, pixels):
@@ -168,23 +162,16 @@ def flattened(self, pixels):
         (lambda: nn.Conv1d(80, 4, 3), {"input": (2, 80, 16)}),
         (lambda: nn.LSTM(8, 4), {"input": (16, 2, 8)}),
         (lambda: nn.GRU(8, 4, batch_first=True), {"input": (2, 16, 8)}),
-        (lambda: nn.Transformer(16, 2, 1, 1), {"src": (16, 2, 16), "tgt": (16, 2, 16)}),
         (minimal_gpt, {"idx": (2, 16)}),
         (lambda: nn.Sequential(nn.Conv3d(1, 4, 3)), {"input": (2, 1, 96, 96, 96)}),
         (
             lambda: net(named, convs=nn.ModuleList([nn.Conv1d(8, 8, 3)]), time=nn.Linear(1, 8)),
-            {"x": (2, 16, 8), "timesteps": (2,), "lengths": (2,), "coords": (2, 16, 3)},
-        ),
-        (
-            lambda: net(
-                optional, context_length=77, image_size=64, visual=nn.Conv2d(3, 4, 3), words=nn.Embedding(100, 4)
-            ),
-            {"image": (2, 3, 64, 64), "text": (2, 77)},
+            {"x": (2, 8, 16), "timesteps": (2,), "lengths": (2,), "coords": (2, 16, 3)},
         ),
         (lambda: net(flattened, conv=nn.Conv2d(1, 4, 3), full=nn.Linear(676, 10)), {"pixels": (2, 1, 28, 28)}),
     ],
 )
-def test_inputs_are_those_of_the_first_layer_that_reads_each_argument(build, shapes):
+def test_inputs_are_those_of_their_names_and_of_the_first_layer(build, shapes):
     made = example_inputs(build()).make(2, 16)
     assert {name: tuple(value.shape) for name, value in made.items()} == shapes
 
@@ -203,12 +190,6 @@ def test_the_sentence_says_whether_the_inputs_or_the_module_are_at_fault():
         profiled(broken, precision="fp32", inputs=torch.zeros(2, 8))
     with pytest.raises(ProfileError, match="forward fails with the inputs that you passed"):
         profiled(nn.Linear(8, 8), precision="fp32", inputs=torch.zeros(2, 9))
-
-
-def test_two_batches_are_asked_for_as_a_function():
-    for batch in (lambda n: (torch.zeros(n, 8),), lambda n: [torch.zeros(n, 8)], lambda n: {"x": torch.zeros(n, 8)}):
-        with pytest.raises(ProfileError, match=r"2 batches as its arguments: .*pass a function of \(batch, sequence\)"):
-            profiled(net(lambda self, x: self.layer(x), layer=nn.Linear(8, 8)), inputs=[batch(2), batch(4)])
 
 
 def _padded(batch, sequence):

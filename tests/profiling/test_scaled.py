@@ -83,7 +83,7 @@ def test_a_copy_trains_as_planned_and_as_predicted():
     assert set(comparisons) == {"saved bytes", "forward FLOPs", "backward FLOPs"}
     assert all(comparison.ratio == pytest.approx(1, rel=1e-4) for comparison in comparisons.values()), str(done)
     assert ScaledRun.from_dict(json.loads(json.dumps(done.as_dict()))) == done
-    assert "transformer.h 6 → 2" in done.as_html()
+    assert "transformer.h 6 → 2" in str(done)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_verdicts_reach_advice_report_widget_and_cells(profile):
         assert all(verdict in " ".join(text.replace("#", " ").split()) for verdict in found.verdicts)
     assert "explodes" in Advisor(advice)._repr_mimebundle_()[0]["text/html"]
     assert "explodes" in str(found)
-    assert "explodes" in found.as_html()
+    assert "explodes" in found._repr_html_()
 
 
 def test_low_confidence_of_flops_is_a_verdict(profile):

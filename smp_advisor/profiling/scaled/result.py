@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from smp_advisor.core.tables import Shown
 from smp_advisor.profiling.parts import Agreement  # noqa: TC001 (read from the annotation when results are restored)
-from smp_advisor.profiling.result_html import NotebookResult
 
 _EXPLOSION = 10.0
 """Rise of the loss, over its first value, that no sound start has: CLIP's goes from 0.69 to 3.3 in two steps."""
@@ -26,7 +26,7 @@ class Reduction:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScaledRun(NotebookResult):
+class ScaledRun(Shown):
     """Real training steps of a scaled copy: whether the model trains, and a check of the predictions."""
 
     name: str
@@ -157,4 +157,5 @@ class ScaledRun(NotebookResult):
             return f"{self.checkpointed} blocks, each recomputed in the backward pass"
         return f"{self.checkpointed} blocks, but not all were recomputed in the backward pass"
 
-    _repr_pretty_ = NotebookResult._repr_pretty_
+    def __str__(self) -> str:
+        return "\n".join([self.summary, *(f"  {label}: {text}" for label, text in self.findings)])

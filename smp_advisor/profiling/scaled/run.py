@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.parts import restored
 from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.scaled.result import ScaledRun
 from smp_advisor.sandbox import GUARD_SECONDS, Limits, run_isolated
@@ -115,7 +116,7 @@ def run(
         label = training_precision(higher).label
         notes.append(f"The copy fails in {failing}: {result['problem']}. It was trained with {label}.")
         planned = replace(planned, precision=higher)
-    run = ScaledRun.from_dict(result)
+    run: ScaledRun = restored(ScaledRun, result)
     return replace(run, notes=(*notes, *run.notes))
 
 
@@ -126,7 +127,7 @@ def _trained(model: Any, inputs: Any, planned: PlannedSteps) -> dict[str, Any]:
     from smp_advisor.profiling.scaled.training import train
 
     try:
-        return train(read_model(model), inputs, planned).as_dict()
+        return asdict(train(read_model(model), inputs, planned))
     except Exception as error:
         if not is_about_types(error):
             raise
