@@ -7,7 +7,7 @@ import math
 import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.arguments.signatures import checked, checked_methods
 from smp_advisor.core import MOST
@@ -44,7 +44,6 @@ MAX_RUNS = 200
 """Most runs of a calibration: more take longer to solve and teach nothing further."""
 ACCEPTED = "Accepted by its user:"
 """Start of the note of a run that was learned against a doubt, and is not shared."""
-_TEXT = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,11 +63,9 @@ class Conditions:
     """Values of `FEATURES`; 1 or more each."""
 
     def __post_init__(self) -> None:
-        for name in ("gpu", "instance", "stack", "family", "kind", "training"):
-            _require_text(name, getattr(self, name))
-        _require_number("parameters", self.parameters, least=1)
-        _require_number("nodes", self.nodes, least=1)
-        _require_numbers("configuration", self.configuration, len(FEATURES), least=1e-6)
+        _require_figures(self)
+        if len(self.configuration) != len(FEATURES):
+            raise CalibrationError(f"The configuration of a measured run must be {len(FEATURES)} numbers.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,30 +94,15 @@ class MeasuredRun:
     all kinds of checkpointing as one."""
 
     def __post_init__(self) -> None:
-        _require_text("source", self.source)
-        if not isinstance(self.notes, tuple):
-            raise CalibrationError("The notes of a measured run must be short texts.")
-        for note in self.notes:
-            _require_text("a note", note, 2 * _TEXT)
-        _require_number("figures_version", self.figures_version, least=1)
-        for name in ("step_noise", "memory_noise_gib"):
-            _require_number(name, getattr(self, name), least=1e-4, infinite=True)
-        _require_number("predicted_gib", self.predicted_gib)
-        for name in ("predicted_seconds", "memory_errors_gib"):
-            values: object = getattr(self, name)
-            _require_numbers(name, values, len(values) if isinstance(values, tuple) else -1)
-        if self.memory_kind not in ("", "allocated", "reserved", "total", "out of memory"):
-            raise CalibrationError(f"memory_kind of a measured run cannot be {self.memory_kind!r:.50}.")
+        _require_figures(self)
         if self.step_seconds is None and self.memory_gib is None:
             raise CalibrationError("A measured run needs a step time or a peak of memory.")
-        if self.step_seconds is not None:
-            _require_number("step_seconds", self.step_seconds, least=1e-9)
-            _require_number("the sum of predicted_seconds", math.fsum(self.predicted_seconds), least=1e-9)
-        if self.memory_gib is not None:
-            if not self.memory_kind:
-                raise CalibrationError("A measured memory needs its memory_kind.")
-            _require_number("memory_gib", self.memory_gib, least=1e-6)
-            _require_numbers("memory_errors_gib", self.memory_errors_gib, len(MEMORY_QUANTITIES))
+        if self.step_seconds is not None and math.fsum(self.predicted_seconds) <= 0:
+            raise CalibrationError("A measured step time needs predicted_seconds above 0.")
+        if self.memory_gib is not None and not self.memory_kind:
+            raise CalibrationError("A measured memory needs its memory_kind.")
+        if self.memory_gib is not None and len(self.memory_errors_gib) != len(MEMORY_QUANTITIES):
+            raise CalibrationError(f"memory_errors_gib of a measured run must be {len(MEMORY_QUANTITIES)} numbers.")
 
 
 @checked_methods
@@ -138,11 +120,11 @@ class Calibration:
     runs: tuple[MeasuredRun, ...]
 
     def __post_init__(self) -> None:
-        runs: object = self.runs
-        if not isinstance(runs, tuple) or not runs or not all(isinstance(run, MeasuredRun) for run in runs):
+        if not self.runs:
             raise CalibrationError("A calibration consists of at least one measured run.")
-        if len(runs) > MAX_RUNS:
-            raise CalibrationError(f"A calibration has at most {MAX_RUNS} runs, not {len(runs)}: leave out old ones.")
+        if len(self.runs) > MAX_RUNS:
+            most = f"at most {MAX_RUNS} runs, not {len(self.runs)}"
+            raise CalibrationError(f"A calibration has {most}: leave out old ones.")
 
     def with_runs(self, runs: Sequence[MeasuredRun]) -> Calibration:
         """Return the calibration with more runs."""
@@ -187,22 +169,23 @@ class Calibration:
         return f"Calibration({len(self.runs)} run{'s' if len(self.runs) > 1 else ''})"
 
 
-def _require_text(name: str, value: object, most: int = _TEXT) -> None:
-    if not isinstance(value, str) or len(value) > most:
-        raise CalibrationError(f"{name} of a measured run must be a text of at most {most} characters.")
+_LEAST = {
+    "parameters": 1, "nodes": 1, "figures_version": 1, "configuration": 1e-6, "memory_gib": 1e-6,
+    "step_seconds": 1e-9, "step_noise": 1e-4, "memory_noise_gib": 1e-4,
+}  # fmt: skip
+"""Least values of figures; 0 for the others."""
 
 
-def _require_number(name: str, value: object, *, least: float = 0.0, infinite: bool = False) -> None:
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    if not (least <= number <= MOST or (infinite and number == math.inf)):
-        raise CalibrationError(f"{name} of a measured run must be a number from {least:g}, not {value!r:.50}.")
-
-
-def _require_numbers(name: str, values: object, count: int, *, least: float = 0.0) -> None:
-    if not isinstance(values, tuple) or len(values) != count:
-        raise CalibrationError(f"{name} of a measured run must be {count} numbers.")
-    for value in values:
-        _require_number(name, value, least=least)
+def _require_figures(record: Conditions | MeasuredRun) -> None:
+    """Refuse figures out of their range. An infinite spread is that of a measurement that teaches nothing."""
+    for entry in fields(record):
+        value, least = getattr(record, entry.name), _LEAST.get(entry.name, 0)
+        for number in value if isinstance(value, tuple) else (value,):
+            is_spread = entry.name.endswith(("noise", "noise_gib")) and number == math.inf
+            if isinstance(number, int | float) and not (least <= number <= MOST or is_spread):
+                raise CalibrationError(
+                    f"{entry.name} of a measured run must be a number from {least:g}, not {number!r:.50}."
+                )
 
 
 _FORMAT = "smp-advisor-calibration"
@@ -237,21 +220,14 @@ def load_calibration(path: str | Path) -> Calibration:
     if document.get("version") != _VERSION:
         values = {"file": os.fspath(target), "version": document.get("version"), "own": _VERSION}
         raise CalibrationError(sentence("workload", "other_version", **values))
-    runs = document.get("runs")
-    if set(document) != {"format", "version", "runs"} or not isinstance(runs, list):
-        raise CalibrationError(f"{os.fspath(target)!r} is no calibration: it needs format, version and runs only.")
-    return Calibration(runs=tuple(_run(run) for run in runs))
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-
-def _run(values: Any) -> MeasuredRun:
-    names = {f.name for f in fields(MeasuredRun)}
-    if not isinstance(values, dict) or not set(values) <= names or "conditions" not in values:
-        raise CalibrationError("A run of the calibration has unknown or missing fields.")
-    conditions = values["conditions"]
-    if not isinstance(conditions, dict) or set(conditions) != {f.name for f in fields(Conditions)}:
-        raise CalibrationError("The conditions of a run of the calibration have unknown or missing fields.")
-    return MeasuredRun(**{**_frozen(values), "conditions": Conditions(**_frozen(conditions))})
-
-
-def _frozen(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    reader = TypeAdapter(tuple[MeasuredRun, ...], config=ConfigDict(strict=True, extra="forbid"))
+    try:
+        runs = reader.validate_json(json.dumps(document.get("runs")))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, ("runs", *first["loc"])))
+        reason = f"{first['msg'].removesuffix('.'):.300} (at {place:.80})"
+        raise CalibrationError(f"{os.fspath(target)!r} is no calibration: {reason}.") from None
+    return Calibration(runs=runs)

@@ -96,7 +96,8 @@ def infer_shape(count: int, family: str, partial: PartialShape) -> Model:
         widths = _widths_for_layers(count, family, partial, partial.layers)
     else:
         target = interpolated_hidden(count, family)
-        step = _step(count)
+        # Larger models use rounder sizes.
+        step = next(step for least, step in ((8e9, 1024), (3e9, 512), (3e8, 256), (0, 64)) if count > least)
         widths = sorted({max(step, int(target // step) * step + k * step) for k in range(-2, 4)})
     if partial.heads is not None:
         widths = [width for width in widths if width % partial.heads == 0]
@@ -147,15 +148,6 @@ def interpolated_hidden(count: int, family: str) -> float:
     place = next((i for i in range(1, len(points) - 1) if x <= points[i][0]), len(points) - 1)
     (x0, y0), (x1, y1) = points[place - 1], points[place]
     return math.exp(y0 + (y1 - y0) * (x - x0) / (x1 - x0))
-
-
-def _step(count: int) -> int:
-    """Hidden sizes are multiples of this. Larger models use rounder sizes."""
-    if count > 8e9:
-        return 1024
-    if count > 3e9:
-        return 512
-    return 256 if count > 3e8 else 64
 
 
 def _heads(hidden: int) -> int | None:
