@@ -99,7 +99,7 @@ def read_back(
     left_open: list[str] = []
     library = configuration.library
     version = _version(configuration, inferred) if library else ""
-    own = get_library(library).plan.SCRIPT_SETTINGS if library else ()
+    own = [entry.key for entry in schema(library).settings] if library else []
     for name in [name for name in own if name in configuration.parameters and name != "batch_size"]:
         configuration.hyperparameters.setdefault(name, configuration.parameters.pop(name))
         inferred.append(f"{name} is read as a setting of the script: the library documents no such parameter.")

@@ -48,7 +48,7 @@ from smp_advisor.estimators.trainer_settings import (
     take_micro_batch,
     take_precision,
 )
-from smp_advisor.libraries.library import get_library
+from smp_advisor.libraries.schema import schema
 from smp_advisor.review.reading.commands import around_the_script, commands_of
 from smp_advisor.review.reading.values import Mapping
 
@@ -416,7 +416,7 @@ def _of_code(configuration: Configuration, siblings: Siblings, script: Script | 
         in_file = Setting(script.deepspeed_file)
         return _deepspeed(configuration, in_file, siblings) if script.deepspeed_file else script.strategy
     # Hyperparameters of plans without shards are those of an exported script.
-    own = set(getattr(get_library(str(replicated().library)).plan, "SCRIPT_SETTINGS", ())) - {"batch_size"}
+    own = {entry.key for entry in schema(str(replicated().library)).settings} - {"batch_size"}
     exported = bool(own) and own <= configuration.hyperparameters.keys()
     if configuration.get("dataparallel") or configuration.get("pytorchddp") or exported:
         return replicated()

@@ -68,9 +68,6 @@ class Plan(_PlanFields):
 
     __slots__ = ()
     __signature__ = _Keywords()
-    SCRIPT_SETTINGS: ClassVar[tuple[str, ...]] = ()
-    """Fields that the training script reads. All others, except library and version, belong to the library."""
-
     BATCH_DEGREES: ClassVar[tuple[str, ...]] = ()
     """Fields whose product is the number of GPUs that process one batch together."""
     REPLICA_FIELD: ClassVar[str] = "ddp"
@@ -122,7 +119,7 @@ class Plan(_PlanFields):
         strategy = getattr(self, "activation_checkpointing", False)
         if strategy is True or strategy == "none":  # their names in tables and scripts
             object.__setattr__(self, "activation_checkpointing", "each" if strategy is True else False)
-        settings = {name: getattr(self, name) for name in self.SCRIPT_SETTINGS}
+        settings = {entry.key: getattr(self, entry.key) for entry in schema(self.library).settings}
         for violation in setting_violations(settings, library=self.library):
             raise PlanError(violation.text)
         parameters = self.parameters
@@ -161,7 +158,7 @@ class Plan(_PlanFields):
 
         Flags are 1 and 0, because a script's ``type=bool`` reads the text "False" as true.
         """
-        values = {name: getattr(self, name) for name in self.SCRIPT_SETTINGS}
+        values = {entry.key: getattr(self, entry.key) for entry in schema(self.library).settings}
         written = {name: int(value) if isinstance(value, bool) else value for name, value in values.items()}
         if "activation_checkpointing" in written:
             written["activation_checkpointing"] = self.activation_checkpointing or "none"

@@ -176,7 +176,7 @@ def restored(kind: Any, value: Any) -> Any:
     if kind is Polynomial:
         return Polynomial.from_list(value["polynomial"])
     if is_dataclass(kind):
-        return kind(**{name: restored(_hints(kind)[name], entry) for name, entry in value.items()})  # type: ignore[operator, arg-type]
+        return kind(**{name: restored(hints(kind)[name], entry) for name, entry in value.items()})  # type: ignore[operator, arg-type]
     kinds = get_args(kind)
     if get_origin(kind) is UnionType:
         return None if value is None else restored(next(part for part in kinds if part is not NoneType), value)
@@ -186,5 +186,6 @@ def restored(kind: Any, value: Any) -> Any:
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def hints(kind: Any) -> dict[str, Any]:
+    """Return the types of a record's fields."""
     return get_type_hints(kind, localns={"Mapping": Mapping, "OperatorKind": str})

@@ -17,11 +17,12 @@ from smp_advisor.profiling.parts import (
     PeakMemory,
     Provenance,
     Segment,
+    hints,
     restored,
 )
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.precision import training_precision
-from smp_advisor.profiling.scaled.result import ScaledRun
+from smp_advisor.profiling.scaled.result import ScaledRun  # noqa: TC001 (read from the annotation when restored)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -218,10 +219,10 @@ class Profile(Shown):
         missing = {"name", *_SHARED} - values.keys()
         if missing:
             raise ProfileError(f"values are no profile of as_dict(): {min(missing)!r} is missing.")
-        parts = {name: value for name, value in values.items() if name != _VERDICTS}
-        parts |= {name: restored(kind, parts[name]) for name, kind in _KINDS.items() if name in parts}
-        parts |= {name: _expanded(parts[name], kind) for name, kind in _SHARED.items()}
-        tree = parts.get("tree") or {"paths": (), "kinds": (), "order": ()}
+        own = {name: value for name, value in values.items() if name not in {*_SHARED, "tree", _VERDICTS}}
+        parts = {name: restored(hints(cls)[name], value) for name, value in own.items()}
+        parts |= {name: _expanded(values[name], kind) for name, kind in _SHARED.items()}
+        tree = values.get("tree") or {"paths": (), "kinds": (), "order": ()}
         parts["tree"] = dict(zip(tree["paths"], _expanded(tree, ModuleProfile), strict=True))
         return cls(**parts)
 
@@ -256,18 +257,6 @@ class Profile(Shown):
 
 _SHARED: dict[str, Any] = {"blocks": BlockProfile, "timeline": Segment}
 """Fields whose entries are mostly equal, and the kind of these."""
-_KINDS: dict[str, Any] = {
-    "scaled": ScaledRun | None,
-    "provenance": tuple[Provenance, ...],
-    "agreements": tuple[Agreement, ...],
-    "outside_operators": tuple[OperatorProfile, ...],
-    "unreached": tuple[tuple[str, int], ...],
-    **dict.fromkeys(("tied", "versions"), tuple[tuple[str, ...], ...]),
-    **dict.fromkeys(("warnings", "failures", "uncounted", "block_paths"), tuple[str, ...]),
-    **dict.fromkeys(("saved_bytes", "forward_flops", "backward_flops", "input_bytes"), Polynomial),
-    "checkpointed_bytes": Polynomial | None,
-}
-"""Kinds of the other fields that are no plain data."""
 _VERDICTS = "verdicts"
 """Derived from the other entries, for readers of the plain data."""
 

@@ -8,12 +8,10 @@ import pytest
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import image, schema, versions, violations
 from smp_advisor.libraries.library import LIBRARIES, get_library, plan_defaults
-from smp_advisor.libraries.smp_v1.plan import SmpV1Plan
 from smp_advisor.libraries.version import default_version
 
 TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 SMP = schema("smp-v1")
-SCRIPT_SETTINGS = SmpV1Plan.SCRIPT_SETTINGS
 EVERY_SETTING = [
     (library, parameter)
     for library in LIBRARIES
@@ -26,12 +24,12 @@ EVERY_VERSION = [(library, version) for library in LIBRARIES for version in vers
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_every_field_of_a_plan_is_a_parameter_or_a_script_setting(library):
     stated, kind = schema(library), get_library(library).plan
-    beside = {"library", "version", *kind.SCRIPT_SETTINGS}
-    fields = set(plan_defaults(kind)) - beside
+    settings = {setting.key for setting in stated.settings}
+    fields = set(plan_defaults(kind)) - {"library", "version"} - settings
     assert fields <= {parameter.key for parameter in stated.parameters}
     users = {one.key for one in stated.parameters if one.audience == "user" and not one.alias_of}
     assert users <= fields
-    assert {setting.key for setting in stated.settings} == set(kind.SCRIPT_SETTINGS)
+    assert settings <= set(plan_defaults(kind))
     assert plan_defaults(kind)["library"] == library
     assert plan_defaults(kind)["version"] == default_version(library)
 
@@ -54,7 +52,7 @@ def test_a_parameter_states_itself_consistently(subtests):
 def test_a_rule_speaks_of_known_settings(subtests):
     for library, rule in EVERY_RULE:
         with subtests.test(f"{library} {rule.id}"):
-            script = set(get_library(library).plan.SCRIPT_SETTINGS)
+            script = {setting.key for setting in schema(library).settings}
             assert set(rule.keys) <= {*(one.key for one in schema(library).parameters), *script}
             assert rule.script_setting == (not script.isdisjoint(rule.keys))
             assert not rule.what.endswith(".")

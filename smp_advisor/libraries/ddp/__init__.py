@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 class DdpPlan(Plan):
     """A configuration of PyTorch's DistributedDataParallel: one replica per GPU. The version is PyTorch's."""
 
-    SCRIPT_SETTINGS = ("batch_size", "gradient_accumulation_steps", "precision", "activation_checkpointing")
-
     library: str = "ddp"
     version: str = "2.13.0"
     batch_size: int = 1

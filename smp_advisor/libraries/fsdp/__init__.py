@@ -31,14 +31,6 @@ if TYPE_CHECKING:
 class FsdpPlan(Plan):
     """A configuration of PyTorch's FullyShardedDataParallel. The version is PyTorch's."""
 
-    SCRIPT_SETTINGS = (
-        "batch_size",
-        "gradient_accumulation_steps",
-        "precision",
-        "activation_checkpointing",
-        "sharding_strategy",
-    )
-
     library: str = "fsdp"
     version: str = "2.13.0"
     batch_size: int = 1

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class SmpV1Plan(Plan):
-    SCRIPT_SETTINGS = ("batch_size", "activation_checkpointing")
     BATCH_DEGREES = ("pipeline_parallel_degree", "tensor_parallel_degree")
 
     library: str = "smp-v1"

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 class SmpV1TensorFlowPlan(Plan):
     """A configuration of SMP v1 (TensorFlow): pipeline parallelism, with replicas by Horovod."""
 
-    SCRIPT_SETTINGS = ("batch_size", "precision")
     BATCH_DEGREES = ("partitions",)
     PIPELINE_FIELD = "partitions"
     REPLICA_FIELD = "horovod"

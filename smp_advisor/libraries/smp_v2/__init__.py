@@ -37,18 +37,6 @@ BROKEN_OFFLOADING = "2.2.0"
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class SmpV2Plan(Plan):
-    SCRIPT_SETTINGS = (
-        "batch_size",
-        "gradient_accumulation_steps",
-        "precision",
-        "fp8",
-        "activation_checkpointing",
-        "offload_activations",
-        "sharding_strategy",
-        "delayed_parameter_initialization",
-        "distributed_backend",
-    )
-
     BATCH_DEGREES = ("tensor_parallel_degree", "context_parallel_degree")
 
     library: str = "smp-v2"

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 class TrainingCompilerPlan(Plan):
     """A configuration of Training Compiler: data parallelism with one compiled replica per GPU."""
 
-    SCRIPT_SETTINGS = ("batch_size", "precision")
-
     library: str = "training-compiler"
     version: str = "1.13.1"
     enabled: bool = True

@@ -17,8 +17,6 @@ __all__ = ["ToyPlan"]
 class ToyPlan(Plan):
     """A configuration of the toy library: one replica per GPU, with a share of the optimizer state."""
 
-    SCRIPT_SETTINGS = ("batch_size", "gradient_accumulation_steps", "precision", "activation_checkpointing")
-
     library: str = "toy-zero"
     version: str = "2.5.1"
     bucket_mib: int = 25
