@@ -10,6 +10,7 @@ import pytest
 
 from smp_advisor import Job, Plan
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.parts import restored
 from smp_advisor.profiling.profiled_model import read_model
 from smp_advisor.profiling.scaled import ScaledRun, run
 from tests.deferred import Deferred
@@ -82,7 +83,7 @@ def test_a_copy_trains_as_planned_and_as_predicted():
     comparisons = {comparison.figure: comparison for comparison in done.comparisons}
     assert set(comparisons) == {"saved bytes", "forward FLOPs", "backward FLOPs"}
     assert all(comparison.ratio == pytest.approx(1, rel=1e-4) for comparison in comparisons.values()), str(done)
-    assert ScaledRun.from_dict(json.loads(json.dumps(done.as_dict()))) == done
+    assert restored(ScaledRun, json.loads(json.dumps(dataclasses.asdict(done)))) == done
     assert "transformer.h 6 → 2" in str(done)
 
 
