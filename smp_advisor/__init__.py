@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from smp_advisor import errors
     from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.cluster import Cluster, Instance
-    from smp_advisor.costs import Estimate, estimate, estimate_many
+    from smp_advisor.costs import Estimate, estimate
     from smp_advisor.estimators import check_estimator, watch
     from smp_advisor.libraries import Plan
     from smp_advisor.notebook import Advisor
@@ -55,7 +55,6 @@ __all__ = [
     "check_script",
     "errors",
     "estimate",
-    "estimate_many",
     "load",
     "load_calibration",
     "profile",
@@ -90,7 +89,6 @@ _HOMES = {
     "check_estimator": "estimators",
     "check_script": "review.scripts",
     "estimate": "costs",
-    "estimate_many": "costs",
     "load": "session.files",
     "load_calibration": "workload",
     "profile": "profiling",

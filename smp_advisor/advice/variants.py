@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from smp_advisor.costs import Estimate, estimate_many
+from smp_advisor.costs import Estimate, estimate
 from smp_advisor.costs.wording import fits, plural
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan, mismatches
@@ -128,11 +127,11 @@ def evaluate_best(run: PlannedRun, comparisons: Mapping[Key, WhatIf]) -> tuple[d
     best: dict[Key, tuple[bool, float]] = {}
     chosen: dict[Key, WhatIf] = dict(comparisons)
     values: dict[Key, Estimate] = {}
-    for (key, number), estimate in estimates.items():
-        fitting = fits(estimate, run.min_fit_probability)
-        merit = (fitting, estimate.samples_per_second if fitting else -estimate.needed_gib)
+    for (key, number), value in estimates.items():
+        fitting = fits(value, run.min_fit_probability)
+        merit = (fitting, value.samples_per_second if fitting else -value.needed_gib)
         if key not in best or merit > best[key]:
-            best[key], chosen[key], values[key] = merit, forms[key, number], estimate
+            best[key], chosen[key], values[key] = merit, forms[key, number], value
     return chosen, values
 
 
@@ -178,13 +177,9 @@ _PARTS = {
 
 
 def evaluate(model: Model, comparisons: Mapping[Key, WhatIf]) -> dict[Key, Estimate]:
-    """Return estimates of the alternative plans, those of one cluster and job together; none for a missing plan."""
-    groups: dict[tuple[Cluster, Job], list[tuple[Key, Plan]]] = defaultdict(list)
-    for key, comparison in comparisons.items():
-        if comparison.plan is not None:
-            groups[comparison.cluster, comparison.job].append((key, comparison.plan))
-    results: dict[Key, Estimate] = {}
-    for (cluster, job), plans in groups.items():
-        estimates = estimate_many(model, cluster, job, [plan for _, plan in plans])
-        results.update(zip((key for key, _ in plans), estimates, strict=True))
-    return results
+    """Return estimates of the alternative plans; none for a missing plan."""
+    return {
+        key: estimate(model, comparison.cluster, comparison.job, comparison.plan)
+        for key, comparison in comparisons.items()
+        if comparison.plan is not None
+    }

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.rank import BatchPolicy
     from smp_advisor.search.search import SearchResult
     from smp_advisor.workload.job import Job
@@ -159,12 +158,6 @@ def decide(
         compared=len(leading),
         batch=_batch_choice(model, job, result, min_fit_probability, pins),
     )
-
-
-def leading_plans(model: Model, job: Job, result: SearchResult) -> tuple[list[Plan], Floats]:
-    """The plans that `decide` compares, the chosen one first, and their tokens per second in each draw, (64, n)."""
-    leading = _leading(result)
-    return [result.space.plan(int(row)) for row in result.ranked[leading]], _speeds(model, job, result, leading)
 
 
 def least_regret_first(model: Model, job: Job, result: SearchResult) -> SearchResult:

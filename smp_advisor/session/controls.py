@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, cast
 
-from smp_advisor.costs import Estimate, estimate, estimate_many
+from smp_advisor.costs import Estimate, estimate
 from smp_advisor.costs.wording import fits, listed
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.controls import SCHEDULE, Situation, positions
@@ -100,24 +100,20 @@ def largest_that_fits(advice: Recommendation, settings: Settings, sizes: Sequenc
 
 
 def estimates_of(advice: Recommendation, plans: Sequence[Plan]) -> list[Estimate | AdvisorError]:
-    """All at once; one by one, with the reasons against some, only if a plan does not suit cluster, model or job."""
-    place = (advice.model, advice.cluster, advice.job)
-    try:
-        return [*estimate_many(*place, plans)]
-    except AdvisorError:
-        results: list[Estimate | AdvisorError] = []
-        for plan in plans:
-            try:
-                results.append(estimate(*place, plan))
-            except AdvisorError as error:
-                results.append(error)
-        return results
+    """Return the estimate of each plan, or why it does not suit cluster, model or job."""
+    results: list[Estimate | AdvisorError] = []
+    for plan in plans:
+        try:
+            results.append(estimate(advice.model, advice.cluster, advice.job, plan))
+        except AdvisorError as error:
+            results.append(error)
+    return results
 
 
 def _fitting(advice: Recommendation, plan: Plan, sizes: Sequence[int], least: float | None = None) -> list[bool]:
     """Return whether each of some batch sizes fits, with a probability if one is required."""
-    plans = [replace(plan, batch_size=size) for size in sizes]
-    estimates = estimate_many(advice.model, advice.cluster, advice.job, plans)
+    plans = (replace(plan, batch_size=size) for size in sizes)
+    estimates = [estimate(advice.model, advice.cluster, advice.job, changed) for changed in plans]
     return [value.fits if least is None else fits(value, least) for value in estimates]
 
 

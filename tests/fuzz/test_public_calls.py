@@ -84,7 +84,7 @@ def _points(folder: Any) -> tuple[dict[str, object], dict[str, dict[str, Any]]]:
         "Run.measured": {"cluster": advice.cluster}, "advise": {"model": "350M", "cluster": P4D, "library": "fsdp"},
         "check_estimator": {"source": {"instance_type": P4D, "distribution": {"torch_distributed": {"enabled": True}}}},
         "check_script": {"path_or_source": "x = 1\n"}, "estimate": {**parts, "plan": advice.plan},
-        "estimate_many": {**parts, "plans": [advice.plan]}, "load": {"path": folder / "advice.json"},
+        "load": {"path": folder / "advice.json"},
         "load_calibration": {"path": folder / "calibration.json"}, "read_failure": {"text": "x"},
         "read_stack": {"path_or_source": "x = 1\n"}, "save": {"value": advice.plan, **path},
         "script_changes": {"script": "x = 1\n", "plan": advice.plan}, "watch": {"run": log},

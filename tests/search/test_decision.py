@@ -12,7 +12,7 @@ from smp_advisor.costs.uncertainty import DIVISIONS, comparison_spread, plan_div
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.search.candidates import allows_bf16, search_in_bf16_if_possible
-from smp_advisor.search.decision import FAMILIES, decide, leading_plans
+from smp_advisor.search.decision import FAMILIES, _leading, decide
 from smp_advisor.search.rank import NEAR_BEST, batch_policy, published_for
 from smp_advisor.search.search import search
 from smp_advisor.workload import Adapter, Job, Model
@@ -70,7 +70,7 @@ def test_a_plan_in_bf16_is_compared_with_the_plans_that_require_fp16(advice: smp
     job, best, compared = search_in_bf16_if_possible(*found, user_settings=frozenset())
     assert (job.precision, best.best()) == ("bf16", advice.plan)
     assert compared[0].precision == "fp16"
-    plans, _ = leading_plans(advice.model, *compared)
+    plans = [compared[1].space.plan(int(row)) for row in compared[1].ranked[_leading(compared[1])]]
     assert allows_bf16(plans[0], advice.cluster)
     divisions = plan_divisions(layout_of(plans, compared[0], advice.cluster))
     families = [FAMILIES[DIVISIONS[division]] for division in divisions]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.costs import estimate, estimate_many
+from smp_advisor.costs import estimate
 from smp_advisor.costs.wording import fit as fit_words
 from smp_advisor.costs.wording import fits, gib, percent
 from smp_advisor.errors import AdvisorError
@@ -106,8 +106,7 @@ def _estimates(case: Case, variants: Iterable[Variant]) -> list[tuple[Variant, E
     if model is None or cluster is None or job is None:
         return []
     suitable = [variant for variant in variants if not any(True for _ in mismatches(variant.plan, cluster, model, job))]
-    plans = [variant.plan for variant in suitable]
-    return list(zip(suitable, estimate_many(model, cluster, job, plans) if plans else [], strict=True))
+    return [(variant, estimate(model, cluster, job, variant.plan)) for variant in suitable]
 
 
 def estimate_of(case: Case) -> Estimate | None:
