@@ -220,7 +220,8 @@ class Profile(Shown):
         if missing:
             raise ProfileError(f"values are no profile of as_dict(): {min(missing)!r} is missing.")
         own = {name: value for name, value in values.items() if name not in {*_SHARED, "tree", _VERDICTS}}
-        parts = {name: restored(hints(cls)[name], value) for name, value in own.items()}
+        kinds = hints(cls)  # type: ignore[arg-type]  # instances have a hash of their own
+        parts = {name: restored(kinds[name], value) for name, value in own.items()}
         parts |= {name: _expanded(values[name], kind) for name, kind in _SHARED.items()}
         tree = values.get("tree") or {"paths": (), "kinds": (), "order": ()}
         parts["tree"] = dict(zip(tree["paths"], _expanded(tree, ModuleProfile), strict=True))
