@@ -217,14 +217,14 @@ def recommend(request: Request, on_progress: Progress | None = None) -> Recommen
         pins=frozenset(pins),
     )
     generated = request.script is None
-    decision = decide(workload, *compared, min_fit_probability=least, pins=pins)
+    decision = decide(workload, *compared, search)
     decision = replace(decision, mfu=plan_estimate.mfu)
     size = ClusterSize(cluster=place, library=library, job=job, estimate=plan_estimate)
     open_ = replace(question, request=replace(terms, cluster=place), library=library)
     advices = (
         fewer_nodes(open_, size) if place.nodes > 1 and sizes is None else "",
-        batch_neighbor(workload, better_neighbor(workload, job, best, least, pins)),
-        price_of_certainty(least, cost_of_certainty(workload, job, best, least, pins)),
+        batch_neighbor(workload, better_neighbor(workload, job, best, search)),
+        price_of_certainty(least, cost_of_certainty(workload, job, best, search)),
     )
     warnings = (
         *workload.verdicts,

@@ -95,42 +95,39 @@ _NEIGHBORS = 1.5
 _VISIBLE_GAIN = 0.1
 
 
-def better_neighbor(
-    model: Model, job: Job, result: SearchResult, min_fit_probability: float, pins: Mapping[str, Any] | None = None
-) -> tuple[int, float] | None:
-    """A slightly larger batch than the user's that trains visibly faster, and its gain in speed; None without one."""
+def better_neighbor(model: Model, job: Job, result: SearchResult, terms: Mapping[str, Any]) -> tuple[int, float] | None:
+    """A slightly larger batch than the user's that trains visibly faster, and its gain in speed; None without one.
+
+    `terms` are the library, the required probability and the fixed settings of the search, as `search` takes them.
+    """
     own = job.global_batch_size
-    if own is None or {"batch_size", "microbatches"} & set(pins or {}):
+    if own is None:
         return None
     multiples = (result.cluster.gpus, result.cluster.nodes, 2 ** (own - 1).bit_length())
     sizes = {-(-own // multiple) * multiple for multiple in multiples} - {own}
     best: tuple[int, float] | None = None
     for samples in sorted(size for size in sizes if size <= _NEIGHBORS * own):
         tokens = samples * model.sequence_length(job.sequence_length)
-        ratio = _speed_with(model, job, result, tokens, min_fit_probability, pins) or 0.0
+        ratio = _speed_with(model, job, result, tokens, terms) or 0.0
         if ratio >= 1 + _VISIBLE_GAIN and (best is None or ratio > 1 + best[1] + _VISIBLE_GAIN):
             best = samples, ratio - 1
     return best
 
 
 def cost_of_certainty(
-    model: Model, job: Job, result: SearchResult, min_fit_probability: float, pins: Mapping[str, Any] | None = None
+    model: Model, job: Job, result: SearchResult, terms: Mapping[str, Any]
 ) -> tuple[float, float] | None:
     """Speed that the required probability costs, and the probability of the faster plan; None below a tenth."""
-    if result.objective not in ("throughput", "cost") or min_fit_probability <= 0.5:
+    required = terms["min_fit_probability"]
+    if result.objective not in ("throughput", "cost") or required <= 0.5:
         return None
-    likely = search(
-        model, result.cluster, job,
-        objective=result.objective, min_fit_probability=0.5, pins=pins, library=result.space.library,
-    )  # fmt: skip
+    likely = search(model, result.cluster, job, objective=result.objective, **{**terms, "min_fit_probability": 0.5})
     gain = float(likely.scores.tokens_per_second[0] / result.scores.tokens_per_second[0]) - 1
     chance = NormalDist().cdf(float(likely.margin[likely.ranked[0]]))
-    return (gain, chance) if gain > _VISIBLE_GAIN and chance < min_fit_probability else None
+    return (gain, chance) if gain > _VISIBLE_GAIN and chance < required else None
 
 
-def decide(
-    model: Model, job: Job, result: SearchResult, *, min_fit_probability: float, pins: Mapping[str, Any] | None = None
-) -> Decision:
+def decide(model: Model, job: Job, result: SearchResult, terms: Mapping[str, Any]) -> Decision:
     """Score the leading plans of a search under 64 draws, and the batch of the first."""
     leading = _leading(result)
     layout = result.space.layout.take(result.ranked[leading])
@@ -156,7 +153,7 @@ def decide(
         close=int(near.sum()),
         close_within=float(np.abs(regrets - regrets[0])[near].max()),
         compared=len(leading),
-        batch=_batch_choice(model, job, result, min_fit_probability, pins),
+        batch=_batch_choice(model, job, result, terms),
     )
 
 
@@ -217,17 +214,13 @@ def _indistinct(chosen: Floats, rival: Floats) -> bool:
     return bool((ratio >= 1 / (1 - NEAR_BEST)).mean() < enough and (ratio <= 1 - NEAR_BEST).mean() < enough)
 
 
-def _batch_choice(
-    model: Model, job: Job, result: SearchResult, min_fit_probability: float, pins: Mapping[str, Any] | None
-) -> BatchChoice:
+def _batch_choice(model: Model, job: Job, result: SearchResult, terms: Mapping[str, Any]) -> BatchChoice:
     scores, own, cap = result.scores, job.global_batch_size is not None, job.max_tokens_per_step
     tokens, speed = int(scores.tokens_per_step[0]), float(scores.tokens_per_second[0])
     larger = scores.tokens_per_second[scores.tokens_per_step > tokens].max(initial=speed)
     binds = not own and 2 * tokens > cap
     half, twice = (
-        _speed_with(model, job, result, size, min_fit_probability, pins)
-        if own or size > cap
-        else _best_ratio(result, size, result)
+        _speed_with(model, job, result, size, terms) if own or size > cap else _best_ratio(result, size, result)
         for size in (tokens / 2, tokens * 2)
     )
     return BatchChoice(
@@ -250,26 +243,11 @@ def _best_ratio(result: SearchResult, tokens: float, chosen: SearchResult) -> fl
     return float(best / own.tokens_per_second[0]) if best else None
 
 
-def _speed_with(
-    model: Model,
-    job: Job,
-    result: SearchResult,
-    tokens: float,
-    min_fit_probability: float,
-    pins: Mapping[str, Any] | None,
-) -> float | None:
+def _speed_with(model: Model, job: Job, result: SearchResult, tokens: float, terms: Mapping[str, Any]) -> float | None:
     """Return the same by a search of its own with this global batch."""
     samples = tokens / model.sequence_length(job.sequence_length)
     most = options()["global_batch_size"].most
-    if not 1 <= samples <= most or samples != int(samples) or {"batch_size", "microbatches"} & set(pins or {}):
+    if not 1 <= samples <= most or samples != int(samples) or {"batch_size", "microbatches"} & set(terms["pins"] or {}):
         return None
-    result_with = search(
-        model,
-        result.cluster,
-        replace(job, global_batch_size=int(samples)),
-        objective=result.objective,
-        min_fit_probability=min_fit_probability,
-        pins=pins,
-        library=result.space.library,
-    )
-    return _best_ratio(result_with, tokens, result)
+    job = replace(job, global_batch_size=int(samples))
+    return _best_ratio(search(model, result.cluster, job, objective=result.objective, **terms), tokens, result)

@@ -77,7 +77,7 @@ def test_a_plan_in_bf16_is_compared_with_the_plans_that_require_fp16(advice: smp
     rivals = {family for family, plan in zip(families, plans, strict=True) if not allows_bf16(plan, advice.cluster)}
     assert {"tensor parallelism", "pipeline parallelism"} <= rivals
     assert set(advice.decision.indistinct) & rivals
-    assert decide(advice.model, *compared, min_fit_probability=0.95) == advice.decision
+    assert decide(advice.model, *compared, terms) == advice.decision
 
 
 def test_measured_runs_refine_the_resolution_between_families(advice: smpa.Advice) -> None:
