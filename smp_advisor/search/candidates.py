@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
@@ -111,10 +111,6 @@ class Candidate:
     replica's state leaves half of the memory free, or nine tenths with recomputation; the plan's own where the state is
     tiny or the step does no work. Infinite where division also saves memory."""
     optimizer_seconds: float = 0.0
-    result: SearchResult | None = field(default=None, compare=False, repr=False)
-    """The search for the fastest plan."""
-    job: Job | None = field(default=None, compare=False, repr=False)
-    """The job of this search, with the free settings that bring something."""
 
 
 def job_for(library: str, request: Request) -> Job:
@@ -257,8 +253,6 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
         or not unscripted_job(library, request.job, request.model, request.cluster.instance),
         fastest_divided=float("inf") if get_library(library).divides_model else _fastest_divided(request, job, result),
         optimizer_seconds=float(parts["optimizer_seconds"][0]) / float(result.scores.tokens_per_step[0]),
-        result=result,
-        job=job,
     )
 
 
@@ -354,13 +348,9 @@ def search_in_bf16_if_possible(
     terms: Mapping[str, Any],
     *,
     user_settings: frozenset[str],
-    searched: tuple[Job, SearchResult] | None = None,
 ) -> tuple[Job, SearchResult, tuple[Job, SearchResult]]:
-    """Return the search of a cluster, in bf16 if the preferred plan allows it; and the search that it was preferred to.
-
-    `searched` is the search for these terms, if there was one.
-    """
-    job, result = searched or free_search(model, cluster, job, objective, terms, user_settings=user_settings)
+    """Return the search of a cluster, in bf16 if the preferred plan allows it; and that which it was preferred to."""
+    job, result = free_search(model, cluster, job, objective, terms, user_settings=user_settings)
     result = _surest(model, job, result)
     free = "precision" not in user_settings and not {"fp16", "bf16"} & set(terms["pins"] or {})
     if free and len(result.ranked) and allows_bf16(result.best(), cluster):

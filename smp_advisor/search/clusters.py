@@ -18,7 +18,6 @@ from smp_advisor.costs.world import stack_of
 from smp_advisor.errors import AdvisorError, ClusterError, JobError
 from smp_advisor.libraries.version import suggested_instances
 from smp_advisor.search.candidates import (
-    Candidate,
     job_for,
     library_policy,
     obstacle,
@@ -267,13 +266,13 @@ def holds_parameters(question: Question, cluster: Cluster) -> bool:
 def best_on(question: Question, cluster: Cluster) -> ClusterSize:
     """Return the best plan on a cluster, of the library that the policy prefers there."""
     here = question.having(cluster=cluster).request
-    chosen = Candidate(library=question.library)
-    if question.library == AUTO:
+    library = question.library
+    if library == AUTO:
         try:
-            chosen = preferred_library(here)
+            library = preferred_library(here).library
         except AdvisorError:
-            chosen = Candidate(library=library_policy().archived)
-    size = _searched(here, chosen, question.objective, is_named=question.library != AUTO)
+            library = library_policy().archived
+    size = _searched(here, library, question.objective, is_named=question.library != AUTO)
     obstacles = (obstacle(name, here) for name in library_policy().order)
     if (
         size.fits
@@ -287,12 +286,8 @@ def best_on(question: Question, cluster: Cluster) -> ClusterSize:
     return unlisted if unlisted.fits else size
 
 
-def _searched(request: Request, chosen: Candidate, objective: Objective, *, is_named: bool) -> ClusterSize:
-    library, searched = chosen.library, None
-    if objective == "throughput" and chosen.result is not None and chosen.job is not None:
-        searched = chosen.job, chosen.result
-    cluster = request.cluster
-    job = job_for(library, request)
+def _searched(request: Request, library: str, objective: Objective, *, is_named: bool) -> ClusterSize:
+    cluster, job = request.cluster, job_for(library, request)
     nothing = ClusterSize(cluster=cluster, library=library, job=job, estimate=None)
     excluded = obstacle(library, request)
     if is_named and excluded is not None and excluded[0] == "framework":
@@ -303,7 +298,7 @@ def _searched(request: Request, chosen: Candidate, objective: Objective, *, is_n
     terms = {"library": library, "min_fit_probability": request.min_fit_probability, "pins": pins}
     try:
         job, result, _ = search_in_bf16_if_possible(
-            request.model, cluster, job, objective, terms, user_settings=request.fixed_settings, searched=searched
+            request.model, cluster, job, objective, terms, user_settings=request.fixed_settings
         )
     except AdvisorError:
         return nothing  # a fixed setting that this cluster does not allow
