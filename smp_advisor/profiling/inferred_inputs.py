@@ -265,9 +265,11 @@ def _of_settings(model: nn.Module) -> ExampleInputs | None:
 
 def _of_layers(model: nn.Module) -> ExampleInputs:
     """Return the inputs by the usual names of arguments; the first one without such a name enters the first layer."""
-    required = _required(model) or list(arguments_of(forward_method(model)))[:1]
-    optional = [name for name in arguments_of(forward_method(model)) if name in _LABELS and name not in required]
-    main = next((name for name in required if name not in _LABELS and name not in _NAMED), "".join(required[:1]))
+    parameters = list(arguments_of(forward_method(model)))
+    required = _required(model) or parameters[:1]
+    optional = [name for name in parameters if name in _LABELS and name not in required]
+    unnamed = (name for name in required if name not in _LABELS and name not in _NAMED)
+    main = next(unnamed, "".join(required[:1]))
     forms = {name: _NAMED[name] for name in required if name in _NAMED and name != main}
     layer = _first_layer(model, skipped=nn.Embedding if _TIMES & set(required) else nn.GroupNorm)
     form = None if layer is None else _form(model, layer, is_sequence=bool(_SEQUENCES.search(main)))
