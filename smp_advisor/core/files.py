@@ -71,12 +71,9 @@ _READERS: dict[str, Callable[[str], Any]] = {
 
 def columns(kind: type[Any], row: dict[str, str]) -> dict[str, Any]:
     """Return the fields of a record that a row of a CSV file has, each read by the annotation of the field."""
-    return {field.name: _reader(field.type)(row[field.name]) for field in fields(kind) if field.name in row}
-
-
-def _reader(of: Any) -> Callable[[str], Any]:
-    """Return the reader of a type or of its name: the fields of a record that was stored have the types."""
-    return _READERS[of.__name__ if isinstance(of, type) else str(of)]
+    # The fields of a record that was stored have the types, others their names.
+    kinds = {field.name: field.type.__name__ if isinstance(field.type, type) else field.type for field in fields(kind)}
+    return {name: _READERS[str(of)](row[name]) for name, of in kinds.items() if name in row}
 
 
 _ROOTS: ContextVar[tuple[str, ...]] = ContextVar("_ROOTS", default=())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from smp_advisor.arguments import brief, nearest
 from smp_advisor.arguments.signatures import checked_methods
@@ -100,9 +100,13 @@ class Plan(_PlanFields):
 
     def __new__(cls, *, library: str = DEFAULT_LIBRARY, **settings: Unpack[PlanSettings]) -> Plan:  # noqa: PYI034
         kind = get_library(library).plan if cls is Plan else cls
-        unknown = settings.keys() - plan_defaults(kind).keys()
-        if unknown:
-            _refuse(kind, min(unknown))
+        defaults = plan_defaults(kind)
+        for name in sorted(settings.keys() - defaults.keys()):
+            owners = [record.title for record in libraries() if name in plan_defaults(record.plan)]
+            near, title = nearest(name, defaults), get_library(defaults["library"]).title
+            hint = f"the most similar one is {near}" if near else "leave it out"
+            elsewhere = f"; {' and '.join(owners)} {'have' if len(owners) > 1 else 'has'} it" if owners else ""
+            raise PlanError(f"A plan of {title} has no setting {name!r}{elsewhere}: {hint}.")
         return object.__new__(kind)
 
     def __repr__(self) -> str:
@@ -279,13 +283,3 @@ _WITHOUT: dict[str, object] = {
 """Values of the techniques that a library lacks, so that all plans have the same names; the schemas describe them."""
 for _name, _value in _WITHOUT.items():
     setattr(Plan, _name, _value)
-
-
-def _refuse(kind: type[Plan], name: str) -> NoReturn:
-    """Raise `PlanError` for a keyword that the plan of a library does not have."""
-    library = plan_defaults(kind)["library"]
-    owners = [record.title for record in libraries() if name in plan_defaults(record.plan)]
-    near = nearest(name, plan_defaults(kind))
-    hint = f"the most similar one is {near}" if near else "leave it out"
-    elsewhere = f"; {' and '.join(owners)} {'have' if len(owners) > 1 else 'has'} it" if owners else ""
-    raise PlanError(f"A plan of {get_library(library).title} has no setting {name!r}{elsewhere}: {hint}.")

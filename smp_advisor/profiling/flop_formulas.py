@@ -60,17 +60,13 @@ def computes_products(operator: Any, *, has_weight: bool) -> bool:
         return False
     if operator.namespace != "aten":
         return has_weight or any(part in name for part in _PRODUCTS)
-    if torch.Tag.pointwise in operator.tags or _moves_data(operator):
+    returns = operator._schema.returns
+    is_view = bool(returns) and all(value.alias_info is not None for value in returns)
+    if torch.Tag.pointwise in operator.tags or is_view:
         return False
     if any(part in name for part in _PRODUCTS):
         return not any(part in name for part in ("norm", "mkldnn_reorder", "upsample"))
     return has_weight and not any(part in name for part in _NO_PRODUCTS)
-
-
-def _moves_data(operator: Any) -> bool:
-    """Return whether the results are views of the operands."""
-    returns = operator._schema.returns
-    return bool(returns) and all(value.alias_info is not None for value in returns)
 
 
 _PRODUCTS = (

@@ -146,11 +146,14 @@ class TracedSteps:
         self.samples: Samples = Samples(sequences=(1,), unseen=None, sequence=1, batches=(1,))
         if not self.example.scales:
             return
+        window = getattr(profiled.config, "sliding_window", None)
+        if not isinstance(window, int) or getattr(profiled.config, "use_sliding_window", True) is False:
+            window = 0
         self.samples = choose_samples(
             min(settings.sequence, _SHORT_SEQUENCES[-1]) if self.is_real else settings.sequence,
             has_sequence=self.example.has_sequence,
             longest=self.example.longest,
-            window=_window(profiled.config),
+            window=window,
         )
         period = self.example.period
         if period > 1 and not self.is_real:
@@ -252,11 +255,3 @@ class TracedSteps:
             if (longer - short) / (sizes[1] - sizes[0]) * sequence * removed > _LONG_OPERATIONS:
                 return _SHORT_SEQUENCES
         return ()
-
-
-def _window(config: Any) -> int:
-    """Return the tokens of the sliding window in use; 0 without one."""
-    value = getattr(config, "sliding_window", None)
-    if getattr(config, "use_sliding_window", True) is False:
-        return 0
-    return value if isinstance(value, int) else 0

@@ -114,7 +114,9 @@ def places_of(
         return places_of(machine, number, limits=limits, library=library, cost=cost, counts=counts)
     several = cluster == ANY or isinstance(cluster, list | tuple)
     types = suitable(library) if cluster == ANY else _named(cluster)
-    nodes = 1 if count is None and counts is None and not (several or limits) else _nodes(count)
+    nodes: int | None = 1 if count is None and counts is None and not (several or limits) else None
+    if count is not None and count != SMALLEST:
+        nodes = options()["instance_count"].checked(count, "The number of nodes")
     if cost and not several and nodes is not None:
         requested = Cluster(types[0], nodes)
         _require_price("objective='cost'", requested.instance)
@@ -149,13 +151,6 @@ def _goal(limits: Limits, *, cost: bool, count: object, types: int) -> Goal:
 def _require_price(what: str, machine: Instance) -> None:
     if machine.usd_per_hour is None:
         raise AdvisorError(sentence("search", "no_price", what=what, machine=machine))
-
-
-def _nodes(count: object) -> int | None:
-    if count is None or count == SMALLEST:
-        return None
-    number: int = options()["instance_count"].checked(count, "The number of nodes")
-    return number
 
 
 def _numbers(counts: object) -> tuple[int, ...]:

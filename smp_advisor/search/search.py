@@ -230,11 +230,6 @@ def _resolution(model: Model, cluster: Cluster, job: Job, layout: Layout, scores
     return Resolution(divisions, np.array(shares))
 
 
-def _value(plan: Plan, name: str) -> Any:
-    value = getattr(plan, name)
-    return value or "none" if name == "activation_checkpointing" else value
-
-
 def _representatives(result: SearchResult) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Positions in `ranked` of the best plan of each combination, and rows nearest to fitting of the others."""
     keys = combinations(result.space.layout)
@@ -274,9 +269,12 @@ def alternatives(result: SearchResult, model: Model, job: Job, *, min_fit_probab
     rows: list[dict[str, Any]] = []
     for row in [*best.tolist(), *too_large.tolist()]:
         plan = result.space.plan(row)
+        settings = {name: getattr(plan, name) for name in get_library(plan.library).alternatives}
+        if settings.get("activation_checkpointing") is False:
+            settings["activation_checkpointing"] = "none"
         rows.append(
             {
-                **{name: _value(plan, name) for name in get_library(plan.library).alternatives},
+                **settings,
                 "global_batch_size": global_batch_size(plan, result.cluster),
                 **_speed(estimate(model, result.cluster, job, plan) if row in fits else None),
                 "needed_gib": float(result.needed_gib[row]),
