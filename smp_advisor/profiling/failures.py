@@ -110,7 +110,7 @@ class EndlessLoopError(ProfileError):
 
 _EQUAL = torch.ops.aten.equal.default
 _MOST_SITES = 12
-"""Conditions in the source that are examined, one or two forward passes each."""
+"""Checks of a model that are found, with a forward pass for each."""
 _LINES = 6
 """A check raises at its condition's line or within this many lines after it."""
 
@@ -162,18 +162,14 @@ class Assumptions:
 
 
 def checks_of(forward: Callable[[Assumptions], object]) -> dict[Site, bool]:
-    """Return the values with which the checks of a model pass."""
+    """Return the values with which the checks of a model pass: the others than those that raise their errors."""
     checks: dict[Site, bool] = {}
-    passed = Assumptions(value=True)
-    for _ in range(_MOST_SITES):
-        passed = Assumptions(value=True, checks=checks)
-        site = _failing(forward, passed)
-        if site is None or site in checks:
-            break
-        checks[site] = False
-    for site in [site for site in passed.sites if site not in checks][:_MOST_SITES]:
-        if _failing(forward, Assumptions(value=True, checks={**checks, site: False})) == site:
-            checks[site] = True
+    for value in (True, False):
+        for _ in range(_MOST_SITES):
+            site = _failing(forward, Assumptions(value=value, checks=checks))
+            if site is None or site in checks:
+                break
+            checks[site] = not value
     return checks
 
 
