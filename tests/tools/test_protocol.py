@@ -129,19 +129,18 @@ def test_40_cancelled_calls_end_their_work_and_the_server_answers_the_next(tmp_p
 def test_work_for_a_caller_who_has_gone_ends_at_the_next_estimate(monkeypatch):
     import threading
 
-    from smp_advisor.core.stopping import Stopped, until
+    from smp_advisor.core.stopping import Stopped, stop_if_nobody_waits, until
     from smp_advisor.costs import evaluate
 
     gone, estimates = threading.Event(), []
 
-    def counted(layout):
-        estimates.append(layout)
+    def counted():
+        stop_if_nobody_waits()
+        estimates.append(True)
         if len(estimates) == 3:
             gone.set()
-        return changes(layout)
 
-    changes = evaluate._changes
-    monkeypatch.setattr(evaluate, "_changes", counted)
+    monkeypatch.setattr(evaluate, "stop_if_nobody_waits", counted)
     with until(gone), pytest.raises(Stopped):
         smpa.advise("7B", "ml.p4d.24xlarge", instance_count=2, library="auto")
     assert len(estimates) == 3
