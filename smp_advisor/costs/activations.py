@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.elementwise import anywhere, ceil, maximum, minimum, where
 from smp_advisor.costs.world import in_flight, stack_of, vocabulary_shards
@@ -125,7 +125,11 @@ def _resident_checkpoints(model: Model, layout: Layout, world: World, stage: Sta
 def offloaded_activation_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
     if not anywhere(layout.offload_activations):
         return 0.0
-    return _resident_checkpoints(model, layout, world, stage)[1]
+    stored: dict[Any, Floats] = vars(layout).setdefault("offloaded", {})
+    key = (model, world.sequence_length, stage.kind)
+    if key not in stored:  # memory and the time of copies read the same
+        stored[key] = _resident_checkpoints(model, layout, world, stage)[1]
+    return stored[key]
 
 
 def activation_bytes(

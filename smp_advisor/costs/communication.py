@@ -85,14 +85,19 @@ def delay(cluster: Cluster) -> Floats:
 
 def intra_rate(cluster: Cluster, members: Floats) -> Floats:
     """Return the bytes per second of a ring of `members` GPUs in one node, per GPU and direction."""
-    link, efficiency = cluster.instance.intra_node.lower(), constant("communication.nvswitch_efficiency")
+    return cluster.intra_node_bytes_per_s * _intra_efficiency(cluster, members)
+
+
+def _intra_efficiency(cluster: Cluster, members: Floats) -> Floats:
+    link = cluster.instance.intra_node.lower()
     if "nvlink" not in link:
-        efficiency = gpu_constant("pcie_efficiency", cluster.instance.gpu)
-    elif "cube mesh" in link:
+        return gpu_constant("pcie_efficiency", cluster.instance.gpu)
+    if "cube mesh" in link:
         # A small group of a cube mesh uses few of the links.
-        points = [float(constant(f"communication.cube_mesh_efficiency_{n}")) for n in (2, 4, 8)]
-        efficiency = interpolated(members, (2, 4, 8), points)
-    return cluster.intra_node_bytes_per_s * efficiency
+        names = ("2", "4", "8")
+        points = [float(constant(f"communication.cube_mesh_efficiency_{n}")) for n in names]
+        return interpolated(members, (2, 4, 8), points)
+    return constant("communication.nvswitch_efficiency")
 
 
 def network_rate(cluster: Cluster, sharing: Floats) -> Floats:
@@ -173,22 +178,27 @@ def all_reduce_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride
     return where((members > 1) & (bytes_ > 0), time, 0.0)
 
 
-def all_gather_seconds(
-    cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats, *, is_measured: bool = True
-) -> Floats:
+def all_gather_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
     """Ring all-gather whose full size is `bytes_`: (n - 1) / n of them cross each link."""
     group = Group.of(cluster, members, stride)
-    time = _ring_seconds(cluster, bytes_, group, rounds=1)
-    if cluster.instance.efa:
-        unmeasured = True if is_first_generation(cluster) or not is_measured else members > MOST_MEASURED
-        factor = constant("communication.efa_unmeasured_factor")
-        time = time * where(unmeasured & inverted(group.inside), factor, 1.0)
+    unmeasured = True if is_first_generation(cluster) else members > MOST_MEASURED
+    time = _ring_seconds(cluster, bytes_, group, rounds=1) * _doubt(cluster, group, unmeasured)
     return where((members > 1) & (bytes_ > 0), time, 0.0)
 
 
 def reduce_scatter_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
-    """Ring reduce-scatter whose full size is `bytes_`, with the volume of an all-gather. None was measured."""
-    return all_gather_seconds(cluster, bytes_, members, stride, is_measured=False)
+    """Ring reduce-scatter whose full size is `bytes_`, with the volume of an all-gather."""
+    group = Group.of(cluster, members, stride)
+    time = _ring_seconds(cluster, bytes_, group, rounds=1) * _doubt(cluster, group, unmeasured=True)
+    return where((members > 1) & (bytes_ > 0), time, 0.0)
+
+
+def _doubt(cluster: Cluster, group: Group, unmeasured: Bools) -> Floats:
+    """Factor of the time of a collective across nodes that was not measured over EFA."""
+    if not cluster.instance.efa:
+        return 1.0
+    factor = constant("communication.efa_unmeasured_factor")
+    return where(unmeasured & inverted(group.inside), factor, 1.0)
 
 
 def sharded_gather_seconds(
@@ -259,6 +269,13 @@ def _sharded_seconds(collective: Callable[..., Floats], cluster: Cluster, bytes_
     per_message = collective(cluster, bytes_ / maximum(messages, 1), world.shards, world.data_stride)
     seconds: Floats = messages * per_message
     return seconds
+
+
+GROUPED = (
+    "tensor_parallel_degree", "expert_parallel_degree", "shard_level", "shard_degree", "two_level_gather",
+    "overlapped_gather", "pipeline_outermost", "spread_placement",
+)  # fmt: skip
+"""Columns that decide the collectives of a step, next to the pipeline degree."""
 
 
 class Collectives(NamedTuple):

@@ -14,6 +14,7 @@ from smp_advisor.core.elementwise import anywhere, inverted, maximum, minimum, w
 from smp_advisor.costs.activations import computes_loss_in_parts, head_rows
 from smp_advisor.costs.communication import Group, all_gather_seconds, all_reduce_seconds, all_to_all_seconds
 from smp_advisor.costs.constants import constant, gpu_constant, memory_bandwidth, peak_flops
+from smp_advisor.costs.distinct import one
 from smp_advisor.costs.kernels import attention_seconds, product_seconds, products_seconds
 from smp_advisor.costs.world import owned_parameters, stack_of, stage_kinds, trained_parameters, vocabulary_shards
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.table import Instance
     from smp_advisor.core.elementwise import Floats
+    from smp_advisor.costs.distinct import One
     from smp_advisor.costs.world import LocalParameters, Stage, World
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.block import Block, Kernels
@@ -360,6 +362,19 @@ def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, worl
     )
 
 
+def _passes_of_parts(
+    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World
+) -> tuple[list[Passes], tuple[Floats, Floats]]:
+    """Passes of a block of each group, and seconds of the head."""
+    head = head_seconds(model, layout, world, cluster.instance, job, vocabulary_shards(model, layout))
+    return [_block_passes(g.block, cluster, job, layout, world) for g in model.groups], head
+
+
+@lru_cache(maxsize=4096)
+def _passes_of_one(model: Model, cluster: Cluster, job: Job, plan: One) -> tuple[list[Passes], tuple[Floats, Floats]]:
+    return _passes_of_parts(model, cluster, job, plan.layout, plan.world)
+
+
 def stage_passes(
     model: Model,
     cluster: Cluster,
@@ -369,9 +384,13 @@ def stage_passes(
     degree: int,
     locals_: Sequence[LocalParameters],
 ) -> tuple[Passes, ...]:
-    """Return the passes of each kind of stage."""
-    head = head_seconds(model, layout, world, cluster.instance, job, vocabulary_shards(model, layout))
-    blocks = [_block_passes(group.block, cluster, job, layout, world) for group in model.groups]
+    cast = layout.microbatches if job.fp8 else 1
+    placed = (world.microbatch_samples, world.tensor_stride, world.data_stride, cast)
+    single = one(layout, world, placed, of_blocks=True)
+    if single is None:
+        blocks, head = _passes_of_parts(model, cluster, job, layout, world)
+    else:
+        blocks, head = _passes_of_one(model, cluster, job, single)
 
     def of_stage(stage: Stage, local: LocalParameters) -> Passes:
         sums: dict[str, Floats] = dict.fromkeys(_OF_BLOCKS, 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.communication import MOST_MEASURED, Group, is_first_generation
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import are_overridden, constant, peak_flops
+from smp_advisor.costs.distinct import Distinct, distinct_memory, held, one
 from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, Phase, StageMemory, StepTime
 from smp_advisor.costs.kernels import MOST_OF_PEAK
@@ -54,13 +56,14 @@ from smp_advisor.workload.model import Model, with_decoder
 from smp_advisor.workload.stack import AUTO, stack, stack_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.table import Instance
     from smp_advisor.core.elementwise import Floats
+    from smp_advisor.costs.distinct import One
     from smp_advisor.costs.world import Stage
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.libraries.plan import Plan
@@ -80,14 +83,33 @@ _ROWS_AT_ONCE = 65_536
 """Rows of one evaluation. The temporary arrays of larger ones do not stay in the processor's cache."""
 
 
-def _parts(layout: Layout) -> Iterator[tuple[int, NDArray[np.intp], Layout]]:
+def _parts(layout: Layout) -> Iterator[tuple[int, slice | NDArray[np.intp], Layout]]:
     """Yield the rows that are computed together: (pipeline degree, rows, layout of the rows)."""
     stop_if_nobody_waits()
-    for degree in np.unique(layout.pipeline_parallel_degree).tolist():
-        rows = np.flatnonzero(layout.pipeline_parallel_degree == degree)
-        for first in range(0, len(rows), _ROWS_AT_ONCE):
-            part = rows[first : first + _ROWS_AT_ONCE]
-            yield degree, part, layout.part(part)
+    if "parts" not in vars(layout):  # memory and time have the same
+        vars(layout)["parts"] = [*_divided(layout)]
+    yield from vars(layout)["parts"]
+
+
+def _divided(layout: Layout) -> Iterator[tuple[int, slice | NDArray[np.intp], Layout]]:
+    order = None
+    starts = _changes(layout)
+    if len(starts) > 2:
+        # Sorting integers of 16 bits reads each byte once.
+        order = np.argsort(layout.pipeline_parallel_degree.astype(np.uint16), kind="stable")
+        layout = layout.take(order)
+        starts = _changes(layout)
+    for start, end in pairwise([*starts, len(layout)]):
+        degree = int(layout.pipeline_parallel_degree[start])
+        for first in range(start, end, _ROWS_AT_ONCE):
+            rows = slice(first, min(first + _ROWS_AT_ONCE, end))
+            yield degree, rows if order is None else order[rows], layout.part(rows)
+
+
+def _changes(layout: Layout) -> list[int]:
+    """Return the rows with another pipeline degree than the row before, and the first row."""
+    degrees = layout.pipeline_parallel_degree
+    return [0, *(np.flatnonzero(degrees[1:] != degrees[:-1]) + 1).tolist()] if len(layout) else []
 
 
 def kinds_bytes(
@@ -102,6 +124,12 @@ def kinds_bytes(
 
 
 _Kinds = list[tuple["Stage", "dict[str, Floats]", "Floats", "Floats", "Floats"]]
+
+
+@lru_cache(maxsize=4096)
+def _memory_of_one(model: Model, cluster: Cluster, job: Job, one: One, degree: int) -> tuple[_Kinds, Memory]:
+    kinds = _judged(model, cluster, job, one.layout, one.world, degree)
+    return kinds, _memory(model, degree, kinds)
 
 
 def _judged(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> _Kinds:
@@ -129,11 +157,12 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
     usable = cluster.instance.usable_gpu_memory_gib * GIB
     required, margin, host = (np.zeros(len(layout)) for _ in range(3))
     for degree, rows, part in _parts(layout):
-        kinds = _judged(model, cluster, job, part, World.of(model, cluster, job, part), degree)
-        required[rows] = largest([needed for *_, needed, _ in kinds])
-        margin[rows] = smallest([(usable - needed) / error for *_, needed, error in kinds])
+        few = Distinct(part) if job.calibration is not None else distinct_memory(model, part, degree)
+        kinds = _judged(model, cluster, job, few.layout, World.of(model, cluster, job, few.layout), degree)
+        required[rows] = few.all_rows(largest([needed for *_, needed, _ in kinds]))
+        margin[rows] = few.all_rows(smallest([(usable - needed) / error for *_, needed, error in kinds]))
         # A node may have several stages. Each of its GPUs is counted with the largest.
-        host[rows] = largest([h for _, _, h, *_ in kinds]) * cluster.instance.gpus
+        host[rows] = few.all_rows(largest([h for _, _, h, *_ in kinds]) * cluster.instance.gpus)
     started, loaded_host = start_gpu_bytes(model, layout), load_host_bytes(model, cluster, job, layout)
     if anywhere(started > 0):
         required = np.maximum(required, started)
@@ -179,8 +208,7 @@ def seconds_columns(
     for degree, rows, part in _parts(layout):
         own = job.calibration
         factor = None if own is None else learned_time(own, model, cluster, job, part)[0]
-        world = World.of(model, cluster, job, part)
-        for name, values in step_of(model, cluster, job, part, world, degree).seconds.items():
+        for name, values in step_of(model, cluster, job, part, None, degree).seconds.items():
             if type(values) is np.ndarray or values:
                 result[name][..., rows] = values if factor is None else values * factor
     return result
@@ -206,8 +234,6 @@ def doubt_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wo
             in_node += float(part) / total
         else:
             across += float(part) / total
-    # The kernel of attention is named by the job's field, or by a kind of code that has only one.
-    named = job.attention == "eager" or job.attention_kernel != "auto" or stack_of(job, layout).implies
     launched = ("passes", "optimizer_seconds")
     coordinated = sum(float(waiting) for part, waiting in step.of_host.items() if part not in launched)
     return Doubt(
@@ -217,12 +243,17 @@ def doubt_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wo
         offloaded=bool(layout.offload_activations),
         extrapolated=coordinated / total * abs(math.log(model.layer_count / float(constant("time.host_floor_blocks")))),
         unmeasured=not has_runs(cluster.instance.gpu),
-        kernel=0.0 if named else min(float(step.of_kernels["attention"]) / total, 1.0),
+        kernel=0.0 if _named_kernel(job, layout) else min(float(step.of_kernels["attention"]) / total, 1.0),
         code=job.stack == AUTO,
         fp8=min(float(step.of_kernels["products"]) / total, 1.0) if job.fp8 else 0.0,
         adapter=job.adapter is not None,
         experts=any(m.experts > 1 for group in model.groups for m in group.block.matmuls),
     )
+
+
+def _named_kernel(job: Job, layout: Layout) -> bool:
+    """Return whether the job names its kernel of attention, by its field or by a kind of code that has only one."""
+    return job.attention == "eager" or job.attention_kernel != "auto" or bool(stack_of(job, layout).implies)
 
 
 def as_planned(job: Job, plan: Plan, model: Model) -> Job:
@@ -276,8 +307,12 @@ def _estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         factor, width = learned_time(job.calibration, model, cluster, job, layout)
         seconds = {name: part * factor for name, part in seconds.items()}
         factors = narrowed(str(plan_kinds(layout, cluster)), stack_of(job, layout).name, float(width), doubt)
-    kinds = _judged(model, cluster, job, layout, world, degree)
-    memory = _memory(model, degree, kinds)
+    single = None if job.calibration is not None else one(layout, world, held(model, layout, degree))
+    if single is not None:
+        kinds, memory = _memory_of_one(model, cluster, job, single, degree)
+    else:
+        kinds = _judged(model, cluster, job, layout, world, degree)
+        memory = _memory(model, degree, kinds)
     instance, usable = cluster.instance, cluster.instance.usable_gpu_memory_gib * GIB
     needed = max(float(need) for *_, need, _ in kinds)
     pressure = float(np.ravel(pressure_columns(model, cluster, job, layout, np.array([needed])))[0])
@@ -332,6 +367,22 @@ def _estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
 
 _kept_estimate = lru_cache(maxsize=1024)(_estimate)
 """Every surface of an advice shows the same few plans."""
+
+
+@checked
+def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan]) -> list[Estimate]:
+    """Return the costs of several plans, in their order.
+
+    Examples
+    --------
+    >>> import smp_advisor as smpa
+    >>> model, cluster = smpa.Model.from_parameters("1.3B"), smpa.Cluster("ml.p4d.24xlarge", 1)
+    >>> plans = [smpa.Plan(library="fsdp", batch_size=size) for size in (1, 2)]
+    >>> small, large = smpa.estimate_many(model, cluster, smpa.Job(precision="bf16"), plans)
+    >>> small.needed_gib < large.needed_gib
+    True
+    """
+    return [estimate(model, cluster, job, plan) for plan in plans]
 
 
 _CATEGORY_BYTES = tuple((category, category.removesuffix("_gib")) for category in CATEGORIES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from smp_advisor.core.elementwise import (
@@ -17,9 +18,10 @@ from smp_advisor.core.elementwise import (
     where,
 )
 from smp_advisor.costs.activations import head_rows, offloaded_activation_bytes
-from smp_advisor.costs.communication import Collectives, Group, data_parallel_seconds, point_to_point_seconds
+from smp_advisor.costs.communication import GROUPED, Collectives, Group, data_parallel_seconds, point_to_point_seconds
 from smp_advisor.costs.compute import Passes, optimizer_form, optimizer_host_seconds, stage_passes
 from smp_advisor.costs.constants import constant, gpu_constant, memory_bandwidth
+from smp_advisor.costs.distinct import OFFLOADING, SCHEDULE, Distinct, distinct, distinct_memory, one
 from smp_advisor.costs.world import (
     LocalParameters,
     World,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.core.elementwise import Floats, Ints
+    from smp_advisor.costs.distinct import One
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -116,7 +119,7 @@ def state_copy_seconds(
 
 
 def activation_copy_seconds(
-    model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, compute: Floats
+    model: Model, cluster: Cluster, job: Job, layout: Layout, degree: int, compute: Floats
 ) -> Floats:
     """Return the seconds of copies of activations to the host and back that compute does not hide.
 
@@ -126,7 +129,10 @@ def activation_copy_seconds(
     """
     if not anywhere(layout.offload_activations):
         return 0.0
-    moved = largest([offloaded_activation_bytes(model, layout, world, stage) for stage in stage_kinds(model, degree)])
+    few = distinct_memory(model, layout, degree)
+    of_few = World.of(model, cluster, job, few.layout)
+    of_kinds = [offloaded_activation_bytes(model, few.layout, of_few, stage) for stage in stage_kinds(model, degree)]
+    moved = few.all_rows(largest(of_kinds))
     # Host memory has room for one round of microbatches in flight. Every microbatch of the step is copied through it.
     rounds = layout.microbatches / maximum(minimum(layout.active_microbatches, layout.microbatches), 1)
     link = cluster.instance.host_link_gb_per_s * 1e9
@@ -134,6 +140,7 @@ def activation_copy_seconds(
     exposed: Floats = maximum(seconds - constant("time.overlap") * compute, 0.0)
     if not anywhere(layout.blocking_offload):
         return exposed
+    world = World.of(model, cluster, job, layout)
     rows = head_rows(model, world)
     head = world.bytes_per_element * model.shape.hidden + 2 * 4 * rows
     copied = 2 * (moved * rounds + layout.microbatches * head * model.head.outputs / vocabulary_shards(model, layout))
@@ -157,13 +164,34 @@ class Step(NamedTuple):
 PASSES = ("forward_seconds", "backward_seconds", "recomputation_seconds")
 
 
-def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> Step:
-    """Return the time of n steps."""
-    locals_ = [local_parameters(model, layout, stage) for stage in stage_kinds(model, degree)]
-    every = stage_passes(model, cluster, job, layout, world, degree, locals_)
-    slowest = _chosen(Passes, every, largest_index([p.total for p in every]))
-    local = _chosen(LocalParameters, locals_, largest_index([p.total for p in locals_]))
-    collectives = Collectives.of(model, cluster, layout, world, degree, local)
+class _Work(NamedTuple):
+    """Parts of a step that do not depend on the order of its microbatches, shape (n,) each."""
+
+    parts: dict[str, Floats]
+    """Seconds by part, without those that the order decides."""
+    compute: Floats
+    """Seconds of a GPU's passes, next to which the host's copies run."""
+    of_host: dict[str, Floats]
+    of_kernels: dict[str, Floats]
+    halves: list[tuple[Floats, Floats]]
+    """Seconds of the (forward, backward) pass of one microbatch on each kind of stage."""
+
+
+def _work(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> _Work:
+    # Passes read the schedule as the samples of a microbatch. On one GPU, the first microbatch accumulates nothing,
+    # and with fp8, it alone casts weights.
+    accumulated = layout.microbatches if world.gpus == 1 or job.fp8 else 1
+    few = distinct(layout, [world.microbatch_samples, accumulated], but=(*SCHEDULE, *OFFLOADING))
+    of_few = few.of_kinds(world)
+    locals_ = [local_parameters(model, few.layout, stage) for stage in stage_kinds(model, degree)]
+    every = stage_passes(model, cluster, job, few.layout, of_few, degree, locals_)
+    slowest = few.all_rows(_chosen(Passes, every, largest_index([p.total for p in every])))
+    most = _chosen(LocalParameters, locals_, largest_index([p.total for p in locals_]))
+    local, grouped = few.all_rows(most), distinct(few.layout, (), only=GROUPED)
+    collectives = Collectives.of(
+        model, cluster, grouped.layout, grouped.of_kinds(of_few), degree, grouped.of_kinds(most)
+    )
+    collectives = few.all_rows(grouped.all_rows(collectives))
     m = layout.microbatches
     compute = m * (slowest.forward + slowest.backward + slowest.recomputation)
     stack = stack_of(job, layout)
@@ -177,27 +205,55 @@ def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wor
         "tensor_parallel_seconds": m * (slowest.exchange_forward + slowest.exchange_backward),
         "data_parallel_seconds": data_parallel_seconds(layout, slowest, collectives),
         "optimizer_seconds": maximum(update, launches) + around,
-        "pipeline_bubble_seconds": _bubble(model, cluster, layout, world, degree, every),
+        "offload_seconds": state_copy_seconds(cluster, layout, world, local, compute),
     }
-    offload = activation_copy_seconds(model, cluster, layout, world, degree, compute)
-    offload = offload + state_copy_seconds(cluster, layout, world, local, compute)
-    waiting = _host_floor(model, cluster, layout, sum(parts.values(), 0.0) + offload)
+    return _Work(
+        parts,
+        compute,
+        {"passes": m * slowest.of_host, "optimizer_seconds": where(launches > update, launches, 0.0) + around},
+        {"attention": m * slowest.attention, "products": m * slowest.products},
+        few.all_rows([(p.first_half, p.second_half) for p in every]),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _work_of_one(model: Model, cluster: Cluster, job: Job, one: One, degree: int) -> _Work:
+    return _work(model, cluster, job, one.layout, one.world, degree)
+
+
+def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World | None, degree: int) -> Step:
+    """Time of n steps; many plans need no `world`, and then the seconds of the host and of kernels are left out.
+
+    Rows that differ in their copies to the host alone share the rest, and those that differ in the order of their
+    microbatches alone share the work.
+    """
+    single = None if world is None else one(layout, world, [world.microbatch_samples, layout.microbatches])
+    if single is not None:
+        few, of_few = Distinct(layout), single.world
+        work = _work_of_one(model, cluster, job, single, degree)
+    else:
+        few = distinct(layout, (), but=OFFLOADING)
+        of_few = World.of(model, cluster, job, few.layout)
+        placed = [of_few.microbatch_samples, few.layout.microbatches]
+        alike = distinct(few.layout, placed, but=(*SCHEDULE, *OFFLOADING))
+        work = _work(model, cluster, job, alike.layout, alike.of_kinds(of_few), degree)
+        work = alike.all_rows(work if world is not None else work._replace(of_host={}, of_kernels={}))
+    bubble = _bubble(model, cluster, few.layout, of_few, degree, work.halves)
+    compute = few.all_rows(work.compute) if anywhere(layout.offload_activations) else 0.0
+    offload = activation_copy_seconds(model, cluster, job, layout, degree, compute)
+    parts = work.parts | {"pipeline_bubble_seconds": bubble}
+    offload = offload + few.all_rows(parts.pop("offload_seconds"))
+    waiting = _host_floor(model, cluster, layout, few.all_rows(sum(parts.values(), 0.0)) + offload)
     slowest_node = 1 + constant("time.straggler_per_doubling") * math.log2(max(cluster.nodes, 1))
-    result: dict[str, Floats] = {name: seconds * slowest_node for name, seconds in parts.items()}
+    result, of_host, of_kernels = (
+        {name: few.all_rows(seconds * slowest_node) for name, seconds in of.items()}
+        for of in (parts, work.of_host, work.of_kernels)
+    )
     part = "pipeline_bubble_seconds" if degree > 1 else "data_parallel_seconds"
     waiting = waiting * slowest_node
     result[part] = result[part] + waiting
     result["offload_seconds"] = offload * slowest_node
-    of_optimizer = where(launches > update, launches, 0.0) + around
-    of_host: dict[str, Floats] = {
-        "passes": m * slowest.of_host * slowest_node,
-        "optimizer_seconds": of_optimizer * slowest_node,
-    }
-    of_kernels: dict[str, Floats] = {
-        "attention": m * slowest.attention * slowest_node,
-        "products": m * slowest.products * slowest_node,
-    }
-    return Step(result, of_host | {part: waiting}, of_kernels)
+    return Step(result, of_host | {part: waiting} if world is not None else {}, of_kernels)
 
 
 def _chosen(kind: type[_Columns], every: Sequence[_Columns], index: Ints) -> _Columns:
@@ -225,13 +281,13 @@ def _host_floor(model: Model, cluster: Cluster, layout: Layout, seconds: Floats)
 
 
 def _bubble(
-    model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, every: Sequence[Passes]
+    model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, halves: list[tuple[Floats, Floats]]
 ) -> Floats:
     """Return the seconds in which the slowest stage has no work, and seconds of transfers between stages."""
     if degree == 1:
         return 0.0
-    forward, backward = [passes.first_half for passes in every], [passes.second_half for passes in every]
-    busy = layout.microbatches * largest([first + second for first, second in zip(forward, backward, strict=True)])
+    forward, backward = [first for first, _ in halves], [second for _, second in halves]
+    busy = layout.microbatches * largest([first + second for first, second in halves])
     idle = makespan_seconds(layout, forward, backward, stage_runs(model, degree)) - busy
     hop = handover_seconds(model, cluster, layout, world)
     # Every microbatch is transferred once in each direction. A stage waits for transfers while the pipeline fills and

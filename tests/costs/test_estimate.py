@@ -9,14 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.costs import Estimate, estimate
+from smp_advisor.costs import Estimate, estimate, estimate_many
+from smp_advisor.costs.compute import _passes_of_parts
 from smp_advisor.costs.constants import constants
+from smp_advisor.costs.distinct import BLOCKS
 from smp_advisor.costs.effective_time import best_interval_seconds, elapsed_per_work, seconds_between_failures
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
 from smp_advisor.costs.evaluate import trained as trained_by
+from smp_advisor.costs.world import World
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.layout import layout_of
+from smp_advisor.libraries.layout import layout_of, layout_of_plan
 from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.workload import Adapter, Job, Model, Overheads
 from smp_advisor.workload.job import OVERHEADS
@@ -78,8 +81,7 @@ def test_room_is_left_exactly_where_fitting_is_likelier_than_not(plan: Plan, sha
 
 @given(plans())
 def test_more_samples_take_more_memory_and_time(plan: Plan) -> None:
-    small = estimate(MODEL, CLUSTER, JOB, plan)
-    large = estimate(MODEL, CLUSTER, JOB, replace(plan, batch_size=2 * plan.batch_size))
+    small, large = estimate_many(MODEL, CLUSTER, JOB, [plan, replace(plan, batch_size=2 * plan.batch_size)])
     # Equal where the optimizer's step is what takes the most.
     step_peaks = small.memory.peak.optimizer_step_gib > 0
     assert peak(large) >= peak(small) if step_peaks else peak(large) > peak(small)
@@ -109,8 +111,8 @@ def test_each_technique_saves_the_memory_it_is_for(plan: Plan) -> None:
 def test_more_active_microbatches_never_slow_the_pipeline(plan: Plan) -> None:
     if plan.pipeline == "simple":
         return
-    some = (replace(plan, active_microbatches=active) for active in (1, plan.microbatches))
-    few, all_ = (estimate(MODEL, CLUSTER, JOB, changed) for changed in some)
+    some = [replace(plan, active_microbatches=active) for active in (1, plan.microbatches)]
+    few, all_ = estimate_many(MODEL, CLUSTER, JOB, some)
     assert all_.step_seconds <= few.step_seconds * (1 + 1e-9)
     assert peak(all_) >= peak(few)
 
@@ -313,3 +315,28 @@ def test_plans_that_share_work_in_columns_have_their_own_figures(library: str, s
         assert (own.needed_bytes[0], own.margin[0]) == (memory.needed_bytes[row], memory.margin[row])
         assert own.host_bytes_per_node[0] == memory.host_bytes_per_node[row]
         assert sum(seconds_columns(model, cluster, job, alone).values())[0] == pytest.approx(seconds[row], rel=1e-12)
+
+
+class _Reads:
+    """A layout that notes which of its fields are read."""
+
+    def __init__(self, layout: object) -> None:
+        self.layout, self.names = layout, set[str]()
+
+    def __getattr__(self, name: str) -> object:
+        self.names.add(name)
+        return getattr(self.layout, name)
+
+
+def test_passes_of_blocks_read_only_the_columns_by_which_they_are_kept() -> None:
+    experts = Model.from_shape(layers=4, hidden=2048, heads=16, family="mixtral", experts=8, experts_per_token=2)
+    adapted = Adapter(rank=8, base_bits=4).applied_to(Model.from_parameters("1.3B"))
+    divided = {"tensor_parallel_degree": 2, "context_parallel_degree": 2, "expert_parallel_degree": 2}
+    reads = _Reads(layout_of_plan(Plan(library="smp-v2", batch_size=2, activation_checkpointing="each"), JOB, CLUSTER))
+    reads.layout = replace(reads.layout, **divided)
+    for stack in ("hf-sdpa", "megatron", "liger", "torch-compile"):
+        for attention in ("eager", "fused"):
+            job = replace(JOB, attention=attention, stack=stack, precision="bf16")
+            for model in (MODEL, experts, adapted):
+                _passes_of_parts(model, CLUSTER, job, reads, World.of(model, CLUSTER, job, reads.layout))
+    assert {"shard_level", "tensor_parallel_degree"} < reads.names <= set(BLOCKS)
