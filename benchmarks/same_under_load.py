@@ -30,7 +30,7 @@ def profile(**settings: object) -> str:
     import smp_advisor
 
     done = smp_advisor.profile(CONFIG, sequence_length=64, **settings)
-    return f"{done.details()}\n{done.as_html()}\n{json.dumps(done.as_dict(), indent=1)}"
+    return f"{done.details()}\n{done._repr_html_()}\n{json.dumps(done.as_dict(), indent=1)}"
 
 
 def rehearsal() -> str:

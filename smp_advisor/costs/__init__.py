@@ -9,6 +9,6 @@ operators in a loop, not along a second axis.
 from __future__ import annotations
 
 from smp_advisor.costs.estimate import Estimate
-from smp_advisor.costs.evaluate import estimate, estimate_many
+from smp_advisor.costs.evaluate import estimate
 
-__all__ = ["Estimate", "estimate", "estimate_many"]
+__all__ = ["Estimate", "estimate"]

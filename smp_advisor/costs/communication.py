@@ -85,19 +85,14 @@ def delay(cluster: Cluster) -> Floats:
 
 def intra_rate(cluster: Cluster, members: Floats) -> Floats:
     """Return the bytes per second of a ring of `members` GPUs in one node, per GPU and direction."""
-    return cluster.intra_node_bytes_per_s * _intra_efficiency(cluster, members)
-
-
-def _intra_efficiency(cluster: Cluster, members: Floats) -> Floats:
-    link = cluster.instance.intra_node.lower()
+    link, efficiency = cluster.instance.intra_node.lower(), constant("communication.nvswitch_efficiency")
     if "nvlink" not in link:
-        return gpu_constant("pcie_efficiency", cluster.instance.gpu)
-    if "cube mesh" in link:
+        efficiency = gpu_constant("pcie_efficiency", cluster.instance.gpu)
+    elif "cube mesh" in link:
         # A small group of a cube mesh uses few of the links.
-        names = ("2", "4", "8")
-        points = [float(constant(f"communication.cube_mesh_efficiency_{n}")) for n in names]
-        return interpolated(members, (2, 4, 8), points)
-    return constant("communication.nvswitch_efficiency")
+        points = [float(constant(f"communication.cube_mesh_efficiency_{n}")) for n in (2, 4, 8)]
+        efficiency = interpolated(members, (2, 4, 8), points)
+    return cluster.intra_node_bytes_per_s * efficiency
 
 
 def network_rate(cluster: Cluster, sharing: Floats) -> Floats:
@@ -178,27 +173,22 @@ def all_reduce_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride
     return where((members > 1) & (bytes_ > 0), time, 0.0)
 
 
-def all_gather_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
+def all_gather_seconds(
+    cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats, *, is_measured: bool = True
+) -> Floats:
     """Ring all-gather whose full size is `bytes_`: (n - 1) / n of them cross each link."""
     group = Group.of(cluster, members, stride)
-    unmeasured = True if is_first_generation(cluster) else members > MOST_MEASURED
-    time = _ring_seconds(cluster, bytes_, group, rounds=1) * _doubt(cluster, group, unmeasured)
+    time = _ring_seconds(cluster, bytes_, group, rounds=1)
+    if cluster.instance.efa:
+        unmeasured = True if is_first_generation(cluster) or not is_measured else members > MOST_MEASURED
+        factor = constant("communication.efa_unmeasured_factor")
+        time = time * where(unmeasured & inverted(group.inside), factor, 1.0)
     return where((members > 1) & (bytes_ > 0), time, 0.0)
 
 
 def reduce_scatter_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
-    """Ring reduce-scatter whose full size is `bytes_`, with the volume of an all-gather."""
-    group = Group.of(cluster, members, stride)
-    time = _ring_seconds(cluster, bytes_, group, rounds=1) * _doubt(cluster, group, unmeasured=True)
-    return where((members > 1) & (bytes_ > 0), time, 0.0)
-
-
-def _doubt(cluster: Cluster, group: Group, unmeasured: Bools) -> Floats:
-    """Factor of the time of a collective across nodes that was not measured over EFA."""
-    if not cluster.instance.efa:
-        return 1.0
-    factor = constant("communication.efa_unmeasured_factor")
-    return where(unmeasured & inverted(group.inside), factor, 1.0)
+    """Ring reduce-scatter whose full size is `bytes_`, with the volume of an all-gather. None was measured."""
+    return all_gather_seconds(cluster, bytes_, members, stride, is_measured=False)
 
 
 def sharded_gather_seconds(

@@ -57,29 +57,23 @@ def constants() -> dict[str, Constant]:
     return table
 
 
-class _Committed(dict[str, "Floats"]):
-    """The values of the tables, which the first use reads."""
-
-    def __missing__(self, name: str) -> Floats:
-        if not self:
-            self.update({constant.name: constant.value for constant in constants().values()})
-            return self[name]
-        raise KeyError(name)
+@cache
+def _committed() -> dict[str, Floats]:
+    return {entry.name: entry.value for entry in constants().values()}
 
 
-_COMMITTED = _Committed()
-_VALUES: ContextVar[dict[str, Floats]] = ContextVar("values of constants", default=_COMMITTED)
-"""Values, with those inside `overriding`, which other threads do not see."""
+_OVERRIDDEN: ContextVar[dict[str, Floats] | None] = ContextVar("_OVERRIDDEN", default=None)
+"""All values inside `overriding`, which other threads do not see."""
 
 
 def constant(name: str) -> Floats:
     """Return the value of one constant, ``constant("memory.context_gib")``."""
-    return _VALUES.get()[name]
+    return (_OVERRIDDEN.get() or _committed())[name]
 
 
 def are_overridden() -> bool:
     """Return whether the code runs inside `overriding`."""
-    return _VALUES.get() is not _COMMITTED
+    return _OVERRIDDEN.get() is not None
 
 
 def gpu_constant(name: str, gpu: str) -> Floats:
@@ -105,12 +99,11 @@ def overriding(values: Mapping[str, Floats]) -> Iterator[None]:
     unknown = sorted(set(values) - set(constants()))
     if unknown:
         raise KeyError(f"no constant {unknown[0]!r}")
-    present = {name: constant(name) for name in constants()}
-    token = _VALUES.set({**present, **values})
+    token = _OVERRIDDEN.set({**_committed(), **(_OVERRIDDEN.get() or {}), **values})
     try:
         yield
     finally:
-        _VALUES.reset(token)
+        _OVERRIDDEN.reset(token)
 
 
 def peak_flops(instance: Instance, job: Job, *, products_of_weights: bool = False) -> float:

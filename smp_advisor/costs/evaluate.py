@@ -56,7 +56,7 @@ from smp_advisor.workload.model import Model, with_decoder
 from smp_advisor.workload.stack import AUTO, stack, stack_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -367,22 +367,6 @@ def _estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
 
 _kept_estimate = lru_cache(maxsize=1024)(_estimate)
 """Every surface of an advice shows the same few plans."""
-
-
-@checked
-def estimate_many(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan]) -> list[Estimate]:
-    """Return the costs of several plans, in their order.
-
-    Examples
-    --------
-    >>> import smp_advisor as smpa
-    >>> model, cluster = smpa.Model.from_parameters("1.3B"), smpa.Cluster("ml.p4d.24xlarge", 1)
-    >>> plans = [smpa.Plan(library="fsdp", batch_size=size) for size in (1, 2)]
-    >>> small, large = smpa.estimate_many(model, cluster, smpa.Job(precision="bf16"), plans)
-    >>> small.needed_gib < large.needed_gib
-    True
-    """
-    return [estimate(model, cluster, job, plan) for plan in plans]
 
 
 _CATEGORY_BYTES = tuple((category, category.removesuffix("_gib")) for category in CATEGORIES)

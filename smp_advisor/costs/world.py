@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from smp_advisor.core.elementwise import maximum, minimum, where
 from smp_advisor.workload.adapter import fp32_parameters
@@ -245,62 +245,33 @@ class LocalParameters:
 
 def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParameters:
     """Return the parameters on one GPU of a stage; a tied embedding counts on the first and on the last."""
-    tp = layout.tensor_parallel_degree
-    shards = vocabulary_shards(model, layout)
-    counts = _stage_parameters(model, stage)
-    divided = counts.vocabulary / shards
-    return LocalParameters(
-        split=counts.split / tp + where(shards > 1, divided, 0.0),
-        replicated=counts.replicated + where(shards > 1, 0.0, divided),
-        experts=counts.experts / (tp * layout.expert_parallel_degree),
-        root=counts.outside + divided,
-        embedding=counts.embedding / shards,
-        adapters=counts.adapters / tp,
-        unpacked=counts.unpacked / tp,
-        fp32=counts.fp32,
-    )
-
-
-class _StageParameters(NamedTuple):
-    split: float
-    replicated: float
-    experts: float
-    adapters: float
-    unpacked: float
-    fp32: float
-    vocabulary: int
-    """Embedding and head, which tensor parallelism may divide."""
-    embedding: int
-    """The token embedding, part of `vocabulary`."""
-    outside: int
-    """Other parameters outside the blocks, part of `replicated`."""
-
-
-@lru_cache(maxsize=4096)
-def _stage_parameters(model: Model, stage: Stage) -> _StageParameters:
+    tp, shards = layout.tensor_parallel_degree, vocabulary_shards(model, layout)
     blocks = [(group.block, count) for group, count in zip(model.groups, stage.block_counts, strict=True)]
     experts = float(sum(block.expert_parameters * count for block, count in blocks))
-    vocabulary = outside = 0
+    tokens = model.token_embedding_parameters
+    vocabulary = outside = 0  # embedding and head, which tensor parallelism may divide, and other parameters
     if stage.first:
-        vocabulary += model.token_embedding_parameters
-        outside += model.embedding_parameters - model.token_embedding_parameters
+        vocabulary += tokens
+        outside += model.embedding_parameters - tokens
     if stage.last:
         outside += model.final_parameters
         if model.head.tied:
             outside += model.head.parameters
-            vocabulary += 0 if stage.first else model.token_embedding_parameters
+            vocabulary += 0 if stage.first else tokens
         else:
             vocabulary += model.head.parameters
-    return _StageParameters(
-        split=sum(block.split_parameters * count for block, count in blocks) - experts,
-        replicated=float(sum(block.replicated_parameters * count for block, count in blocks) + outside),
-        experts=experts,
-        adapters=float(sum(block.adapter_parameters * count for block, count in blocks)),
-        unpacked=float(sum(block.unpacked_parameters * count for block, count in blocks)),
+    divided = vocabulary / shards
+    replicated = float(sum(block.replicated_parameters * count for block, count in blocks) + outside)
+    split = sum(block.split_parameters * count for block, count in blocks) - experts
+    return LocalParameters(
+        split=split / tp + where(shards > 1, divided, 0.0),
+        replicated=replicated + where(shards > 1, 0.0, divided),
+        experts=experts / (tp * layout.expert_parallel_degree),
+        root=outside + divided,
+        embedding=(tokens if stage.first or (stage.last and model.head.tied) else 0) / shards,
+        adapters=float(sum(block.adapter_parameters * count for block, count in blocks)) / tp,
+        unpacked=float(sum(block.unpacked_parameters * count for block, count in blocks)) / tp,
         fp32=float(sum(fp32_parameters(block, model.family) * count for block, count in blocks)),
-        vocabulary=vocabulary,
-        embedding=model.token_embedding_parameters if stage.first or (stage.last and model.head.tied) else 0,
-        outside=outside,
     )
 
 

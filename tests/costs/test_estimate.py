@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.costs import Estimate, estimate, estimate_many
+from smp_advisor.costs import Estimate, estimate
 from smp_advisor.costs.compute import _passes_of_parts
 from smp_advisor.costs.constants import constants
 from smp_advisor.costs.distinct import BLOCKS
@@ -81,7 +81,8 @@ def test_room_is_left_exactly_where_fitting_is_likelier_than_not(plan: Plan, sha
 
 @given(plans())
 def test_more_samples_take_more_memory_and_time(plan: Plan) -> None:
-    small, large = estimate_many(MODEL, CLUSTER, JOB, [plan, replace(plan, batch_size=2 * plan.batch_size)])
+    small = estimate(MODEL, CLUSTER, JOB, plan)
+    large = estimate(MODEL, CLUSTER, JOB, replace(plan, batch_size=2 * plan.batch_size))
     # Equal where the optimizer's step is what takes the most.
     step_peaks = small.memory.peak.optimizer_step_gib > 0
     assert peak(large) >= peak(small) if step_peaks else peak(large) > peak(small)
@@ -111,8 +112,8 @@ def test_each_technique_saves_the_memory_it_is_for(plan: Plan) -> None:
 def test_more_active_microbatches_never_slow_the_pipeline(plan: Plan) -> None:
     if plan.pipeline == "simple":
         return
-    some = [replace(plan, active_microbatches=active) for active in (1, plan.microbatches)]
-    few, all_ = estimate_many(MODEL, CLUSTER, JOB, some)
+    some = (replace(plan, active_microbatches=active) for active in (1, plan.microbatches))
+    few, all_ = (estimate(MODEL, CLUSTER, JOB, changed) for changed in some)
     assert all_.step_seconds <= few.step_seconds * (1 + 1e-9)
     assert peak(all_) >= peak(few)
 
