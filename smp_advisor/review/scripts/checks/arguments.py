@@ -8,7 +8,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.values import Argument, Constant, External, Instance, options
+from smp_advisor.review.reading.values import Argument, Constant, External, Function, Instance, options
 from smp_advisor.review.scripts.checks.planned import config_entry, trainer_arguments
 from smp_advisor.review.scripts.context import Context, Hit, check, is_of_transformers
 from smp_advisor.review.scripts.queries import argument_node, constant, is_optimizer, makers
@@ -222,6 +222,20 @@ def _weights_that_cannot_be_unscaled(context: Context) -> Iterator[Hit]:
 def _is_half(value: Value | None) -> bool:
     names = [option.path if isinstance(option, External) else constant(option) for option in options(value)]
     return bool(names) and set(names) <= {"torch.float16", "torch.half", "float16"}
+
+
+@check("TRN736")
+def _metric_that_is_computed(context: Context) -> Iterator[Hit]:
+    """A metric that ``compute_metrics`` does not return: its dictionary has other keys."""
+    for call, _ in trainer_calls(context):
+        for arguments in makers(call.argument("args", 1)):
+            metric = str(constant(arguments.argument("metric_for_best_model")) or "loss").removeprefix("eval_")
+            for function in options(call.argument("compute_metrics")):
+                nodes = [*ast.walk(function.node)] if isinstance(function, Function) else []
+                ends = [ast.unparse(node.value) for node in nodes if isinstance(node, ast.Return) and node.value]
+                literal = ends and all(re.fullmatch(r"\{(?:'\w+': [^{}*]*)*\}", end) for end in ends)
+                if literal and metric != "loss" and not any(f"'{metric}'" in end for end in ends):
+                    yield Hit(arguments.module, arguments.node, variant="metric of another name")
 
 
 @check("TRN723")

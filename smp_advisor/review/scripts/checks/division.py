@@ -88,17 +88,6 @@ _SETS = re.compile(r"os\.environ\[[\"']WORLD_SIZE[\"']\]\s*=(?!=)|\bseed\(.*JOB"
 _ADDRESSES = {f"os.environ['MASTER_ADDR'] = '{host}'" for host in ("localhost", "127.0.0.1")}
 
 
-@check("DDP631")
-def _part_of_the_world(context: Context) -> Iterator[Hit]:
-    spawned = any(entry.called in _STARTERS for entry in context.trace.calls)
-    for call in context.trace.named("torch.utils.data.DistributedSampler") if not spawned else ():
-        rank, replicas = call.argument("rank", 2), call.argument("num_replicas", 1)
-        local = rank is not None and ranks(rank) == {"os.environ.LOCAL_RANK"}
-        counted = any(maker.name == "torch.cuda.device_count" for maker in makers(replicas))
-        if call.reached and (local or counted) and parallel_wraps(context):
-            yield Hit(call.module, call.node)
-
-
 @check("DDP633")
 def _gpu_of_every_process(context: Context) -> Iterator[Hit]:
     """``DDP(model.to("cuda:0"), device_ids=[0])``, which each process of an instance does alike."""
@@ -312,13 +301,6 @@ def _divided_once(context: Context) -> Iterator[Hit]:
                 by_hand = any(source.called == "split_dataset_by_node" for source in sources) and not fabric
                 if loader in loaders(context) and loader.reached and (twice or by_connector or by_hand):
                     yield Hit(loader.module, loader.node)
-    for call in context.trace.calls:
-        of_trainer = call.reached and call.name.endswith("Trainer") and call.name.startswith(("transformers.", "trl."))
-        for part in derivation(call.argument("train_dataset")) if of_trainer else ():
-            divides = isinstance(part, Result) and part.call.called == "split_dataset_by_node"
-            if isinstance(part, Result) and divides and constant(part.call.argument("world_size", 2)) != 1:
-                yield Hit(part.call.module, part.call.node, variant="trainer")
-                break
 
 
 @check("TRN728")
@@ -375,12 +357,6 @@ _ROWS = re.compile(r"len\([\w.]+\.dataset\)")
 @check("TRN725")
 def _work_of_fabric(context: Context) -> Iterator[Hit]:
     fabrics = [call for call in context.trace.calls if call.reached and call.name.endswith(".Fabric")]
-    launched = context.trace.methods("launch")
-    for call in fabrics:
-        devices = constant(call.argument("devices"))
-        several = (isinstance(devices, int) and devices > 1) or devices == "auto"
-        if several and not launched and not call.unpacks:
-            yield Hit(call.module, call.node, variant="no launch")
     setups = [call for call in context.trace.methods("setup", "setup_module") if owner_kind(call.receiver) == "fabric"]
     ready = {part.call for call in context.trace.methods("setup_dataloaders") for value in call.arguments
              for part in derivation(value) if isinstance(part, Result)}  # fmt: skip

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from smp_advisor.review.reading.trace import Call
 
 
-_CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
-
-
 def _is_accelerator(value: Value | None, accelerators: list[Call]) -> bool:
     return any(maker in accelerators for maker in makers(value))
 
@@ -118,23 +115,6 @@ def _is_of(call: Call, owners: set[Class | None]) -> bool:
     """Return whether a call is not in a class of its own, apart from those that make the accelerators."""
     cls = _class_of(call)
     return cls is None or any(home is None or home in cls.lineage or cls in home.lineage for home in owners)
-
-
-@check("TRN703")
-def _clipped_by_accelerate(context: Context) -> Iterator[Hit]:
-    accelerators = reached_accelerators(context)
-    scales = not context.libraries.xla and not _clips_all_shards(accelerators)
-    for call in context.trace.named(*_CLIPS) if accelerators and scales else ():
-        if call.reached and call.loops:
-            yield Hit(call.module, call.node)
-
-
-def _clips_all_shards(accelerators: list[Call]) -> bool:
-    """Return whether PyTorch's clip is right: FSDP2's parameters know their shards, and bf16 is not scaled."""
-    plugins = [maker for call in accelerators for maker in makers(call.argument("fsdp_plugin"))]
-    second = plugins and all(str(constant(plugin.argument("fsdp_version"))) == "2" for plugin in plugins)
-    precision = {constant(option) for call in accelerators for option in options(call.argument("mixed_precision", 2))}
-    return bool(second) and precision <= {"bf16", "no", None}
 
 
 @check("TRN748")

@@ -155,6 +155,14 @@ def _clipped_unscaled(context: Context) -> Iterator[Hit]:
 _GENERATES = ("generate",)
 
 
+@check("DDP616")
+def _clipped_before_the_step(context: Context) -> Iterator[Hit]:
+    for call in context.trace.named(*_CLIPS):
+        steps = [step.order for step, _ in updates(context.trace) if step.loops and step.loops == call.loops]
+        if call.reached and steps and max(steps) < call.order:
+            yield Hit(call.module, call.node, variant="late")
+
+
 @check("SMP321")
 def _generated_by_the_root(context: Context) -> Iterator[Hit]:
     wraps = _fsdp1(context)

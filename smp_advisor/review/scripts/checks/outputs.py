@@ -256,21 +256,6 @@ def _end_token_trained(context: Context) -> Iterator[Hit]:
                 yield Hit(call.module, call.node, severity="warning" if appended else None)
 
 
-_ENDS = ("lm_head", "embed_tokens", "wte", "embed_out")
-
-
-@check("TRN735")
-def _adapters_of_tied_weights(context: Context) -> Iterator[Hit]:
-    merges = [call for call in context.trace.methods("merge_and_unload") if call.reached]
-    for call in context.trace.calls if merges else ():
-        if not call.reached or not call.name.endswith(".LoraConfig"):
-            continue
-        names = [constant(item) for option in options(call.argument("target_modules")) for item in _items(option)]
-        ends = [str(name) for name in names if name in _ENDS]
-        if ends:
-            yield Hit(call.module, argument_node(call, "target_modules") or call.node, {"modules": ", ".join(ends)})
-
-
 def _items(value: Value) -> list[Value]:
     return list(getattr(value, "items", ()) or [value])
 

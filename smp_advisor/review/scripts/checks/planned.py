@@ -9,12 +9,12 @@ import yaml
 
 from smp_advisor.core.files import CONFIGURATION, folders_from, is_path, read_bytes, table
 from smp_advisor.errors import AdvisorError
-from smp_advisor.review.reading.values import Collection, Constant, Mapping, Member, options
+from smp_advisor.review.reading.values import Collection, Constant, Mapping, options
 from smp_advisor.review.scripts.checks.parallel import reached_accelerators
 from smp_advisor.review.scripts.checks.sharding import FSDP, shards
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import PROCESSES, of_counted_processes
-from smp_advisor.review.scripts.queries import argument_node, constant, makers
+from smp_advisor.review.scripts.queries import argument_node, constant
 from smp_advisor.review.scripts.settings import CHECKPOINTING, blocks_of
 
 if TYPE_CHECKING:
@@ -244,21 +244,3 @@ def _one_device_per_process(context: Context) -> Iterator[Hit]:
 
 
 _SEVERAL = re.compile(r"LOCAL_RANK|\bddp_|init_process_group|torchrun")
-
-
-@check("TRN715")
-def _saved_from_all_shards(context: Context) -> Iterator[Hit]:
-    accelerators = reached_accelerators(context)
-    saves = context.trace.methods("save_pretrained") if accelerators and shards(context, *accelerators) else []
-    for call in saves:
-        unwrapped = any(maker.method == "unwrap_model" for maker in makers(call.receiver))
-        if call.reached and unwrapped and not call.gives("state_dict"):
-            yield Hit(call.module, call.node)
-    sharded = any(constant(option) for call in trainer_arguments(context) for option in options(call.argument("fsdp")))
-    sharded = sharded and not context.trace.methods("set_state_dict_type")
-    for call in context.trace.methods("save_pretrained") if sharded else ():
-        owner = call.receiver if isinstance(call.receiver, Member) else None
-        if owner is None or not call.reached or owner.name not in ("model", "model_wrapped"):
-            continue
-        if any(maker.name.endswith("Trainer") for maker in makers(owner.owner)):
-            yield Hit(call.module, call.node, variant="trainer")

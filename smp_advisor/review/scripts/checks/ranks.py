@@ -100,9 +100,15 @@ def _meetings(context: Context) -> Iterator[tuple[Call, str, str]]:
     parses = any(call.reached and call.called.endswith(_PARSERS) for call in context.trace.calls)
     texts = "".join(module.source.text for module in context.trace.modules)
     may_shard = not sharded and "_plugin" not in texts and _MAY_SHARD.search(texts)  # not chosen by the script
+    loops = {loop.node for loop in context.trace.iterations if any(call in framework and call.method == "prepare"
+             for part in derivation(loop.over) for call in elements_of(part))}  # fmt: skip
+    loops -= {loop for call in context.trace.calls if PROCESSES[1].runs(call) for loop in call.loops}
     for call in context.trace.calls:
         if not call.reached and not framework_runs(call):
             continue
+        if call.loops and call.loops[-1] in loops:
+            loops.remove(call.loops[-1])
+            yield call, "loader", "loader"
         meeting = met_by_name(call, sharded=sharded)
         if meeting is not None:
             yield call, *meeting

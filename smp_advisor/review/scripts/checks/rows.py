@@ -174,6 +174,7 @@ def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]
         ),
         "empty": lambda: not call.arguments and not call.keywords and not call.unpacks,
         "without_gradients": lambda: without_gradients(call) is need["without_gradients"],
+        "before_all": lambda: all(call.order < peer.order for peer in context.trace.methods(need["before_all"])),
         "unconditional": lambda: not call.guards,
         "on_all": lambda: all(process.runs(call) for process in PROCESSES),
     }
@@ -218,7 +219,7 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
         "same_as": lambda _: is_one_of(value, inside(getattr(peer["same_as"].call, "receiver", None))),
         "from": lambda expected: any(part.called in expected for part in parts),
         "is": lambda expected: literals == [expected],
-        "has": lambda expected: expected in items,
+        "has": lambda expected: not {*items}.isdisjoint([expected] if isinstance(expected, str) else expected),
         "above": lambda expected: len(numbers) == len(literals) and all(number > expected for number in numbers),
         "matches": lambda expected: any(isinstance(text, str) and re.search(expected, text) for text in texts),
         "no_multiple_of": lambda expected: _no_multiple(literals, call.argument(expected)),
@@ -232,6 +233,8 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
         "streams": lambda _: any(constant(part.argument("streaming")) is True for part in parts),
         "object": lambda _: all(isinstance(origin, Instance) or (isinstance(origin, Result)
                                 and origin.call.called[:1].isupper()) for origin in origins(value)),
+        "environment": lambda _: all(environment_variable(option) for option in options(value)),
+        "ranks": lambda expected: ranks(value) == {expected},
         "variable": lambda expected: any(environment_variable(option) == expected for option in options(value)),
         "gpu": lambda expected: any(
             constant(part) in (expected, f"cuda:{expected}") and constant(part) is not False

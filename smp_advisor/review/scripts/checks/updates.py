@@ -116,9 +116,6 @@ def _steps_of_the_engine(context: Context) -> Iterator[Hit]:
 
     for engine in engines:
         config = engine.argument("config") or engine.argument("config_params")
-        halves = [config.get(name) for name in ("fp16", "bf16")] if isinstance(config, Mapping) else []
-        if halves and all(isinstance(half, Mapping) and constant(half.get("enabled")) is True for half in halves):
-            yield Hit(engine.module, engine.node, variant="precisions")
         sizes = [constant(config.get(name)) for name in _BATCHES] if isinstance(config, Mapping) else []
         if all(type(size) is int and size > 0 for size in sizes) and sizes and sizes[0] % (sizes[1] * sizes[2]):
             yield Hit(engine.module, engine.node, variant="batches")
