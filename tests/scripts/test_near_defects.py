@@ -1,5 +1,8 @@
 """Correct scripts that look like a defect of one rule, which must not name it."""
 
+import tomllib
+from pathlib import Path
+
 from smp_advisor.core.files import data_file
 from smp_advisor.review.findings.catalog import catalog
 from smp_advisor.review.scripts import check_script
@@ -212,6 +215,12 @@ def test_correct_code_near_a_defect_is_not_named() -> None:
         )
     ]
     assert not named, "\n\n".join(f"{rule}:\n{text}" for rule, text in named)
+
+
+def test_scripts_one_twist_away_from_a_defect_have_no_finding() -> None:
+    scripts = tomllib.loads((Path(__file__).parent / "correct.toml").read_text("utf-8"))["script"]
+    found = {text["text"]: [f for f in check_script(text["text"]) if f.severity != "info"] for text in scripts}
+    assert not {text: findings for text, findings in found.items() if findings}
 
 
 def test_a_number_without_a_type_is_a_text_for_the_optimizer() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.review.reading.values import Argument, Constant, External, Function, Instance, options
 from smp_advisor.review.scripts.checks.planned import config_entry, trainer_arguments
 from smp_advisor.review.scripts.context import Context, Hit, check, is_of_transformers
-from smp_advisor.review.scripts.queries import argument_node, constant, is_optimizer, makers
+from smp_advisor.review.scripts.queries import argument_node, constant, makers
 from smp_advisor.review.scripts.releases import (
     accepts,
     arguments_of,
@@ -207,16 +207,6 @@ def _weights_that_cannot_be_unscaled(context: Context) -> Iterator[Hit]:
     for call in trainer_arguments(context) if halves and not widened else ():
         if constant(call.argument("fp16")) is True and (copies or not _adapts(context)):
             yield Hit(call.module, argument_node(call, "fp16") or call.node, variant="copies" if copies else "")
-    adapted = any(call.called == "get_peft_model" for call in context.trace.calls)
-    adapted |= any("deepspeed" in module.source.text.lower() for module in context.trace.modules)  # scales by itself
-    for call in context.trace.methods("prepare") if halves and not (widened or adapted) else ():
-        fp16 = [maker for maker in makers(call.receiver) if constant(maker.argument("mixed_precision", 2)) == "fp16"]
-        groups = [group for value in call.arguments for maker in makers(value) if is_optimizer(maker.name)
-                  for group in makers(maker.argument("params", 0)) if group.method == "parameters"]  # fmt: skip
-        trained = {maker for group in groups for maker in makers(group.receiver)}
-        if call.reached and fp16 and not trained.isdisjoint(halves):
-            node = argument_node(fp16[0], "mixed_precision", 2) or fp16[0].node
-            yield Hit(fp16[0].module, node, variant="accelerate")
 
 
 def _is_half(value: Value | None) -> bool:

@@ -23,7 +23,13 @@ from smp_advisor.review.reading.values import (
     something,
 )
 from smp_advisor.review.scripts.checks.outputs import in_model_folder
-from smp_advisor.review.scripts.checks.parallel import REPLICATING, parallel_wraps, reached_accelerators, wrapped_by
+from smp_advisor.review.scripts.checks.parallel import (
+    REPLICATING,
+    parallel_wraps,
+    reached_accelerators,
+    unread,
+    wrapped_by,
+)
 from smp_advisor.review.scripts.checks.sharding import in_place
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import PROCESSES, elements_of, of_counted_processes, owner_kind
@@ -31,6 +37,7 @@ from smp_advisor.review.scripts.queries import (
     constant,
     derivation,
     guarded_by,
+    is_scheduler,
     is_wrapped_model,
     is_wrapped_optimizer,
     makers,
@@ -214,15 +221,22 @@ def _loaded_to_its_own_device(context: Context) -> Iterator[Hit]:
 @check("SMP009")
 def _state_of_the_optimizer(context: Context) -> Iterator[Hit]:
     """Checkpoints that a run goes on from, with an epoch and weights, and without the moments of the optimizer."""
+    text = "".join(module.source.text for module in context.trace.modules)
     optimizers = [maker for _, optimizer in updates(context.trace) for maker in makers(optimizer)]
-    moments = [maker for maker in optimizers if "Adam" in maker.called]
-    stored = any(re.search(r"opt\w*\.(?:load_)?state_dict", module.source.text) for module in context.trace.modules)
-    for save, _, parts in own_checkpoints(context) if moments and not stored else ():
+    moments = [
+        maker for maker in optimizers if "Adam" in maker.called and not re.search(r"opt\w*\.(?:load_)?state_d", text)
+    ]
+    paces = [maker for step in context.trace.methods("step") for maker in makers(step.receiver)]
+    paces = [
+        maker for maker in paces if is_scheduler(maker.name) and not re.search(r"last_epoch|sched\w*\.\w*state_d", text)
+    ]
+    missing = moments or paces
+    for save, _, parts in own_checkpoints(context) if missing and not unread(context) else ():
         for state in options(save.argument("obj", 0)):
             names = list(map(str, state.entries)) if isinstance(state, Mapping) and state.complete else []
             number = next((name for name in names if re.search("epoch|step|iter", name)), "")
             if number and parts and f'["{number}"]' in parts[0][0].module.source.text.replace("'", '"'):
-                shown: dict[str, object] = {"entry": number, "optimizer": moments[0].called}
+                shown: dict[str, object] = {"entry": number, "optimizer": missing[0].called}
                 yield Hit(save.module, save.node, shown, variant="optimizer")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import Constant, Instance, Item, Result, is_none, options
 from smp_advisor.review.scripts.checks.data import iterations_over, loaders
-from smp_advisor.review.scripts.checks.parallel import REPLICATING, by_framework, joins, parallel_wraps
+from smp_advisor.review.scripts.checks.parallel import REPLICATING, by_framework, joins, parallel_wraps, unread
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import inside, same
 from smp_advisor.review.scripts.conditions import Conditions
@@ -303,26 +303,6 @@ def _divided_once(context: Context) -> Iterator[Hit]:
                     yield Hit(loader.module, loader.node)
 
 
-@check("TRN728")
-def _divided_by_lightning(context: Context) -> Iterator[Hit]:
-    trainers = [
-        call
-        for call in context.trace.calls
-        if call.reached
-        and owner_kind(Result(call)) == "lightning"
-        and constant(call.argument("use_distributed_sampler")) is False
-    ]
-    strategies = {constant(call.argument("strategy")) for call in trainers}
-    for call in loaders(context) if trainers and strategies != {None} else ():
-        has_sampler = any(call.gives(name, at) for name, at in (("sampler", 3), ("batch_sampler", 4)))
-        read = call.reached or framework_runs(call)
-        if read and not has_sampler and _RANKED.search(call.module.source.text) is None:
-            yield Hit(call.module, call.node)
-
-
-_RANKED = re.compile(r"global_rank|get_rank|world_size|num_replicas|DistributedSampler|\bRANK\b|split_dataset_by_node")
-
-
 @check("DDP622")
 def _scores_of_all_ranks(context: Context) -> Iterator[Hit]:
     """``correct / len(loader.dataset)``, where each rank counts only its part."""
@@ -421,6 +401,8 @@ def _model_on_the_gpu(context: Context) -> Iterator[Hit]:
         moved = any(re.search(r"cuda|device", text) for text in texts) or "default_" in wrap.module.source.text
         moved |= any(isinstance(part, Result) and part.call in moves for part in derivation(model))
         moved |= any(same(net, owner) for call in moves for owner in inside(call.receiver) for net in nets)
+        handed = [owner for call in unread(context) for value in call.arguments for owner in inside(value)]
+        moved |= any(same(net, owner) for owner in handed for net in nets)
         plain = bool(nets) and all(isinstance(net, Instance) for net in nets)
         if wrap.name in REPLICATING and plain and not moved and listed is not None and not is_none(listed):
             yield Hit(wrap.module, wrap.node)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.library import get_library
@@ -13,7 +12,6 @@ from smp_advisor.review.scripts.checks.parallel import reached_accelerators
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.conditions import Conditions
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.processes import owner_kind
 from smp_advisor.review.scripts.queries import argument_node, constant, derivation, is_optimizer, makers, updates
 
 if TYPE_CHECKING:
@@ -115,24 +113,6 @@ def _is_of(call: Call, owners: set[Class | None]) -> bool:
     """Return whether a call is not in a class of its own, apart from those that make the accelerators."""
     cls = _class_of(call)
     return cls is None or any(home is None or home in cls.lineage or cls in home.lineage for home in owners)
-
-
-@check("TRN748")
-def _counted_once(context: Context) -> Iterator[Hit]:
-    """``accelerator.gather(predictions)`` per batch of an evaluation, which nothing cuts to the size of the data."""
-    trained = {loop for back in context.trace.methods("backward") for loop in back.loops[-1:]}
-    texts = "".join(module.source.text for module in context.trace.modules)
-    for call in context.trace.methods("gather") if not _CUTS.search(texts) else ():
-        sources = [part.call for value in call.arguments for part in derivation(value) if isinstance(part, Result)]
-        batches = [step for step in context.trace.iterations if step.node in call.loops[-1:]]
-        over = [maker for step in batches for part in derivation(step.over) for maker in makers(part)]
-        predicts = any(part.called in ("argmax", "topk", "max", "sigmoid") for part in sources)
-        predicts &= any(maker.method == "prepare" for maker in over) and trained.isdisjoint(call.loops[-1:])
-        if call.reached and predicts and owner_kind(call.receiver) == "accelerate":
-            yield Hit(call.module, call.node, {"call": call.module.text(call.node.func)})
-
-
-_CUTS = re.compile(r"gather_for_metrics|\[: *len\(|\[: *\w*(?:num|size|total|len|samples)|even_batches|samples_seen")
 
 
 @check("TRN705")

@@ -23,7 +23,7 @@ from smp_advisor.review.scripts.checks.parallel import by_framework, wrapped_by
 from smp_advisor.review.scripts.checks.sharding import in_place, inside, running, same, sharded_model, sharding_calls
 from smp_advisor.review.scripts.conditions import Conditions, Reaching
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.queries import is_optimizer, makers, mentions, origins
+from smp_advisor.review.scripts.queries import is_optimizer, mentions, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from smp_advisor.review.reading.trace import Call
 
 
-_CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
 _SCALERS = ("torch.cuda.amp.GradScaler", "torch.amp.GradScaler")
 _SHARDED_SCALERS = (
     "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
@@ -44,17 +43,6 @@ _BY_HAND = ("torch.distributed.fsdp.wrap.wrap", "torch.distributed.fsdp.wrap.ena
 
 def _wraps(context: Context) -> list[Call]:
     return [] if by_framework(context) else [call for call in sharding_calls(context) if call.reached]
-
-
-@check("SMP311")
-def _norm_of_all_shards(context: Context) -> Iterator[Hit]:
-    wraps = [wrap for wrap in _wraps(context) if not in_place(wrap)]
-    for call in context.trace.named(*_CLIPS) if wraps else ():
-        if not call.reached:
-            continue
-        for maker in makers(call.argument("parameters", 0)):
-            if maker.method == "parameters" and wrapped_by(maker.receiver, wraps) is not None:
-                yield Hit(call.module, call.node)
 
 
 @check("SMP312")

@@ -159,7 +159,8 @@ _GENERATES = ("generate",)
 def _clipped_before_the_step(context: Context) -> Iterator[Hit]:
     for call in context.trace.named(*_CLIPS):
         steps = [step.order for step, _ in updates(context.trace) if step.loops and step.loops == call.loops]
-        if call.reached and steps and max(steps) < call.order:
+        backs = [back.order for back in context.trace.methods("backward") if back.loops == call.loops]
+        if call.reached and steps and backs and min(backs) < max(steps) < call.order:
             yield Hit(call.module, call.node, variant="late")
 
 

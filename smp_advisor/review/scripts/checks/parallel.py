@@ -178,16 +178,25 @@ def _another_order_each_epoch(context: Context) -> Iterator[Hit]:
                 if any(back.loops[:1] == (iteration.node,) for back in context.trace.methods("backward"))
             ]
             several = not epochs or not all(map(is_one, epochs))
-            if shuffles and several and not nodes.isdisjoint(outer) and not _handed_on(context, sampler, loader):
+            if shuffles and several and not nodes.isdisjoint(outer) and not handed_on(context, sampler, loader):
                 yield Hit(sampler.module, sampler.node)
 
 
-def _handed_on(context: Context, *parts: Call) -> bool:
+def unread(context: Context) -> list[Call]:
+    """Return the reached calls of packages that are not read and that no rule knows."""
+    return [
+        call
+        for call in context.trace.calls
+        if call.reached and not call.function and "." in call.name
+        if call.name.partition(".")[0] not in KNOWN_PACKAGES
+    ]
+
+
+def handed_on(context: Context, *parts: Call) -> bool:
     """Return whether code that is not read gets one of the objects."""
     return any(
         isinstance(part, Result) and part.call in parts
-        for call in context.trace.calls
-        if call.reached and "." in call.name and call.name.partition(".")[0] not in KNOWN_PACKAGES
+        for call in unread(context)
         for value in (*call.arguments, *call.keywords.values())
         for part in derivation(value)
     )

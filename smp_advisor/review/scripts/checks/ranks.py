@@ -13,6 +13,7 @@ from smp_advisor.review.reading.values import (
     Collection,
     Constant,
     Function,
+    Instance,
     Mapping,
     Operation,
     Result,
@@ -150,12 +151,22 @@ def _implied(call: Call, wraps: list[Call], framework: list[Call], *, sharded: b
     by_name = call.method and re.search(r"\bmodel\b", call.module.text(call.node.func))  # an argument of a callback
     prepared |= bool(sharded and by_name and isinstance(call.receiver, Unknown) and framework_runs(call))
     if not call.method:
-        return ("forward", "forward") if shards_it or prepared else None
+        sends = wrap is not None and not shards_it and _sends_buffers(wrap) and not PROCESSES[1].runs(call)
+        return ("forward", "buffers" if sends else "forward") if shards_it or prepared or sends else None
     if (shards_it or prepared) and call.method in _GENERATES:
         return "generate", "forward"
     if shards_it and wrap is not None and not in_place(wrap) and call.method in ("state_dict", "clip_grad_norm_"):
         return call.method, "state" if call.method == "state_dict" else "forward"
     return None
+
+
+def _sends_buffers(wrap: Call) -> bool:
+    """Return whether DDP certainly broadcasts the statistics of a model in each forward pass, in evaluation too."""
+    parts = [part.call.name for part in derivation(wrap.argument("module", 0)) if isinstance(part, Result)]
+    models = (part for part in derivation(wrap.argument("module", 0)) if isinstance(part, Instance))
+    texts = "".join(cls.module.text(cls.node) for model in models for cls in model.cls.lineage)
+    normed = "BatchNorm" in texts or any(re.search(r"models\.(?:\w+\.)?(?:wide_)?resne", name) for name in parts)
+    return normed and not wrap.gives("broadcast_buffers", 4)
 
 
 def _may_shard(setup: Call) -> bool:

@@ -21,7 +21,14 @@ from smp_advisor.review.reading.values import (
     options,
 )
 from smp_advisor.review.scripts.checks.loops import updated_models
-from smp_advisor.review.scripts.checks.parallel import parallel_wraps, reached_accelerators, without_gradients
+from smp_advisor.review.scripts.checks.parallel import (
+    by_framework,
+    handed_on,
+    parallel_wraps,
+    reached_accelerators,
+    unread,
+    without_gradients,
+)
 from smp_advisor.review.scripts.checks.ranks import is_sharded_model
 from smp_advisor.review.scripts.checks.sharding import inside
 from smp_advisor.review.scripts.checks.updates import is_one_of
@@ -68,6 +75,8 @@ def _hits(rules: list[_Rule], context: Context) -> Iterator[Hit]:
         applies = not ("unless" in rule and re.search(rule["unless"], text)) and _in_setting(context, rule.get("when"))
         severity = _severity(context, rule) if applies else ""
         for places in _met(context, rule, ()) if applies and severity != "never" else ():
+            if "unless" in rule and _out_of_sight(context, [place.call for place in places if place.call]):
+                continue  # code that is not read may do what the files lack
             place = places[rule.get("at", -1)]
             node, need = place.node, rule["needs"][rule.get("at", -1)]
             if place.call is not None and "argument" in need:
@@ -85,10 +94,24 @@ def _hits(rules: list[_Rule], context: Context) -> Iterator[Hit]:
             yield Hit(place.module, node, values, severity=severity or None, variant=rule.get("name", ""))  # type: ignore[arg-type]
 
 
+def _out_of_sight(context: Context, calls: list[Call]) -> bool:
+    """Return whether code that is not read makes an object of the calls, gets one, or runs in their loop."""
+    values = [value for call in calls for value in (call.receiver, *call.arguments, *call.keywords.values())]
+    parts = {part.call for value in values for part in derivation(value) if isinstance(part, Result)}
+    loops = {call.loops[-1] for call in calls if call.loops}
+    foreign = unread(context)
+    return (
+        not parts.isdisjoint(foreign)
+        or any(call.loops and call.loops[-1] in loops for call in foreign)
+        or handed_on(context, *calls)
+    )
+
+
 def _in_setting(context: Context, when: str | None) -> bool:
     """Return whether the script trains as a rule requires: on replicas, on shards, or on several processes."""
     wraps = bool(parallel_wraps(context)) if when in ("replicated", "several") else False
     several = wraps or bool(when == "several" and reached_accelerators(context))
+    several |= when == "plain" and not by_framework(context)
     return not when or several or (when == "sharded" and is_sharded_model(context))
 
 
@@ -134,6 +157,9 @@ def _places(context: Context, need: _Rule) -> Iterator[_Place]:
         derived = any(re.search(need["base"], path) for path in cls.ancestors())
         if isinstance(method, Function) and derived and (id(cls) in own or not need.get("trained")):
             body = method.module.text(method.node)
+            ends = [node.value for node in ast.walk(method.node) if isinstance(node, ast.Return) and node.value]
+            if not all(re.search(need.get("returns", ""), ast.unparse(end)) for end in ends):
+                continue
             if re.search(need.get("matches", ""), body) and not re.search(need.get("lacks", r"(?!)"), body):
                 yield _Place(method.module, method.node, cls=cls, name=need["method"])
     for module in context.trace.modules if "text" in need else ():
@@ -146,9 +172,14 @@ def _lines(module: Module, need: _Rule) -> Iterator[_Place]:
         line = module.source.text.count("\n", 0, match.start()) + 1
         nodes = [node for kind in _STATEMENTS for node in module.all(kind) if node.lineno == line]
         name = match[1] if match.re.groups else ""
+        around = [nodes[0]] if nodes and need.get("trained") else []
+        while around and (outer := module.parent(around[-1])) is not None:  # a loop that trains, with gradients
+            around.append(outer)
+        texts = [ast.unparse(node) for node in around[1:] if isinstance(node, (ast.For, ast.With))]
+        trains = not around or any("backward(" in text and "no_grad" not in text for text in texts[:1])
         read = any(isinstance(node.ctx, ast.Load) and node.id == name for node in module.all(ast.Name))
         lacks = "lacks" in need and re.search(need["lacks"].replace("@", re.escape(name)), module.source.text)
-        if nodes and not lacks and not (need.get("unread") and read):
+        if nodes and trains and not lacks and not (need.get("unread") and read):
             yield _Place(module, nodes[0], name=name)
 
 
@@ -176,6 +207,7 @@ def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]
         "without_gradients": lambda: without_gradients(call) is need["without_gradients"],
         "before_all": lambda: all(call.order < peer.order for peer in context.trace.methods(need["before_all"])),
         "unconditional": lambda: not call.guards,
+        "untrained": lambda: bool(call.loops) and not facts["trained"](),
         "on_all": lambda: all(process.runs(call) for process in PROCESSES),
     }
     if not all(holds() for name, holds in facts.items() if name in need):
@@ -184,6 +216,9 @@ def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]
         peer = earlier[need[name]].call if name in need else None
         if peer is not None and (peer.order - call.order) * sign <= 0:
             return False
+    within = {maker for context_value in call.contexts for maker in makers(context_value)}
+    if "within" in need and earlier[need["within"]].call not in within:
+        return False
     if any(call.gives(name) for name in need.get("absent", ())):
         return False
     if "receiver" in need and not _is(context, call.receiver, need["receiver"], earlier, call):
@@ -204,7 +239,7 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
             return False
     literals = [Conditions(context.settings, defaults=True).known(option) for option in options(value)]
     items = [Conditions(context.settings).known(item) for o in options(value) for item in getattr(o, "items", ())]
-    derives = any(name in need for name in ("from", "derives", "streams"))
+    derives = any(name in need for name in ("from", "not_from", "derives", "streams"))
     parts = [part.call for part in derivation(value) if isinstance(part, Result)] if derives else []
     sources = {*makers(value), *elements_of(value)}
     direct = [getattr(option, "call", None) for option in options(value) if isinstance(option, Result)]
@@ -215,9 +250,10 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
     checks: dict[str, Callable[[Any], bool]] = {
         "made_by": lambda _: peer["made_by"].call in sources or peer["made_by"].cls in classes,
         "derives": lambda _: peer["derives"].call in parts,
+        "not_from": lambda expected: not any(part.called in expected for part in parts),
         "result_of": lambda _: direct == [peer["result_of"].call] * len(options(value)),
         "same_as": lambda _: is_one_of(value, inside(getattr(peer["same_as"].call, "receiver", None))),
-        "from": lambda expected: any(part.called in expected for part in parts),
+        "from": lambda expected: any(part.called.endswith(tuple(expected)) for part in parts),
         "is": lambda expected: literals == [expected],
         "has": lambda expected: not {*items}.isdisjoint([expected] if isinstance(expected, str) else expected),
         "above": lambda expected: len(numbers) == len(literals) and all(number > expected for number in numbers),
