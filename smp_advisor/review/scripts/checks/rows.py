@@ -172,7 +172,7 @@ def _lines(module: Module, need: _Rule) -> Iterator[_Place]:
         line = module.source.text.count("\n", 0, match.start()) + 1
         nodes = [node for kind in _STATEMENTS for node in module.all(kind) if node.lineno == line]
         name = match[1] if match.re.groups else ""
-        around = [nodes[0]] if nodes and need.get("trained") else []
+        around: list[ast.AST] = [nodes[0]] if nodes and need.get("trained") else []
         while around and (outer := module.parent(around[-1])) is not None:  # a loop that trains, with gradients
             around.append(outer)
         texts = [ast.unparse(node) for node in around[1:] if isinstance(node, (ast.For, ast.With))]
