@@ -102,7 +102,7 @@ def _meetings(context: Context) -> Iterator[tuple[Call, str, str]]:
     texts = "".join(module.source.text for module in context.trace.modules)
     may_shard = not sharded and "_plugin" not in texts and _MAY_SHARD.search(texts)  # not chosen by the script
     loops = {loop.node for loop in context.trace.iterations if any(call in framework and call.method == "prepare"
-             for part in derivation(loop.over) for call in elements_of(part))}  # fmt: skip
+             for part in _read_by(loop.over) for call in elements_of(part))}  # fmt: skip
     loops -= {loop for call in context.trace.calls if PROCESSES[1].runs(call) for loop in call.loops}
     for call in context.trace.calls:
         if not call.reached and not framework_runs(call):
@@ -158,6 +158,13 @@ def _implied(call: Call, wraps: list[Call], framework: list[Call], *, sharded: b
     if shards_it and wrap is not None and not in_place(wrap) and call.method in ("state_dict", "clip_grad_norm_"):
         return call.method, "state" if call.method == "state_dict" else "forward"
     return None
+
+
+def _read_by(over: Value) -> list[Value]:
+    """Return what a loop reads, also by ``enumerate`` or a bar."""
+    calls = [option.call for option in options(over) if isinstance(option, Result)]
+    counted = [call.arguments[0] for call in calls if call.called in ("enumerate", "tqdm") and call.arguments]
+    return [over, *counted]
 
 
 def _sends_buffers(wrap: Call) -> bool:
