@@ -27,7 +27,6 @@ from smp_advisor.review.scripts.checks.parallel import (
     parallel_wraps,
     reached_accelerators,
     unread,
-    without_gradients,
 )
 from smp_advisor.review.scripts.checks.ranks import is_sharded_model
 from smp_advisor.review.scripts.checks.sharding import inside
@@ -204,7 +203,6 @@ def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]
             back.reached and not {*back.loops}.isdisjoint(call.loops) for back in context.trace.methods("backward")
         ),
         "empty": lambda: not call.arguments and not call.keywords and not call.unpacks,
-        "without_gradients": lambda: without_gradients(call) is need["without_gradients"],
         "before_all": lambda: all(call.order < peer.order for peer in context.trace.methods(need["before_all"])),
         "unconditional": lambda: not call.guards,
         "untrained": lambda: bool(call.loops) and not facts["trained"](),

@@ -312,17 +312,13 @@ def _steps_of_a_plain_schedule(context: Context) -> Iterator[Hit]:
         for schedule in (maker for maker in makers(step.receiver) if is_scheduler(maker.name)):
             count = schedule.argument("T_max", 1)
             outer = epochs.get(step.loops[-2]) if loop in innermost and step.loops[1:] else None
-            if schedule.called == "CosineAnnealingLR" and count and outer and _equal(count, outer) and not step.guards:
+            alike = outer is count or getattr(outer, "name", 0) == getattr(count, "name", 1)
+            alike |= constant(outer) == constant(count) is not None
+            if schedule.called == "CosineAnnealingLR" and count and outer and alike and not step.guards:
                 yield Hit(step.module, step.node, {"scheduler": schedule.called}, variant="per batch")
             inside_of = any(loop in back.loops[:-1] for back in context.trace.methods("backward"))
             if schedule.called == "OneCycleLR" and schedule.argument("steps_per_epoch", 4) and inside_of:
                 yield Hit(step.module, step.node, {"scheduler": schedule.called}, variant="per epoch")
-
-
-def _equal(first: Value, second: Value) -> bool:
-    names = [value.name for value in (first, second) if isinstance(value, Argument)]
-    numbers = [constant(value) for value in (first, second)]
-    return first is second or (len(names) == 2 and names[0] == names[1]) or (numbers[0] == numbers[1] is not None)
 
 
 @check("DDP639")
