@@ -148,17 +148,15 @@ def _places(context: Context, need: _Rule) -> Iterator[_Place]:
                     and (call.reached or "anywhere" in need)
                 ):
                     yield _Place(call.module, call.node, call)
-    models = [model for wrap in parallel_wraps(context) for model in inside(wrap.argument("module", 0))]
-    models += updated_models(context) if need.get("trained") and "base" in need else []
+    models = updated_models(context) if need.get("trained") else []
+    for wrap in parallel_wraps(context) if need.get("trained") else ():
+        models += inside(wrap.argument("module", 0))
     own = {id(model.cls) for model in models if isinstance(model, Instance)}
     for cls in context.trace.classes if "base" in need else ():
         method = cls.members.get(need["method"])
         derived = any(re.search(need["base"], path) for path in cls.ancestors())
         if isinstance(method, Function) and derived and (id(cls) in own or not need.get("trained")):
             body = method.module.text(method.node)
-            ends = [node.value for node in ast.walk(method.node) if isinstance(node, ast.Return) and node.value]
-            if not all(re.search(need.get("returns", ""), ast.unparse(end)) for end in ends):
-                continue
             if re.search(need.get("matches", ""), body) and not re.search(need.get("lacks", r"(?!)"), body):
                 yield _Place(method.module, method.node, cls=cls, name=need["method"])
     for module in context.trace.modules if "text" in need else ():
@@ -176,9 +174,11 @@ def _lines(module: Module, need: _Rule) -> Iterator[_Place]:
             around.append(outer)
         texts = [ast.unparse(node) for node in around[1:] if isinstance(node, (ast.For, ast.With))]
         trains = not around or any("backward(" in text and "no_grad" not in text for text in texts[:1])
-        read = any(isinstance(node.ctx, ast.Load) and node.id == name for node in module.all(ast.Name))
+        read = "unread" in need and any(
+            isinstance(node.ctx, ast.Load) and node.id == name for node in module.all(ast.Name)
+        )
         lacks = "lacks" in need and re.search(need["lacks"].replace("@", re.escape(name)), module.source.text)
-        if nodes and trains and not lacks and not (need.get("unread") and read):
+        if nodes and trains and not lacks and not read:
             yield _Place(module, nodes[0], name=name)
 
 
@@ -289,8 +289,6 @@ def _no_multiple(literals: list[Any], other: Value | None) -> bool:
     return all(type(number) is int and number > 0 for number in numbers) and numbers[0] % numbers[1] != 0
 
 
-_BY_CHECK: dict[str, list[_Rule]] = {}
-for _rule in table("smp_advisor.review.scripts", "data/combinations.toml")["row"]:
-    _BY_CHECK.setdefault(_rule.get("check", "TRN736"), []).append(_rule)
-for _identifier, _rules in _BY_CHECK.items():
-    check(_identifier)(partial(_hits, _rules))
+_RULES: list[_Rule] = table("smp_advisor.review.scripts", "data/combinations.toml")["row"]
+for _identifier in dict.fromkeys(rule.get("check", "TRN736") for rule in _RULES):
+    check(_identifier)(partial(_hits, [rule for rule in _RULES if rule.get("check", "TRN736") == _identifier]))
