@@ -204,7 +204,7 @@ def changed_by(document: Document, case: Case, hit: Hit) -> str | None:
     """Return the text with the changes for one defect; None if they have no place, or the result is not readable."""
     before, configuration = document.source.text, case.configuration
     edits = [edit for change in hit.changes for edit in _edits(before, document.dialect, change, configuration)]
-    text, places = before, set(edits)
+    text, places = before, list(dict.fromkeys(edits))  # insertions at one place keep their order
     placed = sorted((edit for edit in places if edit is not None), key=lambda edit: (edit.start, edit.end))
     overlap = any(first.end > second.start for first, second in itertools.pairwise(placed))
     for edit in () if overlap or len(placed) < len(places) else reversed(placed):

@@ -168,6 +168,15 @@ def test_several_defects_are_mended_together():
     assert "# replicas" in report.corrected
 
 
+def test_options_that_are_added_at_one_place_keep_their_order():
+    terms = [
+        line for line in V1.splitlines(keepends=True) if "debugger_hook_config" in line or "disable_profiler" in line
+    ]
+    assert len(terms) == 2
+    corrected = check_estimator("".join(line for line in V1.splitlines(keepends=True) if line not in terms)).corrected
+    assert 0 < corrected.index("debugger_hook_config") < corrected.index("disable_profiler")
+
+
 def test_a_value_is_changed_where_it_is_assigned():
     text = "degree = 3  # of mine\n" + V1.replace('"tensor_parallel_degree": 4', '"tensor_parallel_degree": degree')
     report = check_estimator(text)
