@@ -160,7 +160,8 @@ def _clipped_before_the_step(context: Context) -> Iterator[Hit]:
     for call in context.trace.named(*_CLIPS):
         steps = [step.order for step, _ in updates(context.trace) if step.loops and step.loops == call.loops]
         backs = [back.order for back in context.trace.methods("backward") if back.loops == call.loops]
-        if call.reached and steps and backs and min(backs) < max(steps) < call.order:
+        measures = re.search(r"\binf\b", ast.unparse(call.node))  # clips nothing: the norm is logged
+        if call.reached and not measures and steps and backs and min(backs) < max(steps) < call.order:
             yield Hit(call.module, call.node, variant="late")
 
 
@@ -378,6 +379,9 @@ def _counts_batches(value: Value) -> bool:
     return any(isinstance(part, Operation) and part.operator == "Mod" for part in derivation(value))
 
 
+_DIVIDES = re.compile(r"accum\w*\)|/ *\w*acc|grad\.(?:div_|mul_)|grad */=")
+
+
 @check("DDP642")
 def _mean_of_the_batches(context: Context) -> Iterator[Hit]:
     """Accumulated losses that nothing divides by their number."""
@@ -389,7 +393,7 @@ def _mean_of_the_batches(context: Context) -> Iterator[Hit]:
             loss = back.receiver if not back.arguments else back.arguments[0]
             divided = any(isinstance(part, Operation) and part.operator in ("Div", "Mult") for part in derivation(loss))
             always = back.reached and back.loops == step.loops and not _delays(back, back.loops)
-            if always and not divided and not re.search(r"accum\w*\)|/ *\w*acc", back.module.source.text):
+            if always and not divided and not _DIVIDES.search(back.module.source.text):
                 yield Hit(back.module, back.node, {"test": ast.unparse(delays[0].test)[:80]})
 
 
@@ -416,4 +420,5 @@ def _collectives_in_the_loss(context: Context) -> Iterator[Hit]:
 
 _KEEPS_GRADIENTS = re.compile(
     r"\[\w*(?:rank\w*|get_rank\(\))\] *=(?!=)|distributed\.nn|autograd\.Function|requires_grad"
+    r"|cat\(\[\w+(?:\] *\+|, *\*)"  # the tensor of the rank itself, next to those of the others
 )

@@ -206,6 +206,7 @@ def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]
         "before_all": lambda: all(call.order < peer.order for peer in context.trace.methods(need["before_all"])),
         "unconditional": lambda: not call.guards,
         "untrained": lambda: bool(call.loops) and not facts["trained"](),
+        "updated": lambda: any(step.loops[-1:] == call.loops[-1:] for step in context.trace.methods("step")),
         "on_all": lambda: all(process.runs(call) for process in PROCESSES),
     }
     if not all(holds() for name, holds in facts.items() if name in need):
@@ -237,7 +238,7 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
             return False
     literals = [Conditions(context.settings, defaults=True).known(option) for option in options(value)]
     items = [Conditions(context.settings).known(item) for o in options(value) for item in getattr(o, "items", ())]
-    derives = any(name in need for name in ("from", "not_from", "derives", "streams"))
+    derives = any(name in need for name in ("from", "not_from", "derives", "streams", "output_of"))
     parts = [part.call for part in derivation(value) if isinstance(part, Result)] if derives else []
     sources = {*makers(value), *elements_of(value)}
     direct = [getattr(option, "call", None) for option in options(value) if isinstance(option, Result)]
@@ -248,6 +249,7 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
     checks: dict[str, Callable[[Any], bool]] = {
         "made_by": lambda _: peer["made_by"].call in sources or peer["made_by"].cls in classes,
         "derives": lambda _: peer["derives"].call in parts,
+        "output_of": lambda number: any(_is_output(part, earlier[number]) for part in parts),
         "not_from": lambda expected: not any(part.called in expected for part in parts),
         "result_of": lambda _: direct == [peer["result_of"].call] * len(options(value)),
         "same_as": lambda _: is_one_of(value, inside(getattr(peer["same_as"].call, "receiver", None))),
@@ -282,6 +284,12 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
 
 
 _OFF = (None, False, "", 0)
+
+
+def _is_output(call: Call, model: _Place) -> bool:
+    """Return whether a call is in the method of a model, or calls what wraps the model."""
+    wrapped = [origin for maker in makers(call.receiver) for origin in origins(maker.argument("module", 0))]
+    return call.node in ast.walk(model.node) or any(getattr(o, "cls", None) is model.cls for o in wrapped)
 
 
 def _no_multiple(literals: list[Any], other: Value | None) -> bool:
