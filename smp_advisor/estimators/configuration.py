@@ -265,6 +265,7 @@ def why_not(value: Value, otherwise: str) -> str:
 
 
 _DEVICES = ("cpu", "nvme")
+OF_ACCELERATE = ("ACCELERATE_", "FSDP_")  # a job may name its own USE_FSDP
 _MICRO_BATCH = "train_micro_batch_size_per_gpu"
 
 
@@ -317,7 +318,7 @@ def configuration_of_accelerate(table: Mapping) -> Configuration:
     options = launch_options(data)
     kind = options["distributed_type"]
     no_plan = undescribed(f"distributed_type {kind or 'without a value'}", "it is none of DDP, FSDP and DeepSpeed")
-    if options.get("deepspeed_config_file"):
+    if kind == "DEEPSPEED" and options.get("deepspeed_config_file"):
         no_plan = undescribed("DeepSpeed", "its configuration is in another file: paste that file")
         options = {}
     configuration.use(strategy_of_launch(options) or no_plan)
@@ -353,8 +354,8 @@ def strategy_of_launch(options: Dictionary[str, Any]) -> Strategy | None:
     kind = chosen[0].removeprefix("USE_") if chosen else names.get("DISTRIBUTED_TYPE")
     if kind == "DEEPSPEED":
         stage = str(names.get("ZERO_STAGE", ""))
-        devices = {names.get(f"OFFLOAD_{part}_DEVICE") for part in ("OPTIMIZER", "PARAM")}
-        return zero(int(stage) if stage.isdecimal() else None, offloads=bool(devices & set(_DEVICES)))
+        offloads = any(names.get(f"OFFLOAD_{part}_DEVICE") in _DEVICES for part in ("OPTIMIZER", "PARAM"))
+        return zero(int(stage) if stage.isdecimal() else None, offloads=offloads)
     if kind == "FSDP":
         return _sharded(names)
     return replicated() if kind in _REPLICATES else None

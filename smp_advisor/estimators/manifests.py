@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
+    OF_ACCELERATE,
     Configuration,
     Gap,
     Setting,
     constant,
     inner_table,
     plain_of,
+    section,
 )
 from smp_advisor.estimators.configuration import (
     count as count_of,
@@ -66,7 +68,7 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
         del configuration.settings["instance_type"]
         configuration.gaps.append(Gap("instance_type", "the manifest has a variable in its place", table.span))
     resources = [plain_of(inner_table(container, "resources") or Mapping()) for container in containers]
-    limits = [{**plain.get("requests", {}), **plain.get("limits", {})} for plain in resources]
+    limits = [section(plain, "requests") | section(plain, "limits") for plain in resources]
     gpus = [number for values in limits if (number := count_of(digits_as_number(values.get(_GPU))))]
     if gpus:
         configuration.settings["processes_per_host"] = Setting(max(gpus))
@@ -78,7 +80,8 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
     configuration.set(requests_efa=any(EFA in values for values in limits), command=" ".join(words))
     before, entry, after = around_the_script(words)
     if entry:
-        configuration.set(entry_point=entry, starts=starts_processes(before) or "hyperpodrun" in before)
+        configuration.set(entry_point=entry, starts=starts_processes(before))
+    names = {name: value for name, value in names.items() if name.startswith(OF_ACCELERATE)}
     configuration.set(launcher=names | options_of(before))
     configuration.hyperparameters |= {name: Setting(value, table.span) for name, value in options_of(after).items()}
     return configuration

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.core.files import json_values
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
+    OF_ACCELERATE,
     SHARDS,
     Gap,
     Setting,
@@ -363,7 +364,8 @@ _UNPLANNED = {
 def _of_launcher(configuration: Configuration, siblings: Siblings) -> Strategy | None:
     """Return the strategy that options, file or variables of ``accelerate launch`` choose, and take their precision."""
     environment = inner_table(configuration.tables.get("estimator"), "environment")
-    launch = plain_of(environment or Mapping()) | configuration.get("launcher", {})
+    names = plain_of(environment or Mapping())
+    launch = {name: names[name] for name in names if name.startswith(OF_ACCELERATE)} | configuration.get("launcher", {})
     if (half := launch.get("mixed_precision", launch.get("ACCELERATE_MIXED_PRECISION"))) in ("bf16", "fp16"):
         configuration.hyperparameters.setdefault(half, Setting(value=True))
     for name, why in _UNPLANNED.items():
@@ -371,7 +373,8 @@ def _of_launcher(configuration: Configuration, siblings: Siblings) -> Strategy |
             continue  # it was found
         if "$" in str(chosen := launch.get(name, "")) or is_on(chosen):
             return undescribed(f"accelerate launch --{name} {chosen}", why)
-    if file := launch.get("deepspeed_config_file"):
+    uses = launch.get("distributed_type", "DEEPSPEED") == "DEEPSPEED" or is_on(launch.get("use_deepspeed"))
+    if uses and (file := launch.get("deepspeed_config_file")):
         return _deepspeed(configuration, Setting(file), siblings)
     strategy = strategy_of_launch(launch)
     if strategy is not None and strategy.name.startswith("FSDP") and is_on(launch.get("fsdp_activation_checkpointing")):

@@ -15,7 +15,7 @@ from smp_advisor.core import files
 from smp_advisor.core.files import user_path
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal.contract import Job
-from smp_advisor.review.reading.commands import around_the_script, commands_of, started, starts_processes
+from smp_advisor.review.reading.commands import around_the_script, commands_of, exact_words, started, starts_processes
 from smp_advisor.review.reading.data import plain
 from smp_advisor.review.reading.following import follow
 from smp_advisor.review.reading.run import TooLongError
@@ -84,6 +84,10 @@ def _of_command(text: str) -> dict[str, Any]:
     """Return the fields of a job that its command decides: arguments of the script, launcher, start as a module."""
     words = started(commands_of(text) or [[]], modules=True)
     before, entry, after = around_the_script(words, modules=True)
+    exact = [command for command in exact_words(text) if entry in command]
+    if entry and exact:
+        start = started(exact, modules=True)
+        after = start[len(around_the_script(start, modules=True)[0]) + 1 :]
     launches, is_module = bool(entry) and starts_processes(before), bool(entry) and not entry.endswith(".py")
     return {
         "command": tuple(after if entry else words), "has_command": True, "launches": launches, "is_module": is_module,

@@ -129,6 +129,35 @@ def test_variables_are_filled_in() -> None:
     assert lines == ["if true; then", "fi", "cat <<E", "run x y 1 d $E 8 a b"]
 
 
+@pytest.mark.parametrize(
+    ("text", "run"),
+    [
+        ("A=(--b 1)\nA+=(--c 2)", "--b 1 --c 2"),
+        ('A="--b 1"\nA+=" --c 2"', "--b 1 --c 2"),
+        ('A="--b 1"\nif x; then\n  A+=" --c 2"\nfi', "--b 1 --c=$()"),
+        ('A="--b 1"\nif x; then A+=" --c 2"; fi\nA+=" --d 3"', "--b 1 --c=$() --d 3"),
+        ('A="--b 1"\n[ -n "$X" ] && A+=" --c 2"', "--b 1 --c=$()"),
+        ('if x; then\n  A+=" --b 1"\nelse\n  A+=" --c 2"\nfi', "--b=$() --c=$()"),
+        ("A=\"--b '1 # 2' --c 3\" # no", "--b 1 # 2 --c 3"),
+    ],
+    ids=["arrays", "text", "a branch", "a branch on one line", "a condition", "two branches", "no comment"],
+)
+def test_what_is_added_to_a_variable(text: str, run: str) -> None:
+    assert " ".join(commands_of(f"{text}\nrun $A")[-1]) == f"run {run}"
+
+
+def test_options_of_a_branch_choose_nothing(tmp_path: Path) -> None:
+    text = '#SBATCH --nodes=1\nA="--bf16 True"\nif x; then\n  A+=" --{} 4"\nfi\n'
+    text += "srun torchrun --nproc_per_node=8 train.py $A --fsdp full_shard\n"
+    (tmp_path / "train.py").write_text(PARSED.format(parse="parse_args_into_dataclasses()"))
+    batches = []
+    for name in ("per_device_train_batch_size", "seed"):
+        (tmp_path / "job.sh").write_text(text.format(name))
+        plan = check_estimator(tmp_path / "job.sh", cluster="ml.p5.48xlarge").readings[0].plan
+        batches.append((plan.precision, plan.batch_size) if plan is not None else None)
+    assert batches == [None, ("bf16", 8)]
+
+
 ENVIRONMENT = """import os
 model_id = "Qwen/Qwen3-0.6B"
 os.environ["MODEL"] = model_id

@@ -134,6 +134,46 @@ def test_accelerate_in_the_environment(environment, library, sharding):
     assert (job_read.plan.library, job_read.plan.sharding_strategy) == (library, sharding)
 
 
+@pytest.mark.parametrize(
+    "environment", [{"USE_FSDP": "true"}, {"MULTI_GPU": "1"}, {"USE_DEEPSPEED": "1", "ZERO_STAGE": "3"}, {1: "true"}]
+)
+@pytest.mark.parametrize("name", ["DDP", "FSDP"])
+def test_own_variables_of_a_job_choose_no_strategy(beside, environment, name):
+    plan = beside(job(more=f"{TORCHRUN} environment={environment!r},"), SCRIPTS[name][0]).plan
+    assert (plan.library, plan.sharding_strategy or None) == (name.lower(), SCRIPTS[name][1])
+
+
+@pytest.mark.parametrize(
+    ("text", "library"),
+    [
+        ("distributed_type: MULTI_GPU\ndeepspeed_config: {deepspeed_config_file: a.json}\n", "ddp"),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: a.json}\n", None),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, offload_optimizer_device: cpu}\n",
+         "fsdp"),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, offload_optimizer_device: [cpu]}\n",
+         "fsdp"),
+    ],
+)  # fmt: skip
+def test_a_file_of_accelerate_is_read_for_its_kind_alone(beside, text, library):
+    alone = reading(f"{text}num_processes: 8\n")
+    assert getattr(alone.plan, "library", None) == library
+    launch = "accelerate launch --config_file a.yaml train.py --per_device_train_batch_size 1 --bf16 True"
+    files = {"code/a.yaml": text, "code/train.py": SCRIPTS["Trainer"][0]}
+    command = TRAINER.replace("""f"bash start.sh {' '.join(args)}\"""", repr(launch))
+    started = beside(command, **files)
+    assert getattr(started.plan, "library", None) == library
+
+
+@pytest.mark.parametrize(
+    "resources", ["{limits: , requests: {nvidia.com/gpu: 8}}", "{limits: [1], requests: {nvidia.com/gpu: 8}}"]
+)
+def test_resources_of_a_container_without_limits(resources):
+    command = "[torchrun, /x/train.py, --fsdp, full_shard, --train_batch_size, 4]"
+    pod = f"containers: [{{command: {command}, resources: {resources}}}]"
+    text = f"kind: PyTorchJob\nspec: {{pytorchReplicaSpecs: {{Worker: {{template: {{spec: {{{pod}}}}}}}}}}}\n"
+    assert reading(f"apiVersion: v1\n{text}").plan.library == "fsdp"
+
+
 def test_data_parallel_jobs_are_ddp():
     for distribution in ({"smdistributed": {"dataparallel": {"enabled": True}}}, {"pytorchddp": {"enabled": True}}):
         assert reading(job(more=f"distribution={distribution!r},")).plan.library == "ddp"

@@ -252,12 +252,30 @@ def test_threads_that_record_at_once_overwrite_nothing():
         ("python -m torch.distributed.launch --nproc_per_node 8 train.py --lr 1", "--lr 1", True, False),
         ("python -m accelerate.commands.launch train.py --lr 1", "--lr 1", True, False),
         ("bash -c 'cd src && torchrun -m acme.train --lr 1'", "--lr 1", True, True),
+        ("/opt/launcher/bin/python train.py --lr 1", "--lr 1", False, False),
+        ("conda run -n lightning python train.py --lr 1", "--lr 1", False, False),
+        ("/opt/bin/torchrun train.py --lr 1 > log 2>&1", "--lr 1", True, False),
         ("numactl -m 0 python train.py --strategy deepspeed", "--strategy deepspeed", False, False),
     ],
 )
 def test_a_command_starts_a_script_or_a_module(command, words, launches, is_module):
     for job in (job_of(command)[0], job_of({"command": command})[0]):
         assert (" ".join(job.command), job.launches, job.is_module) == (words, launches, is_module)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('-p "hello world"', ("-p", "hello world")),
+        ('--t "a # b" --n 3 # c', ("--t", "a # b", "--n", "3")),
+        ('--text "x -y z" && echo a', ("--text", "x -y z")),
+        ("--q '\"x\"' ''", ("--q", '"x"', "")),
+        ('--p ">hello" --n ${N:-3} | tee log', ("--p", ">hello", "--n", "3")),
+    ],
+)
+def test_a_script_gets_the_words_that_the_shell_passes(text, words):
+    for command in (f"torchrun train.py {text}", f"cd src; python -m acme.train {text}"):
+        assert job_of(command)[0].command == words
 
 
 def test_a_script_that_needs_more_processes_than_a_rehearsal_has_says_so():

@@ -8,9 +8,10 @@ from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-_COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
+_QUOTED = r"\"[^\"\\]*(?:\\.[^\"\\]*)*(?:\"|$)|'[^']*(?:'|$)|\\."
+_COMMENT = re.compile(rf"({_QUOTED})|(?:^|(?<=\s))#.*")
 DOCUMENT = re.compile(r"<<-?[ \t]*['\"]?(\w+)")
 _ASSIGNS = re.compile(
     r"\s*(?:export\s+|readonly\s+|local\s+|declare\s+(?:-\w+\s+)?)?(\w+)(\+?)="
@@ -21,7 +22,15 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$(\w+)")
 _PRODUCT = re.compile(r"\$\(\(\s*(\d+)\s*\*\s*(\d+)\s*\)\)")
 _PRINTED = re.compile(r"\$\([^()]*\)")
 _OPENS, _CLOSES = ("if", "for", "while", "until", "case"), ("fi", "done", "esac")
-_STARTS = ("torchrun", "launch", "deepspeed", "mpirun", "torch.distributed.run", "lightning")
+_SHELL = re.compile(r"(?:\S*/)?(?:ba)?sh -l?c ").match
+_CLOSED = re.compile(r";\s*(?:fi|done|esac)\b").search
+_LAUNCHER = re.compile(
+    r"(?:torchrun|deepspeed(?:\.\S+)?|mpirun|mpiexec|hyperpodrun|accelerate[-.]\S*launch"
+    r"|torch\.distributed\.(?:run|launch))$"
+).match
+_LAUNCHES = {"accelerate": "launch", "lightning": "run", "fabric": "run"}
+_APPENDED = re.compile(r"(?<![\w$])(\w+)\+=")
+_PART = re.compile(rf"\d*[<>]|&>|#.*|[;&|]+|(?P<word>(?:{_QUOTED}|[^\s\"'\\;&|<>])+)")
 _GOES_ON = re.compile(r"(?!(?:&&?|\|\|?|;|[\d&]?>.*|<[^>]*)$)").match
 """Not for words that end a command or send its output elsewhere."""
 _OWN_MODULE = re.compile(r"(?!(?:pip|venv|torch|accelerate|deepspeed)\b)[^\W\d]")
@@ -32,30 +41,65 @@ _MOST_LINES = 2_000
 def commands_of(text: str, /, **names: str) -> list[list[str]]:
     """Return the words of each command of a shell script, with the values of its variables.
 
-    A value from a branch is taken where nothing else sets the variable; what stays unknown keeps its ``$``.
+    A value from a branch is taken where nothing else sets the variable; what stays unknown keeps its ``$``, as the
+    values of options that a branch adds to a variable.
     """
     branches: dict[str, str] = {}
 
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[3]
-        return names.get(name) or match[2] or branches.get(name) or match[0]
-
     def filled(part: str) -> str:
-        for _ in range(3):  # a value may name others
-            part = _PRODUCT.sub(lambda match: str(int(match[1]) * int(match[2])), _VARIABLE.sub(value, part))
-        return part[:20_000]
+        return _filled(part, names, branches)
+
+    def add_unknown(match: re.Match[str]) -> None:
+        table = names if match[1] in names else branches
+        added = [word.partition("=")[0] for word in _QUOTES.sub(" ", match[3]).split() if word.startswith("--")]
+        base = [table.get(match[1], "")]
+        table[match[1]] = " ".join([*base, *(f"{word}=$()" for word in added)] if added else ["$()"])
 
     commands, depth = [], 0
     for line in _statements(text):
         word = line.split(maxsplit=1)[0].rstrip(";")
-        depth = max(0, depth + (word in _OPENS) - (word in _CLOSES))
-        if (match := _ASSIGNS.fullmatch(line)) is not None:
+        closes = word in _CLOSES or (word in _OPENS and _CLOSED(line) is not None)
+        depth = max(0, depth + (word in _OPENS) - closes)
+        if (match := _ASSIGNS.fullmatch(line)) is not None and depth and match[2]:
+            add_unknown(match)
+        elif match is not None:
             table = branches if depth else names
             more = table.get(match[1], "") if match[2] else ""  # OPTIONS+=" --bf16"
+            more += " " if more and match[3].startswith("(") else ""
             table[match[1]] = more + _value(filled(_QUOTES.sub("", match[3])))
         else:
+            inline = (_ASSIGNS.match(line, place.start()) for place in _APPENDED.finditer(line))
+            for match in filter(None, inline):  # of [ -n "$X" ] && OPTIONS+=" --bf16"
+                add_unknown(match)
             commands.append([part.strip("\"'") for part in _split(filled(line))])
     return commands
+
+
+def _filled(part: str, names: Mapping[str, str], branches: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[3]
+        return names.get(name) or match[2] or branches.get(name) or match[0]
+
+    for _ in range(3):  # a value may name others
+        part = _PRODUCT.sub(lambda match: str(int(match[1]) * int(match[2])), _VARIABLE.sub(value, part))
+    return part[:20_000]
+
+
+def exact_words(text: str) -> list[list[str]]:
+    """Return the words of each command of one line as the shell passes them; none of what is no such line."""
+    line = _filled(text.strip().replace("\\\n", " "), {}, {})
+    try:
+        shlex.split(line)
+    except ValueError:
+        return []
+    commands: list[list[str]] = [[]]
+    for part in () if "\n" in line else _PART.finditer(line):
+        if part["word"]:
+            commands[-1] += shlex.split(part["word"])
+        else:
+            commands.append([])
+    nested = [exact_words(words[2]) if _SHELL(" ".join(words)) else [] for words in commands]
+    return [words for pair in zip(commands, nested, strict=True) for words in pair[1] or [pair[0]] if words]
 
 
 def _value(text: str) -> str:
@@ -82,7 +126,7 @@ def _statements(text: str) -> Iterator[str]:
         if end:
             end = "" if line.strip() == end else end
             continue
-        statement = f"{statement} {_COMMENT.sub('', line)}".strip()
+        statement = _COMMENT.sub(lambda match: match[1] or "", f"{statement} {line}").strip()
         document = DOCUMENT.search(statement)
         end = document[1] if document is not None else ""
         is_open = statement.count('"') % 2 or (
@@ -118,4 +162,7 @@ def started(commands: list[list[str]], *, modules: bool = False) -> list[str]:
 
 def starts_processes(words: list[str]) -> bool:
     """Return whether the words of a command have a launcher that starts a process per GPU."""
-    return any(start in word for word in words if not word.endswith(".py") for start in _STARTS)
+    names = [word.strip("$()`;").rpartition("/")[2] for word in words]
+    pairs = [*pairwise(["", *names])]
+    starts = (_LAUNCHER(name) and name[-3:] != ".py" and before not in ("-n", "--name") for before, name in pairs)
+    return any(starts) or any(_LAUNCHES.get(before) == name for before, name in pairs)
