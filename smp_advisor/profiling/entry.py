@@ -107,11 +107,7 @@ def profile(
             f"{os.fspath(model)!r:.200} is a training script: smp_advisor.rehearse() runs it, profile() takes a model."
         )
     job = _job(job, settings)
-    if not (inputs is None or callable(inputs) or hasattr(inputs, "__iter__")) or isinstance(inputs, str):
-        raise ProfileError(
-            "inputs must contain tensors: pass a tensor, a tuple or dict of them, a DataLoader, or a function of "
-            f"(batch, sequence), not {inputs!r:.80}."
-        )
+    _require(inputs, seconds=seconds, batch=batch, memory_bytes=memory_bytes)
     selected = STAGES if stages is None else (stages,) if isinstance(stages, str) else tuple(stages)
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds or GUARD_SECONDS)
     trace_settings: dict[str, Any] = {
@@ -248,3 +244,15 @@ def _counted(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any])
             built = profiled.build()
     kernel = kernel_for(profiled, **choice)
     return _explained(counted_profile(profiled, Settings(**trace_settings, attention=kernel.name), built), kernel)
+
+
+def _require(inputs: object, **numbers: float | None) -> None:
+    """Refuse arguments before a process starts."""
+    if not (inputs is None or callable(inputs) or hasattr(inputs, "__iter__")) or isinstance(inputs, str):
+        raise ProfileError(
+            "inputs must contain tensors: pass a tensor, a tuple or dict of them, a DataLoader, or a function of "
+            f"(batch, sequence), not {inputs!r:.80}."
+        )
+    for name, number in numbers.items():
+        if number is not None and number <= 0:
+            raise ProfileError(f"{name} must be a number above 0, not {number!r:.80}.")

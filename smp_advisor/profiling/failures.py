@@ -102,7 +102,7 @@ class EndlessLoopError(ProfileError):
         path, _, line = _site()
         place = f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
         return cls(
-            f"the loop at `{linecache.getline(path, line).strip()}` ({place}) did not end within {count}: bound it,"
+            f"the code at `{linecache.getline(path, line).strip()}` ({place}) did not end within {count}: bound it,"
             " such as with a largest number of passes",
             kind="error",
         )

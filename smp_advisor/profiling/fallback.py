@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.extrapolation import TOLERANCE
 from smp_advisor.profiling.failures import EndlessLoopError, is_about_inputs, is_about_types, is_about_values, reason
@@ -67,7 +69,11 @@ def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]],
             fault, remedy = "the inputs that you passed", "If model(*inputs) fails, too, the module is at fault; else "
         else:
             fault, remedy = "the guessed inputs", ""
-        return f"{profiled.name}.forward fails with {fault}: {reason(first)}. {remedy}{line_to_write(module)}."
+        guess: dict[str, object] = {}
+        with contextlib.suppress(ProfileError):
+            guess = {} if supplied else dict(example_inputs(module).make(1, 8))
+        ids = {name for name, part in guess.items() if isinstance(part, Tensor) and not part.is_floating_point()}
+        return f"{profiled.name}.forward fails with {fault}: {reason(first)}. {remedy}{line_to_write(module, ids=ids)}."
     for _, error in attempts:
         if isinstance(error, EndlessLoopError):
             return f"{profiled.name} cannot be profiled: {reason(error)}; or pass Model.from_shape to advise."

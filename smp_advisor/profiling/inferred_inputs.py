@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -82,8 +82,11 @@ _BATCH, _LENGTH = 7919, 7907
 """Samples and tokens of tensors whose sizes are written as text: numbers that no other size has."""
 
 
-def line_to_write(model: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> str:
-    """Return the arguments of the forward method, and the line that passes them, with the sizes of known tensors."""
+def line_to_write(model: nn.Module, tensors: Mapping[str, Tensor] | None = None, *, ids: Collection[str] = ()) -> str:
+    """Return the arguments of the forward method, and the line that passes them, with the sizes of known tensors.
+
+    `ids` are arguments of unknown sizes that are whole numbers.
+    """
     parameters = arguments_of(forward_method(model))
     texts = {_BATCH: "batch", _LENGTH: "..."}
     names = _required(model) or [name for name, p in parameters.items() if p.kind not in VARIADIC][:2] or ["input"]
@@ -91,7 +94,8 @@ def line_to_write(model: nn.Module, tensors: Mapping[str, Tensor] | None = None)
     for name in names:
         tensor = (tensors or {}).get(name)
         sizes = ("batch", "...") if tensor is None else (texts.get(n, str(n)) for n in tensor.shape)
-        kind = "" if tensor is None or tensor.is_floating_point() else ", dtype=torch.long"
+        is_whole = name in ids if tensor is None else not tensor.is_floating_point()
+        kind = ", dtype=torch.long" if is_whole else ""
         values.append(f"torch.zeros({', '.join(sizes)}{kind})")
     line = f"smpa.profile(model, inputs=lambda batch: ({', '.join(values)}{',' if len(values) < 2 else ''}))"
     unknown = " with its sizes instead of the dots" if "..." in line else ""
@@ -281,7 +285,9 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
             forms |= dict.fromkeys(labels, (_TOKENS, _empty, True))
         else:
             classes = ("classes", lambda batch, _: _classes(batch), False)
-            forms |= dict.fromkeys((name for name in labels if name in required), classes)
+            embedded = _TIMES if any(isinstance(part, nn.Embedding) for part in model.modules()) else ()
+            forms |= dict.fromkeys((name for name in required if name in (*labels, *embedded)), classes)
+        forms |= dict.fromkeys(_TARGETS & set(required), form)
     missing = [name for name in required if name not in forms]
     if missing or not forms:
         tensors = {name: make(_BATCH, _LENGTH) for name, (_, make, _) in forms.items()}
@@ -305,6 +311,8 @@ _SEQUENCES = re.compile(
     r"rewards|sentence|residues|events|measurements|readings"
 )
 """Parts of names that people give to sequences of vectors."""
+_TARGETS = frozenset({"tgt", "decoder_input_ids"})
+"""Inputs of a decoder, in the form of the encoder's."""
 _TIMES = frozenset({"t", "time", "times", "timestep", "timesteps", "sigma", "noise_level"})
 _NAMED: dict[str, _Form] = {
     **dict.fromkeys(_TIMES, ("a number per sample", lambda batch, _: _numbers(batch), False)),

@@ -146,7 +146,7 @@ def named_texts(texts: Iterable[str], option: str) -> dict[str, str]:
     for text in texts:
         name, _, value = text.partition("=")
         if not name or name == text:
-            raise AdvisorError(f"{option} must be NAME=VALUE, for example {option} region=us-west-2, not {text!r}.")
+            raise AdvisorError(f"{option} takes NAME=VALUE, not {text!r}.")
         pairs[name] = value
     return pairs
 

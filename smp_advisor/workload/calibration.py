@@ -120,7 +120,8 @@ class Calibration:
     runs: tuple[MeasuredRun, ...]
 
     def __post_init__(self) -> None:
-        if not self.runs:
+        runs: object = self.runs  # of an unchecked caller
+        if not isinstance(runs, tuple) or not runs or not all(isinstance(run, MeasuredRun) for run in runs):
             raise CalibrationError("A calibration consists of at least one measured run.")
         if len(self.runs) > MAX_RUNS:
             most = f"at most {MAX_RUNS} runs, not {len(self.runs)}"
@@ -228,6 +229,6 @@ def load_calibration(path: str | Path) -> Calibration:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, ("runs", *first["loc"])))
-        reason = f"{first['msg'].removesuffix('.'):.300} (at {place:.80})"
+        reason = f"{first['msg'].removeprefix('Value error, ').removesuffix('.'):.300} (at {place:.80})"
         raise CalibrationError(f"{os.fspath(target)!r} is no calibration: {reason}.") from None
     return Calibration(runs=runs)

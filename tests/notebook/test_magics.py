@@ -173,7 +173,7 @@ def test_export_takes_the_jobs_options_and_refuses_in_a_sentence(shell, asked, n
     shell.run_cell("%smp_export --spot --option checkpoints=False")
     assert "starts from the beginning without checkpoints" in "".join(capsys.readouterr())
     shell.run_cell("%smp_export --option region")
-    assert "--option must be NAME=VALUE" in "".join(capsys.readouterr())
+    assert "--option takes NAME=VALUE" in "".join(capsys.readouterr())
 
 
 SCRIPT = "import smdistributed.modelparallel.torch as smp\n\nrank = smp.rank()\n"  # without smp.init()

@@ -403,6 +403,7 @@ def _model_on_the_gpu(context: Context) -> Iterator[Hit]:
         moved |= any(same(net, owner) for call in moves for owner in inside(call.receiver) for net in nets)
         handed = [owner for call in unread(context) for value in call.arguments for owner in inside(value)]
         moved |= any(same(net, owner) for owner in handed for net in nets)
-        plain = bool(nets) and all(isinstance(net, Instance) for net in nets)
+        # On the GPU by `with torch.device(...)`, or of a class that this file does not show.
+        plain = bool(nets) and all(isinstance(net, Instance) and not net.call.contexts for net in nets)
         if wrap.name in REPLICATING and plain and not moved and listed is not None and not is_none(listed):
             yield Hit(wrap.module, wrap.node)

@@ -74,7 +74,7 @@ def _hits(rules: list[_Rule], context: Context) -> Iterator[Hit]:
         applies = not ("unless" in rule and re.search(rule["unless"], text)) and _in_setting(context, rule.get("when"))
         severity = _severity(context, rule) if applies else ""
         for places in _met(context, rule, ()) if applies and severity != "never" else ():
-            if "unless" in rule and _out_of_sight(context, [place.call for place in places if place.call]):
+            if "unless" in rule and _out_of_sight(context, places):
                 continue  # code that is not read may do what the files lack
             place = places[rule.get("at", -1)]
             node, need = place.node, rule["needs"][rule.get("at", -1)]
@@ -93,15 +93,20 @@ def _hits(rules: list[_Rule], context: Context) -> Iterator[Hit]:
             yield Hit(place.module, node, values, severity=severity or None, variant=rule.get("name", ""))  # type: ignore[arg-type]
 
 
-def _out_of_sight(context: Context, calls: list[Call]) -> bool:
-    """Return whether code that is not read makes an object of the calls, gets one, or runs in their loop."""
+def _out_of_sight(context: Context, places: tuple[_Place, ...]) -> bool:
+    """Return whether code that is not read makes an object of the places, gets one, or runs in their loop or method."""
+    calls = [place.call for place in places if place.call]
     values = [value for call in calls for value in (call.receiver, *call.arguments, *call.keywords.values())]
     parts = {part.call for value in values for part in derivation(value) if isinstance(part, Result)}
     loops = {call.loops[-1] for call in calls if call.loops}
     foreign = unread(context)
+    methods = [
+        (place.module, *range(place.node.lineno, (place.node.end_lineno or 0) + 1)) for place in places if place.cls
+    ]
     return (
         not parts.isdisjoint(foreign)
         or any(call.loops and call.loops[-1] in loops for call in foreign)
+        or any(call.module is lines[0] and call.node.lineno in lines[1:] for call in foreign for lines in methods)
         or handed_on(context, *calls)
     )
 
@@ -169,11 +174,18 @@ def _lines(module: Module, need: _Rule) -> Iterator[_Place]:
         line = module.source.text.count("\n", 0, match.start()) + 1
         nodes = [node for kind in _STATEMENTS for node in module.all(kind) if node.lineno == line]
         name = match[1] if match.re.groups else ""
-        around: list[ast.AST] = [nodes[0]] if nodes and need.get("trained") else []
+        around: list[ast.AST] = [nodes[0]] if nodes and not {"trained", "in_class"}.isdisjoint(need) else []
         while around and (outer := module.parent(around[-1])) is not None:  # a loop that trains, with gradients
             around.append(outer)
+        bases = [ast.unparse(base) for node in around if isinstance(node, ast.ClassDef) for base in node.bases]
+        if "in_class" in need and not any(re.search(need["in_class"], base) for base in bases):
+            continue
         texts = [ast.unparse(node) for node in around[1:] if isinstance(node, (ast.For, ast.With))]
-        trains = not around or any("backward(" in text and "no_grad" not in text for text in texts[:1])
+        trains = (
+            "trained" not in need
+            or not around
+            or any("backward(" in text and "no_grad" not in text for text in texts[:1])
+        )
         read = "unread" in need and any(
             isinstance(node.ctx, ast.Load) and node.id == name for node in module.all(ast.Name)
         )
@@ -197,6 +209,7 @@ _STATEMENTS: tuple[type[ast.stmt], ...] = (ast.Assign, ast.AugAssign, ast.Expr, 
 
 def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]) -> bool:
     """Return whether a call certainly meets a need."""
+    within = {maker for context_value in call.contexts for maker in makers(context_value)}
     facts: dict[str, Callable[[], bool]] = {
         "bare": lambda: isinstance(call.module.parent(call.node), ast.Expr),
         "trained": lambda: any(
@@ -205,6 +218,9 @@ def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]
         "empty": lambda: not call.arguments and not call.keywords and not call.unpacks,
         "before_all": lambda: all(call.order < peer.order for peer in context.trace.methods(need["before_all"])),
         "unconditional": lambda: not call.guards,
+        "outside": lambda: (
+            {maker.called for maker in within} <= {"no_grad", "inference_mode"} and len(within) == len(call.contexts)
+        ),
         "untrained": lambda: bool(call.loops) and not facts["trained"](),
         "updated": lambda: any(step.loops[-1:] == call.loops[-1:] for step in context.trace.methods("step")),
         "on_all": lambda: all(process.runs(call) for process in PROCESSES),
@@ -215,10 +231,10 @@ def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]
         peer = earlier[need[name]].call if name in need else None
         if peer is not None and (peer.order - call.order) * sign <= 0:
             return False
-    within = {maker for context_value in call.contexts for maker in makers(context_value)}
     if "within" in need and earlier[need["within"]].call not in within:
         return False
-    if any(call.gives(name) for name in need.get("absent", ())):
+    absent = [name.partition(":") for name in need.get("absent", ())]
+    if any(call.gives(name, int(position) if position else None) for name, _, position in absent):
         return False
     if "receiver" in need and not _is(context, call.receiver, need["receiver"], earlier, call):
         return False
@@ -238,13 +254,14 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
             return False
     literals = [Conditions(context.settings, defaults=True).known(option) for option in options(value)]
     items = [Conditions(context.settings).known(item) for o in options(value) for item in getattr(o, "items", ())]
-    derives = any(name in need for name in ("from", "not_from", "derives", "streams", "output_of"))
+    parted = ("from", "not_from", "derives", "streams", "output_of", "parameters_of")
+    derives = any(name in need for name in parted)
     parts = [part.call for part in derivation(value) if isinstance(part, Result)] if derives else []
     sources = {*makers(value), *elements_of(value)}
     direct = [getattr(option, "call", None) for option in options(value) if isinstance(option, Result)]
     texts = [option.path if isinstance(option, External) else option for option in (*options(value), *literals)]
     classes = [origin.cls for origin in origins(value) if isinstance(origin, Instance)]
-    peer = {name: earlier[need[name]] for name in ("made_by", "derives", "result_of", "same_as") if name in need}
+    peer = {name: earlier[need[name]] for name in _PEERS if name in need}
     numbers = [number for number in literals if isinstance(number, (int, float)) and not isinstance(number, bool)]
     checks: dict[str, Callable[[Any], bool]] = {
         "made_by": lambda _: peer["made_by"].call in sources or peer["made_by"].cls in classes,
@@ -253,6 +270,11 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
         "not_from": lambda expected: not any(part.called in expected for part in parts),
         "result_of": lambda _: direct == [peer["result_of"].call] * len(options(value)),
         "same_as": lambda _: is_one_of(value, inside(getattr(peer["same_as"].call, "receiver", None))),
+        "parameters_of": lambda _: any(
+            part.called == "parameters"
+            and is_one_of(part.receiver, inside(getattr(peer["parameters_of"].call, "arguments", (None,))[0]))
+            for part in parts
+        ),
         "from": lambda expected: any(part.called.endswith(tuple(expected)) for part in parts),
         "is": lambda expected: literals == [expected],
         "has": lambda expected: not {*items}.isdisjoint([expected] if isinstance(expected, str) else expected),
@@ -277,13 +299,20 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
             for option in options(value)
             for part in (option, *(option.call.arguments[:1] if isinstance(option, Result) else ()))
         ),
-        "passed": lambda _: all(not isinstance(o, Argument) and k not in _OFF for o, k in
+        "passed": lambda _: all(not isinstance(o, Argument) and k not in _OFF and not _all_none(o) for o, k in
                                 zip(options(value), literals, strict=True)),
     }  # fmt: skip
     return all(holds(need[name]) for name, holds in checks.items() if name in need)
 
 
 _OFF = (None, False, "", 0)
+_PEERS = ("made_by", "derives", "result_of", "same_as", "parameters_of")
+"""Conditions that name an earlier need by its number."""
+
+
+def _all_none(collection: Value) -> bool:
+    items = getattr(collection, "items", ())
+    return bool(items) and all(isinstance(item, Constant) and item.value is None for item in items)
 
 
 def _is_output(call: Call, model: _Place) -> bool:

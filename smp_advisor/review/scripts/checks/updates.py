@@ -172,6 +172,7 @@ def _dropped_outputs(context: Context, wrap: Call, cls: Class, read: list[str]) 
     nodes = list(ast.walk(forward.node)) if isinstance(forward, Function) else []
     ends = [node.value.elts for node in nodes if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple)]
     assigned = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
+    layers = {ast.unparse(node.targets[0]): ast.unparse(node.value) for node in cls.module.all(ast.Assign)}
     loads = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
     calls = [call for call in context.trace.calls if call.reached and not call.method and call.receiver is not None
              and wrapped_by(call.receiver, [wrap])]  # fmt: skip
@@ -186,7 +187,8 @@ def _dropped_outputs(context: Context, wrap: Call, cls: Class, read: list[str]) 
         part = ends[0][at] if at < len(ends[0]) else None
         part = assigned.get(part.id) if isinstance(part, ast.Name) and loads.count(part.id) == 1 else part
         layer = part.func if isinstance(part, ast.Call) else None
-        if isinstance(layer, ast.Attribute) and ast.unparse(layer.value) == "self" and read.count(layer.attr) == 2:
+        is_own = isinstance(layer, ast.Attribute) and _is_new_layer(layers.get(ast.unparse(layer), ""))
+        if is_own and isinstance(layer, ast.Attribute) and read.count(layer.attr) == 2:
             yield Hit(cls.module, layer, {"layer": ast.unparse(layer)}, variant="output")
 
 
