@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import CodeType
 
     from smp_advisor.rehearsal.observer import Observer
@@ -20,7 +20,26 @@ _EVALUATIONS = 8
 _PERIOD = 2
 _OF_UPDATES = re.compile(r"(?:^|[._])(?:step|backward|zero_grad|no_sync|unscale_|update|optimi[sz]e\w*)$")
 """In names of functions that are a part of updates, whose accumulation is not changed."""
+_OF_TRAINING = re.compile(rf"{_OF_UPDATES.pattern}|(?i:train|epoch|\bfit)")
+"""In names of functions that a loop of training calls, unlike one over layers or rows."""
 _SIZED = ("enumerate", "tqdm", "trange", "zip", "iter", "track")
+
+
+_LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
+
+
+def _calls(body: list[ast.stmt], names: re.Pattern[str]) -> bool:
+    """Return whether statements call a function of such a name."""
+    parts = (part for statement in body for part in ast.walk(statement))
+    return any(isinstance(part, ast.Call) and names.search(ast.unparse(part.func)) for part in parts)
+
+
+def _quotients(test: ast.expr) -> Iterator[ast.BinOp]:
+    """Yield ``i % n`` of each ``i % n == 0`` in a condition."""
+    for part in ast.walk(test):
+        match part:
+            case ast.Compare(ast.BinOp(_, ast.Mod()) as quotient, [ast.Eq()], [ast.Constant(0)]):
+                yield quotient
 
 
 class _Marked(ast.NodeTransformer):
@@ -28,27 +47,25 @@ class _Marked(ast.NodeTransformer):
         self._file = file
         functions = [part for part in tree.body if isinstance(part, ast.FunctionDef)]
         self._has_next = any(function.name == "next" for function in functions)
-        self._depth = 0
+        branches = [node for node in ast.walk(tree) if isinstance(node, ast.If) and _calls(node.body, _OF_UPDATES)]
+        self._of_updates = {ast.unparse(quotient.right) for node in branches for quotient in _quotients(node.test)}
+        self._is_in_training = False
 
     def visit_If(self, node: ast.If) -> ast.If:
-        """Have what a loop does each n iterations done each second one, if that is no part of an update."""
+        """Have what a training loop does each n iterations done each second one, if that is no part of an update."""
         self.generic_visit(node)
-        body = [part for statement in node.body for part in ast.walk(statement)]
-        calls = [ast.unparse(part.func) for part in body if isinstance(part, ast.Call)]
-        leaves = any(isinstance(part, ast.Break | ast.Continue | ast.Return | ast.Raise) for part in body)
-        if self._depth and not leaves and not any(map(_OF_UPDATES.search, calls)):
-            for part in ast.walk(node.test):
-                match part:
-                    case ast.Compare(ast.BinOp(_, ast.Mod()) as quotient, [ast.Eq()], [ast.Constant(0)]):
-                        quotient.right = self._call("__smp_every__", quotient.right)
-                        ast.fix_missing_locations(quotient)
+        leaves = any(isinstance(part, _LEAVING) for statement in node.body for part in ast.walk(statement))
+        for quotient in _quotients(node.test) if self._is_in_training and not leaves else ():
+            if ast.unparse(quotient.right) not in self._of_updates and "rank" not in ast.unparse(quotient.left):
+                quotient.right = self._call("__smp_every__", quotient.right)
+                ast.fix_missing_locations(quotient)
         return node
 
     def _loop(self, node: Any) -> Any:
         leaves = any(isinstance(part, ast.Break | ast.Return) for part in ast.walk(node))
-        self._depth += 1
+        outer, self._is_in_training = self._is_in_training, _calls(node.body, _OF_TRAINING)
         self.generic_visit(node)
-        self._depth -= 1
+        self._is_in_training = outer
         if any(isinstance(part, ast.Yield | ast.YieldFrom | ast.Await) for part in ast.walk(node)):
             return node
         key = ast.Constant(f"{self._file}:{node.lineno}")

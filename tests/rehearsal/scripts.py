@@ -56,6 +56,20 @@ for epoch in range(start, arguments.epochs):
         torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}, path)
     dist.barrier()
 """
+DEEP = """
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(5))
+        self.further, self.end = nn.ModuleDict({"0": nn.Linear(8, 8), "3": nn.Linear(8, 8)}), nn.Linear(8, 1)
+    def forward(self, x):
+        for number, layer in enumerate(self.layers):
+            x = layer(x)
+            if number % 3 == 0:
+                x = x + self.further[str(number)](x)
+        return self.end(x)
+net = Deep().cuda(local)
+"""
 WRAP = "model = DDP(net, device_ids=[local])\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.02)\n"
 SHARD = """
 from torch.distributed.fsdp import fully_shard
@@ -249,6 +263,7 @@ for update in range(start, 24):
     if update % 10 == 9 and rank == 0: torch.save(state, path)
     dist.barrier()
 """
+ACCUMULATED = START + WRAP + DATA + ACCUMULATE + SAVE
 CORRECT = {
     "ddp": DDP,
     "ddp, batch normalization, batches by next()": (
@@ -260,7 +275,7 @@ CORRECT = {
     .replace("fully_shard(part)", "fully_shard(part, mesh=mesh)")
     .replace("fully_shard(net)", "fully_shard(net, mesh=mesh)"),
     "fsdp1": START + FSDP1 + DATA + LOOP + SAVE_FSDP1,
-    "accumulation": START + WRAP + DATA + ACCUMULATE + SAVE,
+    "accumulation, a model with further layers at each third": ACCUMULATED.replace(WRAP, DEEP + WRAP),
     "early stop by what every rank evaluates, a schedule that is a function of the epoch": (
         START + WRAP + DATA + EARLY + SAVE
     ),
@@ -367,9 +382,7 @@ PLANTED = {
     "clipping, by each part": changed(
         CORRECT["fsdp1"], ("        optimizer.step()\n", CLIP + "        optimizer.step()\n")
     ),
-    "not averaged, clipped": changed(
-        CORRECT["accumulation"], ("number % 2 == 1\n        loss", "number % 2 == 0\n        loss")
-    ),
+    "not averaged, clipped": changed(ACCUMULATED, ("number % 2 == 1\n        loss", "number % 2 == 0\n        loss")),
     "load, compiled": changed(DDP, ("model = DDP(net", "model = DDP(torch.compile(net)")),
     "empty group": changed(
         DDP,
@@ -408,7 +421,7 @@ path, start""",
         ),
         ("        optimizer.step()\n", "        optimizer.step()\n        scheduler.step()\n"),
     ),
-    "order, an early stop": changed(CORRECT["accumulation"], ("    dist.all_reduce(total)\n", "")),
+    "order, an early stop": changed(ACCUMULATED, ("    dist.all_reduce(total)\n", "")),
     "saved in part": changed(FSDP2, (SAVE_SHARDS, "torch.save(model.state_dict(), f'/opt/ml/model/{rank}.pt')\n")),
     "written twice": changed(DDP, ("if rank == 0:\n    " + SAVED, "if True:\n    " + SAVED)),
     "place": changed(DDP, ('os.environ["SM_MODEL_DIR"] + "/model.pt"', '"model.pt"')),

@@ -143,8 +143,10 @@ def _met(context: Context, rule: _Rule, earlier: tuple[_Place, ...]) -> Iterator
 
 def _places(context: Context, need: _Rule) -> Iterator[_Place]:
     """Yield the candidates for a need by their names, or by what their text has."""
-    for called, calls in _by_name(context).items() if "calls" in need or "methods" in need else ():
-        if called in need.get("methods", ()) or called.endswith(tuple(need.get("calls", ("?",)))):
+    exact = {*need.get("methods", ()), *need.get("calls", ())}
+    classes = tuple(name for name in need.get("calls", ()) if not name[:1].islower())  # also SFTTrainer for Trainer
+    for called, calls in _by_name(context).items() if exact else ():
+        if called in exact or called.endswith(classes):
             prefixes, names = tuple(need.get("of", ("",))), need.get("names", "")
             for call in calls:
                 if (
