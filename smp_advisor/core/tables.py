@@ -105,9 +105,11 @@ class Table:
             f"padding:2px 14px 2px 0;text-align:{'right' if column in self.right else 'left'}"
             for column in range(len(self.columns))
         ]
+        titles = self.columns if any(self.columns[1:]) else self.columns[:1]  # a title of all columns
+        span = "" if titles == self.columns else f' colspan="{len(styles)}"'
         head = (
-            f'<th scope="col" style="{style}">{escape(text)}</th>' if text else "<td></td>"
-            for text, style in zip(self.columns, styles, strict=True)
+            f'<th scope="col"{span} style="{style}">{escape(text)}</th>' if text else "<td></td>"
+            for text, style in zip(titles, styles, strict=False)
         )
         lines = ["".join(head)]
         for position, (title, *texts) in enumerate(self.rows):
