@@ -25,7 +25,7 @@ CUSTOM = {
 }  # fmt: skip
 PACKAGE = Path(smp_advisor.__file__).parent
 OPENS = {"read_text", "read_bytes", "expanduser", "open"}
-CHILDREN = ("profiling/", "rehearsal/", "sandbox/", "export/templates/", "runs/local.py")
+CHILDREN = ("profiling/", "rehearsal/", "sandbox/", "export/templates/")
 """Code of child processes, which reads what its parent wrote, and scripts of users."""
 
 

@@ -15,7 +15,7 @@ MARKS = {
     "cluster_for_a_deadline": [pytest.mark.release],
     "training_compiler_or_not": [pytest.mark.release],
     "from_advice_to_job": [pytest.mark.moto, pytest.mark.slow],
-    "watch_a_run": [pytest.mark.torch, pytest.mark.release],
+    "watch_a_run": [pytest.mark.release],
     "your_own_model": [pytest.mark.torch, pytest.mark.slow],
 }
 

@@ -10,7 +10,7 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.core.files import user_path
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.estimators.check import check_estimator
-from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, LocalFolder, TrainingJob, child, is_job_name, source_in
+from smp_advisor.runs.sources import ADVICE, TrainingJob, child, is_job_name, source_in
 from smp_advisor.runs.watching import Run
 from smp_advisor.session import Advice
 from smp_advisor.session.advise import advise
@@ -62,7 +62,6 @@ def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: M
         notes: tuple[str, ...] = ()
         if advice is None:
             advice, notes = _beside(path if path.is_dir() else path.parent)
-        notes += LOCAL_NOTES if isinstance(source, LocalFolder) else ()
         return Run(source, advice, notes=notes).poll()
     name = str(run)
     if not is_job_name(name):

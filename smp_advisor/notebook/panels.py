@@ -21,7 +21,6 @@ from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.notebook.figures import in_words_of_the_page
 from smp_advisor.notebook.view_state import terms_of, uncited_hardware
 from smp_advisor.notebook.workload_fields import suggestions, ways_to_fit
-from smp_advisor.runs.sources import LocalFolder
 from smp_advisor.session import control_state
 from smp_advisor.session.controls import controls
 from smp_advisor.session.options import named_values
@@ -169,18 +168,12 @@ def start(advice: Advice, state: ControlState, options: Mapping[str, object]) ->
         if options.get("stop") is True and not run.done:
             run.stop()
         run.poll()
-        place = run.source.folder if isinstance(run.source, LocalFolder) else run.name
-        end = "Ends its processes, or the job on AWS, which is billed until it has stopped."
+        end = "Ends the job on AWS, which is billed until it has stopped."
         rows = [_action("Refresh", "", set={"stop": False})]
         rows += [_action("Stop the run", end, set={"stop": True})] if run.can_stop and not run.done else []
-        watch = f"<p><code>{escape(f'%smp_watch {str(place)!r}')}</code></p>"
+        watch = f"<p><code>{escape(f'%smp_watch {run.name!r}')}</code></p>"
         return {"html": f"{form}{run._repr_html_()}{''.join(rows)}{watch}"}
     parts = [form]
-    local = _action(
-        "Start a small run on this machine",
-        "Trains a small copy of the model in two processes here, without AWS and without cost.",
-        set={"confirm": _offered(lambda: value.start(local=True)), "stop": False},
-    )
     if text:
         try:
             words = shlex.split(text)
@@ -207,7 +200,7 @@ def start(advice: Advice, state: ControlState, options: Mapping[str, object]) ->
         for folder in folders[:_MOST_RUNS]
     )
     listed = f'<h3 class="smp-title">Runs in this folder</h3><ul>{runs}</ul>' if runs else ""
-    return {"html": "".join([*parts, local, listed])}
+    return {"html": "".join([*parts, listed])}
 
 
 def _action(text: str, note: str, style: str = "", **deed: Any) -> str:

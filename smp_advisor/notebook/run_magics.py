@@ -249,15 +249,15 @@ class RunMagics(Magics):
     @with_options()
     @line_magic
     def smp_start(self, line: str) -> Run | None:
-        """Start the plan of the advisor displayed last, and watch it: ``%smp_start --local``.
+        """Start the plan of the advisor displayed last as a training job, and watch it: ``%smp_start``.
 
-        Without ``--local``, it is a training job: its price is shown, and it starts after the answer ``yes``.
+        The price is shown, and the job starts after the answer ``yes``.
         """
         arguments = parsed(self.smp_start, line)
         advice = required(self.shell, "no plan to start yet").advice
         folder = None if arguments.folder is None else arguments.folder.strip("'\"")
         options = named_values(arguments.option)
-        if not arguments.local and not arguments.yes:
+        if not arguments.yes:
             print(f"This job would run on {advice.terms(sdk=arguments.sdk, **options)}")  # noqa: T201
             try:
                 answer = input("Start it for this price? Enter yes: ")
@@ -267,7 +267,7 @@ class RunMagics(Magics):
             if answer.strip().lower() != "yes":
                 print("Nothing was started.")  # noqa: T201
                 return None
-        run = advice.start(local=arguments.local, confirm=True, folder=folder, sdk=arguments.sdk, **options)
+        run = advice.start(confirm=True, folder=folder, sdk=arguments.sdk, **options)
         show_result(self.shell, "smp_start", run)
         return run
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.core.files import data_file
 from smp_advisor.core.tables import between
 from smp_advisor.costs.wording import percent, plural, seconds
-from smp_advisor.runs.measure import PROCESSOR, explained
+from smp_advisor.runs.measure import explained
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ class Cause:
     name: str
     """``warm-up``, ``restart``, ``change of the step time``, ``trend``, ``stalls``, ``data loading``, ``host or data
     loading``, ``communication or compute``, ``compute, recomputation or links``, ``slow node``, ``less work``,
-    ``assumed speed``, ``unknown cause``, or one of ``evidence.toml``: ``network``, ``throttling``, ``memory``, ..."""
+    ``unknown cause``, or one of ``evidence.toml``: ``network``, ``throttling``, ``memory``, ..."""
     evidence: str
     """The figure that it is based on, as a sentence."""
     change: str
@@ -54,11 +54,6 @@ def _cause(key: str, **slots: str) -> Cause:
     """Return a cause of ``causes.toml`` with its slots filled."""
     texts = {"name": key, "change": "", **data_file("runs", "causes")[key]}
     return Cause(**{part: text.format(**slots) for part, text in texts.items()})
-
-
-def is_assumed(advice: Advice | None) -> bool:
-    """Whether the predicted step time assumes the speed of this machine, whose spread its interval leaves out."""
-    return advice is not None and advice.cluster.instance.gpu == PROCESSOR and advice.job.calibration is None
 
 
 def causes_of(
@@ -79,13 +74,9 @@ def causes_of(
     if low <= usual.seconds <= high:
         return (*causes, *observed)
     against = f"{seconds(usual.seconds)} per step, predicted {between((low, high))} s"
-    if is_assumed(advice):
-        return (*causes, _cause("assumed speed", against=against))
     if usual.seconds < low:
         return (*causes, *observed, _cause("less work", against=against))
     certain = [*observed, *_certain(log, usual, busy)]
-    if advice.cluster.instance.gpu == PROCESSOR:  # nothing of it is known but its step time
-        return (*causes, *certain)
     return (*causes, *(certain or [_of_parts(advice, usual, busy, against)]))
 
 

@@ -230,8 +230,6 @@ def timed(log: Log, model: Model, cluster: Cluster, job: Job, plan: Plan) -> lis
     ]
 
 
-PROCESSOR = "processor"
-"""The GPU of a local run, whose peak is assumed: a faster machine exceeds it."""
 _ROUNDED = 1.1
 """Factor between the batch and the product of a printed rate and step time: both are rounded, and batches padded."""
 _UNPROVEN = 1.4
@@ -268,7 +266,7 @@ def _doubt_of(log: Log, run: MeasuredRun, model: Model, cluster: Cluster, job: J
     samples = "samples" in log.work or log.global_batch_size is not None
     lengths = not model.reads_tokens or bool({"tokens per sequence", "TFLOP per GPU"} & log.work.keys())
     is_proven = tokens or (samples and lengths)
-    if run.step_seconds is None or log.title == FIGURES or cluster.instance.gpu == PROCESSOR or is_proven:
+    if run.step_seconds is None or log.title == FIGURES or is_proven:
         return ""
     before = estimate(model, cluster, job, plan)
     low, high = before.step_seconds_range
@@ -296,7 +294,7 @@ def _require_possible(run: MeasuredRun, model: Model, cluster: Cluster, job: Job
         rate = model_flops_per_sample(trained(model, job), 1) * tokens / cluster.gpus / seconds / 1e12
         most = (job.fp8 and instance.fp8_tflops) or instance.peak_tflops
         needs = f"A step of {seconds:.4g} s needs {rate:,.0f} TFLOP/s on each GPU, whose peak is {most:,.0f}"
-        if rate > most and instance.gpu != PROCESSOR:
+        if rate > most:
             raise CalibrationError(f"{needs}: pass seconds per optimizer step, with the plan and cluster of the run.")
         if rate > _UNREACHED * most:
             doubts.append(needs)

@@ -16,8 +16,6 @@ from smp_advisor.costs.uncertainty import TWO_SIDED
 from smp_advisor.costs.wording import gib, percent, plural, rate, seconds, step_time
 from smp_advisor.libraries.schema import schema
 from smp_advisor.marks import dot, label, line, linear, path, rect, short, ticks
-from smp_advisor.runs.causes import is_assumed
-from smp_advisor.runs.measure import PROCESSOR
 from smp_advisor.runs.steps import STEADY_STEPS
 
 if TYPE_CHECKING:
@@ -56,8 +54,7 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
         unit, amount = ("Tokens", expected.tokens_per_step) if tokens else ("Samples", expected.global_batch_size)
         predicted = rate(run.advice.model, expected)
         rows.append(Figure(f"{unit} per second", number(amount / usual.seconds), predicted))
-    on_gpus = run.advice is not None and run.advice.cluster.instance.gpu != PROCESSOR
-    if run.peak_gib is not None and run.advice is not None and expected is not None and on_gpus:
+    if run.peak_gib is not None and run.advice is not None and expected is not None:
         device = run.advice.cluster.instance.gpu_memory_gib
         predicted = f"{gib(expected.needed_gib)} needed, ± {gib(TWO_SIDED * expected.memory_error_gib)}"
         rows.append(Figure("Peak memory per GPU", f"{gib(run.peak_gib)} of {gib(device)}", predicted))
@@ -69,7 +66,7 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
         unit, scale = next((entry for entry in units if entry[1] * left[0] >= 1), units[-1])
         rows.append(Figure("Remaining", f"{number(scale * left[0])} {unit} ({between(left[1:], scale)})"))
         hourly = None if run.advice is None else run.advice.cluster.usd_per_hour
-        if hourly is not None and on_gpus:
+        if hourly is not None:
             value, low, high = (24 * hourly * days for days in left)
             rows.append(Figure("Remaining cost", f"{number(value)} USD ({between((low, high))})"))
     every, ranged = run.last.settings.get("checkpoint_every", ""), run.step_range
@@ -103,7 +100,7 @@ def alarms_of(run: Run) -> tuple[str, ...]:
 def _of_steps(run: Run) -> Iterator[str]:
     """Yield alarms about the step time."""
     expected, values = run.estimate, [sample.value for sample in run.samples][1:][-IN_A_ROW:]
-    if expected is None or is_assumed(run.advice):
+    if expected is None:
         return
     (low, high), interval = expected.step_seconds_range, between(expected.step_seconds_range)
     if len(values) == IN_A_ROW and (min(values) > high or max(values) < low):
@@ -201,11 +198,6 @@ def _place(run: Run) -> list[str]:
     if run.advice is None:
         return []
     cluster = run.advice.cluster
-    if cluster.instance.gpu == PROCESSOR:
-        return [
-            f"small copy of {run.advice.model.name.removeprefix('small copy of ')}",
-            f"{plural(cluster.gpus, 'process', 'processes')} of this machine",
-        ]
     return [run.advice.model.name, f"{cluster.nodes} × {cluster.instance.name}"]
 
 
@@ -237,8 +229,7 @@ def _sentence(run: Run) -> str:
         word = "slower" if ratio > 1 else "faster"
         factor = f"{max(ratio, 1 / ratio):.1f} times {word} than predicted"
         verdict = f"{factor}." if not low <= usual.seconds <= high else "As predicted, within the 95 % interval."
-        assumed = " The prediction assumes the speed of this machine, which was not measured." * is_assumed(run.advice)
-        texts.append(f"<b>{verdict}</b>{assumed}")
+        texts.append(f"<b>{verdict}</b>")
         if usual.steps < STEADY_STEPS and not run.done:
             texts.append(
                 f"{plural(usual.steps, 'regular step')} so far; with {STEADY_STEPS}, it can correct the next advice."

@@ -1,27 +1,25 @@
-"""Where a run is read: a training job on AWS, the folder of a local run, or a log. Each poll reads what is new."""
+"""Where a run is read: a training job on AWS, a log, or a folder of logs. Each poll reads what is new."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.core.files import CONFIGURATION, json_values, read_bytes, read_new
+from smp_advisor.core.files import read_new
 from smp_advisor.errors import RunError
 from smp_advisor.runs.readers import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-ADVICE, LOG, STATUS, PROCESS = "advice.json", "log.txt", "status.json", "process.txt"
-"""Files in the folder of a run: its prediction and log, and the status and process number of a local run."""
+ADVICE = "advice.json"
+"""File with the prediction in the folder of a run."""
 _MOST_BYTES = 8 * 2**20
 """Of a log that one poll reads; the earlier part of a longer log is not read."""
 _LOGS = ("*.log", "*.txt", "*.out", "*.err", "*.jsonl")
@@ -30,10 +28,6 @@ _NO_LOGS = re.compile(
 )
 _MOST_LOGS, _DEEPEST = 64, 4
 """Logs of a folder that are read, and its levels: torchrun's ``--log-dir`` has a folder per attempt and rank."""
-LOCAL_NOTES = (
-    "Trained by processes of this machine: it teaches nothing about GPUs.",
-    "Assumes 0.1 TFLOP/s per process (not measured here).",
-)
 ENDED = ("Completed", "Failed", "Stopped")
 
 
@@ -140,75 +134,6 @@ class LogFolder(LogFile):
         return Poll(text=mine or new.get(self._with_steps, ""), other_text="".join(further))
 
 
-class LocalFolder(LogFile):
-    """The folder of a local run, whose child process writes log and status."""
-
-    def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None = None) -> None:
-        super().__init__(folder / LOG)
-        self.folder = folder
-        self.name = folder.name
-        self._process = process
-        """The child process, if this process started it."""
-        self._stopped = False
-
-    def poll(self, *, metrics: bool) -> Poll:  # noqa: ARG002 - the process has none
-        """Status and the complete new lines."""
-        state = self.state()  # before the log, which is complete when the status is final
-        text = self.new_lines()
-        if state["status"] not in ENDED and not self._is_alive():
-            state = self.state()  # it may have ended in between
-            if state["status"] not in ENDED and self._stopped:  # before it could write one
-                state |= {"status": "Stopped", "failure": ""}
-            elif state["status"] not in ENDED:
-                state |= {"status": "Failed", "failure": "The process of the run ended without a result."}
-        return Poll(text=text, **state)
-
-    def state(self) -> dict[str, Any]:
-        """Return the content of the file of the status, as fields of a `Poll`."""
-        try:
-            state = json_values(read_bytes(self.folder / STATUS, CONFIGURATION).decode())
-        except (OSError, ValueError):
-            raise RunError(f"{str(self.folder)!r:.200} has no status of a local run.") from None
-        try:
-            return {
-                "status": str(state.get("status", "InProgress")),
-                "transitions": tuple(
-                    (str(phase), float(start), None if end is None else float(end))
-                    for phase, start, end in state.get("transitions", ())
-                ),
-                "failure": str(state.get("failure", "")),
-                "settings": {name: str(value) for name, value in state.get("settings", {}).items()},
-            }
-        except (AttributeError, TypeError, ValueError):
-            raise RunError(
-                f"The file {STATUS} in {str(self.folder)!r:.200} is none of a local run: start it again."
-            ) from None
-
-    def stop(self) -> None:
-        """End the child process, which ends its workers and writes the status."""
-        if self._is_alive():
-            self._stopped = True
-            os.kill(self._number, signal.SIGTERM)
-
-    @property
-    def _number(self) -> int:
-        """Number of the child process; 0 if it is unknown."""
-        try:
-            return int(read_bytes(self.folder / PROCESS, CONFIGURATION))
-        except (OSError, ValueError):
-            return 0
-
-    def _is_alive(self) -> bool:
-        """Return whether the child process runs. One that has ended and was not collected has no command line."""
-        if self._process is not None:
-            return self._process.poll() is None
-        import psutil
-
-        with suppress(psutil.Error):
-            return "smp_advisor.runs.local" in psutil.Process(self._number).cmdline()
-        return False
-
-
 Source = TrainingJob | LogFile
 
 
@@ -216,8 +141,6 @@ def source_in(path: Path) -> Source:
     """Return the run in a folder of logs, or of a log."""
     if not path.is_dir():
         return LogFile(path)
-    if (path / STATUS).is_file():
-        return LocalFolder(path)
     logs = sorted(
         {
             file

@@ -17,7 +17,7 @@ from smp_advisor.costs.wording import plural, seconds
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.runs.causes import NOT_OF_PLAN, Cause, causes_of
 from smp_advisor.runs.failures import Failure, read_failure
-from smp_advisor.runs.measure import PREFERRED, PROCESSOR, timed
+from smp_advisor.runs.measure import PREFERRED, timed
 from smp_advisor.runs.offer import Offer, offer_of
 from smp_advisor.runs.page import (
     IN_A_ROW,
@@ -29,7 +29,7 @@ from smp_advisor.runs.page import (
     page_of,
 )
 from smp_advisor.runs.readers import Log, Reader, Sample
-from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, Source, TrainingJob
+from smp_advisor.runs.sources import ENDED, LogFile, Poll, Source, TrainingJob
 from smp_advisor.runs.steps import STEADY_STEPS, Typical, typical
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _TAIL = 200_000
 _DAY = 86_400
 _FIRST_SECONDS, _MOST_SECONDS, _FACTOR = 15.0, 300.0, 1.5
 """Pause between polls: at first, at most, and its growth while nothing happens."""
-_LOCAL_SECONDS = 1.0
+_LOG_SECONDS = 1.0
 _THROTTLED = 2.0
 """Factor of the pause after AWS refused a request for their number."""
 _METRICS_SECONDS = 300.0
@@ -64,7 +64,7 @@ _DRIFT = 0.02
 
 @checked_class
 class Run(Shown):
-    r"""A training job, local run or log next to its prediction. `poll` reads what is new; `wait` polls until the end.
+    r"""A training job or log next to its prediction. `poll` reads what is new; `wait` polls until the end.
 
     Examples
     --------
@@ -110,11 +110,6 @@ class Run(Shown):
         """Name of the job, folder or log."""
         return self.source.name
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the run is a process tree of this machine."""
-        return isinstance(self.source, LocalFolder)
-
     @cached_property
     def failure(self) -> Failure | None:
         """Cause of a failure, by the log and SageMaker's reason, for `Advice.after`; None if none is known.
@@ -132,7 +127,7 @@ class Run(Shown):
     @property
     def is_log(self) -> bool:
         """Whether the run is known by a log alone, without a status."""
-        return isinstance(self.source, LogFile) and not self.last.status
+        return isinstance(self.source, LogFile)
 
     @property
     def failed(self) -> bool:
@@ -278,7 +273,7 @@ class Run(Shown):
 
     @property
     def _first_pause(self) -> float:
-        return _LOCAL_SECONDS if isinstance(self.source, LogFile) else _FIRST_SECONDS
+        return _LOG_SECONDS if isinstance(self.source, LogFile) else _FIRST_SECONDS
 
     @property
     def estimate(self) -> Estimate | None:
@@ -348,7 +343,7 @@ class Run(Shown):
         steps, ranged = self.remaining_steps, self.step_range
         if steps is None or ranged is None:
             return None
-        share = 1.0 if self.estimate is None or self.is_local else self.estimate.effective.share
+        share = 1.0 if self.estimate is None else self.estimate.effective.share
         if self.typical is not None and self.typical.wall_seconds > self.typical.seconds:
             share = 1.0  # the pauses for checkpoints are in the measured mean
         days, low, high = (steps * value / share / _DAY for value in ranged)
@@ -435,13 +430,10 @@ class Run(Shown):
                 f"{self.name} has {plural(self.steady_steps, 'regular step')}, and {STEADY_STEPS} are required: poll"
                 " again later, or use advice.calibrate(run.log)."
             )
-        # A plan for this machine's processors has a wide interval, and its steps are never those of another run.
-        return self.advice.calibrate(self, accept=self.is_local)
+        return self.advice.calibrate(self)
 
     def measured(self, cluster: Cluster) -> tuple[Advice | None, Log]:
         """Return the prediction whose plan the run measured, if any, and its log, for an advice on a cluster."""
-        if self.is_local and cluster.instance.gpu != PROCESSOR:
-            raise RunError(f"{self.name} ran on processors, and teaches nothing about GPUs: use run.calibrated().")
         if self.other_hardware:
             raise RunError(self.other_hardware)
         ran = (self.last.instances, self.last.count)
@@ -487,17 +479,17 @@ class Run(Shown):
     @property
     def can_stop(self) -> bool:
         """Whether `stop` can end it: a log alone cannot be ended."""
-        return isinstance(self.source, LocalFolder | TrainingJob)
+        return isinstance(self.source, TrainingJob)
 
     def stop(self) -> None:
-        """End the run: the processes of a local one, or the job on AWS, which is billed until it has stopped.
+        """End the job on AWS, which is billed until it has stopped.
 
         Raises
         ------
         RunError
             The run is a log, or AWS refuses.
         """
-        if not isinstance(self.source, LocalFolder | TrainingJob):
+        if not isinstance(self.source, TrainingJob):
             raise RunError(f"{self.name} is a log: its run can be ended only where it was started.")
         self.source.stop()
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.request import Request
 from smp_advisor.core.files import sentence
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import ExportError, NoPlanFitsError, RunError
@@ -161,26 +160,21 @@ def probe(advice: Advice, plan: Plan | None = None) -> Probe:
 def start(
     advice: Advice,
     *,
-    local: bool = False,
     confirm: bool = False,
     folder: str | os.PathLike[str] | None = None,
     sdk: str = "auto",
     tag: bool = True,
-    steps: int | None = None,
     **options: Any,
 ) -> Run:
-    """Start the plan as a run, which is then watched: a training job, or a small model on this machine.
+    """Start the plan as a training job, which is then watched.
 
-    A job is started by the exported cell, in a child process with your credentials. Nothing starts without
+    The job is started by the exported cell, in a child process with your credentials. Nothing starts without
     `confirm`: without it, the price of the run is the text of the error. The prediction is in ``advice.json`` of
     the run's folder and of the job's source, where `smp_advisor.watch` finds it. ``smp_advisor.toml`` of the folder
     or above supplies the team's tags and container, and its policy is kept.
 
     Parameters
     ----------
-    local
-        Whether to rehearse the small model of `local_cell`, or the script of the request, in two processes of this
-        machine that stay alive to be watched, with a prediction for the small model.
     confirm
         Whether to start a job for its price.
     folder
@@ -189,10 +183,8 @@ def start(
         As for `cell`.
     tag
         As for `cell`.
-    steps
-        Steps of a local run; 40 if None. It goes on up to four times as long until 20 of them are regular.
     options
-        As for `cell`; of a local run, ``processes``, ``data`` and ``allow_unconfined`` as for `smp_advisor.rehearse`.
+        As for `cell`.
 
     Examples
     --------
@@ -202,12 +194,8 @@ def start(
     Traceback (most recent call last):
     smp_advisor.errors.RunError: Nothing was started. This job would run on 1 x ml.p4d.24xlarge...
     """
-    from smp_advisor.runs.start import start_job, start_local
+    from smp_advisor.runs.start import start_job
 
-    if local:
-        return start_local(advice, folder, steps, options, lambda *of, **more: type(advice).of(Request.of(*of, **more)))
-    if steps is not None:
-        raise RunError("steps= is for local runs: pass extra_hyperparameters={'max_steps': ...} for a job.")
     terms = advice.terms(sdk=sdk, tag=tag, **options)
     if not confirm:
         raise RunError(sentence("session", "not_started", terms=terms))

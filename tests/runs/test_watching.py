@@ -15,7 +15,6 @@ import smp_advisor as smpa
 from smp_advisor.command.__main__ import main
 from smp_advisor.errors import AdvisorError, CalibrationError, RunError, StorageError
 from smp_advisor.runs.cloudwatch import polled
-from smp_advisor.runs.measure import PROCESSOR
 from smp_advisor.runs.offer import offer_of
 from smp_advisor.runs.sources import LogFile, Poll, TrainingJob
 from smp_advisor.runs.watching import Run
@@ -324,37 +323,13 @@ def test_the_logs_of_all_hosts_are_read_and_those_with_steps_first(tmp_path, adv
     assert "no longer there" in alone.poll().problem
 
 
-@pytest.mark.parametrize(
-    "state", ['{"transitions": 5}', '{"transitions": [["a"]]}', '{"settings": 5}', "[]", "[" * 99_999]
-)
-def test_a_status_of_another_program_is_refused_in_a_sentence(tmp_path, state):
-    (tmp_path / "status.json").write_text(state)
-    with pytest.raises(RunError, match="local run"):
-        smpa.watch(tmp_path)
-
-
 def test_a_full_disk_is_a_sentence_at_the_start(advice, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("smp_advisor.runs.start.write_text", full)
     with pytest.raises(RunError, match="cannot be written: No space left on device"):
-        advice.start(local=True, folder=tmp_path / "run")
-
-
-def test_an_assumed_speed_is_no_alarm_until_the_run_calibrates_it():
-    figures = {"usable_gpu_memory_gib": 64.0, "peak_tflops": 0.1, "intra_node_gb_per_s": 2.0, "inter_node_gbps": 1.0}
-    place = smpa.Cluster.custom(gpu=PROCESSOR, gpus_per_node=2, nodes=1, **figures)
-    job = smpa.Job(sequence_length=256, precision="fp32", global_batch_size=2048, tokens=1e9)
-    assumed = smpa.advise("100M", place, job, library="ddp")
-    for factor in (0.1, 4.0):
-        run = Run(Script(training(at(assumed, factor))), assumed).poll()
-        assert [cause.name for cause in run.causes()] == ["warm-up", "assumed speed"]
-        assert run.alarms == ()
-    learned = assumed.calibrate(Run(Script(training(at(assumed, 1.2, 30))), assumed).poll(), accept=True)
-    run = Run(Script(training(at(learned, 4.0))), learned).poll()
-    assert "assumed speed" not in [cause.name for cause in run.causes()]
-    assert len(run.alarms) == 1
+        advice.start(confirm=True, folder=tmp_path / "run")
 
 
 def test_a_run_without_steps_or_prediction_says_what_is_missing(watched):
