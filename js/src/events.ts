@@ -3,8 +3,6 @@
 export const INSERT_EVENT = 'smp-advisor:insert-cell';
 export const PLAN_EVENT = 'smp-advisor:plan';
 export const RUN_EVENT = 'smp-advisor:run-cell';
-/** From a view: the text of its cell, and what it becomes. */
-export const REWRITE_EVENT = 'smp-advisor:rewrite-cell';
 export const OPEN_EVENT = 'smp-advisor:open-place';
 /** From the lab extension to the page: it is there now. */
 export const PRESENT_EVENT = 'smp-advisor:present';

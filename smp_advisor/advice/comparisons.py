@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.conclusion import Conclusion, against, brief_change, brief_used, figures, speed_of, why_used
+from smp_advisor.advice.conclusion import Conclusion, against, brief_change, brief_used, speed_of, why_used
 from smp_advisor.advice.variants import PlannedRun, WhatIf, vary, without
 from smp_advisor.cluster import Cluster, Instance
 from smp_advisor.core.files import sentence
@@ -19,12 +19,9 @@ from smp_advisor.costs.wording import (
     plural,
     run_time,
     step_time,
-    throughput,
-    usd,
 )  # fmt: skip
 from smp_advisor.libraries import get_library
 from smp_advisor.libraries.groups import divisors, shard_degree
-from smp_advisor.libraries.library import plan_fields
 from smp_advisor.libraries.sharding import RESHARDING
 from smp_advisor.libraries.training_compiler import TestedModel, nearest_tested
 from smp_advisor.libraries.version import facts as library_facts
@@ -58,7 +55,6 @@ def sharded(run: PlannedRun, unsharded: Compared, variant: WhatIf, estimates: Es
         decision="used",
         because=because,
         brief=" ".join(filter(None, briefs)),
-        figures=figures(run.estimate, estimate),
         alternative=variant.plan if estimate else None,
         practice="sharded_data_parallelism",
     )
@@ -118,7 +114,6 @@ def conclude_on_degrees(run: PlannedRun, comparisons: Plans, estimates: Estimate
         decision="used" if current > 1 else "not used",
         because=" ".join(sentences),
         brief=brief,
-        figures=figures(run.estimate, estimates.get(key)),
         alternative=comparisons[key].plan if key in estimates else None,
     )
 
@@ -137,7 +132,7 @@ def _on_strategy(run: PlannedRun, comparisons: Plans, estimates: Estimates, sent
             brief = f"With {strategy} instead, {change[:1].lower()}{change[1:]}".rstrip(",") + "."
             values = {"strategy": strategy, "aside": variant.aside, **_outcome(run, estimate)}
             sentences.append(sentence("advice", "strategy", **values))
-    return against(run, "used", variant, estimate, " ".join(sentences), brief=brief)
+    return against("used", variant, estimate, " ".join(sentences), brief=brief)
 
 
 _PARTS = ("microbatches", "gradient_accumulation_steps")
@@ -207,12 +202,10 @@ def conclude_on_batch(run: PlannedRun, comparisons: Plans, estimates: Estimates)
             end = "; at once, it would fit."
         brief = f"Each replica processes its batch in parts{end}"
     plans = (comparisons[key].plan for key in ("batch", "microbatches", "active") if key in estimates)
-    numbers = [name for name in ("batch_size", *_PARTS) if name in plan_fields(plan.library)]
     return Conclusion(
         decision="used",
         because=" ".join(sentences),
         brief=brief,
-        figures=(*((name, str(getattr(plan, name))) for name in numbers), ("global batch", total)),
         alternative=next(plans, None),
     )
 
@@ -252,27 +245,11 @@ def conclude_on_instance(run: PlannedRun, comparisons: Plans, estimates: Estimat
     links = [f"{'NVLink' if here.nvlink else 'no NVLink'} inside the node"] if here.gpus > 1 else []
     links += [f"{'EFA' if here.efa else 'no EFA'} between nodes"] if run.cluster.nodes > 1 else []
     brief = f"The cluster has {' and '.join(links)}." if links else "A single GPU trains, without any exchange."
-    rows = ((here, run.estimate), *((machine, estimates.get(machine.name)) for machine in machines))
-    return Conclusion(
-        decision=decision,
-        because=f"{brief} {against}",
-        brief=brief,
-        figures=tuple((machine.name, _row(machine, estimate, run)) for machine, estimate in rows),
-    )
+    return Conclusion(decision=decision, because=f"{brief} {against}", brief=brief)
 
 
 def _follows(machine: Instance) -> bool:
     return machine.efa and machine.nvlink
-
-
-def _row(machine: Instance, estimate: Estimate | None, run: PlannedRun) -> str:
-    price = "price unknown" if machine.usd_per_hour is None else f"{usd(machine.usd_per_hour)}/h per node"
-    links = f"{'NVLink' if machine.nvlink else machine.intra_node}, {'EFA' if machine.efa else 'no EFA'}"
-    plan = "cannot run this plan"
-    if estimate is not None:
-        verdict = "fits" if fits(estimate, run.min_fit_probability) else "does not fit"
-        plan = f"this plan {verdict}, needs {gib(estimate.needed_gib)}, {throughput(estimate)}"
-    return "; ".join((f"{gib(machine.usable_gpu_memory_gib)} per GPU", links, price, plan))
 
 
 _SHORTER_STEP = 0.2

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from smp_advisor.advice.practices import Decision, subset_tip
 from smp_advisor.core.files import data_file
-from smp_advisor.costs.wording import SAME, compared, fit, fits, gib, percent, step_time, throughput
+from smp_advisor.costs.wording import SAME, compared, fit, fits, gib, percent
 from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ class Conclusion:
     """Reason with its figures."""
     brief: str = ""
     """Reason in one sentence or two; empty for that of `brief_used` or `brief_not_used`, or the first sentence."""
-    figures: tuple[tuple[str, str], ...] = ()
     alternative: Plan | None = None
     practice: str = ""
     """Key of the practice, if not the technique's own (sharded data parallelism for optimizer-state sharding)."""
@@ -40,37 +39,11 @@ def not_possible(because: str) -> Conclusion:
 
 
 def against(
-    run: PlannedRun,
-    decision: Literal["used", "not used"],
-    comparison: WhatIf,
-    estimate: Estimate | None,
-    because: str,
-    *,
-    brief: str = "",
+    decision: Decision, comparison: WhatIf, estimate: Estimate | None, because: str, *, brief: str = ""
 ) -> Conclusion:
-    """Return a conclusion from one other plan, with the figures of both."""
-    pair = (run.estimate, estimate) if decision == "used" else (estimate, run.estimate)
-    return Conclusion(
-        decision=decision,
-        because=because,
-        brief=brief,
-        figures=figures(*pair),
-        alternative=comparison.plan if estimate else None,
-    )
-
-
-def figures(with_: Estimate | None, without: Estimate | None) -> tuple[tuple[str, str], ...]:
-    """Needed memory, step time and throughput with and without a technique, as (label, value) pairs."""
-    return tuple(
-        (f"{title} {label}", text(estimate))
-        for label, estimate in (("with", with_), ("without", without))
-        if estimate is not None
-        for title, text in (
-            ("memory needed", lambda estimate: gib(estimate.needed_gib)),
-            ("step time", step_time),
-            ("throughput", throughput),
-        )
-    )
+    """Return a conclusion from one other plan."""
+    alternative = comparison.plan if estimate else None
+    return Conclusion(decision=decision, because=because, brief=brief, alternative=alternative)
 
 
 def _phrase(case: str, part: str, **slots: str) -> str:

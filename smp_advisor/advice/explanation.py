@@ -210,7 +210,7 @@ def _on_switched(argument: str, run: PlannedRun, comparisons: Plans, estimates: 
         variant, estimate = comparisons[_OFF], estimates.get(_OFF)
         sentences += [*_sentences(argument, "lead", facts), why_used(run, variant, estimate, name=name)]
         sentences += _sentences(argument, "note", facts)
-        return against(run, "used", variant, estimate, " ".join(sentences))
+        return against("used", variant, estimate, " ".join(sentences))
     possible = [key for key in comparisons if key in estimates]
     if not possible and argument in _REQUIRE_A_PLAN:
         return not_possible(next(iter(comparisons.values())).obstacle)
@@ -220,7 +220,7 @@ def _on_switched(argument: str, run: PlannedRun, comparisons: Plans, estimates: 
     variant, estimate = comparisons[key], estimates.get(key)
     sentences += [why_not_used(run, variant, estimate, name=key), *_sentences(argument, "note", facts)]
     brief = f"There is no such plan here: {variant.obstacle}" if estimate is None else ""
-    return against(run, "not used", variant, estimate, " ".join(sentences), brief=brief)
+    return against("not used", variant, estimate, " ".join(sentences), brief=brief)
 
 
 def _stated(technique: str, run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
@@ -231,7 +231,6 @@ def _stated(technique: str, run: PlannedRun, comparisons: Plans, estimates: Esti
         decision=statement["decision"],
         because=statement["because"].format_map(facts),
         brief=statement.get("brief", ""),
-        figures=tuple((label, text.format_map(facts)) for label, text in statement.get("figures", ())),
         alternative=comparisons["alternative"].plan if "alternative" in estimates else None,
     )
 
@@ -313,7 +312,6 @@ def explain(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple
                 because=f"Fixed by you. {brief}" if run.pins & fields else brief,
                 details=details,
                 trade_off=source.trade_off,
-                figures=conclusion.figures,
                 source_title=source.source_title,
                 source_url=source.source_url,
                 alternative=conclusion.alternative,

@@ -45,8 +45,6 @@ class Step:
     """The same with the figures with and without the technique."""
     trade_off: str
     """Costs of the technique, from the documentation."""
-    figures: tuple[tuple[str, str], ...] = ()
-    """(label, value with unit) pairs: "memory needed with", "memory needed without", "step time with", ..."""
     source_title: str = ""
     source_url: str = ""
     alternative: Plan | None = None

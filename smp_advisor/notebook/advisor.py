@@ -65,8 +65,6 @@ class Advisor(anywidget.AnyWidget):
         self._answering = ""
         self.variable = ""
         """Name of a variable that has or had this advice."""
-        self.rewrite = ("", "")
-        """The text of the cell of the views, and what it becomes when the first of them is there."""
         self.outputs = SavedOutputs(self)
         self._shown_in: int | None = None
         self._ahead = Ahead()
@@ -266,9 +264,6 @@ class Advisor(anywidget.AnyWidget):
             self.outputs.arrived(keeps_views=content.get("keeps") is True)
             with self._turn:
                 self._send_ahead(whole=True)
-            if self.rewrite[0] != self.rewrite[1]:
-                (before, after), self.rewrite = self.rewrite, ("", "")
-                self.send({"kind": "rewrite", "id": "", "before": before, "after": after})
         elif kind == "again":  # the answer was lost: a busy server drops messages
             with self._turn:
                 state = self._as_state(str(content.get("id", "")))

@@ -7,14 +7,13 @@ import re
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-import ipywidgets as w
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from smp_advisor.arguments import options
 from smp_advisor.core.sheet import heading, sheet, strip, tank, title, verdict_strip, with_signs
+from smp_advisor.core.tables import Table
 from smp_advisor.core.words import escape
-from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.figures import FITS, in_words_of_the_page
 from smp_advisor.notebook.shown import set_displayed_last
 from smp_advisor.notebook.workload_fields import by_cost, dear, keywords_of, offer_cells, offer_columns, title_of
@@ -22,14 +21,13 @@ from smp_advisor.session.written import html_report
 from smp_advisor.workload import Adapter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from IPython.core.display_functions import DisplayHandle
 
     from smp_advisor.errors import NoPlanFitsError
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.notebook.view_state import Data
-    from smp_advisor.search.ways_out import WayOut
     from smp_advisor.session import Advice
 
 
@@ -48,7 +46,7 @@ class SavedOutputs:
 
     def __init__(self, advisor: Advisor) -> None:
         self._advisor = advisor
-        self._handles: list[DisplayHandle | NothingFits] = []
+        self._handles: list[DisplayHandle] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_behind = False
@@ -60,7 +58,7 @@ class SavedOutputs:
         self.is_static = False
         """Whether no view loads: then the outputs follow the plan as pictures."""
 
-    def add(self, handle: DisplayHandle | NothingFits) -> None:
+    def add(self, handle: DisplayHandle) -> None:
         """Follow the plan in one more output. Without an event loop, outputs stay as they are."""
         self._handles = [*self._handles, handle][-_MOST:]
         try:
@@ -134,122 +132,37 @@ def static_bundle(advisor: Advisor) -> dict[str, Any]:
 # IPython does not annotate the functions called here.
 
 
-class NothingFits:
-    """A request for which no plan fits, as a page: the shortfall, and changes after which one fits, one click each.
-
-    It is the value of the magic's variable until an offer is taken; then the variable holds the advice.
-    """
-
-    def __init__(
-        self, error: NoPlanFitsError, advise: Callable[[dict[str, Any]], Advisor], variable: str = "", cell: str = ""
-    ) -> None:
-        ways = error.ways_out
-        self._ways, self._advise, self._variable, self._cell = ways, advise, variable, cell
-        self.sentence = str(error)
-        self.offers = by_cost(ways)
-        """The changes, cheapest first."""
-        self._note = w.HTML('<p role="status"></p>')
-        self._handle: DisplayHandle | None = None
-        usable, nearest = ways.request.cluster.instance.usable_gpu_memory_gib, ways.nearest_gib
-        count = len(self.offers)
-        facts = [("", str(count), f"change{'s' * (count > 1)} fit{'s' * (count == 1)}")]
-        cluster = ways.request.cluster
-        about = (f"{cluster.nodes} × {cluster.instance.name}",)
-        parts = [heading(ways.request.model.name, about, "No plan fits")]
-        if nearest is None:
-            parts.append(strip("over", "Does not fit", facts))
-        else:
-            times = f"{nearest / usable:.0f}" if nearest > 3 * usable else f"{nearest / usable:.1f}"
-            text = f"The nearest plan needs {times} times the memory of a {cluster.instance.gpu}."
-            parts += [verdict_strip("over", "Does not fit", nearest, usable, facts), f"<p>{escape(text)}</p>"]
-            parts += [title("Memory per GPU", "of the nearest plan"), tank(nearest, usable)]
-        parts.append(title("Changes that fit", "cheapest first; Use changes this page, its cell and its variable"))
-        columns = "".join(f"<span>{escape(name)}</span>" for name in ("Change", *offer_columns(ways)))
-        self._sheet = sheet("No plan fits", *parts[:-1])
-        head = w.HTML(f'{sheet("No plan fits", *parts)}<div class="smp-offer smp-offer-head">{columns}</div>')
-        self.widget = w.VBox([head, *map(self._offer, self.offers), self._note])
-        self.widget.add_class("smp-refusal")
-
-    def use(self, number: int = 1) -> Advisor:
-        """Take an offer of the page by its number, as its button does, and return the advice."""
-        if not 1 <= number <= len(self.offers):
-            raise AdvisorError(f"There is no offer {number}: the page has {len(self.offers)}.")
-        return self._use(self.offers[number - 1])
-
-    def __str__(self) -> str:
-        return f"{self.sentence}\n{self._ways}"
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        how = f"take one of its offers: {self._variable or 'it'}.use(1)"
-        raise AttributeError(f"There is no advice yet with {name!r}, since no plan fits; {how}.")
-
-    def _offer(self, way: WayOut) -> w.Box:
-        title, note = title_of(way), dear(self._ways, way)
-        name = f"{title[:1].upper()}{title[1:]}"
-        button = w.Button(description="Use", tooltip=f"Use {name}", layout=w.Layout(width="60px", flex="none"))
-        button.on_click(lambda _: self._taken(way))
-        more = f"<br><small>{escape(note)}</small>" if note else ""
-        figures = (cell.removesuffix(" per GPU") for cell in offer_cells(self._ways, way))
-        cells = [f"<b>{escape(name)}</b>{more}", *map(escape, figures)]
-        style = "smp-offer smp-offer-costly" if note else "smp-offer"
-        row = f'<div class="{style}">{"".join(f"<span>{cell}</span>" for cell in cells)}</div>'
-        place = w.Layout(flex="1 1 0", min_width="0", margin="0 0 0 8px")
-        return w.Box([button, w.HTML(row, layout=place)], layout=w.Layout(align_items="center", padding="4px 16px"))
-
-    def display(self) -> None:
-        """Show the page; where widgets cannot be shown, the changes as a table."""
-        text = str(self if self._variable else self._ways)  # without a variable, the sentence is that of the error
-        html = f"{self._sheet}{with_signs(self._ways._repr_html_())}"
-        data = {**self._view, "text/html": html, "text/plain": text}
-        self._handle = display(data, raw=True, display_id=True)
-
-    _ipython_display_ = display
-
-    @property
-    def _view(self) -> dict[str, Any]:
-        """The view of the page; without its kernel, the lab extension shows the picture."""
-        return {**self.widget._repr_mimebundle_(), VIEW_MIME: {"model_id": self.widget.model_id}}
-
-    def update(self, data: Mapping[str, Any], **options: Any) -> None:
-        """Write a picture of the advice into the output of the page, which keeps its view."""
-        if self._handle is not None:
-            pictures = {kind: data[kind] for kind in ("text/html", "text/plain")}
-            self._handle.update({**self._view, **pictures}, **options)
-
-    def _taken(self, way: WayOut) -> None:
-        self._say(f"Searching with {title_of(way)} …")
-        try:
-            self._use(way)
-        except AdvisorError as error:
-            self._say(str(error))
-
-    def _use(self, way: WayOut) -> Advisor:
-        changes = keywords_of(way, self._ways.request.pins)
-        advisor = self._advise(changes)
-        shell, variable_note = get_ipython(), ""
-        if self._variable and shell is not None:
-            shell.user_ns[self._variable] = advisor
-            variable_note = f" The variable {self._variable} has this advice."
-        advisor.rewrite = (self._cell, changed_line(self._cell, changes))
-        self._say(f"With {title_of(way)}:{variable_note}")
-        set_displayed_last(shell, advisor)
-        self.widget.children = (self._note, advisor)
-        advisor.outputs.add(self)
-        advisor.outputs.write()
-        return advisor
-
-    def _say(self, text: str) -> None:
-        self._note.value = f'<p role="status">{escape(text)}</p>'
+def show_refusal(error: NoPlanFitsError, line: str) -> None:
+    """Show a request for which no plan fits: the shortfall, and changes after which one fits, each with its line."""
+    ways = error.ways_out
+    cluster, nearest = ways.request.cluster, ways.nearest_gib
+    usable, offers = cluster.instance.usable_gpu_memory_gib, by_cost(ways)
+    facts = [("", str(len(offers)), "changes fit" if len(offers) > 1 else "change fits")]
+    parts = [heading(ways.request.model.name, (f"{cluster.nodes} × {cluster.instance.name}",), "No plan fits")]
+    if nearest is None:
+        parts.append(strip("over", "Does not fit", facts))
+    else:
+        times = f"{nearest / usable:.0f}" if nearest > 3 * usable else f"{nearest / usable:.1f}"
+        text = f"The nearest plan needs {times} times the memory of a {cluster.instance.gpu}."
+        parts += [verdict_strip("over", "Does not fit", nearest, usable, facts), f"<p>{escape(text)}</p>"]
+        parts += [title("Memory per GPU", "of the nearest plan"), tank(nearest, usable)]
+    table = Table(
+        columns=("Change that fits", *offer_columns(ways), "Line"),
+        rows=[
+            (
+                " – ".join(filter(None, (title_of(way), dear(ways, way)))),
+                *offer_cells(ways, way),
+                changed_line(line, keywords_of(way, ways.request.pins)),
+            )
+            for way in offers
+        ],
+    )
+    parts += [title("Changes that fit", "cheapest first"), f'<div style="overflow-x:auto">{table.html()}</div>']
+    display({"text/html": with_signs(sheet("No plan fits", *parts)), "text/plain": str(table)}, raw=True)
 
 
-def changed_line(cell: str, changes: Mapping[str, Any]) -> str:
-    """Return a cell whose line of ``%smp_advise`` has other options; the same cell if it has no such line."""
-    match = re.search(r"^.*%smp_advise\b.*$", cell, re.MULTILINE)
-    if match is None:
-        return cell
-    line = match[0]
+def changed_line(line: str, changes: Mapping[str, Any]) -> str:
+    """Return the line of a magic with other options."""
     for keyword, value in changes.items():
         name = keyword
         if isinstance(value, Adapter):
@@ -257,7 +170,7 @@ def changed_line(cell: str, changes: Mapping[str, Any]) -> str:
         switches = "|".join(map(re.escape, options()[name].switches))
         line = re.sub(rf"\s(?:{switches})(?:[ =]+(?!-)\S+)?(?=\s|$)", "", line)
         line += "" if value is None else f" {options()[name].switches[0]} {value}"
-    return cell.replace(match[0], line, 1)
+    return line
 
 
 _displayed: WeakSet[Advisor] = WeakSet()

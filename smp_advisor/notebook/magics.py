@@ -15,7 +15,6 @@ from smp_advisor.notebook.cells import KINDS
 from smp_advisor.notebook.run_magics import ProfileMagics, RunMagics
 from smp_advisor.notebook.shown import (
     ProgressDisplay,
-    assigned,
     comparing,
     model_named,
     parsed,
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from smp_advisor.notebook.advisor import Advisor
-    from smp_advisor.notebook.display import NothingFits
     from smp_advisor.review.scripts import Report
     from smp_advisor.search.sizes import ClusterSizes
 
@@ -48,17 +46,15 @@ class AdvisorMagics(Magics):
 
     @with_options()
     @line_magic
-    def smp_advise(self, line: str) -> Advisor | NothingFits:
+    def smp_advise(self, line: str) -> Advisor:
         """Recommend a SageMaker model-parallel configuration, with reasons and controls to try others.
 
         Displays the advisor and returns it: ``advice = %smp_advise 10B --instance ml.p4d.24xlarge --count 16``. Where
-        nothing fits, the variable has the changes after which a plan fits: ``advice.use(1)`` takes the cheapest.
+        nothing fits, the changes after which a plan fits are shown, each with its line.
         """
         from smp_advisor.advice.description import has_formulas, read_model
-        from smp_advisor.advice.request import Request
         from smp_advisor.notebook.advisor import advisor_of
-        from smp_advisor.notebook.display import NothingFits
-        from smp_advisor.session import Advice
+        from smp_advisor.notebook.display import show_refusal
         from smp_advisor.session.advise import advise
 
         arguments = parsed(self.smp_advise, line)
@@ -74,13 +70,7 @@ class AdvisorMagics(Magics):
                 advisor = advisor_of(advise(model, cluster, **keywords, **progress))
         except NoPlanFitsError as error:
             if error.ways_out is not None and error.ways_out.ways:
-                request = Request.of(model, cluster, **keywords)
-                again = lambda changes: advisor_of(Advice.of(request.changed(**changes)))  # noqa: E731
-                variable, source = assigned(self.shell, "smp_advise")
-                refusal = NothingFits(error, again, variable, source)
-                refusal.display()
-                if variable:  # it has the page, which becomes the advice: an error would repeat the refusal
-                    return refusal
+                show_refusal(error, f"%smp_advise {line}")
             raise
         advisor.show_now()
         return advisor

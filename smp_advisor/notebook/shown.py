@@ -164,13 +164,6 @@ def show_result(shell: InteractiveShell, magic: str, result: object) -> None:
     display(result)
 
 
-def assigned(shell: InteractiveShell, magic: str) -> tuple[str, str]:
-    """Return the variable to which the cell assigns the result of a magic, empty without one, and the cell."""
-    cell = getattr(shell.history_manager, "input_hist_raw", [""])[-1]
-    assignment = re.search(rf"^\s*([A-Za-z_]\w*)\s*=\s*%{magic}\b", cell, re.MULTILINE)
-    return (assignment[1] if assignment else ""), cell
-
-
 _ANY = "any"
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 FORMAT = "smp-advisor"
-VERSION = 2
+VERSION = 3
 """Version of the format, which changes with every field of a stored value: a test compares."""
 
 
@@ -59,8 +59,8 @@ def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:
         raise StorageError(f"{name} holds no stored value of this package.")
     version = document.get("version")
     writers = {"writer": f"smp_advisor {document.get('written_by')!s:.30}", "own": __version__}
-    if version == 1:
-        document = _of_version_1(document)
+    if version in (1, 2):
+        document = _of_earlier(document)
     elif version != VERSION:
         raise StorageError(sentence("session", "other_version", name=name, version=version, reads=VERSION, **writers))
     kind = document.get("kind")
@@ -72,16 +72,22 @@ def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:
         raise StorageError(sentence("session", "unreadable", name=name, error=error, **writers)) from None
 
 
-def _of_version_1(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document in the present form: in version 1, every object had its kind as `type`."""
+def _of_earlier(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document in the present form.
 
-    def without_types(value: Any) -> Any:
+    In version 1, every object had its kind as `type`; until version 2, techniques had their figures as texts.
+    """
+    is_first = document["version"] == 1
+    gone = {"type", "figures"} if is_first else {"figures"}
+
+    def present(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: without_types(part) for name, part in value.items() if name != "type"}
-        return [without_types(part) for part in value] if isinstance(value, list) else value
+            return {name: present(part) for name, part in value.items() if name not in gone}
+        return [present(part) for part in value] if isinstance(value, list) else value
 
     value = document["value"]
-    return document | {"kind": value.get("type") if isinstance(value, dict) else None, "value": without_types(value)}
+    kind = value.get("type") if is_first and isinstance(value, dict) else document.get("kind")
+    return document | {"kind": kind, "value": present(value)}
 
 
 CARRIED = "SMP_ADVISOR_PREDICTION"

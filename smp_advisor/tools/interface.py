@@ -94,10 +94,7 @@ class Tool:
     @property
     def schema(self) -> dict[str, Any]:
         """JSON schema of the arguments: types, units, ranges, defaults; the first tool explains the options."""
-        return self.schema_with(explained=self.name == next(iter(TOOLS)))
-
-    def schema_with(self, *, explained: bool) -> dict[str, Any]:
-        """JSON schema of the arguments, with or without explanations of the options."""
+        explained = self.name == next(iter(TOOLS))
         properties: dict[str, Any] = {**self.own}
         properties |= {name: _schema(option, explained=explained) for name, option in self.options.items()}
         if self.details:

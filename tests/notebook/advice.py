@@ -59,7 +59,6 @@ def make_advice(plan: Plan = TEN_BILLION, *, nodes: int = 16, name: str = "test 
                 because="It fits with it only.",
                 details=f"Without it: 61 GiB. {HOSTILE}",
                 trade_off="A gather that compute does not hide.",
-                figures=(("memory needed with", "25 GiB"), ("memory needed without", "61 GiB")),
                 source_title="Best practices",
                 source_url="https://docs.aws.amazon.com/sagemaker/latest/dg/model-parallel.html",
             ),

@@ -138,6 +138,11 @@ def test_files_of_earlier_forms_are_read_or_refused_with_a_remedy():
         assert text in kinds or re.search(r"written by smp_advisor \S+, cannot be read by .* Make it again", text), name
     assert {"SmpV1Plan", "Job"} <= set(outcomes.values())
     assert load(Path(__file__).parent / "earlier/plan_1.json").batch_size == 40
+    advice = smpa.advise("1.3B", P4D, library="fsdp")
+    document = json.loads(as_text(advice.recommended)) | {"version": 2}
+    for step in document["value"]["steps"]:
+        step["figures"] = [["memory needed with", "9.0 GiB"]]
+    assert from_text(json.dumps(document))[0] == advice.recommended
 
 
 @pytest.mark.parametrize(
@@ -146,9 +151,9 @@ def test_files_of_earlier_forms_are_read_or_refused_with_a_remedy():
         ("", "no JSON"),
         ("[" * 100_000, "no JSON"),
         ("{}", "no stored value"),
-        ('{"format": "smp-advisor", "version": 3, "value": {}}', "version 3 .* reads version 2"),
-        ('{"format": "smp-advisor", "version": 2, "kind": "Step", "value": {}}', "holds no Advice"),
-        ('{"format": "smp-advisor", "version": 2, "kind": "Cluster", "value": {}}', "not valid at instance"),
+        ('{"format": "smp-advisor", "version": 4, "value": {}}', "version 4 .* reads version 3"),
+        ('{"format": "smp-advisor", "version": 3, "kind": "Step", "value": {}}', "holds no Advice"),
+        ('{"format": "smp-advisor", "version": 3, "kind": "Cluster", "value": {}}', "not valid at instance"),
     ],
 )
 def test_other_texts_are_refused(text, reason):

@@ -5,11 +5,9 @@ import json
 import os
 import re
 import sys
-import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from importlib import import_module
 from inspect import signature
 from tempfile import TemporaryFile
 
@@ -265,16 +263,6 @@ def test_compact_answers_count_what_they_leave_out():
     assert sum(data["memory"].values()) == pytest.approx(data["needed_gib_per_gpu"], abs=0.1)
 
 
-def test_the_jupyter_server_finds_functions_with_the_same_arguments(root):
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    module, _, name = project["entry-points"]["jupyter_server_mcp.tools"]["smp-advisor"].partition(":")
-    listed = getattr(import_module(module), name)()
-    functions = [getattr(import_module(place.partition(":")[0]), place.partition(":")[2]) for place in listed]
-    assert [function.__name__ for function in functions] == [f"smp_{name}" for name in TOOLS]
+def test_the_page_lists_the_tools(root):
     page = (root / "docs" / "how_to" / "assistants.md").read_text()
     assert f"server: {', '.join(TOOLS)}\n" in page
-    assert f"server: {', '.join(function.__name__ for function in functions)}\n" in page
-    for function in functions:
-        tool = TOOLS[function.__name__.removeprefix("smp_")]
-        assert set(signature(function).parameters) == set(tool.schema["properties"])
-    assert json.loads(functions[0](**REQUEST)) == json.loads(json.dumps(call("advise", REQUEST, Caller())[1]))

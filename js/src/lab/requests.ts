@@ -2,7 +2,7 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { INotebookTracker, NotebookActions } from '@jupyterlab/notebook';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { DisposableDelegate, DisposableSet, IDisposable } from '@lumino/disposable';
-import { type Announcement, INSERT_EVENT, OPEN_EVENT, type Place, PLAN_EVENT, REWRITE_EVENT, RUN_EVENT, UPDATE_EVENT } from '../events';
+import { type Announcement, INSERT_EVENT, OPEN_EVENT, type Place, PLAN_EVENT, RUN_EVENT, UPDATE_EVENT } from '../events';
 import { insert } from './insert';
 import { openPlace } from './open_place';
 import { isInsertion, Owner } from './ownership';
@@ -46,13 +46,6 @@ export function answerRequests(app: JupyterFrontEnd, tracker: INotebookTracker, 
     panel.content.activeCellIndex = index;
     panel.content.deselectAll();
     void NotebookActions.run(panel.content, panel.sessionContext);
-    return true;
-  });
-  answer(REWRITE_EVENT, ({ panel, index }, detail) => {
-    const { before, after } = (detail ?? {}) as { before?: unknown; after?: unknown };
-    const cell = panel.content.widgets[index]!.model.sharedModel;
-    if (typeof after !== 'string' || typeof before !== 'string' || cell.getSource().trim() !== before.trim()) return false;
-    cell.setSource(after); // it can be undone
     return true;
   });
   answer(OPEN_EVENT, (place, detail) => isPlace(detail) && openPlace(app, place, detail));

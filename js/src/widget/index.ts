@@ -1,5 +1,5 @@
 import type { RenderProps } from '@anywidget/types';
-import { PRESENT_EVENT, REWRITE_EVENT } from '../events';
+import { PRESENT_EVENT } from '../events';
 import { CELL, Checker, SCRIPT } from './checks';
 import { Connection } from './connection';
 import { Controls } from './controls';
@@ -10,7 +10,7 @@ import { KernelPage, type Deeds } from './kernel_page';
 import { fixed, stacked } from './panel';
 import { Picture } from './picture';
 import { Plans } from './plans';
-import { hasExtension, request } from './insert';
+import { hasExtension } from './insert';
 import { MakeItFit } from './make_it_fit';
 import { Sentence } from './sentence';
 import { Session, type Screen } from './session';
@@ -173,7 +173,6 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const keepShortcuts = passShortcuts(root);
   const onMessage = (message: FromKernel): void => {
     if (message.kind === 'ahead') return session.onAhead(message);
-    if (message.kind === 'rewrite') return void request(root, REWRITE_EVENT, message);
     connection.answered(message.id);
     if (message.kind === 'failed') session.onFailure(message.id, message.text);
     workload.onMessage(message);

@@ -202,7 +202,6 @@ export type FromKernel =
   | { kind: 'cells'; id: string; settings: Settings; sources: string[] }
   | { kind: 'failed'; id: string; text: string }
   /** An offer was taken: the cell of the view, and its text with the changes. */
-  | { kind: 'rewrite'; id: string; before: string; after: string }
   | { kind: 'searching'; id: string; done: number; total: number; text: string; seconds_left: number | null }
   | { kind: 'searched'; id: string; problem: string; ways: WayOut[] }
   /** The kernel computes the answer, which takes seconds. */

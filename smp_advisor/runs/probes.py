@@ -1,9 +1,8 @@
-"""Short jobs that measure a plan, and the one whose run teaches the most about it."""
+"""Short jobs that measure a plan, and which of them to run."""
 
 from __future__ import annotations
 
 import json
-import math
 import textwrap
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,13 +12,11 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.core.files import sentence
 from smp_advisor.core.tables import Shown
 from smp_advisor.costs.evaluate import estimate
-from smp_advisor.costs.observation import observed
 from smp_advisor.costs.wording import step_time
 from smp_advisor.errors import AdvisorError, CalibrationError
-from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import plan_fields
 from smp_advisor.libraries.validation import mismatches
-from smp_advisor.workload import Calibration, Job, Model
+from smp_advisor.workload import Job, Model
 from smp_advisor.workload.settings import families
 
 if TYPE_CHECKING:
@@ -40,7 +37,7 @@ _WIDTH = 88
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(Shown):
-    """A short job with the per-GPU shape of a plan on one or two nodes."""
+    """A short job that measures a plan, or its shape per GPU, on one or two nodes."""
 
     model: Model
     """The model, with fewer layers if the full one does not fit."""
@@ -48,19 +45,15 @@ class Probe(Shown):
     job: Job
     plan: Plan
     estimate: Estimate
-    target: Estimate
-    """Estimate of the plan before the probe."""
-    width: float
-    """Expected width of the plan's interval of the step time after the probe, relative to the present one."""
-    interval: tuple[float, float]
-    """Expected 95 % interval of the plan's step time after the probe, if the probe takes the predicted time."""
+    of_plan: Estimate
+    """Estimate of the plan on its own cluster."""
     layers: tuple[int, int]
     """Layers of the probe and of the full model."""
 
     @property
     def seconds(self) -> float:
         """Billed seconds: start of the job, warm-up and measured steps."""
-        return self.estimate.effective.startup_seconds + (MEASURED_STEPS + WARM_UP_STEPS) * self.estimate.step_seconds
+        return self.estimate.effective.startup_seconds + self.steps * self.estimate.step_seconds
 
     @property
     def usd(self) -> float | None:
@@ -86,38 +79,42 @@ class Probe(Shown):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Size, price and expected effect, one sentence each."""
+        """Size, price and effect, one sentence each."""
         probe, full = self.layers
         shape = f"{probe} of {full} layers" if probe != full else f"all {full} layers"
-        low, high = self.interval
         price = "price unknown" if self.usd is None else f"about {self.usd:,.2f} USD"
-        hourly = self.target.usd_per_hour
+        hourly = self.of_plan.usd_per_hour
         compared = "" if hourly is None else f" The cluster of the plan costs {hourly:,.2f} USD per hour."
         counts = {"warm_up": WARM_UP_STEPS, "measured": MEASURED_STEPS, "layers": shape, "nodes": self.cluster.nodes}
         costs = {"minutes": self.seconds / 60, "price": price, "hourly": compared}
         where, time = self.cluster.instance.name, step_time(self.estimate)
-        narrower = 100 * (1 - self.width)
-        return (
-            sentence("runs", "probe", **counts, **costs, instance=where, step_time=time),
-            sentence("runs", "effect", before=step_time(self.target), low=low, high=high, narrower=narrower),
-        )
+        is_whole = probe == full and self.plan == self.of_plan.plan
+        effect = sentence("runs", "probe_of_plan" if is_whole else "probe_of_shape", before=step_time(self.of_plan))
+        return sentence("runs", "probe", **counts, **costs, instance=where, step_time=time), effect
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
 
 
 def best_probe(*where: *Where, scalable: bool = True, min_fit_probability: float = 0.95) -> Probe:
-    """Return the probe that narrows the interval most, and of equal ones the cheapest."""
+    """Return the short job that teaches the most about a plan.
+
+    A plan that runs as it is on two nodes is measured there, with the exchange between nodes. Any other job is of a
+    similar plan only, which narrows the interval of the plan little: then one node, with most of the layers, costs the
+    least.
+    """
+    _, cluster, _, plan = where
     probes = list(candidates(*where, scalable=scalable, min_fit_probability=min_fit_probability))
+    whole = [probe for probe in probes if probe.plan == plan and probe.layers[0] == probe.layers[1]]
     if not probes:
-        raise CalibrationError(sentence("runs", "no_probe", nodes=_MOST_NODES, instance=where[1].instance.name))
-    return min(probes, key=lambda probe: (round(probe.width, 2), probe.cluster.nodes * probe.seconds))
+        raise CalibrationError(sentence("runs", "no_probe", nodes=_MOST_NODES, instance=cluster.instance.name))
+    return whole[-1] if whole else probes[0]
 
 
 def candidates(*where: *Where, scalable: bool = True, min_fit_probability: float = 0.95) -> Iterator[Probe]:
-    """Probes on one and two nodes, with all layers and with fewer, that fit with the probability."""
+    """Yield probes on one and two nodes, with all layers and then with fewer, that fit with the probability."""
     model, cluster, job, plan = where
-    short = replace(job, global_batch_size=None, tokens=None)
+    short, of_plan = replace(job, global_batch_size=None, tokens=None), estimate(*where)
     for nodes in range(1, min(_MOST_NODES, cluster.nodes) + 1):
         small = Cluster(cluster.instance, nodes)
         smaller = _smaller_plan(plan, small, short)
@@ -131,28 +128,10 @@ def candidates(*where: *Where, scalable: bool = True, min_fit_probability: float
             except AdvisorError:
                 continue
             if figures.host_memory_fits and figures.fit_probability >= min_fit_probability:
-                yield _probe(where, (reduced, small, short, smaller), figures)
-
-
-def _probe(where: Where, short: Where, figures: Estimate) -> Probe:
-    """Return a short job with these figures, and its expected effect on the plan if it takes the predicted time."""
-    (model, cluster, job, plan), target = where, estimate(*where)
-    layout = layout_of_plan(short[3], short[2], short[1])
-    run = observed(*short[:3], layout, step_seconds=figures.step_seconds)
-    calibration = Calibration(runs=(run,)) if job.calibration is None else job.calibration.with_runs([run])
-    after = estimate(model, cluster, replace(job, calibration=calibration), plan)
-    widths = [math.log(high / low) for low, high in (after.step_factors, target.step_factors)]
-    return Probe(
-        model=short[0],
-        cluster=short[1],
-        job=short[2],
-        plan=short[3],
-        estimate=figures,
-        target=target,
-        width=widths[0] / widths[1],
-        interval=after.step_seconds_range,
-        layers=(short[0].layer_count, model.layer_count),
-    )
+                yield Probe(
+                    model=reduced, cluster=small, job=short, plan=smaller, estimate=figures, of_plan=of_plan,
+                    layers=(reduced.layer_count, model.layer_count),
+                )  # fmt: skip
 
 
 def _smaller_plan(plan: Plan, cluster: Cluster, job: Job) -> Plan | None:
