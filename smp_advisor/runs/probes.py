@@ -105,10 +105,10 @@ def best_probe(*where: *Where, scalable: bool = True, min_fit_probability: float
     """
     _, cluster, _, plan = where
     probes = list(candidates(*where, scalable=scalable, min_fit_probability=min_fit_probability))
-    whole = [probe for probe in probes if probe.plan == plan and probe.layers[0] == probe.layers[1]]
+    as_planned = [probe for probe in probes if probe.plan == plan and probe.layers[0] == probe.layers[1]]
     if not probes:
         raise CalibrationError(sentence("runs", "no_probe", nodes=_MOST_NODES, instance=cluster.instance.name))
-    return whole[-1] if whole else probes[0]
+    return as_planned[-1] if as_planned else probes[0]
 
 
 def candidates(*where: *Where, scalable: bool = True, min_fit_probability: float = 0.95) -> Iterator[Probe]:
