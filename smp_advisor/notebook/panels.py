@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +28,6 @@ from smp_advisor.session.written import html_sections, html_sources
 
 if TYPE_CHECKING:
     from smp_advisor.charts.chart import Chart
-    from smp_advisor.runs.watching import Run
     from smp_advisor.session import Advice
     from smp_advisor.session.control_state import ControlState
 
@@ -143,79 +141,42 @@ def facts(advice: Advice, state: ControlState, _: Mapping[str, object]) -> Mappi
     return {"html": f"{head}{folded}<details><summary>Glossary</summary><ul>{terms}</ul></details>"}
 
 
-_MOST_OFFERS, _MOST_RUNS = 20, 8
-_offers: dict[str, Callable[[], Run]] = {}
-"""Starts that pages offer, by tokens that are used once."""
-_runs: dict[str, Run] = {}
-"""The runs that were started, by their tokens."""
+_MOST_RUNS = 8
 
 
 def start(advice: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the request of the plan with its prices and a button that starts it once, or the run that was started."""
-    value, token, text = advice.as_recommended(state), str(options.get("confirm", "")), str(options.get("options", ""))
-    if token in _offers:
-        _runs[token] = _offers.pop(token)()
+    """Return the request of the plan with its prices and the line that starts it, and the runs in this folder."""
+    text = str(options.get("options", ""))
     form = (
-        """<form data-smp-do='{"set": {"confirm": "", "stop": false}}'><label class="smp-paste-label">"""
+        """<form data-smp-do='{"set": {}}'><label class="smp-paste-label">"""
         "<span>Options of your account and the job, as for %smp_start --option</span>"
         f'<input class="smp-paste" name="options" required value="{escape(text)}" placeholder="'
         'role=arn:aws:iam::111122223333:role/Training data=s3://bucket/tokens"></label><div class="smp-check-row">'
         '<button class="smp-button">Show request and price</button><span class="smp-note">Shows what would be sent to'
         " AWS and its price. Nothing is started.</span></div></form>"
     )
-    if token in _runs:
-        run = _runs[token]
-        if options.get("stop") is True and not run.done:
-            run.stop()
-        run.poll()
-        end = "Ends the job on AWS, which is billed until it has stopped."
-        rows = [_action("Refresh", "", set={"stop": False})]
-        rows += [_action("Stop the run", end, set={"stop": True})] if run.can_stop and not run.done else []
-        watch = f"<p><code>{escape(f'%smp_watch {run.name!r}')}</code></p>"
-        return {"html": f"{form}{run._repr_html_()}{''.join(rows)}{watch}"}
     parts = [form]
     if text:
         try:
             words = shlex.split(text)
         except ValueError as error:
             raise AdvisorError(f"The options cannot be read: {error}.") from None
-        job = named_values(words)
-        terms = value.terms(**job)
-        parts += [f"<p>{escape(line)}</p>" for line in (f"This job would run on {terms.run}", terms.probe) if line]
+        terms = advice.as_recommended(state).terms(**named_values(words))
+        line = " ".join(["%smp_start", *(f"--option {shlex.quote(word)}" for word in words)])
+        prices = filter(None, (f"This job would run on {terms.run}", terms.probe))
+        parts += [f"<p>{escape(price)}</p>" for price in prices]
         parts.append(
             '<details class="smp-section"><summary class="smp-summary">Request</summary>'
             f'<pre class="smp-pre" tabindex="0">{escape(terms.cell)}</pre></details>'
-        )
-        parts.append(
-            _action(
-                "Start the job for this price",
-                "Creates the SageMaker training job of the request. It is billed until it ends.",
-                style="smp-primary",
-                set={"confirm": _offered(lambda: value.start(confirm=True, **job)), "stop": False},
-            )
+            f"<p>To start it for this price, run in a cell: <code>{escape(line)}</code></p>"
         )
     folders = sorted(Path("smp_runs").glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
     runs = "".join(
         f"<li>{escape(folder.name)}: <code>{escape(f'%smp_watch {str(folder)!r}')}</code></li>"
         for folder in folders[:_MOST_RUNS]
     )
-    listed = f'<h3 class="smp-title">Runs in this folder</h3><ul>{runs}</ul>' if runs else ""
-    return {"html": "".join([*parts, listed])}
-
-
-def _action(text: str, note: str, style: str = "", **deed: Any) -> str:
-    """Return a button with what it does next to it."""
-    words = f'<span class="smp-note">{note}</span>'
-    return f'<div class="smp-check-row">{_button(text, style=style, **deed)}{words}</div>'
-
-
-def _offered(start: Callable[[], Run]) -> str:
-    """Return the token of an offer; the oldest offers are forgotten."""
-    token = secrets.token_hex(8)
-    _offers[token] = start
-    while len(_offers) > _MOST_OFFERS:
-        del _offers[next(iter(_offers))]
-    return token
+    parts.append(f'<h3 class="smp-title">Runs in this folder</h3><ul>{runs}</ul>' if runs else "")
+    return {"html": "".join(parts)}
 
 
 def _offers_to_fit(advice: Advice, state: ControlState) -> str:

@@ -4,9 +4,6 @@ import re
 
 from playwright.sync_api import Locator, expect
 
-from smp_advisor.runs.sources import LogFile
-from smp_advisor.runs.watching import Run
-from smp_advisor.session import Advice
 from tests.notebook.advice import make_advice
 
 from .test_view import PANEL, open_tab, violations_in_both_themes
@@ -86,27 +83,12 @@ def test_findings_of_a_script_are_read_and_copied(host, tmp_path):
     expect(panel.locator(".smp-findings")).to_be_empty()
 
 
-def test_the_button_is_off_until_the_options_and_the_price_are_there(host, root, monkeypatch, tmp_path):
-    slow, started, advice = "step 7 loss nan tokens_per_second 9.0 seconds_per_step 99.5\n", [], make_advice()
-    (tmp_path / "job.log").write_text(9 * slow)
-    monkeypatch.setattr(
-        "smp_advisor.runs.start.start_job",
-        lambda *of, **_: started.append(of) or Run(LogFile(tmp_path / "job.log"), Advice(advice)),
-    )
-    page = host(advice)
+def test_the_tab_shows_the_request_its_price_and_the_line_that_starts_it(host, root):
+    page = host(make_advice())
     panel = open_tab(page.view, "Start and watch")
-    show, job = (panel.get_by_role("button", name=name) for name in ("Show request and price", "Start the job"))
-    expect(job).to_have_count(0)
     panel.get_by_role("textbox").fill("role=arn:aws:iam::111122223333:role/Training")
-    show.click()
+    panel.get_by_role("button", name="Show request and price").click()
     expect(panel).to_contain_text("per hour")
-    assert started == []
-    job.click()
-    expect(panel).to_contain_text("99.5 s per step")
-    expect(panel).to_contain_text("%smp_watch")
-    panel.get_by_role("button", name="Refresh").click()
+    expect(panel).to_contain_text("%smp_start --option role=arn")
     page.settle()  # until then the panel is dimmed
-    expect(panel).to_contain_text("99.5 s per step")
-    assert len(started) == 1
-    expect(panel.get_by_role("alert").first).to_contain_text("loss is nan")
     assert violations_in_both_themes(page, root, PANEL) == []

@@ -3,7 +3,6 @@
 import json
 import re
 from html import unescape
-from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
@@ -15,8 +14,6 @@ from smp_advisor.estimators import EstimatorReport
 from smp_advisor.notebook import panels
 from smp_advisor.notebook.checks import pasted
 from smp_advisor.notebook.panels import PanelRequests, panel_data
-from smp_advisor.runs.sources import LogFile
-from smp_advisor.runs.watching import Run
 from smp_advisor.session import Advice
 from tests.estimators import cells
 
@@ -78,35 +75,21 @@ def test_a_slow_panel_is_announced_at_once(monkeypatch):
     assert sent.get(timeout=600)["data"] == {"batch": advice.plan.batch_size}
 
 
-def test_a_page_starts_a_job_once_for_its_price_and_only_after_the_options_are_given(monkeypatch, tmp_path):
-    advice, started = Advice(make_advice()), []
-    (tmp_path / "job.log").write_text("step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n")
-    run = Run(LogFile(Path(tmp_path / "job.log")))
-    monkeypatch.setattr("smp_advisor.runs.start.start_job", lambda *of, **_: started.append(of[1]) or run)
+def test_a_page_shows_the_request_its_price_and_the_line_that_starts_it():
+    advice = Advice(make_advice())
 
     def asked(**options):
-        return panel_data("start", advice, advice.controls, options)
+        return unescape(panel_data("start", advice, advice.controls, options)["html"])
 
-    def token(page):
-        """What the button of the job confirms; it stops nothing, although an earlier run was stopped here."""
-        primary = deeds_of(page["html"], "smp-primary")
-        assert all(deed["set"]["stop"] is False for deed in primary)
-        return primary[0]["set"]["confirm"] if primary else ""
-
-    assert token(asked()) == ""
+    assert "To start it" not in asked()
     for text, problem in (("role", "NAME=VALUE"), ("role='arn", "cannot be read: No closing quotation")):
         with pytest.raises(AdvisorError, match=problem):
             asked(options=text)
-    offer = asked(options="role=arn:aws:iam::111122223333:role/Training")
-    assert "per hour" in offer["html"]
-    assert unescape(offer["html"]).count("111122223333") == 3  # in the field, its example and the request
-    asked(options="role=arn:aws:iam::111122223333:role/Training", confirm="guessed")
-    assert started == []
-    shown = asked(confirm=token(offer))
-    assert len(started) == 1
-    assert "2.50 s" in shown["html"]
-    asked(confirm=token(offer))  # drawn again
-    assert len(started) == 1
+    role = "role=arn:aws:iam::111122223333:role/Training"
+    page = asked(options=role)
+    assert "per hour" in page
+    assert page.count("111122223333") == 4  # in the field, its example, the request and the line
+    assert f"<code>%smp_start --option {role}</code>" in page
 
 
 BROKEN = cells.V1.replace('"fp16": True', '"fp16": 1')
