@@ -9,10 +9,11 @@ import pytest
 from scripts.notebooks.running import PATHS, run
 from scripts.notebooks.saved import MEASURED, VARIES, clean, difference
 
-# What those of a release show is tested with the runs and the search; a notebook of each kind stays in the suite.
+# What those of a release show is tested with runs, search, checks and rehearsals; one of each kind stays in the suite.
 MARKS = {
     "calibrate_with_a_log": [pytest.mark.release],
     "cluster_for_a_deadline": [pytest.mark.release],
+    "fix_an_existing_job": [pytest.mark.release],
     "training_compiler_or_not": [pytest.mark.release],
     "from_advice_to_job": [pytest.mark.moto, pytest.mark.slow],
     "watch_a_run": [pytest.mark.release],

@@ -97,7 +97,7 @@ TRAINED = {
     "sharded preferences": (LORA, FSDP | {"objective": "dpo"}, PREFERENCES),
     "sharded preferences of all weights": (FULL, FSDP | {"objective": "dpo"}, PREFERENCES),
 }
-RESUMED = ("whole", "sharded quantized adapter", "sharded preferences of all weights")
+RESUMED = ("whole", "sharded quantized adapter", "sharded preferences")
 """Jobs that run again with a fault while they save step 4, after which they resume."""
 # Each trainer, precision and kind of weights stays in the suite; adapters are sharded with a quantized base.
 IN_SUITE = rows(TRAINED, "sharded adapter", "quantized adapter", "sharded preferences")

@@ -20,6 +20,7 @@ if {windows}:
 exists = pathlib.Path.exists
 pathlib.Path.exists = lambda path, **options: not str(path).startswith("/proc") and exists(path, **options)
 import smp_advisor as smpa
+from smp_advisor.sandbox import Limits, run_isolated
 """
 RUN = """
 import torch
@@ -51,7 +52,7 @@ job.calibrate(step_seconds=5.0, accept=True).job.calibration.save("calibration.j
 pathlib.Path("a.log").write_text("step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\\n")
 assert smpa.watch("a.log").step == 7
 try:
-    smpa.profile(Block(), sequence_length=64, inputs=batch, stages=("trace",), memory_bytes=10_000_000)
+    run_isolated("time:sleep", 600, limits=Limits(memory_bytes=5_000_000))
 except smpa.errors.ProfileError as error:
     assert "needed more than" in str(error), error
 else:

@@ -121,9 +121,9 @@ def test_another_kernel_watches_the_job_with_its_prediction(account, started, ad
 def own_model():
     """A profiled module that no table or configuration describes."""
     torch = pytest.importorskip("torch")
-    layers = (torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True) for _ in range(6))
+    layers = (torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True) for _ in range(2))
     module = torch.nn.Sequential(torch.nn.Embedding(1000, 256), *layers, torch.nn.Linear(256, 1000))
-    return smpa.Model.from_profile(smpa.profile(module, smpa.Job(sequence_length=128)))
+    return smpa.Model.from_profile(smpa.profile(module, smpa.Job(sequence_length=128), stages=("trace",)))
 
 
 WATCHED = (

@@ -161,10 +161,10 @@ def _places(context: Context, need: _Rule) -> Iterator[_Place]:
     own = {id(model.cls) for model in models if isinstance(model, Instance)}
     for cls in context.trace.classes if "base" in need else ():
         method = cls.members.get(need["method"])
-        derived = any(re.search(need["base"], path) for path in cls.ancestors())
-        if isinstance(method, Function) and derived and (id(cls) in own or not need.get("trained")):
+        if isinstance(method, Function) and (id(cls) in own or not need.get("trained")):
+            derived = any(re.search(need["base"], path) for path in cls.ancestors())
             body = method.module.text(method.node)
-            if re.search(need.get("matches", ""), body) and not re.search(need.get("lacks", r"(?!)"), body):
+            if derived and re.search(need.get("matches", ""), body) and not re.search(need.get("lacks", r"(?!)"), body):
                 yield _Place(method.module, method.node, cls=cls, name=need["method"])
     for module in context.trace.modules if "text" in need else ():
         yield from _lines(module, need)
