@@ -140,7 +140,6 @@ async def session(folder: Path) -> None:
             text, kind = result.content[0].text, "tool error" if result.is_error else "result"
             print(f"client: tools/call advise {json.dumps(shown)}\nserver: {kind}, {len(text.encode()):,} bytes")
             print("\n".join(f"    {line}" for line in outlined(text)))
-            print("".join(f"    resource_link {link.uri}\n" for link in result.content[1:]))
 
 
 def outlined(text: str) -> list[str]:

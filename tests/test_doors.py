@@ -84,7 +84,7 @@ def root(tmp_path, monkeypatch):
 
 def _answer(root: Path, tool: str, **arguments: object) -> str:
     try:
-        return str(call(tool, arguments, Caller(roots=(root,)))[1])
+        return str(call(tool, arguments, Caller(roots=(root,))))
     except AdvisorError as error:
         return f"refused: {error}"
 
@@ -226,7 +226,7 @@ def _outputs(tmp_path):
     with pytest.raises(AdvisorError) as error:
         smp_advisor.advise(model, HOSTILE)
     yield str(error.value)
-    yield _worked("why", {"text": f"RuntimeError: CUDA out of memory. {HOSTILE}"}, Caller(), threading.Event())[1]
+    yield _worked("why", {"text": f"RuntimeError: CUDA out of memory. {HOSTILE}"}, Caller(), threading.Event())
     (tmp_path / "smp_advisor.toml").write_text(f"[policy]\ninstances = [{json.dumps(HOSTILE.replace(chr(127), ''))}]\n")
     run = subprocess.run(
         [sys.executable, "-m", "smp_advisor.command", "advise", "1B", "--instance", "ml.p4d.24xlarge"],

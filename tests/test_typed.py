@@ -49,7 +49,7 @@ def test_one_reader_for_every_surface(capsys, tmp_path):
     assert advice.job.sequence_length == 4096
     assert advice.cluster == smpa.Cluster(P5, 2)
     assert "2x p5 is read as 2 x ml.p5.48xlarge, its largest size" in advice.defaults
-    _, answer = call("advise", {"model": "7 billion", "instance": "2x p5", "max_days": "2 weeks", **typed}, Caller())
+    answer = call("advise", {"model": "7 billion", "instance": "2x p5", "max_days": "2 weeks", **typed}, Caller())
     assert (answer["needed_gib_per_gpu"], answer["count"]) == (round(advice.estimate.needed_gib, 1), 2)
     words = ["--sequence-length", "4k", "--library", "FSDP", "--precision", "bfloat16", "--tokens", "2 billion"]
     assert main(["advise", "7 billion", "-i", "2x p5", "--max-days", "2 weeks", *words, "--json"]) == 0
@@ -104,7 +104,7 @@ def test_an_own_price_is_that_of_the_answer(capsys, tmp_path):
     assert own.estimate.usd_total == pytest.approx(usual.estimate.usd_total / ratio)
     own.save(tmp_path / "own.json")
     assert smpa.load(tmp_path / "own.json").estimate.usd_per_hour == 31.46
-    _, answer = call("advise", {"model": "7B", "instance": P5, "tokens": "1B", "usd_per_hour": 31.46}, Caller())
+    answer = call("advise", {"model": "7B", "instance": P5, "tokens": "1B", "usd_per_hour": 31.46}, Caller())
     assert answer["usd_per_hour"] == 31.46
     assert answer["gpu_hours"]["value"] == pytest.approx(24 * 8 * answer["days"]["value"], rel=1e-3)
     assert answer["checkpoint_gib"] > 10

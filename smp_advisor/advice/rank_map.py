@@ -32,12 +32,11 @@ PLACEMENTS = (*_ORDERS, "DPT", "DTP", "PDT", "PTD", "TDP", "TPD")
 last letter varies fastest over neighboring ranks. Source: common API of SMP v1, ``placement_strategy``."""
 
 GROUPS = ("PP_GROUP", "TP_GROUP", "RDP_GROUP", "DP_GROUP")
-COLUMNS = ("rank", "node", "gpu", "stage", "tensor_slice", "context_slice", "experts", "shard", "replica")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RankTable:
-    """Contents of every GPU, as columns of shape (GPUs,), in the order of ranks."""
+    """Contents of every GPU, in the order of ranks."""
 
     placement: str
     """Order of the letters D, P and T."""
@@ -45,40 +44,25 @@ class RankTable:
     """Whether the library documents the order (SMP v1). For others, the cost model's assumption."""
     gpus_per_node: int
     degrees: dict[str, int]
-    """Number of different values of each column: stages, slices, shards, replicas."""
-    rank: Ints
-    node: Ints
-    gpu: Ints
-    """Number of the GPU in its node."""
-    stage: Ints
-    """``pp_rank``: pipeline stage."""
-    tensor_slice: Ints
-    """``tp_rank``: slice of every divided layer."""
-    context_slice: Ints
-    """Part of every sequence."""
-    experts: Ints
-    """Part of the experts of every layer."""
-    shard: Ints
-    """Part of the sharded state: of parameters, gradients and optimizer state, or of the optimizer state alone."""
-    replica: Ints
-    """Groups with equal numbers process the same samples together."""
-    groups: dict[str, Ints]
-    """Number of each rank's group, by the names in `GROUPS`. Groups are numbered by their first rank."""
+    """Number of different values: stages, slices of each layer, parts of a sequence, parts of the experts, shards of
+    the state, and replicas, whose GPUs process the same samples together."""
+    columns: dict[str, Ints]
+    """Rank, node and number in the node of each GPU; its value for each of `degrees`; and the number of its group for
+    each of `GROUPS`, in which groups are numbered by their first rank."""
 
     @property
     def nodes(self) -> int:
         """Number of nodes."""
-        return int(self.node[-1]) + 1
+        return int(self.columns["node"][-1]) + 1
 
     def members(self, group: str, number: int) -> Ints:
         """Return the ranks of a group, in increasing order: ``members("TP_GROUP", 0)``."""
-        members: Ints = self.rank[self.groups[group] == number]
+        members: Ints = self.columns["rank"][self.columns[group] == number]
         return members
 
     def frame(self) -> pd.DataFrame:
         """Return one row per GPU, in the order of ranks."""
-        columns = {name: getattr(self, name) for name in COLUMNS}
-        return frame_of(columns | self.groups)
+        return frame_of(self.columns)
 
     @property
     def shown(self) -> list[int]:
@@ -87,8 +71,9 @@ class RankTable:
 
     def rows(self, node: int) -> list[tuple[str, list[int]]]:
         """Contents of the GPUs of a node: (title, one number per GPU), of the columns that differ."""
-        own = self.node == node
-        return [(title, getattr(self, name)[own].tolist()) for name, title in _TITLES.items() if self.degrees[name] > 1]
+        own = self.columns["node"] == node
+        used = [name for name, degree in self.degrees.items() if degree > 1]
+        return [(name.replace("_", " "), self.columns[name][own].tolist()) for name in used]
 
     @property
     def summary(self) -> list[str]:
@@ -102,11 +87,11 @@ class RankTable:
     def _group(self, name: str) -> str:
         """Return a kind of group: ``TP_GROUP: 64 groups of 2 GPUs, ranks 0, 1; inside a node.``."""
         members = self.members(name, 0)
-        numbers = self.groups[name]
+        numbers = self.columns[name]
         count = int(numbers.max()) + 1
         if len(members) == 1:
             return f"{name}: each GPU alone."
-        crossing = any(len(set(self.node[numbers == n].tolist())) > 1 for n in range(min(count, 64)))
+        crossing = any(len(set(self.columns["node"][numbers == n].tolist())) > 1 for n in range(min(count, 64)))
         place = "over several nodes" if crossing else "inside a node"
         ranks = members.tolist() if len(members) <= 4 else [*members[:3].tolist(), "...", members[-1]]
         first = ", ".join(map(str, ranks))
@@ -168,16 +153,16 @@ def rank_map(plan: Plan, cluster: Cluster, placement_strategy: str | None = None
             "shard": shards,
             "replica": reduced_data_parallel_degree(plan, cluster),
         },
-        rank=rank,
-        node=rank // cluster.gpus_per_node,
-        gpu=rank % cluster.gpus_per_node,
-        stage=stage,
-        tensor_slice=slices,
-        context_slice=data % cp,
-        experts=data % experts,
-        shard=data // experts % shards if shards > 1 else np.zeros_like(rank),
-        replica=data // cp,
-        groups={
+        columns={
+            "rank": rank,
+            "node": rank // cluster.gpus_per_node,
+            "gpu": rank % cluster.gpus_per_node,
+            "stage": stage,
+            "tensor_slice": slices,
+            "context_slice": data % cp,
+            "experts": data % experts,
+            "shard": data // experts % shards if shards > 1 else np.zeros_like(rank),
+            "replica": data // cp,
             "PP_GROUP": _numbered(data * tp + slices),
             "TP_GROUP": _numbered(data * sizes["P"] + stage),
             "RDP_GROUP": _numbered(stage * tp + slices),
@@ -194,6 +179,5 @@ def _numbered(keys: Ints) -> Ints:
     return numbers[inverse]
 
 
-_TITLES = {name: name.replace("_", " ") for name in COLUMNS[3:]}
 _MOST_NODES = 4
 """Nodes in a text or a table, the last one among them."""

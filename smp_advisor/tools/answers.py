@@ -76,8 +76,6 @@ class Answer:
     """The compact form, plain data."""
     full: Callable[[], Any]
     """Everything, as plain data."""
-    page: Callable[[], str]
-    """Everything, as text for a reader."""
     details: Details = field(default_factory=dict)
     """Further parts of the compact form, by their names."""
     status: int = YES
@@ -111,7 +109,7 @@ def shortened(data: dict[str, Any], most: int) -> dict[str, Any]:
     return data
 
 
-def folded(rows: Iterable[tuple[str, str]], most: int = _MOST_LINES) -> str:
+def folded(rows: Iterable[tuple[str, str]]) -> str:
     """Rows with their labels on at most so many lines: those that only explain lose their ends if there are more."""
     shown = [(label, text) for label, text in rows if text]
     width = max((len(label) for label, _ in shown), default=0) + 2
@@ -130,7 +128,7 @@ def folded(rows: Iterable[tuple[str, str]], most: int = _MOST_LINES) -> str:
         )
 
     parts = [lines(label, text, None) for label, text in shown]
-    while sum(map(len, parts)) > most:
+    while sum(map(len, parts)) > _MOST_LINES:
         longest = max(range(len(parts)), key=lambda row: (shown[row][0] in _EXPLAIN, len(parts[row])))
         if len(parts[longest]) == 1:
             break
@@ -224,7 +222,7 @@ def unknown_failure() -> Answer:
     text = (
         "Nothing in this text shows a failure: pass the logs of all ranks, from the first error on, or FailureReason."
     )
-    return Answer(text=text, data={"answer": text, "found": False}, full=dict, page=lambda: text, status=NO)
+    return Answer(text=text, data={"answer": text, "found": False}, full=dict, status=NO)
 
 
 def failed(failure: Failure, advice: Advice | None) -> Answer:
@@ -245,13 +243,11 @@ def failed(failure: Failure, advice: Advice | None) -> Answer:
         value, least = advice.estimate, advice.min_fit_probability
         rows[2:2] = [("Next plan", f"{plan_words(advice.plan)}: {memory_words(value)}, {step_time(value)} per step")]
         data["next_plan"] = {"plan": settings_of(advice.plan), **figures(advice.model, value, least)}
-    return Answer(text=folded(rows), data=data, full=lambda: data, page=lambda: folded(rows, 10**6))
+    return Answer(text=folded(rows), data=data, full=lambda: data)
 
 
 def advised(advice: Advice) -> Answer:
     """Return the answer for a recommendation."""
-    from smp_advisor.session.written import markdown_page
-
     value, model, least = advice.estimate, advice.model, advice.min_fit_probability
     job_settings = advice.job.training_settings()
     guessed = guesses(model, advice.cluster, advice.job, advice.plan)
@@ -311,7 +307,6 @@ def advised(advice: Advice) -> Answer:
         text=folded(rows),
         data={name: entry for name, entry in data.items() if entry not in ("", [], {}, None)},
         full=lambda: json.loads(advice.as_json()),
-        page=lambda: markdown_page(advice),
         details=details,
     )
 
@@ -383,7 +378,7 @@ def refused(sentence: str, ways: WaysOut | None) -> Answer:
         usable = ways.request.cluster.instance.usable_gpu_memory_gib
         data |= {"needed_gib_per_gpu": round(ways.nearest_gib, 1), "usable_gib_per_gpu": round(usable, 1)}
         data["missing_gib_per_gpu"] = round(max(0.0, ways.nearest_gib - usable), 1)
-    return Answer(text=sentence, data=data, full=lambda: data, page=lambda: f"{sentence}\n\n{ways or ''}\n", status=NO)
+    return Answer(text=sentence, data=data, full=lambda: data, status=NO)
 
 
 def fitting(advice: Advice, changes: str) -> Answer:
@@ -443,7 +438,6 @@ def estimated(model: Model, cluster: Cluster, job: Job, value: Estimate, least: 
         text=folded(rows),
         data=data,
         full=lambda: plain(value),
-        page=lambda: folded(rows, 1000),
         details={"memory": lambda: memory_table(value)},
         status=YES if fits(value, least) else NO,
     )
@@ -482,7 +476,6 @@ def checked(reports: Sequence[Report], **more: Any) -> Answer:
         text="\n\n".join([*map(str, reports), *([more["gain"]] if "gain" in more else [])]),
         data={name: value for name, value in data.items() if value},
         full=lambda: [json.loads(report.to_json()) for report in reports],
-        page=lambda: "\n\n".join(map(str, reports)),
         details={"diff": lambda: "\n".join(report.diff for report in reports if report.diff)},
         status=NO if any(report.of("error") for report in reports) else YES,
     )
@@ -521,7 +514,6 @@ def compared(rows: list[dict[str, Any]], sentence: str = "") -> Answer:
         text="\n".join([*table, *left, *textwrap.wrap(sentence, _WIDTH, max_lines=3, placeholder=" …")]),
         data=data,
         full=lambda: data,
-        page=lambda: "\n".join([sentence, *Table(columns=titles, rows=lines).lines()]),
         status=YES if fitting_rows else NO,
     )
 
@@ -541,8 +533,7 @@ def exported(
     }
     full = {**data, "plan": settings_of(advice.plan), "code": code, "files": dict(beside or {})}
     details: Details = {"code": lambda: code, **({"files": lambda: dict(beside)} if beside else {})}
-    page = "\n".join([code, *(f"# ---- {name}\n{text}" for name, text in (beside or {}).items())])
-    return Answer(text=text, data=data, full=lambda: full, page=lambda: page, details=details)
+    return Answer(text=text, data=data, full=lambda: full, details=details)
 
 
 def remedied(report: EstimatorReport) -> dict[str, Any]:

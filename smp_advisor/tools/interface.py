@@ -21,8 +21,6 @@ from smp_advisor.tools.verbs import VERBS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from smp_advisor.tools.answers import Answer
-
 
 MOST_DETAILS, MOST_CODE = 24_000, 1_000_000
 """Bytes of an answer with details, and of one with complete code."""
@@ -264,8 +262,8 @@ def allow_rehearsals() -> None:
     TOOLS[_RUNS_CODE] = _ALL[_RUNS_CODE]
 
 
-def call(name: str, arguments: Mapping[str, Any], caller: Caller) -> tuple[Answer, dict[str, Any]]:
-    """Return the answer of a tool, and its compact form with the requested details."""
+def call(name: str, arguments: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
+    """Return the compact answer of a tool with the requested details."""
     if name not in TOOLS:
         raise AdvisorError(f"There is no tool {name!r:.80}: the tools are {', '.join(TOOLS)}.")
     tool = TOOLS[name]
@@ -281,4 +279,4 @@ def call(name: str, arguments: Mapping[str, Any], caller: Caller) -> tuple[Answe
         raise AdvisorError(worded(str(error), command=False)) from None
     present = [part for part in parts if part in answer.details]
     most = MOST_CODE if {"code", "files"} & set(present) else MOST_DETAILS
-    return answer, answer.compact(present, most) if present else answer.compact()
+    return answer.compact(present, most) if present else answer.compact()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import traceback
-from collections import OrderedDict
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor._version import __version__
@@ -23,13 +21,9 @@ if TYPE_CHECKING:
 
     from mcp.server.lowlevel import Server
 
-    from smp_advisor.tools.answers import Answer
-
 
 _AT_ONCE = 4
 """Calls that work at the same time: others wait, and end at once when they are canceled."""
-_PAGES = 32
-"""Answers whose pages can be read."""
 
 
 def server(roots: tuple[Path, ...]) -> Server[Any]:
@@ -38,8 +32,6 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
     from mcp import types
     from mcp.server.lowlevel import Server
 
-    pages: OrderedDict[str, Answer] = OrderedDict()
-    numbers = count(1)
     limiter = anyio.CapacityLimiter(_AT_ONCE)
 
     async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
@@ -66,33 +58,12 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
         caller = Caller(roots=roots, progress=_reporter(context.session))
         work = partial(_worked, params.name, params.arguments or {}, caller, stop)
         try:
-            answer, text = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+            text = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
         except AdvisorError as error:
             return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
         finally:
             stop.set()  # after a cancellation, the thread ends at its next estimate
-        uri = f"smp-advisor://answers/{next(numbers)}"
-        pages[uri] = answer
-        while len(pages) > _PAGES:
-            pages.popitem(last=False)
-        link = types.ResourceLink(uri=uri, name="the complete answer", mime_type="text/markdown")
-        return types.CallToolResult(content=[types.TextContent(text=text), link], structured_content=json.loads(text))
-
-    async def list_resources(_context: Any, _params: Any) -> types.ListResourcesResult:
-        resources = [
-            types.Resource(uri=uri, name=str(page.data["answer"])[:80], mime_type="text/markdown")
-            for uri, page in pages.items()
-        ]
-        return types.ListResourcesResult(resources=resources)
-
-    async def read_resource(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        uri = str(params.uri)
-        if uri not in pages:
-            raise ValueError(f"{uri} is no longer kept: call the tool again.")
-        text = await anyio.to_thread.run_sync(pages[uri].page)
-        return types.ReadResourceResult(
-            contents=[types.TextResourceContents(uri=uri, mime_type="text/markdown", text=text)]
-        )
+        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=json.loads(text))
 
     return Server(
         "smp-advisor",
@@ -100,8 +71,6 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
         instructions=data_file("tools", "tools")["instructions"],
         on_list_tools=list_tools,
         on_call_tool=call_tool,
-        on_list_resources=list_resources,
-        on_read_resource=read_resource,
     )
 
 
@@ -122,10 +91,10 @@ def _reporter(session: Any) -> Callable[..., None]:
     return progress
 
 
-def _worked(name: str, arguments: dict[str, Any], caller: Caller, stop: threading.Event) -> tuple[Answer, str]:
+def _worked(name: str, arguments: dict[str, Any], caller: Caller, stop: threading.Event) -> str:
     try:
         with until(stop):
-            answer, data = call(name, arguments, caller)
+            data = call(name, arguments, caller)
     except AdvisorError:
         raise
     except Stopped:
@@ -133,7 +102,7 @@ def _worked(name: str, arguments: dict[str, Any], caller: Caller, stop: threadin
     except Exception as error:  # noqa: BLE001 - one failed call does not end the server
         traceback.print_exc()  # standard output belongs to the protocol
         raise AdvisorError(f"{name} failed: {type(error).__name__}: {error}. Report this call as a defect.") from None
-    return answer, plain(json.dumps(data, ensure_ascii=False))
+    return plain(json.dumps(data, ensure_ascii=False))
 
 
 def serve(roots: tuple[Path, ...]) -> None:

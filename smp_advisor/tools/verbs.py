@@ -318,7 +318,6 @@ def profile(options: Namespace) -> Answer:
         text=str(result),
         data={"answer": " ".join(" ".join(lines[:2]).split()), "verdicts": [*result.verdicts], "summary": lines[2:]},
         full=result.as_dict,
-        page=lambda: str(result),
         status=NO if result.verdicts else YES,
     )
 
@@ -345,7 +344,6 @@ def rehearse(options: Namespace) -> Answer:
         text=str(done),
         data={"answer": done.summary, "findings": [str(entry) for entry in done.findings], "outcome": done.outcome},
         full=done.as_dict,
-        page=lambda: str(done),
         status=YES if done.ok else NO,
     )
 
@@ -424,7 +422,6 @@ def watch(options: Namespace) -> Answer:
         text=text,
         data=data,
         full=lambda: data,
-        page=lambda: text,
         status=NO if run.alarms or run.failed else YES,
     )
 
@@ -498,7 +495,6 @@ def _file_fits(source: Path, options: Namespace) -> Answer:
         text="\n".join(lines),
         data={"answer": " ".join(lines), **data},
         full=lambda: data,
-        page=lambda: "\n".join(lines),
         status=YES if data["fits"] else NO,
     )
 

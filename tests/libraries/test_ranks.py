@@ -20,7 +20,7 @@ TWO_BY_TWO = Plan(tensor_parallel_degree=2, pipeline_parallel_degree=2, microbat
 
 
 def members_of(ranks: RankTable, name: str) -> list[list[int]]:
-    return [ranks.members(name, n).tolist() for n in range(int(ranks.groups[name].max()) + 1)]
+    return [ranks.members(name, n).tolist() for n in range(int(ranks.columns[name].max()) + 1)]
 
 
 def test_the_documented_groups_of_eight_gpus_and_degree_two() -> None:
@@ -42,9 +42,9 @@ def test_the_documented_pipelines_without_tensor_parallelism(placement: str, pai
 
 def test_placements() -> None:
     ranks = rank_map(TWO_BY_TWO, Cluster(P4D, 1), "PTD")
-    assert ranks.replica.tolist() == [0, 1, 0, 1, 0, 1, 0, 1]
-    assert ranks.tensor_slice.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
-    assert ranks.stage.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert ranks.columns["replica"].tolist() == [0, 1, 0, 1, 0, 1, 0, 1]
+    assert ranks.columns["tensor_slice"].tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert ranks.columns["stage"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
     with pytest.raises(PlanError, match="placement_strategy must be one of"):
         rank_map(TWO_BY_TWO, Cluster(P4D, 1), "near")
@@ -52,9 +52,9 @@ def test_placements() -> None:
         rank_map(Plan(pipeline_parallel_degree=3, microbatches=3, batch_size=3), Cluster(P4D, 1))
 
     ranks = rank_map(Plan(library="fsdp", sharding_strategy="hybrid_shard"), Cluster(P4D, 2))
-    assert ranks.shard.tolist() == 2 * list(range(8))
-    assert rank_map(Plan(library="fsdp"), Cluster(P4D, 2)).shard.tolist() == list(range(16))
-    assert not rank_map(Plan(library="ddp"), Cluster(P4D, 2)).shard.any()
+    assert ranks.columns["shard"].tolist() == 2 * list(range(8))
+    assert rank_map(Plan(library="fsdp"), Cluster(P4D, 2)).columns["shard"].tolist() == list(range(16))
+    assert not rank_map(Plan(library="ddp"), Cluster(P4D, 2)).columns["shard"].any()
 
 
 @st.composite
@@ -101,19 +101,20 @@ def test_every_group_holds_what_it_is_defined_by(chosen: tuple[Plan, Cluster], p
     plan, cluster = chosen
     ranks = rank_map(plan, cluster, placement)
     for member in members_of(ranks, "PP_GROUP"):
-        assert ranks.stage[member].tolist() == list(range(plan.pipeline_parallel_degree))
+        assert ranks.columns["stage"][member].tolist() == list(range(plan.pipeline_parallel_degree))
     for member in members_of(ranks, "TP_GROUP"):
-        assert ranks.tensor_slice[member].tolist() == list(range(plan.tensor_parallel_degree))
+        assert ranks.columns["tensor_slice"][member].tolist() == list(range(plan.tensor_parallel_degree))
     for member in members_of(ranks, "RDP_GROUP"):
-        assert len(set(zip(ranks.stage[member].tolist(), ranks.tensor_slice[member].tolist(), strict=True))) == 1
+        places = [ranks.columns[name][member].tolist() for name in ("stage", "tensor_slice")]
+        assert len(set(zip(*places, strict=True))) == 1
         # Each shard exists as often as there are copies of the sharded state.
-        counts = np.bincount(ranks.shard[member], minlength=ranks.degrees["shard"])
+        counts = np.bincount(ranks.columns["shard"][member], minlength=ranks.degrees["shard"])
         assert len(set(counts.tolist())) == 1
     for member in members_of(ranks, "DP_GROUP"):
         assert len(member) == data_parallel_degree(plan, cluster)
     for name in GROUPS:
         assert sorted(rank for member in members_of(ranks, name) for rank in member) == list(range(cluster.gpus))
-    batches = int(ranks.replica.max()) + 1
+    batches = int(ranks.columns["replica"].max()) + 1
     assert global_batch_size(plan, cluster) == batches * plan.batches_per_group * plan.batch_size
 
 

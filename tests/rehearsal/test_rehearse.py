@@ -217,7 +217,7 @@ def test_an_assistant_rehearses_only_where_the_person_allowed_it(tmp_path, monke
     interface.allow_rehearsals()
     (tmp_path / "train.py").write_text(PLANTED["place"])
     caller = interface.Caller(roots=(tmp_path,))
-    _, answer = interface.call("rehearse", {"script": "train.py", "hyperparameters": {"epochs": 2}}, caller)
+    answer = interface.call("rehearse", {"script": "train.py", "hyperparameters": {"epochs": 2}}, caller)
     assert "is lost when the job ends" in str(answer["findings"])
     for argument in ("script", "job", "compare"):
         with pytest.raises(AdvisorError, match="only files of this folder"):

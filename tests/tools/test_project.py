@@ -44,8 +44,8 @@ def test_the_calibration_changes_the_figures_and_is_named(project, tmp_path, mon
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / ".git").mkdir()
-    _, without = call("advise", request, Caller(roots=(outside,)))
-    _, within = call("advise", request, Caller(roots=(project,)))
+    without = call("advise", request, Caller(roots=(outside,)))
+    within = call("advise", request, Caller(roots=(project,)))
     assert "notes" not in without
     assert within["step_seconds"]["value"] > without["step_seconds"]["value"]
     assert "calibration calibration.json, policy (instances, max_count" in within["notes"][0]
@@ -76,30 +76,28 @@ def test_the_policy_refuses(project, request_, sentence):
 
 @pytest.mark.slow
 def test_the_policy_decides_what_is_open_compared_and_exported(project):
-    _, data = call("advise", {"model": "8B", "tokens": "2B"}, Caller(roots=(project,)))
+    data = call("advise", {"model": "8B", "tokens": "2B"}, Caller(roots=(project,)))
     assert data["instance"] in ("ml.p4d.24xlarge", "ml.p5.48xlarge")
     assert (data["count"] <= 4, data["usd_total"]["value"] <= 20_000) == (True, True)
-    _, data = call("advise", {"model": "llama-3-70b", "instance": "p4d"}, Caller(roots=(project,)))
+    data = call("advise", {"model": "llama-3-70b", "instance": "p4d"}, Caller(roots=(project,)))
     assert not data["fits"]
     # 5 nodes of p4d would be enough, and are more than the policy allows; so is an instance of another type.
     # An adapter fits with SMP v2 alone, for which no script trains adapters.
     assert not data["changes_that_fit"]
 
-    _, data = call("compare", {"model": "8B", "instance": "p4d", "counts": [1, 2, 8]}, Caller(roots=(project,)))
+    data = call("compare", {"model": "8B", "instance": "p4d", "counts": [1, 2, 8]}, Caller(roots=(project,)))
     assert {row["cluster"] for row in data["rows"]} == {"1 x ml.p4d.24xlarge", "2 x ml.p4d.24xlarge"}
     plan = {"model": "8B", "instance": "p4d", "library": "fsdp", "count": 8}
     with pytest.raises(AdvisorError, match="allows at most 4 instances, not 8"):
         call("estimate", plan, Caller(roots=(project,)))
 
-    _, data = call(
+    data = call(
         "export", {"model": "8B", "instance": "p4d", "library": "fsdp", "details": ["code"]}, Caller(roots=(project,))
     )
     assert "123456789012.dkr.ecr.us-west-2.amazonaws.com/training:7" in data["code"]
     assert '"team"' in data["code"]
 
-    _, data = call(
-        "advise", {"model": "8B", "instance": "lab", "count": 2, "library": "fsdp"}, Caller(roots=(project,))
-    )
+    data = call("advise", {"model": "8B", "instance": "lab", "count": 2, "library": "fsdp"}, Caller(roots=(project,)))
     assert (data["instance"], data["gpus"], data["usd_per_hour"]) == ("lab", 16, 120.0)
     assert "hardware lab" in data["notes"][0]
 

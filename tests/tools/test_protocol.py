@@ -56,13 +56,10 @@ def test_a_session_over_standard_input_and_output(root, tmp_path):
             assert [tool.name for tool in tools] == list(TOOLS)
             assert all(tool.annotations.read_only_hint for tool in tools)
             advice = await connected.call_tool("advise", REQUEST)
-            text, link = advice.content
+            (text,) = advice.content
             answer = json.loads(text.text)
             assert not advice.is_error
             assert len(text.text.encode()) <= MOST_BYTES
-            page = await connected.read_resource(link.uri)
-            assert answer["plan"]["library"] in page.contents[0].text.lower().replace("smp v2", "smp-v2")
-            assert len((await connected.list_resources()).resources) == 1
             again = {**REQUEST, "library": answer["plan"].pop("library"), "settings": answer["plan"]}
             estimate = json.loads((await connected.call_tool("estimate", again)).content[0].text)
             assert estimate["needed_gib_per_gpu"] == answer["needed_gib_per_gpu"]
@@ -214,40 +211,41 @@ def test_an_error_names_the_valid_value(name, arguments, sentence, tmp_path):
     ],
 )
 def test_compact_answers_keep_their_limit(name, arguments):
-    answer, data = call(name, arguments, Caller())
+    data = call(name, arguments, Caller())
     assert size_of(data) <= MOST_BYTES
-    assert (data["schema"], data["answer"]) == (1, answer.data["answer"])
+    assert data["schema"] == 1
+    assert not data["answer"].endswith("…")
 
 
 def test_answers_of_checks_and_comparisons():
-    _, data = call("advise", {**REQUEST, "lora": True}, Caller())
+    data = call("advise", {**REQUEST, "lora": True}, Caller())
     assert "LoRA of rank 16" in data["requested"]
 
     # 70.55 B x 16 bytes need more than the memory of three nodes with 8 x 39.4 GiB.
-    _, data = call("compare", {"model": "llama-3-70b", "instance": "p4d", "counts": [1, 2, 8]}, Caller())
+    data = call("compare", {"model": "llama-3-70b", "instance": "p4d", "counts": [1, 2, 8]}, Caller())
     assert {row["cluster"]: row["fits"] for row in data["rows"]} == {
         "1 x ml.p4d.24xlarge": False, "2 x ml.p4d.24xlarge": False, "8 x ml.p4d.24xlarge": True,
     }  # fmt: skip
 
     for library in ("ddp", "fsdp"):  # the advised plan of GPUs without bf16 is a plan of estimate
         request = {"model": "350M", "instance": "ml.p3.16xlarge", "library": library}
-        _, advised = call("advise", request, Caller())
+        advised = call("advise", request, Caller())
         settings = {name: value for name, value in advised["plan"].items() if name != "library"}
-        _, data = call("estimate", {**request, "settings": settings}, Caller())
+        data = call("estimate", {**request, "settings": settings}, Caller())
         assert data["step_seconds"] == advised["step_seconds"]
 
-    _, data = call("why", {"text": "ResourceLimitExceeded: The account-level service limit 'ml.p5.48xlarge'"}, Caller())
+    data = call("why", {"text": "ResourceLimitExceeded: The account-level service limit 'ml.p5.48xlarge'"}, Caller())
     assert "(the export of quota)" in data["answer"]
-    _, data = call("why", {"text": "The spot instance was interrupted"}, Caller())
+    data = call("why", {"text": "The spot instance was interrupted"}, Caller())
     assert "(the export of the job without spot)" in data["answer"]
     value = replace(smpa.advise("350M", "ml.p4d.24xlarge").estimate, host_memory_fits=False)
     assert re.search(r"likely, 95 % required\), and .* of host memory per node: too much$", memory_words(value, 0.95))
 
-    _, data = call("check", {"text": "print(1)"}, Caller())
+    data = call("check", {"text": "print(1)"}, Caller())
     assert data["answer"].endswith("nothing that a check applies to")
 
     recipe = "trainer:\n  num_nodes: 1\n  devices: 8\nmodel:\n  train_batch_size: 16\n  shard_degree: 8\n"
-    _, data = call("check", {"text": recipe, "instance": "p5"}, Caller())
+    data = call("check", {"text": recipe, "instance": "p5"}, Caller())
     assert "On 1 x ml.p5.48xlarge" in " ".join(data["configuration"])
 
 
@@ -258,7 +256,7 @@ def test_compact_answers_count_what_they_leave_out():
     assert len(data["rows"]) + data["left_out"]["rows"] == 1000
     assert data["text"].endswith("…")
 
-    _, data = call("advise", {**REQUEST, "details": ["ladder", "alternatives", "memory"]}, Caller())
+    data = call("advise", {**REQUEST, "details": ["ladder", "alternatives", "memory"]}, Caller())
     assert {"ladder", "alternatives", "memory"} <= data.keys()
     assert sum(data["memory"].values()) == pytest.approx(data["needed_gib_per_gpu"], abs=0.1)
 

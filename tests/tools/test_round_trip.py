@@ -29,13 +29,13 @@ def test_a_model_is_one_model_on_every_surface(model, tmp_path):
             length = advice.job.sequence_length
             assert advice.model == smpa.Model.from_parameters(model, sequence_length=length)
         needed = round(advice.estimate.needed_gib, 1)
-        _, answer = call("advise", {**request, "library": library}, caller)
+        answer = call("advise", {**request, "library": library}, caller)
         assert answer["needed_gib_per_gpu"] == needed
         settings = {name: value for name, value in settings_of(advice.plan).items() if name != "library"}
         settings |= advice.job.training_settings()
         sizes = {"sequence_length": advice.job.sequence_length}
         plan = {**request, **sizes, "library": advice.plan.library, "settings": settings}
-        assert call("estimate", plan, caller)[1]["needed_gib_per_gpu"] == needed
+        assert call("estimate", plan, caller)["needed_gib_per_gpu"] == needed
 
         for sdk in ("v2", "v3"):
             report = smpa.check_estimator(advice.cell(sdk=sdk))
@@ -45,7 +45,7 @@ def test_a_model_is_one_model_on_every_surface(model, tmp_path):
         reloaded = smpa.load(tmp_path / "advice.json")
         assert (reloaded.model, reloaded.estimate) == (advice.model, advice.estimate)
     assert len(names) == 1
-    _, answer = call("compare", {**request, "libraries": ["fsdp", "smp-v1", "smp-v2", "ddp"]}, caller)
+    answer = call("compare", {**request, "libraries": ["fsdp", "smp-v1", "smp-v2", "ddp"]}, caller)
     assert {row["model"] for row in answer["rows"] if row["fits"]} == {names.pop().name}
 
 
@@ -59,7 +59,7 @@ def test_an_estimate_refuses_the_instances_that_advise_refuses():
     request = {"model": "1.3B", "library": "smp-v2"}
     with pytest.raises(smpa.errors.AdvisorError, match="not on AWS's list for SMP v2"):
         call("estimate", {**request, "instance": "ml.p3.16xlarge"}, Caller())
-    _, answer = call("estimate", {**request, "instance": "ml.g5.12xlarge"}, Caller())
+    answer = call("estimate", {**request, "instance": "ml.g5.12xlarge"}, Caller())
     assert "not in a confirmed AWS list for SMP v2" in answer["notes"][-1]
 
 
@@ -83,7 +83,7 @@ def test_the_largest_of_each_fits_and_is_an_answer_on_every_surface():
     advice = smpa.advise(cluster="ml.g5.12xlarge", **usual)
     found, length = advice.largest(), advice.job.sequence_length
     request = {**usual, "instance": "ml.g5.12xlarge", "details": ["largest"]}
-    assert call("advise", request, Caller())[1]["largest"] == asdict(found)
+    assert call("advise", request, Caller())["largest"] == asdict(found)
     for changes in (
         {"sequence_length": found.sequence_length},
         {"batch_size": found.batch_size},
