@@ -45,7 +45,7 @@ class Calls:
         self.context, self.files = context, files
         self.opened: set[str] = set()
         """Configurations that the script loads, by their paths."""
-        self.conditions = Conditions(context.settings, defaults=True)
+        self.conditions = Conditions(context.settings, defaults=True, tests=context.trace.tests)
         self._counts: dict[str, int | None] = {**dict.fromkeys(_IN_JOB, gpus), **dict.fromkeys(_IN_NODE, per_node)}
         runs = running(context)
         self.by_name: dict[str, list[Call]] = {}
@@ -98,6 +98,8 @@ class Calls:
     def number(self, value: Value) -> float | None:
         """Return a number that the script computes from its options, its processes and its GPUs; None if not known."""
         if isinstance(value, Choice):
+            if (side := self.conditions.side(value)) is not None:
+                return self.number(side)
             numbers = set(map(self.number, value.alternatives))
             return numbers.pop() if len(numbers) == 1 else None
         if isinstance(value, Operation) and value.operator in _ARITHMETIC and len(value.operands) == 2:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments.signatures import checked
@@ -174,8 +173,12 @@ def _findings(document: Document, hits: list[tuple[Case, Hit]]) -> tuple[Finding
             column=column,
             text=document.source.line(line),
         )
-        if len(findings) * len(document.source.text) <= _MOST_FIXED:
-            finding = replace(finding, fix=_fix(document, case, hit))
+        description = catalog()[hit.id].fix if document.correctable else ""
+        few = len(findings) * len(document.source.text) <= _MOST_FIXED
+        changed = changed_by(document, case, hit) if description and few else None
+        if changed is not None and (text := as_pasted(document, changed)) is not None:
+            report = EstimatorReport((), (), document.source.path, (), document.pasted, text)
+            finding = replace(finding, fix=Fix(description=description, diff=report.diff, source=text))
         findings.setdefault((finding.id, path, located, finding.message), finding)
     order = ("error", "warning", "info")
     return tuple(
@@ -208,15 +211,6 @@ def _place(source: Source, offset: int) -> tuple[int, int]:
     starts = source.starts()
     line = bisect_right(starts, max(0, offset))
     return line, offset - starts[line - 1] + 1
-
-
-def _fix(document: Document, case: Case, hit: Hit) -> Fix | None:
-    description = catalog()[hit.id].fix
-    text = changed_by(document, case, hit) if description and document.correctable else None
-    if text is None or (text := as_pasted(document, text)) is None:
-        return None
-    report = EstimatorReport((), (), document.source.path, (), document.pasted, text)
-    return Fix(description=description, diff=report.diff, source=text)
 
 
 def _unresolved(document: Document, cases: list[Case], findings: tuple[Finding, ...]) -> list[Unresolved]:

@@ -356,16 +356,13 @@ def strategy_of_launch(options: Dictionary[str, Any]) -> Strategy | None:
         stage = str(names.get("ZERO_STAGE", ""))
         offloads = any(names.get(f"OFFLOAD_{part}_DEVICE") in _DEVICES for part in ("OPTIMIZER", "PARAM"))
         return zero(int(stage) if stage.isdecimal() else None, offloads=offloads)
-    if kind == "FSDP":
-        return _sharded(names)
-    return replicated() if kind in _REPLICATES else None
-
-
-def _sharded(options: Dictionary[str, Any]) -> Strategy:
-    offloads, version = is_on(options.get("FSDP_OFFLOAD_PARAMS")), str(options.get("FSDP_VERSION") or 1)
-    if version == "2":
-        reshards = str(options.get("FSDP_RESHARD_AFTER_FORWARD")).lower() != "false"
+    if kind != "FSDP":
+        return replicated() if kind in _REPLICATES else None
+    offloads, sharding = is_on(names.get("FSDP_OFFLOAD_PARAMS")), names.get("FSDP_SHARDING_STRATEGY")
+    if str(names.get("FSDP_VERSION")) == "2":
+        reshards = str(names.get("FSDP_RESHARD_AFTER_FORWARD")).lower() != "false"
         return fully_sharded("full_shard" if reshards else "shard_grad_op", offloads=offloads, name="FSDP2")
-    sharding = options.get("FSDP_SHARDING_STRATEGY")
-    plan = fully_sharded(sharding if sharding is not None else "full_shard", offloads=offloads)
-    return plan if sharding is not None else plan.assuming("FSDP shards with full_shard, accelerate's default.")
+    if sharding is not None:
+        return fully_sharded(sharding, offloads=offloads)
+    by_default = fully_sharded("full_shard", offloads=offloads)
+    return by_default.assuming("FSDP shards with full_shard, accelerate's default.")

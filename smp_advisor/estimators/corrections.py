@@ -69,15 +69,12 @@ def _edits(text: str, dialect: Dialect, change: Change, configuration: Configura
 
 
 def _shared(configuration: Configuration, table: Mapping, key: str, value: Constant) -> bool:
-    if value.span is None:
-        return False
-    places = 0
-    for container in configuration.tables.values():
-        for name, entry in container.entries.items():
-            inner = entry.value
-            if isinstance(inner, Constant) and inner.span == value.span and not (container is table and name == key):
-                places += entry.span != table.entries[key].span
-    return places > 0
+    return value.span is not None and any(
+        isinstance(entry.value, Constant) and entry.value.span == value.span and entry.span != table.entries[key].span
+        for container in configuration.tables.values()
+        for name, entry in container.entries.items()
+        if not (container is table and name == key)
+    )
 
 
 def literal(value: Any, dialect: Dialect, text: str = "") -> str:
@@ -209,7 +206,14 @@ def changed_by(document: Document, case: Case, hit: Hit) -> str | None:
     overlap = any(first.end > second.start for first, second in itertools.pairwise(placed))
     for edit in () if overlap or len(placed) < len(places) else reversed(placed):
         text = text[: edit.start] + edit.text + text[edit.end :]
-    return text if text != before and _readable(document, text) else None
+    if text == before or (document.dialect == "python" and not parses(text)):
+        return None
+    if document.dialect != "python":
+        try:
+            (json_values if document.dialect == "json" else yaml_table)(text)
+        except (ValueError, RecursionError):
+            return None
+    return text
 
 
 def _defects(document: Document, terms: Terms) -> list[tuple[Case, Hit]] | None:
@@ -226,19 +230,6 @@ def _weight(defects: list[tuple[Case, Hit]]) -> tuple[int, ...]:
     errors = sum(catalog()[hit.id].wordings[hit.variant].severity == "error" for _, hit in defects)
     names = sum(hit.rule in ("unknown", "version") for _, hit in defects)
     return names, sum(hit.id == "EST501" for _, hit in defects), errors, len(defects)
-
-
-def _readable(document: Document, text: str) -> bool:
-    if document.dialect == "python":
-        return parses(text)
-    try:
-        if document.dialect == "json":
-            json_values(text)
-        else:
-            yaml_table(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def as_pasted(document: Document, text: str) -> str | None:

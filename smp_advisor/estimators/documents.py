@@ -182,7 +182,13 @@ def with_text(document: Document, text: str) -> Document:
 
 def open_document(source: object) -> Document:
     if isinstance(source, Dictionary):
-        return _of_object(dict(source))
+        try:
+            text = pprint.pformat(_shown(dict(source), 0), sort_dicts=False, width=100)
+        except Exception as error:  # noqa: BLE001 - the repr of any object may fail
+            raise AdvisorError(
+                f"The dictionary contains an object that cannot be shown ({type(error).__name__}): pass plain data."
+            ) from None
+        return Document(Source("<dictionary>", text), "python", text)
     line = source.strip() if isinstance(source, str) and len(source) < 400 and not isinstance(source, Text) else ""
     is_path = "\n" not in line and line.lower().endswith(tuple(_FILES)) and not line.startswith("{")
     if isinstance(source, Path) or (isinstance(source, str) and is_path):
@@ -196,16 +202,6 @@ def open_document(source: object) -> Document:
     if not source.strip():
         raise AdvisorError("There is nothing to check: paste a cell, a dictionary, a request or a recipe.")
     return _of_text(source)
-
-
-def _of_object(data: dict[Any, Any]) -> Document:
-    try:
-        text = pprint.pformat(_shown(data, 0), sort_dicts=False, width=100)
-    except Exception as error:  # noqa: BLE001 - the repr of any object may fail
-        raise AdvisorError(
-            f"The dictionary contains an object that cannot be shown ({type(error).__name__}): pass plain data."
-        ) from None
-    return Document(Source("<dictionary>", text), "python", text)
 
 
 class _Other:

@@ -158,16 +158,12 @@ def choose_library(configuration: Configuration, framework_version: object, imag
         return library_with(of_sagemaker=False, divides_model=True).name if shards else None
     if configuration.framework == "tensorflow":
         return library_with(smdistributed=True, framework="tensorflow").name
-    launcher = "torchrun" if _is_version_2(configuration, framework_version) else "mpi"
-    return library_with(smdistributed=True, framework="pytorch", launcher=launcher).name
-
-
-def _is_version_2(configuration: Configuration, framework_version: object) -> bool:
-    """Return whether a PyTorch job uses SMP v2: by the framework's version, then its launcher, then its parameters."""
     mpi, torchrun = bool(configuration.get("mpi")), bool(configuration.get("torch_distributed"))
     first, _, later = framework_version.partition(".") if isinstance(framework_version, str) else ("", "", "")
+    second = (torchrun and not mpi) or _has_keys_of(configuration, "torchrun")
     if first.isdigit():
         # AWS lists 1.15.0 with PyTorch 2.0.0; every other image from 2.0 on is for SMP v2.
         exception = mpi and not torchrun and (int(first), later.partition(".")[0]) == (2, "0")
-        return int(first) >= 2 and not (exception and _has_keys_of(configuration, "mpi"))
-    return (torchrun and not mpi) or _has_keys_of(configuration, "torchrun")
+        second = int(first) >= 2 and not (exception and _has_keys_of(configuration, "mpi"))
+    launcher = "torchrun" if second else "mpi"
+    return library_with(smdistributed=True, framework="pytorch", launcher=launcher).name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.errors import AdvisorError
@@ -14,15 +14,13 @@ from smp_advisor.estimators.configuration import (
     Gap,
     Setting,
     constant,
+    count,
     inner_table,
     plain_of,
     section,
 )
-from smp_advisor.estimators.configuration import (
-    count as count_of,
-)
-from smp_advisor.estimators.shell import options_of
-from smp_advisor.review.reading.commands import around_the_script, commands_of, started, starts_processes
+from smp_advisor.estimators.shell import take_command
+from smp_advisor.review.reading.commands import commands_of, started
 from smp_advisor.review.reading.values import Collection, Constant, Entry, Mapping, Result
 
 if TYPE_CHECKING:
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
 
 _READ = ("HyperPodPyTorchJob", "PyTorchJob")
 _TYPE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_AFFINITY = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
 _NEURON = "aws.amazon.com/neuron"
 _GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 
@@ -51,8 +50,8 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
         )
     configuration = Configuration("manifest", f"The {kind}", table.span)
     specs = list(_replicas(table))
-    counts = [count for count, _ in specs]
-    nodes = None if None in counts else sum(count for count in counts if count is not None)
+    numbers = [number for number, _ in specs]
+    nodes = None if None in numbers else sum(filter(None, numbers))
     listed = [getattr(pod.get("containers"), "items", []) for _, pod in specs]
     containers = [item for items in listed for item in items if isinstance(item, Mapping)]
     configuration.tables["manifest"] = table
@@ -64,27 +63,42 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
         selector = inner_table(pod, "nodeSelector")
         for name in _TYPE:
             configuration.take(selector, name, "instance_type")
+        terms = _tables(section(plain_of(pod), *_AFFINITY), "nodeSelectorTerms")
+        rules = [rule for term in terms for rule in _tables(term, "matchExpressions") if rule.get("key") in _TYPE]
+        kinds = {str(kind) for rule in rules if rule.get("operator") == "In" for kind in rule.get("values") or ()}
+        if len(kinds) == 1:
+            configuration.set(instance_type=kinds.pop())
     if re.search("[$<{]", str(configuration.get("instance_type"))):  # a template, as those of envsubst
         del configuration.settings["instance_type"]
         configuration.gaps.append(Gap("instance_type", "the manifest has a variable in its place", table.span))
     resources = [plain_of(inner_table(container, "resources") or Mapping()) for container in containers]
     limits = [section(plain, "requests") | section(plain, "limits") for plain in resources]
-    gpus = [number for values in limits if (number := count_of(digits_as_number(values.get(_GPU))))]
+    gpus = [number for values in limits if (number := count(digits_as_number(values.get(_GPU))))]
     if gpus:
         configuration.settings["processes_per_host"] = Setting(max(gpus))
     images = " ".join(str(constant(container, "image")) for container in containers)
     configuration.set(
         neuron="neuron" in images or any(name.startswith(_NEURON) for values in limits for name in values)
     )
-    names, words = _command(containers)
-    configuration.set(requests_efa=any(EFA in values for values in limits), command=" ".join(words))
-    before, entry, after = around_the_script(words)
-    if entry:
-        configuration.set(entry_point=entry, starts=starts_processes(before))
-    names = {name: value for name, value in names.items() if name.startswith(OF_ACCELERATE)}
-    configuration.set(launcher=names | options_of(before))
-    configuration.hyperparameters |= {name: Setting(value, table.span) for name, value in options_of(after).items()}
+    names: dict[str, str] = {}
+    words: list[str] = []
+    for plain in map(plain_of, containers):
+        variables = _tables(plain, "env")
+        names |= {
+            str(variable["name"]): str(variable["value"])
+            for variable in variables
+            if {"name", "value"} <= variable.keys()
+        }
+        words += [str(word) for name in ("command", "args") for word in plain.get(name) or ()]
+    text = re.sub(r"\$\((\w+)\)", r"${\1}", " ".join(words))
+    exported = {name: value for name, value in names.items() if name.startswith(OF_ACCELERATE)}
+    take_command(configuration, started(commands_of(text, **names) or [[]]), exported, table.span)
+    configuration.set(requests_efa=any(EFA in values for values in limits))
     return configuration
+
+
+def _tables(plain: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    return [item for item in plain.get(name) or () if isinstance(item, dict)]
 
 
 def table_of_call(call: Mapping, kind: str = "HyperPodPyTorchJob") -> Mapping:
@@ -117,20 +131,7 @@ def _replicas(table: Mapping) -> Iterator[tuple[int | None, Mapping]]:
     for group in groups:
         if isinstance(group, Mapping):
             pod = inner_table(inner_table(group, "template"), "spec")
-            count = constant(group, "replicas")
             if pod is not None:
-                number = 1 if "replicas" not in group.entries else digits_as_number(count)
+                written = digits_as_number(constant(group, "replicas"))
+                number = written if "replicas" in group.entries else 1
                 yield number if isinstance(number, int) else None, pod
-
-
-def _command(containers: list[Mapping]) -> tuple[dict[str, str], list[str]]:
-    """Return the variables of the containers, and the words of the command that starts the training with them."""
-    names: dict[str, str] = {}
-    words: list[str] = []
-    for container in containers:
-        plain = plain_of(container)
-        listed = [entry for entry in plain.get("env") or () if isinstance(entry, dict)]
-        names |= {str(entry["name"]): str(entry["value"]) for entry in listed if {"name", "value"} <= entry.keys()}
-        words += [str(word) for name in ("command", "args") for word in plain.get(name) or ()]
-    text = re.sub(r"\$\((\w+)\)", r"${\1}", " ".join(words))
-    return names, started(commands_of(text, **names) or [[]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from smp_advisor.estimators.terms import (
     is_version,
     known_pairs,
     library_version,
+    terms_of,
     version_of_older_pair,
 )
 from smp_advisor.libraries.job_rules import EXPORTED_SCRIPT
@@ -26,9 +28,9 @@ from smp_advisor.libraries.layout import of_own_code
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.schema import schema
-from smp_advisor.libraries.version import default_version, release
+from smp_advisor.libraries.version import default_version, release, version_on
 from smp_advisor.session.written import CARRIED, carried_from
-from smp_advisor.workload.from_config import is_model_name, model_from_name
+from smp_advisor.workload.from_config import is_model_name, model_from_config, model_from_name
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH, Job
 from smp_advisor.workload.model import Model
 
@@ -48,7 +50,7 @@ SEQUENCE = (
 )
 _MODEL_NAMES = (
     *("model_id", "model_name_or_path", "hf_model_name_or_path", "model_name"),
-    *("base_model", "pretrained_model_name_or_path"),
+    *("base_model", "pretrained_model_name_or_path", "model_path", "pretrained_model_path", "model"),
 )
 _FAMILIES = ("llama", "mixtral", "mistral", "gpt_neox", "gptj", "gpt2")
 _OTHER_BLOCKS = ("llama4", "llama_v4")
@@ -162,11 +164,13 @@ def _version(configuration: Configuration, inferred: list[str]) -> str:
     if older is not None:
         inferred.append(f"{name} {older}, the nearest known version to the image of framework version {framework}.")
         return older
-    chosen = default_version(library)
     older_than_known = is_version(framework) and release(framework) < release(known_pairs(library)[0][0])
     older_than_known = older_than_known or container_of(configuration.framework, framework) is not None
     missing = "its image is older than the versions estimated here"
     missing = missing if older_than_known else f"it has no image with framework version {framework!r}"
+    oldest, machine = library_version(library, known_pairs(library)[0][0]), terms_of(configuration).instance
+    chosen = oldest if older_than_known and oldest else default_version(library)
+    chosen = version_on(library, chosen, machine) if machine is not None else chosen
     why = "the configuration has no framework version" if framework is None else missing
     inferred.append(f"{name} {chosen}, because {why}.")
     return chosen
@@ -290,6 +294,7 @@ def _job(
         inferred.append(f"The sequence length is {length:,} tokens, the {where} {written}.")
     if length is None:
         positions = model.shape.max_positions if model is not None else 0
+        positions -= 2 * (positions % 8 == 2)  # rows that tables of RoBERTa and OPT have for padding
         length = min(DEFAULT_SEQUENCE_LENGTH, positions or DEFAULT_SEQUENCE_LENGTH)
         if model is not None and model.reads_tokens:
             inferred.append(f"A sequence length of {length:,} tokens, because the configuration has none.")
@@ -298,6 +303,11 @@ def _job(
     if plan is not None and get_library(plan.library).script == "smp_step":
         # FlashAttention is in SMP v1 from 1.13.0. Whether the script uses it is not visible, so it is assumed.
         fused = release(plan.version) >= release("1.13.0")
+    elif plan is not None and not get_library(plan.library).of_sagemaker:
+        fused = fused and release(plan.version) >= release("2.0")
+    older = configuration.get("transformers_version")
+    if is_version(older) and release(older) < release("4.36"):
+        fused = False  # transformers had no scaled_dot_product_attention
     try:
         job = Job(
             sequence_length=length,
@@ -330,19 +340,25 @@ def _why_no_model(configuration: Configuration) -> str:
     return "does not describe the model"
 
 
+def known_model(text: object) -> str:
+    """Return the name of a model that the table has: a text, or the end of a path to it; else empty."""
+    names = (text, text.rstrip("/").rpartition("/")[2]) if isinstance(text, str) else ()
+    return next(filter(is_model_name, names), "")
+
+
 def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
     """The model with the shape in the hyperparameters, as in AWS's samples and recipes, or with the name in them."""
-    for name in _MODEL_NAMES:
-        setting = configuration.hyperparameters.get(name)
-        if setting is not None and isinstance(setting.value, str) and is_model_name(setting.value):
-            model = model_from_name(setting.value)
-            inferred.append(f"The model is {model.summary.rstrip('.')}, by its name {setting.value!r}.")
+    own = [configuration.hyperparameters[name].value for name in _MODEL_NAMES if name in configuration.hyperparameters]
+    for value, where in (*((value, "") for value in own), (configuration.get("script_model"), " in the script")):
+        if name := known_model(value):
+            model, head = model_from_name(name), configuration.get("script_head", "")
+            if head:
+                values = {**json.loads(model.config_json), "architectures": [head]}
+                model = replace(model_from_config(values), name=model.name)
+            which = f"its name {name!r}" if not where else f"the name {name!r}{where}"
+            loaded = f", loaded by {head}" if head else ""
+            inferred.append(f"The model is {model.summary.rstrip('.')}, by {which}{loaded}.")
             return model
-    script_model = configuration.get("script_model")
-    if isinstance(script_model, str):
-        model = model_from_name(script_model)
-        inferred.append(f"The model is {model.summary.rstrip('.')}, by the name {script_model!r} in the script.")
-        return model
     shape: dict[str, Any] = {
         field: next((value for name in names if (value := _number(configuration, name))), None)
         for field, names in _SHAPE.items()

@@ -52,26 +52,19 @@ def adapter_of(configuration: Configuration, inferred: list[str]) -> Adapter | N
     if "adapter_rank" not in configuration.settings:
         inferred.append(f"The adapter's rank is {_RANK}, the default of AWS's training adapter.")
     dropout = configuration.get("adapter_dropout", _DROPOUT)
+    modules = configuration.get("adapter_targets")
+    names = frozenset(re.findall(r"\b\w+_proj\w*", str(modules)))
+    if modules != "all-linear" and names not in _TARGETS:
+        why = f"no estimate has one on only {', '.join(sorted(names))}" if names else "AWS's training adapter does so"
+        inferred.append(f"The adapter is on all linear products, because {why}.")
     return Adapter(
         rank=configuration.get("adapter_rank", _RANK),
-        targets=_targets(configuration.get("adapter_targets"), inferred),
+        targets=_TARGETS.get(names, "all-linear"),
         base_bits=bits,
         double_quantization=bits == 4,
         dropout=not isinstance(dropout, int | float) or dropout > 0,
         upcast=bits < 16 and configuration.get("adapter_upcast", False) is True,
     )
-
-
-def _targets(modules: object, inferred: list[str]) -> AdapterTargets:
-    """Adapted products: those of ``target_modules``, by default all linear ones."""
-    if modules == "all-linear":
-        return "all-linear"
-    names = frozenset(re.findall(r"\b\w+_proj\w*", str(modules)))
-    if names in _TARGETS:
-        return _TARGETS[names]
-    why = f"no estimate has one on only {', '.join(sorted(names))}" if names else "AWS's training adapter does so"
-    inferred.append(f"The adapter is on all linear products, because {why}.")
-    return "all-linear"
 
 
 _SMP_PARAMETERS = {

@@ -26,7 +26,7 @@ _TAKEN = (
 _OLDER_NAMES = {"train_instance_type": "instance_type", "train_instance_count": "instance_count"}
 
 
-def configuration_of_estimator(name: str, call: Mapping, *, sure: bool = True) -> Configuration:
+def configuration_of_estimator(name: str, call: Mapping, *, sure: bool = True) -> Configuration:  # noqa: C901 - a list
     configuration = Configuration("estimator", f"{name}(...)", call.span, framework=ESTIMATORS[name], sure=sure)
     configuration.tables["estimator"] = call
     for key in _TAKEN:
@@ -39,7 +39,16 @@ def configuration_of_estimator(name: str, call: Mapping, *, sure: bool = True) -
     if isinstance(call.get("debugger_hook_config"), Result):
         configuration.gaps = [gap for gap in configuration.gaps if gap.name != "debugger_hook_config"]
         configuration.put("debugger_hook_config", True, call, "debugger_hook_config")  # noqa: FBT003 - a value
-    _compiler(configuration, call)
+    config = call.get("compiler_config")
+    if isinstance(config, Result) and config.call.called == "TrainingCompilerConfig":
+        enabled, debug = config.call.argument("enabled", 0), config.call.argument("debug", 1)
+        on = not (isinstance(enabled, Constant) and enabled.value is False)
+        configuration.put("compiler", on, call, "compiler_config")
+        if isinstance(debug, Constant):
+            span = call.entries["compiler_config"].span
+            configuration.settings["compiler_debug"] = Setting(debug.value, span, config.call.passed, "debug")
+    elif config is not None and not (isinstance(config, Constant) and not config.value):
+        configuration.miss("compiler_config", call, "compiler_config", "it is not a TrainingCompilerConfig(...)")
     read_distribution(configuration, call.get("distribution") or call.get("distributions"))
     if (hyperparameters := configuration.inner(call, "hyperparameters", "they are not a dictionary")) is not None:
         configuration.take_all(hyperparameters, configuration.hyperparameters, group="hyperparameters")
@@ -79,21 +88,6 @@ def read_image(configuration: Configuration) -> str | None:
         if value is not None and name not in configuration.settings:
             configuration.settings[name] = Setting(value, setting.span)
     return image.library
-
-
-def _compiler(configuration: Configuration, call: Mapping) -> None:
-    config = call.get("compiler_config")
-    if config is None or (isinstance(config, Constant) and not config.value):
-        return
-    if isinstance(config, Result) and config.call.called == "TrainingCompilerConfig":
-        enabled, debug = config.call.argument("enabled", 0), config.call.argument("debug", 1)
-        on = not (isinstance(enabled, Constant) and enabled.value is False)
-        configuration.put("compiler", on, call, "compiler_config")
-        if isinstance(debug, Constant):
-            span = call.entries["compiler_config"].span
-            configuration.settings["compiler_debug"] = Setting(debug.value, span, config.call.passed, "debug")
-    else:
-        configuration.miss("compiler_config", call, "compiler_config", "it is not a TrainingCompilerConfig(...)")
 
 
 def configuration_of_trainer(trainer: Call, started: Call | None = None) -> Configuration:

@@ -16,9 +16,9 @@ from smp_advisor.estimators.configuration import (
     Strategy,
     section,
 )
-from smp_advisor.estimators.readback import BATCH, SEQUENCE
+from smp_advisor.estimators.readback import BATCH, SEQUENCE, known_model
 from smp_advisor.estimators.strategies import deepspeed_configs, strategy_in_code
-from smp_advisor.estimators.terms import terms_of
+from smp_advisor.estimators.terms import gpus_of
 from smp_advisor.review.reading.outside import COMMAND_LINES
 from smp_advisor.review.reading.places import field_default
 from smp_advisor.review.reading.unused import unused_options
@@ -42,7 +42,6 @@ from smp_advisor.review.scripts.following import follow, stack_shown
 from smp_advisor.review.scripts.queries import constant, makers
 from smp_advisor.review.scripts.releases import default_of, newest, span_of
 from smp_advisor.review.scripts.settings import CHECKPOINTING, from_plan
-from smp_advisor.workload.from_config import is_model_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,11 +53,14 @@ if TYPE_CHECKING:
     from smp_advisor.review.reading.values import Value
     from smp_advisor.review.scripts.context import Context
 
+_PARSES = ("parse_args", "parse_known_args")
 _OF_LAUNCHERS = ("sagemaker_", "mp_", "smp_")
 _MOST_CHARACTERS = 400_000
 """Longest script that is followed with a cell."""
 BITS = ("load_in_4bit", "load_in_8bit")
 MICRO_BATCH = "micro_batch_size"
+ADAPTS = ("use_peft", "use_lora", "enable_lora", "lora_enable", "peft_enabled")
+"""Options of scripts, of TRL as well, that turn an adapter on."""
 STRATEGY = ("activation_checkpointing", "activation_strategy")
 READ = frozenset([*BATCH, MICRO_BATCH, *SEQUENCE, "gradient_accumulation_steps", "bf16", "fp16", *BITS, *STRATEGY])
 """Options and arguments of scripts that a plan has."""
@@ -83,6 +85,8 @@ class Script:
     """Whether it does so under every launcher, which then starts too many."""
     model: str
     """Name of the model that it loads; empty if it is not known."""
+    head: str
+    """Class of transformers that loads it, if its head classifies; else empty."""
     checkpoints_in: str
     """Folder of its checkpoints; empty if it is not seen."""
     resumes: bool
@@ -101,7 +105,8 @@ class Script:
     """Whether its hyperparameters are the Trainer's own arguments (HfArgumentParser)."""
     sets_arguments: bool
     """Whether the code sets ``fsdp`` or ``deepspeed`` to a value that is not known."""
-    lora: bool
+    lora: bool | None
+    """Whether it adapts the model; None if it makes no adapter itself."""
     rank: int | None
     targets: str
     """Adapted products that it names."""
@@ -135,6 +140,8 @@ class Script:
     """Other work on the GPUs."""
     compares: bool
     """Whether it trains on preferences, with a reference model."""
+    freezes: bool
+    """Whether it sets ``requires_grad`` of parameters to False."""
     full: bool
     """Whether it certainly computes in fp32: it names no other precision."""
     maps_devices: bool
@@ -157,13 +164,24 @@ def read_script(
         settings = from_plan(None, None, written)
         received = {**settings.hyperparameters, **values}
         context = follow(source, replace(settings, versions=versions, hyperparameters=received))
-        ignored = () if by_command else _ignored(context, written)
+        for option, call in context.trace.options.items():
+            short = [str(constant(flag)).lstrip("-") for flag in call.arguments]
+            for name in [name for name in short if name in values and name != option]:  # -b 64
+                values[option] = values.pop(name)
+                configuration.hyperparameters[option] = configuration.hyperparameters.pop(name)
+        received |= values
+        parses = [call for call in context.trace.methods(*_PARSES) if call.reached]
+        flags = flags_of(context, parses) if parses and not by_command else None
+        strict = any(call.method != "parse_known_args" for call in parses)
+        ignored = tuple(
+            name
+            for name in (written if flags is not None else ())
+            if not any(flag.startswith(f"--{name}") if strict else flag == f"--{name}" for flag in flags or ())
+        )
         lost = {name.replace("-", "_") for name in ignored}
         arriving = {name: value for name, value in received.items() if name not in lost}
         context.settings = replace(context.settings, hyperparameters=arriving)
-        terms = terms_of(configuration)
-        per_node = None if terms.instance is None else terms.instance.gpus
-        return _Reader(Calls(context, terms.gpus, per_node, files or {})).script(source.path, ignored)
+        return _Reader(Calls(context, *gpus_of(configuration), files or {})).script(source.path, ignored)
     except (AdvisorError, OSError, ValueError):
         return None
 
@@ -183,17 +201,7 @@ def take_from_script(configuration: Configuration, script: Script) -> None:
     configuration.set(script_calls=bool(script.programs) and not script.trains)
     if script.model:
         configuration.settings["script_model"] = Setting(script.model)
-
-
-def _ignored(context: Context, written: dict[str, Any]) -> tuple[str, ...]:
-    """Return the names that the parser of the script drops or refuses."""
-    parses = [call for call in context.trace.methods("parse_args", "parse_known_args") if call.reached]
-    flags = flags_of(context, parses) if parses else None
-    if flags is None:
-        return ()
-    skips_unknown = all(call.method == "parse_known_args" for call in parses)
-    names = [name for name in written if f"--{name}" not in flags]
-    return tuple(name for name in names if skips_unknown or not any(flag.startswith(f"--{name}") for flag in flags))
+    configuration.set(script_head=script.head)
 
 
 _LAUNCHED = {"DistributedDataParallel", "init_process_group", "Accelerator", "fully_shard", "FullyShardedDataParallel"}
@@ -201,6 +209,7 @@ _GENERATING = ("GRPOTrainer", "RLOOTrainer", "PPOTrainer", "OnlineDPOTrainer")
 _COMPARING = ("DPOTrainer", "KTOTrainer")
 """Trainers of TRL that generate answers, or compare them with those of a reference model."""
 _IS_MODEL = re.compile(r"Model|ForCausalLM|ForConditional|ForSequence")
+_CLASSIFIES = re.compile(r"For(?:Sequence|Token)Classification\.from_pretrained$")
 _FULL = re.compile(r"\.float\(\)|torch\.float(?:32)?\b")
 _SAVED_IN_BF16 = re.compile(r"llama-?3|qwen-?[23]|mistral|mixtral|gemma-?3|phi-?[34]|falcon-(7|40)b|smollm2|deepseek")
 """Families whose checkpoints are in bf16; those of others, as Gemma 2 and OLMo 2, are in fp32, too."""
@@ -226,6 +235,7 @@ _PREPARES = re.compile(
 )
 _OF_NEURON = re.compile(r"^(?:from|import) (?:optimum\.neuron|torch_neuronx?|neuronx?_)", re.MULTILINE)
 _READS_FILE = ("parse_yaml_file", "parse_json_file")
+_ACCUMULATES = ("gradient_accumulation_steps", "accumulate_grad_batches")
 _PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config")
 """Arguments of Accelerator that choose how the model is divided."""
 
@@ -262,7 +272,8 @@ class _Reader:
         ]
         strategy, file = strategy_in_code(self.calls)
         passed_values = self.context.settings.hyperparameters
-        adapts = passed_values.get("use_lora", dict(self._defaults()).get("use_lora"))
+        switches = {**dict(self._defaults()), **passed_values}
+        declines = any(str(switches.get(name)).lower() in ("false", "0") for name in ADAPTS)
         lightning = [call for call in self.calls.ending("Trainer", "Fabric") if call.name.startswith(_LIGHTNING)]
         chosen = [call for call in lightning if call.argument("strategy") is not None]
         chosen += [
@@ -290,6 +301,14 @@ class _Reader:
                 or not any(isinstance(option, Function) for option in options(call.argument("fn", 0)))
             ),
             model=_model_of(self.calls),
+            head=next(
+                (
+                    call.name.split(".")[-2]
+                    for call in self.calls.named("from_pretrained")
+                    if _CLASSIFIES.search(call.name)
+                ),
+                "",
+            ),
             checkpoints_in=_checkpoints_in(self.context),
             resumes=not trains or bool(self.context.unresolved) or _LOADS.search(self.text) is not None,
             strategy=strategy,
@@ -305,7 +324,7 @@ class _Reader:
                 for name in (SHARDS, "deepspeed")
                 for option in options(maker.argument(name))
             ),
-            lora=bool(adapters) and str(adapts).lower() not in ("false", "0"),
+            lora=not declines if adapters else False if self.context.trace.named("peft.LoraConfig") else None,
             rank=ranks.pop() if len(ranks) == 1 else None,
             targets=" ".join(words) if len(targets) == 1 else "",
             bits=loads[0] if loads else BITS[0] if casts else "",
@@ -327,6 +346,10 @@ class _Reader:
             and not any(maker.gives(name) for maker in self.makers for name in BATCH),
             shares="the generation and the reference model" if self.calls.named(*_GENERATING) else "",
             compares=bool(self.calls.named(*_COMPARING)),
+            freezes=any(
+                store.node.attr == "requires_grad" and constant(store.value) is False
+                for store in self.context.trace.stores
+            ),
             full=_HALF.search(self.text) is None and "4bit" not in self.text and "TrlParser" not in self.text,
             maps_devices=any(
                 constant(call.argument("device_map")) == "auto"
@@ -371,11 +394,11 @@ class _Reader:
         """Return the batch size that loaders get where the script computes it from its option; 0 if not known."""
         loaders = self.calls.named("DataLoader")
         training = [call for call in loaders if not _EVALUATES.search(call.module.text(call.node))] or loaders
-        passed_values = [option for call in training for option in options(call.argument("batch_size", 1))]
-        passed_values = [option for option in passed_values if _has_batch(option)]
-        if all(isinstance(option, Argument) for option in passed_values):
+        sizes = [value for call in training if (value := call.argument("batch_size", 1)) is not None]
+        computed = [value for value in sizes if any(map(_has_batch, options(value)))]
+        if all(isinstance(option, Argument) for value in computed for option in options(value) if _has_batch(option)):
             return None
-        numbers = set(map(self.calls.number, passed_values))
+        numbers = set(map(self.calls.number, computed))
         return int(numbers.pop() or 0) if len(numbers) == 1 else 0
 
     def _settings(self, batch: int | None, *, parses: bool, has_batch: bool) -> dict[str, Any]:
@@ -397,6 +420,9 @@ class _Reader:
                 self.calls.known(call.argument("mixed_precision")) or self.calls.known(call.argument("precision"))
             )
             settings |= {half: True for half in ("bf16", "fp16") if word.startswith((half, half[2:] + "-"))}
+        for call in [*self.calls.named("Accelerator", "DeepSpeedPlugin"), *self.calls.ending("Trainer")]:
+            steps = next(filter(None, (self.calls.known(call.argument(name)) for name in _ACCUMULATES)), None)
+            settings |= {"gradient_accumulation_steps": steps} if type(steps) is int else {}
         for config in deepspeed_configs(self.calls):
             settings |= {half: True for half in ("bf16", "fp16") if section(config, half).get("enabled") is True}
             own = {name: config[key] for key, name in OF_DEEPSPEED.items() if type(config.get(key)) is int}
@@ -463,7 +489,7 @@ def _model_of(calls: Calls) -> str:
         if value is None or not call.reached or "okenizer" in call.name or "Processor" in call.name:
             continue
         text = calls.known(value)
-        names.add(text if isinstance(text, str) and is_model_name(text) else "")
+        names.add(known_model(text))
     return names.pop() if len(names) == 1 else ""
 
 

@@ -16,6 +16,7 @@ from smp_advisor.review.reading.source import Span
 _BATCH = "#SBATCH"
 _EXPORTED = re.compile(r"^[ \t]*export[ \t]+((?:ACCELERATE|FSDP)_\w+)=([^\s;$]+)", re.MULTILINE)
 _GPUS = re.compile(r"gpu:(?:[^\W\d]\w*:)?(\d+)|^(?:\w+:)?(\d+)$")
+_OPTION = re.compile(r"(?:--|-(?=[A-Za-z]))([^=]*)(?:=(.*))?", re.DOTALL)
 _SHORT = re.compile(r"(?<!\S)-([Nn])[ =]*(?=\d)")
 _SOURCES = ("source", ".", "chmod", "cp", "mv", "echo", "cd")
 _SCRIPT = re.compile(r"\.sh$")
@@ -30,17 +31,16 @@ def is_shell(text: str) -> bool:
 
 
 def options_of(words: list[str]) -> dict[str, Any]:
-    """Return the options of a command: ``--layers=32``, ``--layers 32``, ``--resume``."""
+    """Return the options of a command: ``--layers=32``, ``--layers 32``, ``--resume``, ``-b 64``."""
     options: dict[str, Any] = {}
     name = ""
     for word in words:
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            name = name.replace("-", "_")
-            options[name] = digits_as_number(value) if equals else True
-            name = "" if equals else name
-        elif name:  # -m is an option, and no value of the one before
-            options[name], name = re.fullmatch("-[A-Za-z]", word) is not None or digits_as_number(word), ""
+        if flag := _OPTION.fullmatch(word):
+            name = flag[1].replace("-", "_")
+            options[name] = True if flag[2] is None else digits_as_number(flag[2])
+            name = "" if flag[2] is not None else name
+        elif name:
+            options[name], name = digits_as_number(word), ""
     return options
 
 
@@ -48,6 +48,16 @@ def passed_by(words: list[str]) -> dict[str, Any]:
     """Return the options of a script whose values are known, and those for which no default is taken."""
     decides = re.compile("fsdp|deepspeed(_config)?|(per_device_)?(train_)?batch_size").fullmatch
     return {name: value for name, value in options_of(words).items() if "$" not in str(value) or decides(name)}
+
+
+def take_command(configuration: Configuration, words: list[str], exported: dict[str, str], span: Span | None) -> None:
+    """Take what a command starts, the options that it passes, and those of its launcher."""
+    before, entry, after = around_the_script(words)
+    if entry:
+        configuration.set(entry_point=entry)
+    configuration.set(command=shlex.join(words), starts=starts_processes(before))
+    configuration.set(launcher=exported | options_of(before))
+    configuration.hyperparameters |= {name: Setting(value, span) for name, value in passed_by(after).items()}
 
 
 def exports(text: str) -> dict[str, str]:
@@ -81,7 +91,7 @@ def configuration_of_shell(text: str) -> Configuration:
             " training."
         )
     words = started(starts)
-    before, entry, after = around_the_script(words)
+    before, entry, _ = around_the_script(words)
     span, launcher = Span(0, len(text)), options_of(before)
     configuration = Configuration("manifest", f"The {kind}", span)
     if nodes := nodes or count(launcher.get("nnodes")) or count(launcher.get("num_machines")):
@@ -101,9 +111,7 @@ def configuration_of_shell(text: str) -> Configuration:
     for words_of_start in starts:
         if starts_processes(words_of_start) and (name := around_the_script(words_of_start)[1]) not in ("", entry):
             configuration.gaps.append(Gap(name, f"the {kind} starts it as well, and is read for {entry} alone", span))
-    configuration.set(requests_efa=True, command=shlex.join(words), starts=by_tasks or starts_processes(before))
-    configuration.set(launcher=exports(text) | launcher, neuron=NEURON.search(text) is not None)
-    if entry:
-        configuration.set(entry_point=entry)
-    configuration.hyperparameters |= {name: Setting(value, span) for name, value in passed_by(after).items()}
+    take_command(configuration, words, exports(text), span)
+    configuration.set(starts=by_tasks or configuration.get("starts"))
+    configuration.set(requests_efa=True, neuron=NEURON.search(text) is not None)
     return configuration

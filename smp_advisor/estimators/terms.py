@@ -157,7 +157,16 @@ def terms_of(configuration: Configuration) -> JobTerms:
     form, home = configuration.form, _home(configuration)
     terms: dict[str, Any] = {"file_system": bool(configuration.get("file_system"))}
     if form in _PLACES and home is not None and (form != "request" or "AlgorithmSpecification" in home.entries):
-        terms |= {term: _read_term(home, term, *place) for term, place in _PLACES[form].items()}
+        for term, (section, *names) in _PLACES[form].items():
+            table = _section(home, section) if section else home
+            value = constant(table, *names)
+            if term.endswith("_seconds"):
+                terms[term] = value if type(value) is int else None
+            elif term == "spot":
+                closed = table is not None and not table.open
+                terms[term] = value if isinstance(value, bool) else False if closed else None
+            else:
+                terms[term] = _present(home, section) if table is None else _present(table, *names)
     if form == "request" and home is not None:
         channels = home.get("InputDataConfig")
         items = channels.items if isinstance(channels, Collection) else []
@@ -180,6 +189,16 @@ def terms_of(configuration: Configuration) -> JobTerms:
         ),
         **terms,
     )
+
+
+def gpus_of(configuration: Configuration) -> tuple[int | None, int | None]:
+    """GPUs of a job and of one of its nodes; of a manifest without an instance those that it requests."""
+    terms = terms_of(configuration)
+    per_node = None if terms.instance is None else terms.instance.gpus
+    if configuration.form == "manifest":
+        per_node = per_node or configuration.get("processes_per_host")
+    nodes = None if configuration.unknown("instance_count") else terms.instance_count
+    return terms.gpus or (per_node * nodes if per_node and nodes else None), per_node
 
 
 def span_of_term(configuration: Configuration, term: str) -> Span | None:
@@ -206,17 +225,6 @@ def _section(home: Mapping, name: str) -> Mapping | None:
     """Return the arguments of an object of the SDK, or a table of a request."""
     value = home.get(name)
     return value.call.passed if isinstance(value, Result) else inner_table(home, name)
-
-
-def _read_term(home: Mapping, term: str, section: str, *names: str) -> int | bool | None:
-    """Return a term in seconds, or whether it is set; None if this is not known."""
-    table = home if not section else _section(home, section)
-    value = constant(table, *names)
-    if term.endswith("_seconds"):
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-    if term == "spot":
-        return value if isinstance(value, bool) else False if table is not None and not table.open else None
-    return _present(home, section) if table is None else _present(table, *names)
 
 
 def _launched_by_estimator(configuration: Configuration, call: Mapping) -> bool | None:

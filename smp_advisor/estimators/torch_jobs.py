@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from smp_advisor.estimators.configuration import (
     strategy_of_deepspeed,
     strategy_of_launch,
     undescribed,
+    zero,
 )
 from smp_advisor.estimators.documents import FETCHES, yaml_table
 from smp_advisor.estimators.readback import BATCH
@@ -39,7 +41,7 @@ from smp_advisor.estimators.script import (
 )
 from smp_advisor.estimators.shell import exports, options_of, passed_by
 from smp_advisor.estimators.strategies import fsdp_option
-from smp_advisor.estimators.terms import terms_of
+from smp_advisor.estimators.terms import gpus_of, terms_of
 from smp_advisor.estimators.trainer_settings import (
     TRAINER_ARGUMENTS,
     kept_in,
@@ -50,7 +52,7 @@ from smp_advisor.estimators.trainer_settings import (
     take_precision,
 )
 from smp_advisor.libraries.schema import schema
-from smp_advisor.review.reading.commands import around_the_script, commands_of
+from smp_advisor.review.reading.commands import around_the_script, commands_of, starts_processes
 from smp_advisor.review.reading.values import Mapping
 
 if TYPE_CHECKING:
@@ -132,7 +134,7 @@ def _with_its_files(configuration: Configuration, siblings: Siblings, source: So
 
 def _read_strategy(configuration: Configuration, siblings: Siblings, script: Script | None) -> None:
     """Add the strategy of a job that uses none of SageMaker's libraries, and its library if plans describe it."""
-    launched_with = _of_launcher(configuration, siblings)
+    launched_with = _of_launcher(configuration, siblings, script)
     strategy = _of_settings(configuration, siblings, script) or launched_with
     strategy = strategy or _of_code(configuration, siblings, script)
     launched = any(map(configuration.get, ("torch_distributed", "starts", "driver")))
@@ -158,6 +160,8 @@ def _read_strategy(configuration: Configuration, siblings: Siblings, script: Scr
             strategy = strategy.assuming(f"Parameters and Adam's states are in {half}: the script loads the model so.")
         if script is not None:
             configuration.set(shares_gpus=script.shares, trains_on_preferences=script.compares)
+            if script.freezes and configuration.get("adapter") is None:
+                strategy = strategy.assuming("The script freezes a part of the model; the estimate trains all of it.")
         if not any(name in configuration.hyperparameters for name in BATCH):
             strategy = undescribed(strategy.name, "the batch size is neither in the text nor readable in its script")
     configuration.use(strategy)
@@ -172,69 +176,61 @@ _MOST_WORDS = 200
 """Words of a command that may name files."""
 
 
-def _read_command(configuration: Configuration, siblings: Siblings) -> None:  # noqa: C901 - a list of cases
-    """Read the command of a ModelTrainer and the shell script that it starts.
+def _read_command(configuration: Configuration, siblings: Siblings) -> None:
+    """Read the command of a job and the shell scripts that it starts: launcher, script, its options and files.
 
     Accelerate's configuration is its launcher's; other YAML files have hyperparameters, a Python file is the script.
     """
-    command, entry = configuration.get("command"), configuration.get("entry_point")
     started = [configuration.settings[name] for name in ("command", "entry_point") if configuration.get(name)]
-    if not isinstance(command, str) and not str(entry).endswith(".sh"):
+    if not isinstance(configuration.get("command"), str) and not str(configuration.get("entry_point")).endswith(".sh"):
         return
-    configuration.set(fetches=FETCHES.search(str(command)) is not None)
-    words = [(word, setting) for setting in started for word in _WORDS.split(str(setting.value))]
-    for shell, setting in [pair for pair in words if pair[0].endswith(".sh")][:2]:
-        lines = _text(_named(configuration, siblings, shell, setting))
-        configuration.set(fetches=configuration.get("fetches") or FETCHES.search(lines) is not None)
-        starts = [" ".join(words_of) for words_of in commands_of(lines) if around_the_script(words_of)[1]]
-        inner = [word.rpartition("}/")[2] for line in starts for word in _WORDS.split(line)]
-        words = [*((word, replace(setting, key=shell)) for word in inner), *words]  # before others
-    _take_options(configuration, siblings, [str(setting.value) for setting in started])
-    option = ""
-    configuration.set(starts=any(re.search("launch|torchrun|distributed.run", word) for word, _ in words))
-    for word, setting in words[:_MOST_WORDS]:
-        before, option = option, word
-        if before.endswith(".py") and _SETTINGS.match(word) and not setting.key.endswith(".sh"):
+    outer = [(words, setting) for setting in started for words in commands_of(str(setting.value))]
+    texts = [str(setting.value) for setting in started]
+    inner: list[tuple[list[str], Setting]] = []
+    for shell, setting in [(word, setting) for words, setting in outer for word in words if word.endswith(".sh")][:2]:
+        texts.append(_text(_named(configuration, siblings, shell, setting)))
+        inner += [(words, replace(setting, key=shell)) for words in commands_of(texts[-1])]
+    configuration.set(fetches=any(map(FETCHES.search, texts)))
+    starts = [(words, setting) for words, setting in (*outer, *inner) if around_the_script(words)[1]]
+    configuration.set(starts=any(starts_processes(words) for words, _ in (*outer, *starts)))
+    first = next((around_the_script(words)[1] for words, _ in starts if around_the_script(words)[0]), "")
+    for words, _ in starts:
+        before, entry, after = around_the_script(words)
+        if entry == first or len(starts) == 1:  # another file is not read
+            passed = passed_by(after)
+            configuration.set_hyperparameters(**passed)
+            configuration.set(launcher=configuration.get("launcher", {}) | options_of(before))
+            read = {name: value for name, value in passed.items() if name in READ}
+            configuration.set(passed=configuration.get("passed", {}) | read)
+    for text in texts:
+        configuration.set(launcher=exports(text) | configuration.get("launcher", {}))
+    own = [(word, setting) for words, setting in starts if setting.key.endswith(".sh") for word in words]
+    own += [(word, setting) for words, setting in outer for word in words]
+    parts = [(part, setting) for word, setting in own[:_MOST_WORDS] for part in _WORDS.split(word.rpartition("}/")[2])]
+    for (before_it, _), (word, setting) in pairwise([("", Setting("")), *parts]):
+        if before_it.endswith(".py") and _SETTINGS.match(word) and not setting.key.endswith(".sh"):
             configuration.settings["unread_file"] = Setting(f"{word!r}: {_BESIDE}")
         if word.endswith(".py") and not str(configuration.get("entry_point")).endswith(".py"):
             configuration.settings["entry_point"] = replace(setting, value=word)
-        if not word.endswith((".yaml", ".yml", ".txt")):
-            continue
-        text = _named(configuration, siblings, word, setting, before) if before != ">" else None
-        if word.endswith(".txt"):
-            continue
-        try:
-            table = yaml_table(_text(text))
-        except AdvisorError:
-            advice = _BESIDE if text is None else "it is not valid YAML"
-            configuration.settings["unread_file"] = Setting(f"{word!r}: {advice}")
-            continue
-        if looks_like_accelerate(table):
-            configuration.set(starts=True, launcher=launch_options(plain_of(table)) | configuration.get("launcher", {}))
-            continue
-        for key, value in _arguments(plain_of(table)):
-            configuration.hyperparameters.setdefault(key, Setting(value))
+        if word.endswith((".yaml", ".yml", ".txt")) and before_it != ">":
+            _take_file(configuration, word, _named(configuration, siblings, word, setting, before_it))
 
 
-def _take_options(configuration: Configuration, siblings: Siblings, commands: list[str]) -> None:
-    """Options that a command, or a line of the shell script that it starts, passes to the Python file."""
-    folder, first = configuration.get("source_dir"), ""
-    for command in list(commands):
-        for word in command.split():
-            places = [(folder, word)] if isinstance(folder, str) and "://" not in folder else []
-            texts = [siblings.source(*parts) for parts in (*places, (word,))] if word.endswith(".sh") else []
-            commands += [source.text for source in texts if source is not None][:1]
-    for command in commands:
-        for words in commands_of(command):
-            before, entry, after = around_the_script(words)
-            first = first or (entry if before or len(commands) == 1 else "")
-            if entry and entry == first:  # another file is not read
-                passed = passed_by(after)
-                configuration.set_hyperparameters(**passed)
-                launcher = exports(command) | options_of(before)
-                configuration.set(launcher=configuration.get("launcher", {}) | launcher)
-                read = {name: value for name, value in passed.items() if name in READ}
-                configuration.set(passed=configuration.get("passed", {}) | read)
+def _take_file(configuration: Configuration, name: str, source: Source | None) -> None:
+    """Take accelerate's configuration, or the arguments of the script, from a file of a command."""
+    if name.endswith(".txt"):
+        return
+    try:
+        data = plain_of(table := yaml_table(_text(source)))
+    except AdvisorError:
+        advice = _BESIDE if source is None else "it is not valid YAML"
+        configuration.settings["unread_file"] = Setting(f"{name!r}: {advice}")
+        return
+    if looks_like_accelerate(table):
+        configuration.set(starts=True, launcher=launch_options(data) | configuration.get("launcher", {}))
+        return
+    for key, value in _arguments(data):
+        configuration.hyperparameters.setdefault(key, Setting(value))
 
 
 _UNREAD = {
@@ -359,9 +355,10 @@ _UNPLANNED = {
     "use_parallelism_config": "no library here has its other kinds of parallelism",
 }
 """Options of ``accelerate launch`` without a plan, those of the first two if the shell computes them."""
+_STAGES = {"zero_stage", "ACCELERATE_DEEPSPEED_ZERO_STAGE", "config_file", "distributed_type"}
 
 
-def _of_launcher(configuration: Configuration, siblings: Siblings) -> Strategy | None:
+def _of_launcher(configuration: Configuration, siblings: Siblings, script: Script | None) -> Strategy | None:
     """Return the strategy that options, file or variables of ``accelerate launch`` choose, and take their precision."""
     environment = inner_table(configuration.tables.get("estimator"), "environment")
     names = plain_of(environment or Mapping())
@@ -373,19 +370,27 @@ def _of_launcher(configuration: Configuration, siblings: Siblings) -> Strategy |
             continue  # it was found
         if "$" in str(chosen := launch.get(name, "")) or is_on(chosen):
             return undescribed(f"accelerate launch --{name} {chosen}", why)
-    uses = launch.get("distributed_type", "DEEPSPEED") == "DEEPSPEED" or is_on(launch.get("use_deepspeed"))
-    if uses and (file := launch.get("deepspeed_config_file")):
-        return _deepspeed(configuration, Setting(file), siblings)
+    if is_on(launch.get("use_deepspeed")) or launch.get("distributed_type", "DEEPSPEED") == "DEEPSPEED":
+        if file := launch.get("deepspeed_config_file"):
+            return _deepspeed(configuration, Setting(file), siblings)
+        if "use_deepspeed" in launch and not _STAGES & launch.keys():
+            in_code = script is not None and (script.strategy is not None or script.deepspeed_file)
+            return None if in_code else zero(2).assuming("The ZeRO stage is 2, accelerate's default.")
     strategy = strategy_of_launch(launch)
-    if strategy is not None and strategy.name.startswith("FSDP") and is_on(launch.get("fsdp_activation_checkpointing")):
+    return strategy if strategy is None else _of_file(configuration, launch, strategy)
+
+
+def _of_file(configuration: Configuration, launch: Dictionary[str, Any], strategy: Strategy) -> Strategy:
+    """Return a strategy of accelerate, and take its checkpointing; without a plan if the script's file was not read."""
+    if strategy.name.startswith("FSDP") and is_on(launch.get("fsdp_activation_checkpointing")):
         configuration.hyperparameters.setdefault("activation_checkpointing", Setting("each"))
-    if strategy is not None and "distributed_type" in launch:  # of a file
-        if "unread_file" in configuration.settings:
-            unread = configuration.get("unread_file")
-            return undescribed(strategy.name, f"the settings of the script are in the file {unread}")
-        if terms_of(configuration).gpus == 1:
-            return replace(replicated("One GPU"), offloads=strategy.offloads)
-    return strategy
+    if "distributed_type" not in launch:  # of options
+        return strategy
+    if "unread_file" in configuration.settings:
+        unread = configuration.get("unread_file")
+        return undescribed(strategy.name, f"the settings of the script are in the file {unread}")
+    alone = terms_of(configuration).gpus == 1
+    return replace(replicated("One GPU"), offloads=strategy.offloads) if alone else strategy
 
 
 def _deepspeed(configuration: Configuration, setting: Setting, siblings: Siblings) -> Strategy:
@@ -403,18 +408,11 @@ def _deepspeed(configuration: Configuration, setting: Setting, siblings: Sibling
     return undescribed("DeepSpeed", f"its configuration is in the file {str(value)[:80]!r}: paste that file")
 
 
-def _gpus(configuration: Configuration) -> int | None:
-    """GPUs of a job; of a manifest without an instance those that it requests."""
-    per_node, nodes = configuration.get("processes_per_host"), configuration.get("instance_count")
-    requested = per_node * nodes if configuration.form == "manifest" and per_node and nodes else None
-    return terms_of(configuration).gpus or requested
-
-
 _IN_IMAGE = "its script is in the image or on a volume: check the script itself with check_script"
 
 
 def _of_code(configuration: Configuration, siblings: Siblings, script: Script | None) -> Strategy:
-    gpus = _gpus(configuration)
+    gpus, _ = gpus_of(configuration)
     if script is not None and script.strategy is not None:
         in_file = Setting(script.deepspeed_file)
         return _deepspeed(configuration, in_file, siblings) if script.deepspeed_file else script.strategy

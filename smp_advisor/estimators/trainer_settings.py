@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.estimators.configuration import Setting, count, is_on
 from smp_advisor.estimators.readback import BATCH, SEQUENCE
-from smp_advisor.estimators.script import BITS, MICRO_BATCH
+from smp_advisor.estimators.script import ADAPTS, BITS, MICRO_BATCH
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.libraries.library import get_library
 from smp_advisor.review.scripts.following import trainer_optimizer
@@ -28,8 +28,10 @@ def take_adapter(configuration: Configuration, script: Script | None) -> list[st
     """Set LoRA or QLoRA, in the hyperparameters (TRL's names) or in the script; its assumptions."""
     values = {name: entry.value for name, entry in configuration.hyperparameters.items()}
     ranks = [values[name] for name in ("lora_r", "lora_rank") if name in values]
-    lora = is_on(values.get("use_peft")) or ranks or (script is not None and script.lora)
-    if not lora:
+    switches = [values[name] for name in ADAPTS if name in values]
+    in_script = script is not None and script.lora
+    lora = any(map(is_on, switches)) or in_script or (ranks and (script is None or script.lora is None))
+    if not lora or (switches and not any(map(is_on, switches))):
         return []
     bits = next((name for name in BITS if is_on(values.get(name, script is not None and script.bits == name))), "")
     bits = bits or {"4": BITS[0], "8": BITS[1]}.get(str(values.get("quantization_bit")), "")  # of LLaMA-Factory

@@ -598,7 +598,7 @@ def test_what_a_launcher_is_given_is_the_plan_or_there_is_none(tmp_path):
         ("--config_file fsdp.yaml", "4", "FSDP bf16 each"),
         ("--config_file fsdp.yaml --use_deepspeed --zero_stage 2", "4", "FSDP bf16 False"),
         ("--config_file $1", "4", "--config_file $1 has no plan"),
-        ("--use_deepspeed -m", "4", "DeepSpeed has no plan: its stage"),
+        ("--use_deepspeed -m", "4", "FSDP bf16 False"),
         ("--use_megatron_lm", "4", "--use_megatron_lm True has no plan"),
         ("--use_fsdp \\\r\n", "4 --fsdp $HOW", "sharding strategy '$how'"),
         ("--multi_gpu", "$ROWS", "not '$ROWS'"),

@@ -26,15 +26,11 @@ def degrees(case: Case) -> Iterator[Hit]:
         hits += _version_2(case, case.world)
     elif case.world is not None and case.smp_launcher == "mpi":
         hits += _version_1(case, case.world)
-    yield from hits or _others(case)
-
-
-def _others(case: Case) -> Iterator[Hit]:
-    """Mismatches that the library's own rules report, if the degrees divide."""
+    yield from hits
     plan, cluster = case.back.plan, case.back.cluster
-    if plan is None or cluster is None or case.processes != cluster.instance.gpus:
+    if hits or plan is None or cluster is None or case.processes != cluster.instance.gpus:
         return
-    for sentence in mismatches(plan, cluster):
+    for sentence in mismatches(plan, cluster):  # of the library's own rules
         problem, _, remedy = sentence.rstrip(".").partition(": ")
         if not problem.startswith(_REPORTED):
             remedy = remedy[:1].upper() + remedy[1:]

@@ -157,11 +157,18 @@ def library_parameters(case: Case) -> Iterator[Hit]:
     if not case.smp_launcher:
         yield from _exclusive(case)
         return
-    parameters = configuration.values()
-    settings = _settings(case)
+    parameters, script = configuration.values(), script_settings(configuration)
     library, version = case.library, case.back.version
+    wrong = {key for violation in setting_violations(script, library=library) for key in violation.keys}
+    sound = {key: value for key, value in script.items() if key not in wrong}
+    settings = {setting.key: setting.default for setting in schema(library).settings} | sound if sound else {}
     for violation in violations(parameters, version=version, library=library, settings=settings or None):
-        if _in_doubt(case, violation, settings):
+        absent = [key for key in violation.keys if key not in configuration.parameters]
+        if (  # due to a setting that is missing or cannot be read
+            configuration.unknown(*violation.keys)
+            or any(key in settings and key not in script for key in violation.keys)
+            or (absent and configuration.unknown("parameters"))
+        ):
             continue
         problem, _, remedy = violation.text.rstrip(".").partition(": ")
         check, variant = ("EST501", "parameter") if violation.rule in _SINGLE else ("EST505", "rule")
@@ -181,28 +188,6 @@ def library_parameters(case: Case) -> Iterator[Hit]:
     if parameters.get("default_partition") is not None and not case.configuration.unknown("parameters", "partitions"):
         changes = case.change("partitions", parameters.get("pipeline_parallel_degree", 1))
         yield case.hit("EST505", "default_partition", "default_partition", fixes=changes)
-
-
-def _settings(case: Case) -> dict[str, Any]:
-    """Return the settings of the script, with defaults for the missing ones; empty if the text has none."""
-    settings = script_settings(case.configuration)
-    wrong = {key for violation in setting_violations(settings, library=case.library) for key in violation.keys}
-    settings = {key: value for key, value in settings.items() if key not in wrong}
-    if not settings:
-        return {}
-    return {setting.key: setting.default for setting in schema(case.library).settings} | settings
-
-
-def _in_doubt(case: Case, violation: Violation, settings: dict[str, Any]) -> bool:
-    """Return whether the violation may be due to a setting that is missing or cannot be read."""
-    configuration = case.configuration
-    if configuration.unknown(*violation.keys):
-        return True
-    script = script_settings(configuration)
-    if any(key in settings and key not in script for key in violation.keys):
-        return True
-    complete = not configuration.unknown("parameters")
-    return not complete and not all(key in configuration.parameters for key in violation.keys)
 
 
 def _corrections(case: Case, parameters: dict[str, Any], violation: Violation) -> tuple[Change, ...]:

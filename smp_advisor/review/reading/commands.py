@@ -35,6 +35,7 @@ _GOES_ON = re.compile(r"(?!(?:&&?|\|\|?|;|[\d&]?>.*|<[^>]*)$)").match
 """Not for words that end a command or send its output elsewhere."""
 _OWN_MODULE = re.compile(r"(?!(?:pip|venv|torch|accelerate|deepspeed)\b)[^\W\d]")
 _MORE = re.compile(r"\s-|\.py\b")
+_CLOSED_QUOTES = re.compile(r"\"[^\"\\]*(?:\\.[^\"\\]*)*\"|'[^']*'|\\.")
 _MOST_LINES = 2_000
 
 
@@ -129,7 +130,7 @@ def _statements(text: str) -> Iterator[str]:
         statement = _COMMENT.sub(lambda match: match[1] or "", f"{statement} {line}").strip()
         document = DOCUMENT.search(statement)
         end = document[1] if document is not None else ""
-        is_open = statement.count('"') % 2 or (
+        is_open = '"' in _CLOSED_QUOTES.sub("", statement) or (
             re.search(r"\w=\(", statement) and statement.count("(") > statement.count(")")
         )
         if statement and (end or not is_open):

@@ -37,8 +37,8 @@ from smp_advisor.review.reading.values import (
     Unknown,
     Value,
     choice,
+    each,
     options,
-    something,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _name(run: Run, frame: Frame, node: ast.Name) -> Value:
 def _attribute(run: Run, frame: Frame, node: ast.Attribute) -> Value:
     owner = evaluate(run, frame, node.value)
     inherited = _inherited(frame, node)
-    return inherited or choice(*(attribute(run, frame, option, node.attr, node) for option in something(owner)))
+    return inherited or each(owner, lambda option: attribute(run, frame, option, node.attr, node))
 
 
 def _inherited(frame: Frame, node: ast.Attribute) -> Function | None:
@@ -191,11 +191,12 @@ def _conditional(run: Run, frame: Frame, node: ast.IfExp) -> Value:
     decided = truth(test)
     if decided is not None:
         return evaluate(run, frame, node.body if decided else node.orelse)
+    why = run.trace.decide(node.test, test)
     with run.under(Guard(node.test, test, holds=True)):
         body = evaluate(run, frame, node.body)
     with run.under(Guard(node.test, test, holds=False)):
         orelse = evaluate(run, frame, node.orelse)
-    return choice(body, orelse, why=node.test)
+    return choice(body, orelse, why=why)
 
 
 def _text(run: Run, frame: Frame, node: ast.JoinedStr) -> Value:

@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 
 _PARSES = ("parse_args", "parse_known_args")
-_INTO_DATACLASSES = ("parse_args_into_dataclasses", "parse_json_file", "parse_yaml_file", "parse_dict")
+_INTO_DATACLASSES = (
+    *("parse_args_into_dataclasses", "parse_args_and_config"),
+    *("parse_json_file", "parse_yaml_file", "parse_dict"),
+)
 
 
 def declare(run: Run, event: Call) -> None:

@@ -187,7 +187,7 @@ def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
     if decided is not None:
         return execute(run, frame, node.body if decided else node.orelse)
     run.count(_STEPS_OF_A_BRANCH)
-    run.trace.tests[node.test] = test
+    why = run.trace.decide(node.test, test)
     paths: list[tuple[Leaving, Changes]] = []
     for holds, block in ((True, node.body), (False, node.orelse)):
         with run.journal.branch() as changes, run.under(Guard(node.test, test, holds)):
@@ -204,7 +204,7 @@ def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
         # The statements below run only after the branch that stays.
         ends = "raise" in (paths[0][0], paths[1][0])
         run.guards.append(Guard(node.test, test, holds=orelse_leaves, or_ends=ends))
-    return _after(run, frame, paths, node.test)
+    return _after(run, frame, paths, why)
 
 
 def _is_of_the_function(run: Run, frame: Frame) -> bool:

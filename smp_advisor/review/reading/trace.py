@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from copy import copy
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -181,6 +182,12 @@ class Trace:
             self.by_name.setdefault(call.name, []).append(call)
         if call.method:
             self.by_method.setdefault(call.method, []).append(call)
+
+    def decide(self, test: ast.expr, value: Value) -> ast.expr:
+        """Record the value of a condition; returns its expression, another one each time that the code runs."""
+        why = copy(test)
+        self.tests[why] = value
+        return why
 
     def named(self, *names: str) -> list[Call]:
         """Return the calls of external functions by dotted name, in order."""

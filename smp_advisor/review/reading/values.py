@@ -245,6 +245,8 @@ class Choice(Value):
 
     alternatives: tuple[Value, ...]
     why: Reason = ""
+    sides: tuple[Value, ...] = ()
+    """Where `why` is a condition: the value if it holds, and the one if not."""
 
 
 @dataclass(slots=True, eq=False)
@@ -284,6 +286,13 @@ def something(value: Value) -> tuple[Value, ...]:
     return tuple(option for option in candidates if not is_none(option)) or candidates
 
 
+def each(value: Value, change: Callable[[Value], Value]) -> Value:
+    """Return what becomes of the alternatives of a value but None, which the same condition decides."""
+    if isinstance(value, Choice) and value.sides and not any(map(is_none, value.alternatives)):
+        return choice(*(each(side, change) for side in value.sides), why=value.why)
+    return choice(*map(change, something(value)))
+
+
 def is_none(value: Value | None) -> bool:
     """Return whether it is surely None; an argument that is not passed is not."""
     return isinstance(value, Constant) and value.value is None
@@ -291,6 +300,9 @@ def is_none(value: Value | None) -> bool:
 
 def choice(*values: Value, why: Reason = "") -> Value:
     """Return one of `values`; a single value if all are the same."""
+    if len(values) == 1:
+        return values[0]
+    sides = values if isinstance(why, ast.expr) and len(values) == 2 else ()
     distinct: list[Value] = []
     for value in values:
         if isinstance(value, Choice):
@@ -302,7 +314,7 @@ def choice(*values: Value, why: Reason = "") -> Value:
         return distinct[0]
     if len(distinct) > _MAX_OPTIONS:
         distinct = [*distinct[: _MAX_OPTIONS - 1], Unknown(why or "it can be one of many")]
-    return Choice(tuple(distinct), why)
+    return Choice(tuple(distinct), why, sides)
 
 
 def same(first: Value, second: Value) -> bool:

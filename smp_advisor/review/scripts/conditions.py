@@ -13,17 +13,20 @@ from smp_advisor.review.reading.values import (
     Choice,
     Constant,
     External,
+    Item,
     Member,
     Operation,
     Result,
     Value,
+    is_none,
     options,
 )
 from smp_advisor.review.scripts.processes import PROCESSES
-from smp_advisor.review.scripts.queries import mentions
+from smp_advisor.review.scripts.queries import environment_variable, mentions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from collections.abc import Mapping as MappingABC
 
     from smp_advisor.review.reading.module import Module
     from smp_advisor.review.reading.trace import Call, Guard
@@ -46,6 +49,11 @@ _SIZES = {
     "smp.pp_size": "pipeline_parallel_degree",
     "smp.num_microbatches": "microbatches",
 }
+_ON_GPUS = {
+    "torch.cuda.is_available": True,
+    "torch.accelerator.is_available": True,
+    "torch.accelerator.current_accelerator": "cuda",
+}
 _STATES = ("smp.state.", "tsm.state.")
 _UNSEEN = object()
 
@@ -59,6 +67,8 @@ class Conditions:
     """Whether an option without another value has its default."""
     granted: dict[str, bool] = field(default_factory=dict)
     """Conditions that training requires, by the text of their tests."""
+    tests: MappingABC[ast.expr, Value] = field(default_factory=dict)
+    """Values of the conditions that choose between values, of a script in a job on GPUs."""
 
     def off(self, call: Call) -> list[Guard]:
         """Return the conditions around `call` that certainly prevent it from running."""
@@ -72,6 +82,8 @@ class Conditions:
     def truth(self, value: Value) -> bool | None:
         """Return whether `value` is true; None if unknown."""
         if isinstance(value, Choice):
+            if (side := self.side(value)) is not None:
+                return self.truth(side)
             truths = {self.truth(option) for option in value.alternatives}
             return truths.pop() if len(truths) == 1 else None
         if isinstance(value, Operation):
@@ -84,7 +96,10 @@ class Conditions:
             compare = _COMPARISONS.get(value.operator)
             if compare is None or len(value.operands) != 2:
                 return None
-            return self._compared(compare, value.operands[0], value.operands[1])
+            first, second = value.operands
+            if is_none(second) and isinstance(first, Item) and environment_variable(first):
+                return value.operator in ("IsNot", "NotEq")
+            return self._compared(compare, first, second)
         constant = self.known(value)
         return None if constant is _UNSEEN else bool(constant)
 
@@ -97,22 +112,40 @@ class Conditions:
         except TypeError:
             return None
 
+    def side(self, value: Choice) -> Value | None:
+        """Return the value that the options of the job choose; None if they do not decide."""
+        test = self.tests.get(value.why) if value.sides and isinstance(value.why, ast.expr) else None
+        holds = None if test is None else self.truth(test)
+        return None if holds is None else value.sides[0 if holds else 1]
+
     def known(self, value: Value) -> Any:
         """Return the number or text in `value`; `_UNSEEN` if unknown."""
         if isinstance(value, Constant):
             return value.value
+        if isinstance(value, Choice):
+            side = self.side(value)
+            return _UNSEEN if side is None else self.known(side)
         if isinstance(value, Argument):
             return self._option(value)
         if isinstance(value, Result):
-            name = value.call.name
-            if name in _SIZES:
-                return self._setting(_SIZES[name])
-            if name in ("int", "bool", "float") and len(value.call.arguments) == 1:
-                return self.known(value.call.arguments[0])
+            return self._returned(value.call)
         if isinstance(value, External) and value.path.startswith(_STATES):
             return self._setting(value.path.rpartition(".")[2])
         if isinstance(value, Member) and isinstance(value.owner, External) and value.owner.path.startswith(_STATES):
             return self._setting(value.name)
+        if isinstance(value, Member) and isinstance(value.owner, Result) and value.name == "type" and self.tests:
+            return str(self._returned(value.owner.call)).partition(":")[0]
+        return _UNSEEN
+
+    def _returned(self, call: Call) -> Any:
+        """Return what a call returns; devices as their names, in a job on GPUs."""
+        if self.tests and call.name in _ON_GPUS:
+            return _ON_GPUS[call.name]
+        if call.name in _SIZES:
+            return self._setting(_SIZES[call.name])
+        converts = call.name in ("int", "bool", "float") and len(call.arguments) == 1
+        if converts or (self.tests and call.name == "torch.device" and call.arguments):
+            return self.known(call.arguments[0])
         return _UNSEEN
 
     def _setting(self, name: str) -> Any:
