@@ -191,7 +191,5 @@ class JobOptionSettings(TypedDict, total=False):
     packages: Sequence[str]
     environment: Mapping[str, str] | None
     image_uri: str | None
-    metrics: Mapping[str, str] | None
-    retry_attempts: int | None
     extra_hyperparameters: Mapping[str, Any] | None
     plan_hyperparameters: bool

@@ -125,8 +125,7 @@ class Launch:
     def metrics(self) -> dict[str, str]:
         """Regular expressions of the metrics that SageMaker extracts from the log, by name."""
         names = ("train:loss", "train:throughput") if self.library.script == "trainer" else tuple(_METRICS)
-        printed = {name: _METRICS[name] for name in names} if self.generated else {}
-        return printed | dict(self.options.metrics or {})
+        return {name: _METRICS[name] for name in names} if self.generated else {}
 
     @property
     def wait_seconds(self) -> int:

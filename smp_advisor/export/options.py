@@ -114,8 +114,7 @@ def _check_account(options: JobOptions) -> None:
     require_patterns(options, data_file("export", "launch")["patterns"])
     if options.output_path is not None and not isinstance(location("output_path", options.output_path), str):
         raise ExportError(f"output_path must be an S3 URI such as 's3://bucket/prefix', not {options.output_path!r}.")
-    require_integer("retry_attempts", options.retry_attempts, data_file("export", "launch")["limits"]["retry_attempts"])
-    for name in ("tags", "environment", "metrics"):  # with their limits in CreateTrainingJob
+    for name in ("tags", "environment"):  # with their limits in CreateTrainingJob
         texts, limit = getattr(options, name), data_file("export", "launch")["limits"][name]
         if texts is None:
             continue
@@ -133,20 +132,13 @@ def _check_account(options: JobOptions) -> None:
 
 
 def _check_texts(options: JobOptions) -> None:
-    """Characters of tags and variables, and patterns of metrics."""
+    """Raise `ExportError` for characters that tags and variables cannot have."""
     for key, value in (options.tags or {}).items():
         if key.lower().startswith("aws:") or not (_TAG.fullmatch(key) and _TAG.fullmatch(value)):
             raise ExportError(sentence("export", "tag", key=key))
     for key in options.environment or {}:
         if not VARIABLE.fullmatch(key):
             raise ExportError(sentence("export", "variable", key=key))
-    for key, pattern in (options.metrics or {}).items():
-        try:
-            groups = re.compile(pattern).groups
-        except re.error as error:
-            raise ExportError(f"The pattern of the metric {key!r} is not a regular expression: {error}.") from None
-        if not groups:
-            raise ExportError(sentence("export", "metric", key=key))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,10 +202,6 @@ class JobOptions:
     """Environment variables of the container."""
     image_uri: str | None = None
     """Your container image, which must have the library of the plan; None for the container of the library."""
-    metrics: Mapping[str, str] | None = None
-    """Additional metrics that SageMaker reads from the log: regular expression with one group, by name."""
-    retry_attempts: int | None = None
-    """Times that SageMaker restarts the job after an internal error; None for never."""
     extra_hyperparameters: Mapping[str, Any] | None = None
     """Additional options of the script."""
     plan_hyperparameters: bool = True

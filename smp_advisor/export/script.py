@@ -6,13 +6,13 @@ import json
 import re
 import shlex
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import data_file, sentence
-from smp_advisor.errors import ExportError, UnknownFamilyError
+from smp_advisor.errors import ExportError
 from smp_advisor.export import script_torch, script_trl
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script_parts import (
@@ -31,12 +31,12 @@ from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.state_bytes import reduces_in_fp32
 from smp_advisor.libraries.validation import unscripted_job
 from smp_advisor.libraries.version import oldest_script_release, release, transformers_families, version_on
-from smp_advisor.workload.model import Model
 from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
 
 
 def _of_count(model: Model) -> str:
@@ -315,18 +315,7 @@ def _small_configuration(settings: dict[str, Any]) -> dict[str, Any]:
     return small
 
 
-@dataclass(frozen=True, kw_only=True)
-class SmallTraining:
-    """The small version of a training: its script, and what the script trains."""
-
-    script: str
-    model: Model | None
-    """None for a family without a cost model."""
-    job: Job
-    plan: Plan
-
-
-def small_training(
+def small_script(
     model: Model,
     cluster: Cluster,
     job: Job,
@@ -335,8 +324,8 @@ def small_training(
     trainer: str = "plain",
     objective: str | None = None,
     as_planned: bool = False,
-) -> SmallTraining | None:
-    """Return the training of `local_cell` for the generated script; None if no script can be generated for the model.
+) -> str | None:
+    """Return the script of `local_cell`, with a small model of the family; None if none can be generated.
 
     See `JobOptions` for `trainer` and `objective`. `as_planned` keeps the library of the plan, its sharding and its
     accumulation, where the library is one of PyTorch itself.
@@ -367,11 +356,7 @@ def small_training(
         plain["sequence_length"] = min(job.sequence_length, _LONGEST_SEQUENCE)
     short = replace(job, **plain)
     training = writable(small, cluster, short, alone, trainer=trainer, objective=objective, small_copy=True)
-    try:
-        trained = replace(Model.from_config(settings), name=small.name)
-    except UnknownFamilyError:
-        trained = None
-    return SmallTraining(script=written(training), model=trained, job=short, plan=alone)
+    return written(training)
 
 
 def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: Any) -> str:
@@ -394,8 +379,8 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
         note = "# The job trains with TRL, which is not installed here: this is the loop of trainer='plain'.\n"
         trainer = "plain"
     objective = chosen.objective if trainer == "trl" else None
-    small = small_training(model, cluster, job, plan, trainer=trainer, objective=objective)
-    if small is None:
+    script = small_script(model, cluster, job, plan, trainer=trainer, objective=objective)
+    if script is None:
         hint = "# Put the code of your training script here, without calls of the library."
         return f"%%smp_local --steps {_STEPS}\n{hint}\n"
-    return f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name train.py\n{note}{small.script}"
+    return f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name train.py\n{note}{script}"

@@ -133,7 +133,6 @@ def _estimator(job: Launch) -> Call:
         "checkpoint_s3_uri": job.checkpoint_s3_uri,
         "subnets": list(options.subnets) or None,
         "security_group_ids": list(options.security_group_ids) or None,
-        "max_retry_attempts": options.retry_attempts,
         "training_plan": options.training_plan,
         "output_path": options.output_path,
         # Otherwise the source is next to the prefix, where the role may have no access.
@@ -183,9 +182,6 @@ def trainer_values(job: Launch) -> dict[str, object]:
         "trainer": _trainer(job),
         "metrics": [Call("MetricDefinition", {"name": name, "regex": regex}) for name, regex in job.metrics.items()],
         "tensorboard": Call("TensorBoardOutputConfig", board) if job.tensorboard_s3_uri is not None else "",
-        "retries": ""
-        if options.retry_attempts is None
-        else Call("RetryStrategy", {"maximum_retry_attempts": options.retry_attempts}),
         "inputs": [_channel(job, name, place) for name, place in job.inputs.items()],
         "start": Comment(f"trainer.train({'input_data_config=inputs, ' if job.inputs else ''}wait=False, logs=False)"),
         "job_name": Comment("trainer._latest_training_job.training_job_name"),

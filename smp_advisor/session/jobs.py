@@ -99,7 +99,7 @@ def rehearse(
     The script is that of the request, or the generated one with a small model of the family. See
     `smp_advisor.rehearse`.
     """
-    from smp_advisor.export import small_training
+    from smp_advisor.export import small_script
     from smp_advisor.rehearsal import rehearse
 
     plan = advice.plan
@@ -110,11 +110,11 @@ def rehearse(
     if advice.script:
         done = rehearse(Path(advice.script), plan, **settings)
     else:
-        small = small_training(advice.model, advice.cluster, advice.job, plan, as_planned=True)
-        if small is None:
+        text = small_script(advice.model, advice.cluster, advice.job, plan, as_planned=True)
+        if text is None:
             raise ExportError(f"No script can be generated for {advice.model.name!r}: pass script= to advise().")
         with TemporaryDirectory(prefix="smp-advice-") as folder:
-            (script := Path(folder, "train.py")).write_text(small.script, encoding="utf-8")
+            (script := Path(folder, "train.py")).write_text(text, encoding="utf-8")
             job = {"hyperparameters": {"max_steps": _REHEARSED_STEPS, "checkpoint_every": 2}, "checkpoints": True}
             done = rehearse(script, job, **settings)
     # The small model of the generated script is not loaded from a file.

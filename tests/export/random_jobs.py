@@ -136,8 +136,6 @@ def _options(chance, instance, library):
     sometimes("output_kms_key", "alias/models")
     sometimes("input_mode", "FastFile")
     sometimes("environment", {"NCCL_DEBUG": _text(chance, "INFO"), "EMPTY": ""})
-    sometimes("metrics", {_text(chance, "norm"): "norm ([0-9.]+)"})
-    sometimes("retry_attempts", chance.randint(1, 30))
     if instance.startswith(("ml.p2.", "ml.p3.")):
         sometimes("volume_kms_key", "alias/disks")
     if library != "training-compiler":
@@ -173,8 +171,7 @@ def expected(drawn: RandomJob, *, generated: bool) -> dict[str, Any]:
         "environment": _efa(cluster, plan) | options.get("environment", {}),
         "tags": options.get("tags", {}),
         "network": (options.get("subnets"), options.get("security_group_ids")),
-        "retries": options.get("retry_attempts"),
-        "metrics": (_printed(drawn.plan.library) if generated else set()) | options.get("metrics", {}).keys(),
+        "metrics": _printed(drawn.plan.library) if generated else set(),
     }
     script = plan.hyperparameters | {"sequence_length": drawn.job.sequence_length, "max_steps": run["steps"]}
     if generated:
@@ -338,7 +335,6 @@ def sent(result: dict[str, Any]) -> dict[str, Any]:
         "environment": request.get("Environment", {}),
         "tags": {tag["Key"]: tag["Value"] for tag in request.get("Tags", [])},
         "network": (network.get("Subnets"), network.get("SecurityGroupIds")),
-        "retries": request.get("RetryStrategy", {}).get("MaximumRetryAttempts"),
         "metrics": {metric["Name"] for metric in request["AlgorithmSpecification"].get("MetricDefinitions", [])},
         # The first releases of version 3 send no empty ones.
         "hyperparameters": {

@@ -13,7 +13,7 @@ import yaml
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import ExportError
-from smp_advisor.export import estimator_cell, local_cell, script, small_training, training_script
+from smp_advisor.export import estimator_cell, local_cell, script, small_script, training_script
 from smp_advisor.export.script import companions, requirements, writable, written
 from smp_advisor.export.template import text_block
 from smp_advisor.libraries import Plan
@@ -217,9 +217,7 @@ class TestJobs:
 
     def test_a_small_copy_reads_the_data_of_the_job(self, folder):
         """The cell that runs it on this machine; the channel `model` has the tokenizer, and weights of other sizes."""
-        files = {"train_smp.py": small_training(*SHARDED_LORA, trainer="trl").script} | companions(
-            writable(*SHARDED_LORA)
-        )
+        files = {"train_smp.py": small_script(*SHARDED_LORA, trainer="trl")} | companions(writable(*SHARDED_LORA))
         channels = {"train": folder / "chats", "model": folder / "weights", "tokenizer": folder / "marked"}
         assert list(losses_of(run_stages(files, {"job": stage(max_steps=2)}, channels=channels)["job"])) == [1, 2]
 
