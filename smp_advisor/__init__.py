@@ -116,10 +116,7 @@ def __getattr__(name: str) -> "Any":
         raise AttributeError(f"smp_advisor has no {name}() any more: {_GONE[name]}.")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from smp_advisor.core.uninterrupted import uninterrupted
-
-    with uninterrupted():
-        value = getattr(import_module(f"smp_advisor.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"smp_advisor.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.core.words import escape
 
 if TYPE_CHECKING:
@@ -130,9 +129,8 @@ class Table:
 
 
 def frame_of(data: Any, **options: Any) -> pd.DataFrame:
-    """Return a DataFrame. Pandas is imported at its first use, which an interrupt does not break."""
-    with uninterrupted():
-        import pandas as pd
+    """Return a DataFrame. Pandas is imported at its first use."""
+    import pandas as pd
 
     return pd.DataFrame(data, **options)
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.random  # numpy itself imports it at its first use, where an interrupt can break it
 
 from smp_advisor.costs.constants import overriding
 from smp_advisor.costs.evaluate import learned_width, seconds_columns

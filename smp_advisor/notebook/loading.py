@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from smp_advisor.core.uninterrupted import uninterrupted
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -38,10 +36,8 @@ class _Magic:
 
     @property
     def _code(self) -> Any:
-        with uninterrupted():
-            import numpy as np  # noqa: F401 - before the magics, which import it where Stop reaches
+        from smp_advisor.notebook.magics import magics_of
 
-            from smp_advisor.notebook.magics import magics_of
         return magics_of(self._shell)[self._name]
 
     def __call__(self, line: str, cell: str | None = None) -> Any:

@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from smp_advisor.arguments.signatures import checked
-from smp_advisor.core.uninterrupted import uninterrupted
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.precision import AttentionKernel, kernel_for, precision_of_job
 from smp_advisor.profiling.result import Profile
@@ -102,48 +101,37 @@ def profile(
     >>> profile = smp_advisor.profile(model, sequence_length=2048, stages=("trace",))  # doctest: +SKIP
     >>> smp_advisor.advise(profile, "ml.p4d.24xlarge", instance_count=16)  # doctest: +SKIP
     """
-    if isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".py"):
-        raise ProfileError(
-            f"{os.fspath(model)!r:.200} is a training script: smp_advisor.rehearse() runs it, profile() takes a model."
-        )
     job = _job(job, settings)
-    _require(inputs, seconds=seconds, batch=batch, memory_bytes=memory_bytes)
+    _require(model, inputs, seconds=seconds, batch=batch, memory_bytes=memory_bytes)
     selected = STAGES if stages is None else (stages,) if isinstance(stages, str) else tuple(stages)
+    trace_settings, choice = _settings(job, plan, precision, attention, library, batch)
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds or GUARD_SECONDS)
-    trace_settings: dict[str, Any] = {
-        "precision": precision_of_job(job, requested=precision, library=library, plan=plan),
-        "optimizer": job.optimizer,
-        "batch": batch or (max(1, plan.batch_size // plan.microbatches) if plan is not None else 1),
-        "sequence": job.sequence_length,
-    }
-    if attention not in {None, "fused", "eager"}:
-        raise ProfileError(f"attention must be fused or eager, not {attention!r}.")
-    choice: dict[str, Any] = {
-        # The default depends on the library; the job or its code may determine it.
-        "requested": attention or (job.attention if job.stack != AUTO or "attention" not in job.defaulted() else None),
-        "library": library if plan is None else plan.library,
-        "library_version": "" if plan is None else plan.version,
-    }
-    callbacks: dict[str, Any] = {"on_line": on_line, "on_progress": on_progress}
-    bounds: dict[str, Any] = {"memory_bytes": memory_bytes} | ({} if seconds is None else {"seconds": seconds})
-    runner = _Stages(single=len(selected) == 1)
-    if "torch" in sys.modules and {"trace", "copy"} & set(selected):
-        with uninterrupted():  # PyTorch imports it with fake tensors, again in every child process
-            import torch._dynamo.config  # noqa: F401
+    child: dict[str, Any] = {"limits": limits, "on_line": on_line, "on_progress": on_progress}
+    if "torch" in sys.modules:
+        # PyTorch imports it with fake tensors, again in every child process.
+        import torch._dynamo.config  # noqa: F401
+    failures: dict[str, ProfileError] = {}
+
+    def run(stage: Stage, call: Callable[[], _Result]) -> _Result | None:
+        """Return the result of a stage; None if it fails and there is another, which does not depend on it."""
+        try:
+            return call()
+        except ProfileError as error:
+            if len(selected) == 1:
+                raise
+            failures[stage] = error
+            return None
+
     traced = None
     if "trace" in selected:
         arguments = (model, trace_settings, choice, inputs)
-        traced = runner.run(
-            "trace",
-            lambda: Profile.from_dict(
-                run_isolated(_trace_live, *arguments, what="the trace", limits=limits, **callbacks)
-            ),
+        traced = run(
+            "trace", lambda: Profile.from_dict(run_isolated(_trace_live, *arguments, what="the trace", **child))
         )
     try:
         result = traced or _counted(model, trace_settings, choice)
-    except Exception:
-        runner.completed(Profile(name="", source="module", attention="", **trace_settings))  # raises the first failure
-        raise
+    except Exception as error:  # noqa: BLE001 - the first failure comes first
+        raise failures.get("trace", error) from None
     if traced is not None and inputs is not None and not traced.scales:
         from smp_advisor.profiling.inputs import OneCall
 
@@ -151,52 +139,17 @@ def profile(
     if "copy" in selected:
         from smp_advisor.profiling import scaled
 
-        copy = runner.run(
-            "copy",
-            lambda: scaled.run(
-                model,
-                job,
-                plan,
-                name=result.name,
-                inputs=inputs,
-                precision=result.precision,  # which the trace found to work
-                **bounds,
-                **callbacks,
-            ),
-        )
+        # In the precision that the trace found to work.
+        names: dict[str, Any] = {"name": result.name, "precision": result.precision}
+        copy = run("copy", lambda: scaled.run(model, job, plan, inputs=inputs, **names, **child))
         result = dataclasses.replace(result, scaled=copy)
-    return runner.completed(result)
-
-
-@dataclasses.dataclass
-class _Stages:
-    """Stages that do not depend on each other: a failure of one keeps the results of the others."""
-
-    single: bool
-    succeeded: bool = False
-    failures: dict[str, ProfileError] = dataclasses.field(default_factory=dict)
-
-    def run(self, stage: Stage, call: Callable[[], _Result]) -> _Result | None:
-        """Return the result of the stage; None if it fails."""
-        try:
-            result = call()
-        except ProfileError as error:
-            if self.single:
-                raise
-            self.failures[stage] = error
-            return None
-        self.succeeded = True
-        return result
-
-    def completed(self, profile: Profile) -> Profile:
-        """The profile with a sentence for each failed stage; the first failure is raised if no stage succeeded."""
-        if self.failures and not self.succeeded:
-            raise next(iter(self.failures.values()))
-        failures = tuple(
-            f"The {_STAGE_TEXTS[stage]} failed, and the other results were kept: {error.sentence}"
-            for stage, error in self.failures.items()
-        )
-        return dataclasses.replace(profile, failures=failures)
+    if len(failures) == len(selected):
+        raise next(iter(failures.values()))
+    verdicts = (
+        f"The {_STAGE_TEXTS[stage]} failed, and the other results were kept: {error.sentence}"
+        for stage, error in failures.items()
+    )
+    return dataclasses.replace(result, failures=tuple(verdicts))
 
 
 def _job(job: Job | None, settings: dict[str, Any]) -> Job:
@@ -208,6 +161,28 @@ def _job(job: Job | None, settings: dict[str, Any]) -> Job:
     if settings:
         raise ProfileError(f"Pass either a Job or its fields, not both: got job and {', '.join(sorted(settings))}.")
     return job
+
+
+def _settings(
+    job: Job, plan: Plan | None, precision: str | None, attention: str | None, library: str | None, batch: int | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of the trace, and what decides on its attention kernel."""
+    if attention not in {None, "fused", "eager"}:
+        raise ProfileError(f"attention must be fused or eager, not {attention!r}.")
+    settings = {
+        "precision": precision_of_job(job, requested=precision, library=library, plan=plan),
+        "optimizer": job.optimizer,
+        "batch": batch or (max(1, plan.batch_size // plan.microbatches) if plan is not None else 1),
+        "sequence": job.sequence_length,
+    }
+    # The default depends on the library; the job or its code may determine it.
+    is_set = job.stack != AUTO or "attention" not in job.defaulted()
+    choice = {
+        "requested": attention or (job.attention if is_set else None),
+        "library": library if plan is None else plan.library,
+        "library_version": "" if plan is None else plan.version,
+    }
+    return settings, choice
 
 
 def _trace_live(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any], inputs: Any) -> dict[str, Any]:
@@ -229,8 +204,7 @@ def _explained(profile: Profile, kernel: AttentionKernel) -> Profile:
 
 def _counted(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any]) -> Profile:
     """Profile with the parameter count alone, for stages that need no trace."""
-    with uninterrupted():
-        import torch
+    import torch
 
     from smp_advisor.profiling.gpu_kernels import without_initialization
     from smp_advisor.profiling.profiled_model import read_model
@@ -246,8 +220,12 @@ def _counted(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any])
     return _explained(counted_profile(profiled, Settings(**trace_settings, attention=kernel.name), built), kernel)
 
 
-def _require(inputs: object, **numbers: float | None) -> None:
+def _require(model: object, inputs: object, **numbers: float | None) -> None:
     """Refuse arguments before a process starts."""
+    if isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".py"):
+        raise ProfileError(
+            f"{os.fspath(model)!r:.200} is a training script: smp_advisor.rehearse() runs it, profile() takes a model."
+        )
     if not (inputs is None or callable(inputs) or hasattr(inputs, "__iter__")) or isinstance(inputs, str):
         raise ProfileError(
             "inputs must contain tensors: pass a tensor, a tuple or dict of them, a DataLoader, or a function of "

@@ -13,6 +13,7 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.parts import restored
 from smp_advisor.profiling.profiled_model import read_model
 from smp_advisor.profiling.scaled import ScaledRun, run
+from smp_advisor.sandbox import Limits
 from tests.deferred import Deferred
 from tests.profiling.shared import net, profiled
 
@@ -70,7 +71,7 @@ def test_a_decoder_has_no_more_tokens_than_target_positions():
 def test_a_copy_trains_as_planned_and_as_predicted():
     lines, shares = [], []
     report = {"on_line": lines.append, "on_progress": lambda *progress: shares.append(progress)}
-    done = run(read_model(GPT2), JOB, PLAN, name="GPT-2", **report)
+    done = run(read_model(GPT2), JOB, PLAN, name="GPT-2", precision="fp16", **report)
     assert done.ok, str(done)
     assert len(done.losses) == 2
     assert done.microbatches == (2, 2, 2, 2)
@@ -227,6 +228,8 @@ def test_tables_of_embeddings_are_no_blocks_and_are_cut_in_their_rows():
         top=nn.Linear(96, 1),
     )
     inputs = (torch.full((8, 6), 39_999),)
-    done = run(read_model(tables), JOB, name="Tables", inputs=inputs, precision="fp32", memory_bytes=2**27)
+    done = run(
+        read_model(tables), JOB, name="Tables", inputs=inputs, precision="fp32", limits=Limits(memory_bytes=2**27)
+    )
     assert [str(part) for part in done.reductions] == ["vocabulary 40,000 → 2,048"]
     assert done.finite

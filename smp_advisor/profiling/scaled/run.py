@@ -9,12 +9,11 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.parts import restored
 from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.scaled.result import ScaledRun
-from smp_advisor.sandbox import GUARD_SECONDS, Limits, run_isolated
+from smp_advisor.sandbox import run_isolated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.sandbox import Limits
     from smp_advisor.workload.job import Job
 
 
@@ -73,34 +72,20 @@ def run(
     plan: Plan | None = None,
     *,
     name: str,
+    precision: str,
     inputs: Any = None,
-    precision: str | None = None,
-    memory_bytes: int | None = None,
-    seconds: float = GUARD_SECONDS,
-    on_line: Callable[[str], None] | None = None,
-    on_progress: Callable[[float, float, str], None] | None = None,
+    limits: Limits | None = None,
+    **report: Any,
 ) -> ScaledRun:
     """Train a scaled copy of a model for two steps in a child process, which leaves a live module as it is."""
-    planned = PlannedSteps.of(
-        job,
-        plan,
-        precision=training_precision(precision or job.precision).precision,
-        memory_bytes=memory_bytes or _MEMORY_BYTES,
-    )
+    memory_bytes = (limits and limits.memory_bytes) or _MEMORY_BYTES
+    planned = PlannedSteps.of(job, plan, precision=precision, memory_bytes=memory_bytes)
     notes: list[str] = []
     while True:  # until it runs in a precision; there are three
         higher = higher_precision(planned.precision)
         try:
-            result = run_isolated(
-                _trained,
-                model,
-                inputs,
-                planned,
-                what=f"the scaled copy of {name}",
-                limits=Limits(memory_bytes=memory_bytes, seconds=seconds),
-                on_line=on_line,
-                on_progress=on_progress,
-            )
+            arguments = (model, inputs, planned)
+            result = run_isolated(_trained, *arguments, what=f"the scaled copy of {name}", limits=limits, **report)
         except ProfileError as error:
             # Kernels of recurrent layers crash on some CPUs in 16 bits.
             if error.kind != "crash" or not higher:
