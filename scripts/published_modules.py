@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FILE = Path(smpa.__file__).parent / "workload" / "data" / "published_modules.json.xz"
 UNREAD = {"agreements", "buffer_bytes", "checkpointed_bytes", "checkpointed_timeline", "gradient_bytes", "local"}
-UNREAD |= {"operations", "optimizer_rise_bytes", "rehearsal", "scaled", "timeline", "unreached", "versions", "warnings"}
+UNREAD |= {"operations", "optimizer_rise_bytes", "rehearsal", "scaled", "timeline", "unreached", "warnings"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -234,6 +234,8 @@ def doubt_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wo
             in_node += float(part) / total
         else:
             across += float(part) / total
+    # The job names its kernel of attention by its field, or by a kind of code that has only one.
+    is_named = job.attention == "eager" or job.attention_kernel != "auto" or bool(stack_of(job, layout).implies)
     launched = ("passes", "optimizer_seconds")
     coordinated = sum(float(waiting) for part, waiting in step.of_host.items() if part not in launched)
     return Doubt(
@@ -243,17 +245,12 @@ def doubt_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wo
         offloaded=bool(layout.offload_activations),
         extrapolated=coordinated / total * abs(math.log(model.layer_count / float(constant("time.host_floor_blocks")))),
         unmeasured=not has_runs(cluster.instance.gpu),
-        kernel=0.0 if _named_kernel(job, layout) else min(float(step.of_kernels["attention"]) / total, 1.0),
+        kernel=0.0 if is_named else min(float(step.of_kernels["attention"]) / total, 1.0),
         code=job.stack == AUTO,
         fp8=min(float(step.of_kernels["products"]) / total, 1.0) if job.fp8 else 0.0,
         adapter=job.adapter is not None,
         experts=any(m.experts > 1 for group in model.groups for m in group.block.matmuls),
     )
-
-
-def _named_kernel(job: Job, layout: Layout) -> bool:
-    """Return whether the job names its kernel of attention, by its field or by a kind of code that has only one."""
-    return job.attention == "eager" or job.attention_kernel != "auto" or bool(stack_of(job, layout).implies)
 
 
 def as_planned(job: Job, plan: Plan, model: Model) -> Job:

@@ -161,9 +161,6 @@ class Step(NamedTuple):
     """Seconds of kernels of attention and of products of weights, in all passes."""
 
 
-PASSES = ("forward_seconds", "backward_seconds", "recomputation_seconds")
-
-
 class _Work(NamedTuple):
     """Parts of a step that do not depend on the order of its microbatches, shape (n,) each."""
 

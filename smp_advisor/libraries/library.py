@@ -247,8 +247,3 @@ def supports(family: str, technique: str, library: str, *, adapter: bool = False
 def supports_tensor_parallelism(family: str, library: str = DEFAULT_LIBRARY) -> bool:
     """Return whether a library divides this family's layers without registration by the user."""
     return supports(family, "tensor_parallel", library)
-
-
-def loads_with_smp_v2(family: str) -> bool:
-    """Return whether the script of SMP v2 starts this family without weights, since the library divides its layers."""
-    return supports_tensor_parallelism(family, "smp-v2")

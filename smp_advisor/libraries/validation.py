@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ from smp_advisor.libraries.version import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.table import Instance
@@ -85,41 +84,44 @@ def setting_violations(settings: Mapping[str, Any], *, library: str) -> Iterator
     facts = schema(library)
     for key, value in settings.items():
         setting = facts.setting(key)
-        if setting is None:
-            continue
-        text = _setting_text(setting, value)
-        if text:
-            yield Violation(rule="setting", keys=(key,), text=text)
+        fault = None if setting is None else _fault(setting, value)
+        if fault is not None:
+            yield Violation(rule="setting", keys=(key,), text=fault[1])
 
 
 def fault_of(library: str, name: str, value: object) -> str:
     """Return why a field of a plan of a library cannot have a value, whatever the others are; empty if it can."""
     facts = schema(library)
-    setting, parameter = facts.setting(name), facts.parameter(name)
-    if setting is not None:
-        return "" if name == "activation_checkpointing" and value == "none" else _setting_text(setting, value)
-    if parameter is None or (value is None and parameter.default is None):
+    setting = facts.setting(name)
+    entry = setting or facts.parameter(name)
+    if entry is None or (setting is None and value is None and entry.default is None):
         return ""
-    violation = _single(facts, parameter.until or default_version(library), name, value)
-    return "" if violation is None or violation.rule == "version" else violation.text
+    if name == _CHECKPOINTING and value == "none":
+        return ""
+    fault = _fault(entry, value)
+    return "" if fault is None else fault[1]
 
 
-def _setting_text(setting: Parameter, value: object) -> str:
-    if setting.key == "activation_checkpointing":
-        pattern = re.compile(setting.pattern or "|".join(map(re.escape, setting.choices)))
-        if value is False or (isinstance(value, str) and value != "none" and pattern.fullmatch(value)):
-            return ""
-        strategies = setting.accepts or " or ".join(
-            ("False", *(repr(choice) for choice in setting.choices if choice != "none"))
-        )
-        return f"{setting.key} must be {strategies}, not {value!r:.80}."
-    if setting.type == "int" and (type(value) is not int or not _within(setting, value)):
-        return f"{setting.key} must be a whole number of at least {setting.minimum:g}, not {shown(value)}."
-    if type(value) is not _TYPES[setting.type]:
-        return _type_text(setting, value)
-    if setting.choices and value not in setting.choices:
-        return _choice_text(setting, str(value))
-    return ""
+_CHECKPOINTING = "activation_checkpointing"
+
+
+def _fault(entry: Parameter, value: object) -> tuple[str, str] | None:
+    """Return the rule that a value of a parameter or setting breaks, and the sentence on it; None if it is allowed."""
+    if entry.key == _CHECKPOINTING:
+        pattern = entry.pattern or "|".join(map(re.escape, entry.choices))
+        if value is False or (isinstance(value, str) and value != "none" and re.fullmatch(pattern, value)):
+            return None
+        choices = ("False", *(repr(choice) for choice in entry.choices if choice != "none"))
+        return "choice", f"{entry.key} must be {entry.accepts or ' or '.join(choices)}, not {value!r:.80}."
+    if value is None and entry.nullable:
+        return None
+    if type(value) is not _TYPES[entry.type]:
+        return "type", _type_text(entry, value)
+    if isinstance(value, int | float) and not _within(entry, value):
+        return "range", _range_text(entry, value)
+    if entry.choices and value not in entry.choices:
+        return "choice", _choice_text(entry, str(value))
+    return None
 
 
 def _single(facts: Schema, version: str, key: object, value: object) -> Violation | None:
@@ -130,17 +132,8 @@ def _single(facts: Schema, version: str, key: object, value: object) -> Violatio
         return Violation(
             rule="unknown", keys=(str(key),), text=f"{facts.name} {version} has no parameter {key!r}: {hint}."
         )
-    fault = None
-    if not parameter.exists_in(version):
-        fault = "version", _absence(facts, parameter, version)
-    elif value is None and parameter.nullable:
-        pass
-    elif type(value) is not _TYPES[parameter.type]:
-        fault = "type", _type_text(parameter, value)
-    elif isinstance(value, int | float) and not _within(parameter, value):
-        fault = "range", _range_text(parameter, value)
-    elif parameter.choices and value not in parameter.choices:
-        fault = "choice", _choice_text(parameter, str(value))
+    is_there = parameter.exists_in(version)
+    fault = _fault(parameter, value) if is_there else ("version", _absence(facts, parameter, version))
     return None if fault is None else Violation(rule=fault[0], keys=(parameter.key,), text=fault[1])
 
 
@@ -221,8 +214,6 @@ def fields_from(
     library: str,
     plan_fields: frozenset[str],
 ) -> dict[str, Any]:
-    if not isinstance(parameters, Mapping):
-        raise PlanError(f"The library's parameters must be a dictionary, not {parameters!r:.80}.")
     for violation in violations(parameters, version=version, library=library):
         raise PlanError(violation.text)
     facts = schema(library)
@@ -235,8 +226,6 @@ def fields_from(
             values[name] = value if name == key else values.get(name, False) or value
         elif value != facts.defaults(version)[key]:
             raise PlanError(sentence("libraries", "not_in_a_plan", key=key, value=value))
-    if not isinstance(hyperparameters, Mapping):
-        raise PlanError(f"The script's settings must be a dictionary, not {hyperparameters!r:.80}.")
     # The precision of the script by its name, or by the flags of AWS's scripts.
     flagged = next((name for name in ("bf16", "fp16") if str(hyperparameters.get(name)).lower() in _ON), None)
     precision = hyperparameters.get("precision", flagged)
@@ -332,7 +321,8 @@ def unscripted_job(library: str, job: Job, model: Model, instance: Instance, *, 
         return ""
     bits = 16 if adapter is None else adapter.base_bits
     precise = instance.bf16 or not (own.divides_model or bits < 16)
-    if own.adapter_bases and not (precise and _has_trl(library, instance)):
+    usual = image(library, version_on(library, default_version(library), instance))
+    if own.adapter_bases and not (precise and release(usual.framework_version) >= TRL_SINCE):
         return sentence("libraries", "tuning_by_trl", what=what)
     entry = transformers_families().get(model.family)
     if own.adapter_bases and ((entry is not None and entry.task != "causal") or model.head.kind == "classification"):
@@ -373,12 +363,6 @@ def loaded_entirely(library: str, job: Job, model: Model, instance: Instance) ->
     loaded_gib, usable_gib = adapter.base_bytes(model) / 2**30, instance.usable_gpu_memory_gib
     values = {"loaded": loaded_gib, "usable": usable_gib}
     return sentence("libraries", "loaded_entirely", **values) if loaded_gib > usable_gib else ""
-
-
-def _has_trl(library: str, instance: Instance) -> bool:
-    """Return whether the default image of a library on an instance has a PyTorch for which scripts install TRL."""
-    version = version_on(library, default_version(library), instance)
-    return release(image(library, version).framework_version) >= TRL_SINCE
 
 
 def unsupported_settings(library: str, job: Job) -> Iterator[str]:

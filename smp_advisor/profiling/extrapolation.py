@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING
 from smp_advisor.profiling.operator_log import OperatorMeasure
 from smp_advisor.profiling.parts import (
     Agreement,
-    AttentionProfile,
     BlockProfile,
     ModuleProfile,
     OperatorProfile,
@@ -116,9 +116,7 @@ def _tree(
     order = list(dict.fromkeys(order))
     sums = [_module_sums(step) for step in steps]
     fit = _fitted(points)
-    figures: dict[str, tuple[Polynomial, ...]] = {
-        path: tuple(map(fit, zip(*(rows.get(path, (0,) * 6) for rows in sums), strict=True))) for path in order
-    }
+    figures = {path: {name: fit(tuple(rows[path][name] for rows in sums)) for name in _SUMS} for path in order}
     names: list[tuple[str, str]] = []  # in the full model and in the truncated one
     for path in order:
         names += [(full, path) for full in _full_paths(path, stacks, repeats)]
@@ -128,18 +126,7 @@ def _tree(
     shared: dict[ModuleProfile, ModuleProfile] = {}
     tree = {}
     for full, path in names:
-        forward, backward, forward_bytes, backward_bytes, saved, crossing = figures[path]
-        profile = ModuleProfile(
-            kind=kinds.get(full, ""),
-            parameters=own.get(full, (0, 0))[0],
-            trainable_parameters=own.get(full, (0, 0))[1],
-            forward_flops=forward,
-            backward_flops=backward,
-            forward_bytes=forward_bytes,
-            backward_bytes=backward_bytes,
-            saved_bytes=saved,
-            crossing_bytes=crossing,
-        )
+        profile = ModuleProfile(kind=kinds.get(full, ""), parameters=own[full], **figures[path])
         tree[full] = shared.setdefault(profile, profile)
     return tree
 
@@ -157,29 +144,28 @@ def _in_order(names: list[tuple[str, str]], stacks: Sequence[Stack], repeats: in
     return names
 
 
-def _module_sums(step: StepMeasure) -> dict[str, tuple[int, ...]]:
-    """Return the FLOPs of both passes, traffic of both passes, saved and crossing bytes of each module."""
-    rows: dict[str, list[int]] = {}
+_SUMS = ("forward_flops", "backward_flops", "saved_bytes", "crossing_bytes")
+
+
+def _module_sums(step: StepMeasure) -> dict[str, Counter[str]]:
+    """Return the figures of each module, whose names are `_SUMS`."""
+    sums: dict[str, Counter[str]] = defaultdict(Counter)
     for key, measure in step.operators.items():
-        row = rows.setdefault(key.module, [0] * 6)
-        backward = key.phase != "forward"
-        row[backward] += measure.flops
-        row[2 + backward] += measure.bytes
-    for place, values in ((4, step.module_saved_bytes), (5, step.crossing_bytes)):
+        sums[key.module][f"{key.phase}_flops"] += measure.flops
+    for name, values in (("saved_bytes", step.module_saved_bytes), ("crossing_bytes", step.crossing_bytes)):
         for path, value in values.items():
-            rows.setdefault(path, [0] * 6)[place] += value
-    return {path: tuple(row) for path, row in rows.items()}
+            sums[path][name] += value
+    return sums
 
 
-def _own_parameters(model: nn.Module, paths: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Parameters, and trainable ones, of each of the modules: with those of children that are not among them."""
-    counts: dict[str, tuple[int, int]] = {}
+def _own_parameters(model: nn.Module, paths: Collection[str]) -> Counter[str]:
+    """Parameters of each of the modules, with those of children that are not among them."""
+    counts = Counter[str]()
     for name, parameter in model.named_parameters():
         path = name.rpartition(".")[0]
         while path and path not in paths:
             path = path.rpartition(".")[0]
-        size, trainable = counts.get(path, (0, 0))
-        counts[path] = size + parameter.numel(), trainable + parameter.numel() * parameter.requires_grad
+        counts[path] += parameter.numel()
     return counts
 
 
@@ -283,17 +269,7 @@ def _profile(points: Points, module: nn.Module, path: str, name: str) -> BlockPr
         )
         if same_products
         else (),
-        attentions=tuple(
-            AttentionProfile(
-                heads=heads,
-                kv_heads=kv_heads,
-                head_dim=head_dim,
-                value_dim=value_dim,
-                causal=causal,
-                dropout=dropout > 0,
-            )
-            for heads, kv_heads, head_dim, value_dim, causal, dropout in sample.attentions
-        ),
+        attentions=tuple(sample.attentions),
         attention_flops=fit(lambda measure: measure.attention_flops),
         operators=_operators(points, lambda module: _within(module, path)),
     )

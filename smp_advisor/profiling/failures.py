@@ -166,22 +166,17 @@ def checks_of(forward: Callable[[Assumptions], object]) -> dict[Site, bool]:
     checks: dict[Site, bool] = {}
     for value in (True, False):
         for _ in range(_MOST_SITES):
-            site = _failing(forward, Assumptions(value=value, checks=checks))
+            assumptions, site = Assumptions(value=value, checks=checks), None
+            try:
+                forward(assumptions)
+            except EndlessLoopError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a model may raise anything
+                site = assumptions.raised(error)
             if site is None or site in checks:
                 break
             checks[site] = not value
     return checks
-
-
-def _failing(forward: Callable[[Assumptions], object], assumptions: Assumptions) -> Site | None:
-    """Return the check that does not pass, if the forward pass raises its error."""
-    try:
-        forward(assumptions)
-    except EndlessLoopError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a model may raise anything
-        return assumptions.raised(error)
-    return None
 
 
 def _site() -> Site:

@@ -15,6 +15,7 @@ from smp_advisor.profiling.inferred_inputs import line_to_write
 from smp_advisor.profiling.inputs import example_inputs
 from smp_advisor.profiling.parts import Provenance
 from smp_advisor.profiling.precision import higher_precision, training_precision
+from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
 from smp_advisor.profiling.trace import assumed_values, trace
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.parts import Confidence, Method
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.result import Profile
-    from smp_advisor.profiling.trace import Traced
+    from smp_advisor.profiling.trace import _Tracer
     from smp_advisor.profiling.traced_steps import Settings
 
 
@@ -164,18 +165,18 @@ def _own_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
     return _labeled(traced, "real steps", "high" if confirmed else "low", note)
 
 
-def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str = "") -> Profile:
+def _labeled(traced: _Tracer, method: Method, confidence: Confidence, note: str = "") -> Profile:
     profile = traced.profile
     if confidence == "exact" and profile.warnings and any("polynomial" in text for text in profile.warnings):
         confidence, note = "high", "exact at the traced sizes, estimated in between"
-    if confidence == "exact" and traced.has_drawn:
+    if confidence == "exact" and traced.mode.has_drawn:
         confidence, note = "high", "random scalars that the model reads were 0.5: layers with a small drop rate run"
     if confidence == "exact" and profile.attention == "fused":
         note = "kernels that a recent GPU would select"
     flops_confidence, flops_note = confidence, note
     if profile.uncounted:
         flops_confidence, flops_note = "low", f"a lower bound: no FLOP formula for {', '.join(profile.uncounted[:5])}"
-    if confidence == "exact" and traced.has_recurrent_layers:
+    if confidence == "exact" and has_recurrent_layers(traced.model):
         confidence, note = "high", "assumes that a recurrent kernel saves its gates and cells"
     inputs = Provenance(
         figure="inputs",

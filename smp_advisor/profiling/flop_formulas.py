@@ -64,9 +64,8 @@ def computes_products(operator: Any, *, has_weight: bool) -> bool:
     is_view = bool(returns) and all(value.alias_info is not None for value in returns)
     if torch.Tag.pointwise in operator.tags or is_view:
         return False
-    if any(part in name for part in _PRODUCTS):
-        return not any(part in name for part in ("norm", "mkldnn_reorder", "upsample"))
-    return has_weight and not any(part in name for part in _NO_PRODUCTS)
+    is_named = any(part in name for part in _PRODUCTS)
+    return is_named and not any(part in name for part in ("norm", "mkldnn_reorder", "upsample"))
 
 
 _PRODUCTS = (
@@ -74,16 +73,6 @@ _PRODUCTS = (
     "cdist", "selective_scan", "ssd_", "qlinear", "gemm", "einsum",
 )  # fmt: skip
 """Parts of names of operators that multiply matrices, or cost as much."""
-_NO_PRODUCTS = (
-    "embedding", "copy", "clone", "detach", "sum", "mean", "norm", "amax", "amin", "var", "std", "cat", "stack",
-    "index", "gather", "scatter", "slice", "select", "softmax", "split", "repeat", "flip", "roll", "fill",
-    "zero", "like", "new_", "foreach", "adam", "sgd", "where", "tril", "triu", "max", "min", "any", "all",
-    "equal", "scalar", "topk", "sort", "cumsum", "cumprod", "pad", "loss", "set_", "resize", "dropout",
-    "bernoulli", "random", "normal", "uniform", "view", "complex", "masked", "nonzero", "unique", "upsample",
-    "interpolate", "grid_sampler", "pool", "diag", "prod", "sym_", "assert", "expand", "permute", "storage",
-    "one_hot", "bincount", "histc", "searchsorted", "bucketize", "quantize", "prelu",
-)  # fmt: skip
-"""Parts of names of PyTorch's operators that read a weight without multiplying matrices."""
 
 
 def _sparse_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:

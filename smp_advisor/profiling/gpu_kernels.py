@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 
 from smp_advisor.libraries.version import transformers_families
 from smp_advisor.profiling.patching import patched
-from smp_advisor.profiling.recurrent_kernels import recurrent_kernels
+from smp_advisor.profiling.recurrent_kernels import on_fake, recurrent_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -96,11 +96,6 @@ def _softmax(scores: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype
     return _SOFTMAX(scores, dim)
 
 
-def _on_fake(tensor: Tensor) -> bool:
-    """Return whether the tensor has a shape only, so that GPU operators can run on it."""
-    return isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta
-
-
 def _loaded(name: str) -> Any:
     """Module of a package, or None if the traced model has not imported the package."""
     package = name.split(".", maxsplit=1)[0]
@@ -129,7 +124,7 @@ def _fused(call: _Call) -> Tensor:
     query, key, value, mask, dropout, causal, scale = call
     width = query.shape[-1]
     flash = mask is None and query.dtype != torch.float32 and value.shape[-1] == width and width <= _FLASH_MAX_HEAD_DIM
-    if not _on_fake(query):  # the CPU's fused kernel, which saves the same tensors; a GPU draws dropout again
+    if not on_fake(query):  # the CPU's fused kernel, which saves the same tensors; a GPU draws dropout again
         key, value = _for_every_head(query, key, value)
         return _ATTENTION(query, key, value, mask, 0.0, causal, scale=scale)
     if not flash:
@@ -200,7 +195,7 @@ def _grouped_product(original: Any) -> Callable[[Tensor, Tensor, Tensor], Tensor
     """Product of rows grouped by expert; in some releases PyTorch's operator rejects fake tensors of mixed dtypes."""
 
     def product(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:  # noqa: A002 - transformers' signature
-        if not _on_fake(input):
+        if not on_fake(input):
             result: Tensor = original(input, weight, offs)
             return result
         return cast("Tensor", _GroupedProduct.apply(input.to(weight.dtype), weight, offs))  # type: ignore[no-untyped-call]

@@ -157,6 +157,12 @@ def _described(make: Make, *, has_sequence: bool, longest: int = 0) -> ExampleIn
 
 def _text(kind: str, arguments: Mapping[str, Any], config: Any, name: str, task: str) -> ExampleInputs:
     choices = (2,) if kind.endswith("ForMultipleChoice") else ()
+    # The size of the position table; 0 if positions are computed.
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
+    size = _own(config, *names, "max_target_positions")
+    longest = size if isinstance(size, int) and size >= 8 else 0
+    # RoBERTa-like models count positions from the padding index.
+    longest -= 2 if longest % 32 == 2 else 0
 
     def make(batch: int, sequence: int) -> dict[str, Any]:
         inputs: dict[str, Any] = {name: _empty(batch, *choices, sequence)}
@@ -175,17 +181,7 @@ def _text(kind: str, arguments: Mapping[str, Any], config: Any, name: str, task:
             inputs["use_cache"] = False
         return inputs
 
-    return _described(make, has_sequence=True, longest=_longest_of(config))
-
-
-def _longest_of(config: Any) -> int:
-    """Return the size of the position table; 0 if positions are computed."""
-    names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
-    value = _own(config, *names, "max_target_positions")
-    if not isinstance(value, int) or value < 8:
-        return 0
-    # RoBERTa-like models count positions from the padding index.
-    return value - (2 if value % 2 == 0 and value % 32 == 2 else 0)
+    return _described(make, has_sequence=True, longest=longest)
 
 
 def _pictures(arguments: Mapping[str, Any], config: Any, *, has_loss: bool) -> ExampleInputs:
@@ -275,7 +271,9 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
     unnamed = (name for name in required if name not in _LABELS and name not in _NAMED)
     main = next(unnamed, "".join(required[:1]))
     forms = {name: _NAMED[name] for name in required if name in _NAMED and name != main}
-    layer = _first_layer(model, skipped=nn.Embedding if _TIMES & set(required) else nn.GroupNorm)
+    # The first layer with parameters that shows its input; times have an embedding of their own.
+    skipped = nn.GroupNorm | nn.Embedding if _TIMES & set(required) else nn.GroupNorm
+    layer = next((part for part in _layers(model) if part._parameters and not isinstance(part, skipped)), None)
     form = None if layer is None else _form(model, layer, is_sequence=bool(_SEQUENCES.search(main)))
     if form is not None:
         forms[main] = form
@@ -333,14 +331,6 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
     for module in model.modules():
         if not module._modules or isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
             yield module
-
-
-def _first_layer(module: nn.Module, *, skipped: type[nn.Module] = nn.GroupNorm) -> nn.Module | None:
-    """Return the first layer with parameters that shows its input."""
-    for layer in _layers(module):
-        if layer._parameters and not isinstance(layer, nn.GroupNorm | skipped):
-            return layer
-    return None
 
 
 def _form(model: nn.Module, layer: nn.Module, *, is_sequence: bool = False) -> _Form | None:

@@ -111,12 +111,8 @@ class ModuleProfile:
     """Class name."""
     parameters: int
     """Its own, and those of children that run no operators; shared parameters count where they are used first."""
-    trainable_parameters: int
     forward_flops: Polynomial
     backward_flops: Polynomial
-    forward_bytes: Polynomial
-    """Memory traffic of its operators: operands read and results written, each once."""
-    backward_bytes: Polynomial
     saved_bytes: Polynomial
     """Saved by autograd until its backward pass."""
     crossing_bytes: Polynomial
@@ -132,7 +128,6 @@ class BlockProfile:
     kind: str
     """Class name."""
     parameters: int
-    trainable_parameters: int
     one_dimensional_parameters: int
     """Norm weights and biases among the parameters."""
     hidden: int

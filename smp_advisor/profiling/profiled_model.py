@@ -59,11 +59,18 @@ class ProfiledModel:
     """The transformers class to build from the configuration."""
 
     def build(self, *, attention: str | None = None) -> nn.Module:
-        """Build a new model from the configuration, on the default device and in the default dtype."""
+        """Build a new model from the configuration for training, on the default device and in the default dtype."""
         if self.model_class is None:
             raise ProfileError(f"{self.name} is a live module and cannot be rebuilt; it is copied instead.")
         config = copy.deepcopy(self.config)
-        _prepare(config, attention)
+        kernels = ("eager", "flash_attention_2", "flash_attention_3", "flex_attention")
+        if attention == "eager":
+            config._attn_implementation = "eager"
+        elif attention == "fused" and getattr(config, "_attn_implementation", None) in kernels:
+            # transformers then uses SDPA if the model supports it; the trace substitutes the kernel of a GPU.
+            config._attn_implementation = None
+        if getattr(config, "use_cache", None) is True:
+            config.use_cache = False
         model: nn.Module = self.model_class(config)
         return model
 
@@ -185,19 +192,3 @@ def _from_config(
     return ProfiledModel(
         name=name or model_class.__name__, source=source, origin=origin, config=config, model_class=model_class
     )
-
-
-def _prepare(config: Any, attention: str | None) -> None:
-    """Set the configuration up for training: no cache, and the requested attention."""
-    if attention == "eager":
-        config._attn_implementation = "eager"
-    elif attention == "fused" and getattr(config, "_attn_implementation", None) in {
-        "eager",
-        "flash_attention_2",
-        "flash_attention_3",
-        "flex_attention",
-    }:
-        # transformers then uses SDPA if the model supports it; the trace substitutes the kernel of a GPU.
-        config._attn_implementation = None
-    if getattr(config, "use_cache", None) is True:
-        config.use_cache = False

@@ -68,7 +68,7 @@ def _replacement(kind: str, original: Callable[..., Any], on_launches: Callable[
 
     def run(*arguments: Any) -> Any:
         tokens = arguments[0]
-        if not _on_fake(tokens):
+        if not on_fake(tokens):
             return original(*arguments)
         if not isinstance(arguments[3], bool):  # packed: the second argument has the batch sizes
             return _layers(kind, partial(on_launches, _LAUNCHES * len(arguments[1])), tokens, *arguments[2:])
@@ -89,7 +89,7 @@ def _packed(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(tokens: Tensor, lengths: Tensor, batch_first: bool) -> Any:  # noqa: FBT001 - PyTorch's signature
         values = getattr(lengths, "constant", lengths)
-        if not _on_fake(tokens) or values is None:
+        if not on_fake(tokens) or values is None:
             return original(tokens, lengths, batch_first)
         sizes = _counts(values)
         rows = (tokens.transpose(0, 1) if batch_first else tokens)[: len(sizes)]
@@ -103,7 +103,7 @@ def _padded(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(rows: Tensor, sizes: Tensor, batch_first: bool, padding: float, total: int) -> Any:  # noqa: FBT001
         values = getattr(sizes, "constant", sizes)
-        if not _on_fake(rows) or values is None:
+        if not on_fake(rows) or values is None:
             return original(rows, sizes, batch_first, padding, total)
         lengths = _counts(values)
         length, batch = max(len(values), total), len(lengths)
@@ -209,7 +209,8 @@ class _Layer(torch.autograd.Function):
         )
 
 
-def _on_fake(tensor: Tensor) -> bool:
+def on_fake(tensor: Tensor) -> bool:
+    """Return whether the tensor has a shape only, so that GPU operators can run on it."""
     return isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta
 
 
@@ -247,7 +248,7 @@ def _recurrence(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         call.apply_defaults()
         operands = call.arguments
         main = _MAIN.get(name) or next(iter(operands))
-        if not _on_fake(operands[main]):
+        if not on_fake(operands[main]):
             return original(*arguments, **options)
         tensors = [value for key, value in operands.items() if key != main and isinstance(value, Tensor)]
         output = _Kernel.apply(operands[main], _RECURRENCES[name](operands, operands[main]), *tensors)  # type: ignore[no-untyped-call]

@@ -109,8 +109,6 @@ class Profile(Shown):
     """Operators that may multiply matrices and have no FLOP formula: the FLOPs are then a lower bound."""
     operations: int = 0
     """Operations of the traced steps."""
-    versions: tuple[tuple[str, str], ...] = ()
-    """Versions of torch and transformers."""
     config_json: str = "{}"
     """The transformers configuration; ``{}`` if there is none."""
     scaled: ScaledRun | None = None

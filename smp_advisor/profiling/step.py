@@ -288,17 +288,12 @@ def _entering(recorder: StepRecorder, path: str) -> Callable[..., None]:
                 key = storage_key(leaf)
                 if key is not None:
                     sizes[key] = leaf.untyped_storage().nbytes()
-                    measure.hidden = measure.hidden or _width(leaf)
+                    # The last dimension of tokens [batch, sequence, hidden], the channels of images.
+                    width = 0 if leaf.ndim < 2 else leaf.shape[1 if leaf.ndim == 4 else -1]
+                    measure.hidden = measure.hidden or int(width)
         measure.input_bytes = sum(sizes.values()) + (measure.input_bytes if continues else 0)
 
     return hook
-
-
-def _width(tensor: Tensor) -> int:
-    """Hidden size of tokens [batch, sequence, hidden], channels of images [batch, channels, height, width]."""
-    if tensor.ndim < 2:
-        return 0
-    return int(tensor.shape[1] if tensor.ndim == 4 else tensor.shape[-1])
 
 
 def _leaving(recorder: StepRecorder, path: str, *, ends: bool) -> Callable[..., None]:

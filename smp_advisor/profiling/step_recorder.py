@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from smp_advisor.profiling.failures import EndlessLoopError
 from smp_advisor.profiling.flop_formulas import computes_products, flop_formula
 from smp_advisor.profiling.operator_log import storage_key
+from smp_advisor.profiling.parts import AttentionProfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -58,8 +59,7 @@ class BlockMeasure:
     calls: int = 0
     hidden: int = 0
     products: list[ProductMeasure] = field(default_factory=list)
-    attentions: list[tuple[int, int, int, int, bool, float]] = field(default_factory=list)
-    """Heads, key-value heads, head width, value width, causal, dropout."""
+    attentions: list[AttentionProfile] = field(default_factory=list)
     attention_flops: int = 0
     """Forward FLOPs of attention kernels and of products without a weight."""
 
@@ -142,9 +142,10 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def on_attention(self, query: Tensor, key: Tensor, value: Tensor, causal: bool, dropout: float) -> None:  # noqa: FBT001
         """Record the shape of an attention."""
         if query.ndim >= 3 and self.phase == "forward":
-            self.blocks[self.block].attentions.append(
-                (query.shape[-3], key.shape[-3], query.shape[-1], value.shape[-1], causal, dropout)
-            )
+            sizes = {"heads": query.shape[-3], "kv_heads": key.shape[-3]}
+            widths = {"head_dim": query.shape[-1], "value_dim": value.shape[-1]}
+            shape = AttentionProfile(**sizes, **widths, causal=causal, dropout=dropout > 0)
+            self.blocks[self.block].attentions.append(shape)
 
     def on_launches(self, launches: int) -> None:
         """Record launches of recurrent layers."""

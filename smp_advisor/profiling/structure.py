@@ -196,7 +196,6 @@ def block_counts(module: nn.Module) -> dict[str, Any]:
         )
         or type(module).__name__,
         "parameters": sum(p.numel() for p in parameters),
-        "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "one_dimensional_parameters": sum(p.numel() for p in parameters if p.ndim < 2),
     }
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,6 @@ from smp_advisor.profiling.fake import fake_inputs
 from smp_advisor.profiling.parts import Agreement, Provenance
 from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.polynomial import Polynomial
-from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
 from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.structure import largest_table, ties
 from smp_advisor.profiling.traced_steps import FEWEST_REPEATS, TracedSteps, compute_dtype
@@ -51,34 +49,17 @@ _MOST_OPERATIONS = 600_000
 of ViT have 4,900, of ResNet-50 5,900, of GPT-2 8,700, of Llama 8B 21,000, of Mamba without its kernels 93,000."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Traced:
-    """A profile and the nature of its figures."""
-
-    profile: Profile
-    has_drawn: bool = False
-    """Whether the model reads random numbers, which were replaced by typical ones."""
-    has_recurrent_layers: bool = False
-    """Whether saved bytes include the reserve of recurrent kernels, whose size is not published."""
-    is_looped: bool = False
-    """Whether the module loops over the samples of a batch, as over the steps of one."""
-
-
-def trace(profiled: ProfiledModel, settings: Settings) -> Traced:
-    """Profile a model at full size without allocating it."""
+def trace(profiled: ProfiledModel, settings: Settings) -> _Tracer:
+    """Trace a model at full size without allocating it; the result has its profile."""
     with quiet():
-        tracer = _Tracer(profiled, settings)
-        profile = tracer.profile()
+        traced = _Tracer(profiled, settings)
+        profile = traced.fit()
         if settings.precision == "mixed":
             ratios = _autocast_ratios(profiled, settings, profile)
             untraced = () if ratios else ("DDP activations are taken from the FSDP trace (autocast was not traced).",)
             profile = replace(profile, autocast_ratios=ratios, warnings=(*profile.warnings, *untraced))
-    return Traced(
-        profile=profile,
-        has_drawn=tracer.mode.has_drawn,
-        has_recurrent_layers=has_recurrent_layers(tracer.model),
-        is_looped=tracer.is_looped,
-    )
+        traced.profile = profile
+    return traced
 
 
 def _autocast_ratios(profiled: ProfiledModel, settings: Settings, profile: Profile) -> dict[str, float]:
@@ -158,9 +139,11 @@ class _NotTruncatable(Exception):  # noqa: N818 (leads to another method)
 class _Tracer(TracedSteps):
     """The steps of a model, fitted and checked."""
 
+    profile: Profile
     is_looped = False
+    """Whether the module loops over the samples of a batch, as over the steps of one."""
 
-    def profile(self) -> Profile:
+    def fit(self) -> Profile:
         """Trace, extrapolate, and check against the full trace and an unseen size."""
         repeats, extrapolated, points, agreements = self._fitted()
         sequence = self.samples.sequences[0]
@@ -280,17 +263,10 @@ class _Tracer(TracedSteps):
             outputs=step.outputs,
             inputs=self.example.description,
             scales=self.example.scales,
-            blocks=extrapolated.blocks,
-            block_paths=extrapolated.block_paths,
-            saved_bytes=extrapolated.saved_bytes,
+            **{entry.name: getattr(extrapolated, entry.name) for entry in dataclasses.fields(extrapolated)}
+            | {"timeline": timeline},
             checkpointed_bytes=recomputing if extrapolated.blocks else None,
-            forward_flops=extrapolated.forward_flops,
-            backward_flops=extrapolated.backward_flops,
             input_bytes=self._input_bytes(),
-            timeline=timeline,
-            outside_operators=extrapolated.outside_operators,
-            tree=extrapolated.tree,
-            unreached=extrapolated.unreached,
             gradient_bytes=gradient_bytes,
             optimizer_rise_bytes=settings.training_precision.rise_bytes(settings.optimizer)
             * counted.trainable_parameter_count,
@@ -298,7 +274,6 @@ class _Tracer(TracedSteps):
             warnings=tuple(self.warnings),
             uncounted=tuple(self.uncounted),
             operations=self.operations,
-            versions=versions(),
         )
 
     def _input_bytes(self) -> Polynomial:
@@ -310,14 +285,6 @@ class _Tracer(TracedSteps):
             return sum(leaf.untyped_storage().nbytes() for leaf in leaves if isinstance(leaf, torch.Tensor))
 
         return Polynomial.fit({point: size(*point) for point in self.samples.points})
-
-
-def versions() -> tuple[tuple[str, str], ...]:
-    """Return the versions of torch, and of transformers if it is loaded."""
-    loaded = [("torch", str(torch.__version__))]
-    if "transformers" in sys.modules:
-        loaded.append(("transformers", str(sys.modules["transformers"].__version__)))
-    return tuple(loaded)
 
 
 _GATHERED_BYTES = 2
