@@ -58,9 +58,8 @@ class ProfileMagics(Magics):
     def smp_profile(self, line: str) -> Profile:
         """Profile a model before paying for a cluster: ``profile = %smp_profile model``.
 
-        Displays the profile and returns it. Traces the full model without allocating it, trains a scaled copy for a few
-        steps on this machine, and with ``--plan`` compares a batch with the plan's microbatches. Child processes do
-        all the work and cannot harm the kernel.
+        Displays the profile and returns it. Traces the full model without allocating it, and trains a scaled copy for
+        two steps on this machine. Child processes do all the work and cannot harm the kernel.
         """
         from smp_advisor.profiling import profile
 

@@ -59,7 +59,7 @@ def profile(
         ``trace`` (the full model, without allocating it), ``copy`` (two real steps of a scaled copy), or both. None
         runs both.
     plan
-        The plan whose precision, microbatches and activation checkpointing the trace and the copy use.
+        The plan whose precision the trace and the copy use, and whose microbatch the figures are for.
     inputs
         Inputs of the forward method: a tensor, tensors by name or by position, a ``DataLoader`` (its first batch), or
         a function of (batch, sequence) that returns them. If the first dimension of all tensors has one size, it is
@@ -141,7 +141,7 @@ def profile(
 
         # In the precision that the trace found to work.
         names: dict[str, Any] = {"name": result.name, "precision": result.precision}
-        copy = run("copy", lambda: scaled.run(model, job, plan, inputs=inputs, **names, **child))
+        copy = run("copy", lambda: scaled.run(model, job, inputs=inputs, **names, **child))
         result = dataclasses.replace(result, scaled=copy)
     if len(failures) == len(selected):
         raise next(iter(failures.values()))

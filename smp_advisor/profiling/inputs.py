@@ -206,19 +206,3 @@ def valid_ids(model: nn.Module) -> int:
     outputs = [module.out_features for module in model.modules() if isinstance(module, nn.Linear)]
     sizes = [*tables[:1], *(size for size in outputs[-1:] if size > 1)]
     return min(sizes, default=2)
-
-
-def samples_of(inputs: Any) -> int:
-    """Return the samples of a batch: the first dimension of its first tensor that has one, also in nested inputs."""
-    return next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim)
-
-
-def microbatches_of(batch: Any, count: int) -> list[Any]:
-    """Split a batch into `count` equal microbatches, each with its own storages."""
-    size = samples_of(batch)
-
-    def part(value: Any, place: int) -> Any:
-        is_batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == size
-        return value.chunk(count)[place].clone() if is_batched else value
-
-    return [tree_map(lambda value, place=place: part(value, place), batch) for place in range(count)]

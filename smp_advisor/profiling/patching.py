@@ -1,4 +1,4 @@
-"""Context managers that replace an attribute or a forward method and restore it."""
+"""Context managers that replace an attribute or silence loggers, and restore them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from torch import nn
+    from collections.abc import Iterator
 
 
 @contextmanager
@@ -27,26 +25,6 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, original)
-
-
-@contextmanager
-def wrapped_forwards(
-    model: nn.Module, paths: Sequence[str], wrap: Callable[[str, Callable[..., Any]], Callable[..., Any]]
-) -> Iterator[None]:
-    """Replace the forward method of each module by ``wrap(path, forward)`` inside the block."""
-    changed = []
-    try:
-        for path in paths:
-            module = model.get_submodule(path)
-            changed.append((module, vars(module).get("forward")))
-            module.forward = wrap(path, module.forward)
-        yield
-    finally:
-        for module, original in changed:
-            if original is None:
-                del module.forward
-            else:
-                module.forward = original
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.gpu_kernels import cuda_autocast_rules, gpu_kernels
 from smp_advisor.profiling.inferred_inputs import forward_method
 from smp_advisor.profiling.operator_log import OperatorLog, storage_key
-from smp_advisor.profiling.patching import wrapped_forwards
 from smp_advisor.profiling.step_recorder import StepRecorder
 from smp_advisor.profiling.structure import callable_parts
 
@@ -43,11 +42,11 @@ class StepMeasure:
     blocks: Mapping[str, BlockMeasure]
     """By path; "" is everything outside the blocks."""
     intervals: tuple[Interval, ...]
-    """Live memory of the last step, by interval."""
+    """Live memory, by interval."""
     resident_bytes: int
-    """Parameters, buffers, inputs and optimizer state before the last step."""
+    """Parameters, buffers and inputs before the step."""
     peak_bytes: int
-    """Peak live bytes of the last step."""
+    """Peak live bytes."""
     gradient_bytes: int
     without_gradient: tuple[str, ...]
     """Trainable parameters without a gradient after the step."""
@@ -58,7 +57,7 @@ class StepMeasure:
     """Last dimension of the logits; 0 if the model returns none."""
     operators: Mapping[OperatorKey, OperatorMeasure] = field(repr=False)
     """Operators by module and pass; empty unless requested."""
-    loss: Tensor | None = field(repr=False, compare=False)
+    loss: Tensor = field(repr=False, compare=False)
     returns_loss: bool = True
     """Whether the model returns a loss; if not, it is the mean of its outputs."""
     module_saved_bytes: Mapping[str, int] = field(default_factory=dict, repr=False)
@@ -82,14 +81,11 @@ def measure_step(
     attention: str = "fused",
     blocks: Sequence[str] = (),
     backward: bool = True,
-    optimizer: torch.optim.Optimizer | None = None,
-    steps: int = 1,
     assumptions: Assumptions | None = None,
-    checkpointing: bool = False,
     operators: bool = False,
     keeps_gradients: bool = False,
 ) -> StepMeasure:
-    """Run training steps of a model and measure the last one.
+    """Run a training step of a model and measure it.
 
     The model and its inputs must already have the dtypes of the precision; ``amp`` adds autocast. Under an active
     `FakeTensorMode` nothing is allocated.
@@ -100,52 +96,36 @@ def measure_step(
     state = [*parameters.values(), *model.buffers()]
     recorder.track([*state, *tree_leaves(inputs)])
     saved_storages = _SavedStorages(recorder, frozenset(key for key in map(storage_key, state) if key is not None))
-    output: Any = None
-    loss: Tensor | None = None
-    resident = recorder.live_bytes
-    saved, gradients, outputs, returns_loss = 0, 0, 0, True
-    missing: tuple[str, ...] = ()
-    crossing, module_saved = dict[str, int](), dict[str, int]()
+    gradients, missing = 0, tuple[str, ...]()
     with contextlib.ExitStack() as stack:
         stack.enter_context(recorder)
         stack.enter_context(gpu_kernels(attention, recorder.on_attention, recorder.on_launches))
         if precision == "amp":  # also in the backward pass, which may recompute
             stack.enter_context(cuda_autocast_rules())
-        if checkpointing:
-            stack.enter_context(checkpointed(model, blocks))
         stack.enter_context(log.following() if log is not None else contextlib.nullcontext())
         stack.enter_context(_marks(model, blocks, recorder))
-        for _ in range(steps):
-            loss = None
-            recorder.restart("forward")
-            saved_storages.clear()
-            resident = recorder.live_bytes
-            autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "amp")
-            with torch.autograd.graph.saved_tensors_hooks(saved_storages.pack, lambda tensor: tensor), autocast:
-                output = call_model(model, inputs)
-                loss = loss_of(output)
-            saved = saved_storages.bytes
-            outputs = _outputs(output, loss)
-            returns_loss = _loss(output) is not None
-            saved_storages.release()
-            output = None
-            if log is not None:
-                crossing, module_saved = log.crossing_bytes(), dict(log.saved_bytes)
-            recorder.mark("backward")
-            if backward:
-                loss.backward()  # type: ignore[no-untyped-call]
-                recorder.mark("optimizer")
-                missing = tuple(name for name, p in parameters.items() if p.requires_grad and p.grad is None)
-                gradients = sum(_bytes(p.grad) for p in parameters.values() if p.grad is not None)
-                loss = loss.detach()
-                if optimizer is not None:
-                    optimizer.step()
-                    recorder.mark("end")
-                    optimizer.zero_grad(set_to_none=True)
-    if backward and optimizer is None and not keeps_gradients:
+        recorder.restart("forward")
+        resident = recorder.live_bytes
+        autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "amp")
+        with torch.autograd.graph.saved_tensors_hooks(saved_storages.pack, lambda tensor: tensor), autocast:
+            output = call_model(model, inputs)
+            loss = loss_of(output)
+        outputs, returns_loss = _outputs(output, loss), _loss(output) is not None
+        # From here on autograd alone holds the storages that it saved.
+        saved_storages.release()
+        output = None
+        crossing, module_saved = ({}, {}) if log is None else (log.crossing_bytes(), dict(log.saved_bytes))
+        recorder.mark("backward")
+        if backward:
+            loss.backward()  # type: ignore[no-untyped-call]
+            recorder.mark("optimizer")
+            missing = tuple(name for name, p in parameters.items() if p.requires_grad and p.grad is None)
+            gradients = sum(_bytes(p.grad) for p in parameters.values() if p.grad is not None)
+            loss = loss.detach()
+    if backward and not keeps_gradients:
         model.zero_grad(set_to_none=True)
     return StepMeasure(
-        saved_bytes=saved,
+        saved_bytes=saved_storages.bytes,
         forward_flops=recorder.flops["forward"],
         backward_flops=recorder.flops["backward"],
         blocks=dict(recorder.blocks),
@@ -227,12 +207,8 @@ class _SavedStorages:
         self.bytes = 0
         self._storages: dict[int, Any] = {}
 
-    def clear(self) -> None:
-        self.bytes = 0
-        self._storages.clear()
-
     def release(self) -> None:
-        """Drop the references; from here on autograd alone holds the storages."""
+        """Drop the references to the storages."""
         self._storages.clear()
 
     def pack(self, tensor: Tensor) -> Tensor:
@@ -308,23 +284,6 @@ def _leaving(recorder: StepRecorder, path: str, *, ends: bool) -> Callable[..., 
                 return
 
     return hook
-
-
-@contextlib.contextmanager
-def checkpointed(model: nn.Module, blocks: Sequence[str], *, preserve_rng_state: bool = False) -> Iterator[None]:
-    """Recompute each block in the backward pass (torch.utils.checkpoint, not reentrant)."""
-    from torch.utils.checkpoint import checkpoint
-
-    def wrap(_: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def forward(*arguments: Any, **keywords: Any) -> Any:
-            return checkpoint(
-                original, *arguments, use_reentrant=False, preserve_rng_state=preserve_rng_state, **keywords
-            )
-
-        return forward
-
-    with wrapped_forwards(model, [part for path in blocks for part in callable_parts(model, path)], wrap):
-        yield
 
 
 def make_optimizer(parameters: Sequence[nn.Parameter], name: str, *, foreach: bool = True) -> torch.optim.Optimizer:

@@ -26,8 +26,8 @@ def profile():
 def copy(losses, **values):
     fields = {
         "name": "GPT-2", "how": "by truncation", "reductions": (), "parameter_count": 1_000_000, "precision": "fp32",
-        "optimizer": "adam", "losses": tuple(losses), "microbatches": (2, 2), "sequence": 128, "inputs": "",
-        "trained": 10, "without_gradient": (), "frozen": 0, "tied": (), "checkpointed": 0, "recomputed": False,
+        "optimizer": "adam", "losses": tuple(losses), "sequence": 128, "inputs": "",
+        "trained": 10, "without_gradient": (), "frozen": 0, "tied": (),
         "comparisons": (), "notes": (),
     }  # fmt: skip
     return ScaledRun(**fields | values)
@@ -40,7 +40,6 @@ def copy(losses, **values):
         ((-3.0, -3.5, 60.0), {}, "explodes"),
         ((4.377, float("nan"), 4.1), {}, "not a number"),
         ((4.377, 4.3, 4.2), {"without_gradient": ("wte",)}, "gradients are missing for 1 of 11: wte"),
-        ((4.377, 4.3, 4.2), {"checkpointed": 2}, "recomputed"),
     ],
 )
 def test_a_copy_that_does_not_train(losses, values, problem):

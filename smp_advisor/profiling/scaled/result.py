@@ -40,9 +40,7 @@ class ScaledRun(Shown):
     """Precision of the computation, as text for the user."""
     optimizer: str
     losses: tuple[float, ...]
-    """Loss of each step, averaged over its microbatches; all steps train on the same batch."""
-    microbatches: tuple[int, ...]
-    """Samples of each microbatch of a step."""
+    """Loss of each step; all steps train on the same batch."""
     sequence: int
     """Tokens per sample; 1 if there is no sequence."""
     inputs: str
@@ -54,13 +52,9 @@ class ScaledRun(Shown):
     """Number of frozen parameter tensors."""
     tied: tuple[tuple[str, ...], ...]
     """Groups of names of the same parameter that are still tied after training."""
-    checkpointed: int
-    """Number of blocks with activation checkpointing."""
-    recomputed: bool
-    """Whether each of these blocks was recomputed in the backward pass."""
     comparisons: tuple[Agreement, ...]
     notes: tuple[str, ...]
-    """Differences from the plan, and why."""
+    """Differences from the job, and why."""
     returns_loss: bool = True
     """Whether the model returns a loss; if not, the mean of its outputs was trained."""
     unused: tuple[str, ...] = ()
@@ -84,7 +78,6 @@ class ScaledRun(Shown):
             ("the loss is not a number in some steps", not self.finite),
             ("the loss explodes", self.returns_loss and self.finite and self.exploding),
             (f"gradients are {self._gradient_text}", bool(set(self.without_gradient) - set(self.unused))),
-            ("not all checkpointed blocks were recomputed", bool(self.checkpointed) and not self.recomputed),
         )
         return tuple(text for text, failed in checks if failed)
 
@@ -113,8 +106,6 @@ class ScaledRun(Shown):
             ("Loss", self._loss_text),
             ("Gradients", self._gradient_text),
             ("Precision", self.precision),
-            ("Microbatches", self._batch_text),
-            ("Checkpointing", self._checkpointing_text),
             ("Tied weights", "; ".join(" = ".join(group) for group in self.tied) or "none"),
         ]
         for row in self.comparisons:
@@ -142,20 +133,6 @@ class ScaledRun(Shown):
         )
         total = self.trained + len(self.without_gradient)
         return f"missing for {len(self.without_gradient)} of {total}: {shown}{which if unused else ''}{frozen}"
-
-    @property
-    def _batch_text(self) -> str:
-        if len(self.microbatches) == 1:
-            return f"one of {self.microbatches[0]}"
-        return f"a batch of {sum(self.microbatches)} as {' + '.join(map(str, self.microbatches))}"
-
-    @property
-    def _checkpointing_text(self) -> str:
-        if not self.checkpointed:
-            return "off"
-        if self.recomputed:
-            return f"{self.checkpointed} blocks, each recomputed in the backward pass"
-        return f"{self.checkpointed} blocks, but not all were recomputed in the backward pass"
 
     def __str__(self) -> str:
         return "\n".join([self.summary, *(f"  {label}: {text}" for label, text in self.findings)])
