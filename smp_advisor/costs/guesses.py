@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import sentence
@@ -30,50 +30,30 @@ _DECODER_SHARE = 114 / 512
 """Length of T5's targets relative to its inputs in pre-training (span corruption of 15 %, spans of 3 tokens)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Guess:
-    """A setting that the job leaves open, and the step time of another value of it."""
+def guesses(model: Model, cluster: Cluster, job: Job, plan: Plan) -> tuple[str, ...]:
+    """Sentences on settings that the job leaves open and that move the step time by more than 10 %, largest first.
 
-    setting: str
-    """The other value, as a keyword of `Job`."""
-    what: str
-    phrase: str
-    step_seconds: float
-    guessed_seconds: float
-    """Seconds per step with the value that was guessed."""
-
-    @property
-    def effect(self) -> float:
-        """Logarithm of the other step time over the guessed one."""
-        return math.log(self.step_seconds / self.guessed_seconds)
-
-    def __str__(self) -> str:
-        changed_time, now = duration(self.step_seconds), duration(self.guessed_seconds)
-        parts = {"what": self.what, "phrase": self.phrase, "setting": self.setting}
-        return sentence("costs", "guess", other=changed_time, now=now, **parts)
-
-
-def guesses(model: Model, cluster: Cluster, job: Job, plan: Plan) -> tuple[Guess, ...]:
-    """Settings that the job leaves open and that move the step time by more than 10 %: at most three, largest first.
-
-    Of each setting, the value with the largest effect counts. A measured step of the code has its own settings in it.
+    There are at most three. Of each setting, the value with the largest effect counts. A measured step of the code has
+    its own settings in it.
     """
     if job.calibration is not None and any(run.step_seconds is not None for run in job.calibration.runs):
         return ()
     now = _seconds(model, cluster, job, plan)
-    largest: dict[str, Guess] = {}
+    largest: dict[str, tuple[float, str]] = {}
     for what, phrase, changes in _others(model, cluster, job, plan):
-        changed_seconds = _seconds(model, cluster, replace(job, **changes), plan)
-        setting = ", ".join(f"{name}={value!r}" for name, value in changes.items())
-        guess = Guess(setting=setting, what=what, phrase=phrase, step_seconds=changed_seconds, guessed_seconds=now)
-        if abs(guess.effect) > max(_LEAST_EFFECT, abs(largest[what].effect) if what in largest else 0.0):
-            largest[what] = guess
-    return tuple(sorted(largest.values(), key=lambda guess: -abs(guess.effect))[:_MOST])
+        other = _seconds(model, cluster, replace(job, **changes), plan)
+        effect = abs(math.log(other / now))
+        if effect > max(_LEAST_EFFECT, largest.get(what, (0.0, ""))[0]):
+            setting = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+            parts = {"what": what, "phrase": phrase, "setting": setting}
+            largest[what] = effect, sentence("costs", "guess", other=duration(other), now=duration(now), **parts)
+    by_effect = sorted(largest.values(), key=lambda entry: -entry[0])
+    return tuple(text for _, text in by_effect[:_MOST])
 
 
 def assumed(model: Model, cluster: Cluster, job: Job, value: Estimate) -> tuple[str, ...]:
     """Return the assumptions of a plan's figures, a sentence each: guesses with the figure of another choice first."""
-    return (*map(str, guesses(model, cluster, as_planned(job, value.plan, model), value.plan)), *value.assumptions)
+    return (*guesses(model, cluster, as_planned(job, value.plan, model), value.plan), *value.assumptions)
 
 
 def _seconds(model: Model, cluster: Cluster, job: Job, plan: Plan) -> float:

@@ -270,7 +270,7 @@ def advised(advice: Advice) -> Answer:
         ("Certainty", sure),
         ("Instead", "; ".join(f"{row['plan']}: {row['why']}" for row in alternatives)),
         ("Assumed", "; ".join(advice.defaults)),
-        *(("Guessed", str(guess)) for guess in guessed),
+        *(("Guessed", guess) for guess in guessed),
         *(("Heed", text) for text in warnings[:2]),
         ("More", "--full: the report; --json: data; --output FILE: to keep, show and export it"),
     ]
@@ -286,7 +286,7 @@ def advised(advice: Advice) -> Answer:
         "hyperparameters": advice.plan.hyperparameters,
         "library_because": library,
         "needed": needed(advice),
-        "guesses": [str(guess) for guess in guessed],
+        "guesses": list(guessed),
         "certainty": sure,
         "clusters": clusters,
         "requested": "; ".join(advice.requested),
