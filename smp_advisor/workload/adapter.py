@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.arguments import require_whole
-from smp_advisor.arguments.signatures import checked_class
+from smp_advisor.arguments.signatures import checked_methods
 from smp_advisor.core.files import data_file
 from smp_advisor.errors import JobError
 from smp_advisor.workload.block import Kernels
@@ -27,7 +27,7 @@ _DOUBLE_QUANTIZED_SCALE_BYTES = 1 / 64 + 4 / (64 * 256)
 """The scales themselves in 8 bits, with one fp32 scale per 256 of them."""
 
 
-@checked_class
+@checked_methods
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adapter:
     """LoRA: each adapted product gets an additional trained product of low rank. Everything else is frozen.
@@ -67,6 +67,13 @@ class Adapter:
         require_whole("The adapter's rank", self.rank, JobError)
         if self.alpha is not None:
             require_whole("The adapter's alpha", self.alpha, JobError)
+        for name, allowed in (("targets", ("query-value", "attention", "all-linear")), ("base_bits", (16, 8, 4))):
+            if getattr(self, name) not in allowed:
+                choices = ", ".join(str(value) for value in allowed)
+                raise JobError(f"The adapter's {name} must be one of {choices}, not {getattr(self, name)!r}.")
+        for name in ("double_quantization", "dropout", "upcast", "before_transformers_5"):
+            if not isinstance(getattr(self, name), bool):
+                raise JobError(f"The adapter's {name} must be True or False, not {getattr(self, name)!r}.")
         if self.double_quantization and self.base_bits != 4:
             raise JobError("double_quantization requires a 4-bit base: set base_bits=4 as well.")
         if self.upcast and not self.quantized:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.arguments import brief, options_of, shown
-from smp_advisor.arguments.signatures import checked_class, checked_methods
+from smp_advisor.arguments.signatures import checked_methods
 from smp_advisor.core.files import sentence
 from smp_advisor.errors import AdvisorError, JobError
 from smp_advisor.workload.adapter import NAMED_ADAPTERS, Adapter
@@ -79,6 +79,7 @@ OVERHEADS = ("checkpoints", "restarts", "startup", "data_loading", "evaluation")
 """Parts of a run besides its training steps."""
 
 CheckpointStorage = Literal["local", "fsx", "s3"]
+_STORAGES = ("local", "fsx", "s3")
 _LEAST_MINUTES = 0.001
 _MOST_COPIES = 100
 _MOST_MINUTES = 28 * 24 * 60
@@ -93,7 +94,7 @@ def _are_copies(entry: object) -> bool:
     return len(numbers) == 2 and 0 <= min(numbers) <= max(numbers) <= _MOST_COPIES
 
 
-@checked_class
+@checked_methods
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overheads:
     """Parts of a run besides its training steps, and how it saves checkpoints.
@@ -120,15 +121,25 @@ class Overheads:
     in host memory then, as `Rehearsal.copies` has them. Empty: as the exported script loads and saves."""
 
     def __post_init__(self) -> None:
-        if any(part not in OVERHEADS for part in self.parts):
-            raise JobError(f"overheads must be 'all', 'none', or some of {', '.join(OVERHEADS)}, not {self.parts!r}.")
-        object.__setattr__(self, "parts", tuple(name for name in OVERHEADS if name in self.parts))
-        counts = self.host_copies
-        if not all(map(_are_copies, counts)) or len({phase for phase, *_ in counts}) < len(counts):
+        parts: object = self.parts  # a notebook may pass other types despite the annotations
+        if not isinstance(parts, tuple) or any(part not in OVERHEADS for part in parts):
+            raise JobError(f"overheads must be 'all', 'none', or some of {', '.join(OVERHEADS)}, not {parts!r}.")
+        object.__setattr__(self, "parts", tuple(name for name in OVERHEADS if name in parts))
+        if self.storage not in _STORAGES:
+            raise JobError(f"The storage of checkpoints must be one of {', '.join(_STORAGES)}, not {self.storage!r}.")
+        if not isinstance(self.asynchronous, bool):
+            raise JobError(f"asynchronous must be True or False, not {self.asynchronous!r}.")
+        counts: object = self.host_copies
+        valid = isinstance(counts, tuple) and all(map(_are_copies, counts))
+        if not valid or len({phase for phase, *_ in self.host_copies}) < len(self.host_copies):
             must = "(('load', 1.0, 0.0), ('save', 1.0, 0.0)): each phase at most once, with two numbers from 0 to 100"
             raise JobError(f"host_copies must be such as {must}, not {counts!r:.80}.")
-        minutes, least, most = self.checkpoint_minutes, _LEAST_MINUTES, _MOST_MINUTES
-        if minutes is not None and not least <= minutes <= most:
+        minutes: object = self.checkpoint_minutes
+        if minutes is None:
+            return
+        is_number = isinstance(minutes, int | float) and not isinstance(minutes, bool)
+        if not is_number or not _LEAST_MINUTES <= minutes <= _MOST_MINUTES:  # type: ignore[operator]
+            least, most = _LEAST_MINUTES, _MOST_MINUTES
             raise JobError(f"checkpoint_minutes must be between {least} and {most:,}, not {minutes!r:.80}.")
 
     @classmethod
