@@ -41,12 +41,12 @@ def guesses(model: Model, cluster: Cluster, job: Job, plan: Plan) -> tuple[str, 
     now = _seconds(model, cluster, job, plan)
     largest: dict[str, tuple[float, str]] = {}
     for what, phrase, changes in _others(model, cluster, job, plan):
-        other = _seconds(model, cluster, replace(job, **changes), plan)
-        effect = abs(math.log(other / now))
+        changed = _seconds(model, cluster, replace(job, **changes), plan)
+        effect = abs(math.log(changed / now))
         if effect > max(_LEAST_EFFECT, largest.get(what, (0.0, ""))[0]):
             setting = ", ".join(f"{name}={value!r}" for name, value in changes.items())
             parts = {"what": what, "phrase": phrase, "setting": setting}
-            largest[what] = effect, sentence("costs", "guess", other=duration(other), now=duration(now), **parts)
+            largest[what] = effect, sentence("costs", "guess", other=duration(changed), now=duration(now), **parts)
     by_effect = sorted(largest.values(), key=lambda entry: -entry[0])
     return tuple(text for _, text in by_effect[:_MOST])
 
