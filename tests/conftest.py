@@ -78,6 +78,7 @@ GROUPS = {
     r"tests/export/test_(random_requests)\.py": "cells with the newest",
     r"tests/packaging/test_(build_from_clone|clean_install|wheel)\.py": "distributions",
     r"tests/test_saved_notebooks\.py.*\[(\w+)": "notebook {}",
+    r"tests/(?:test_(architecture|doors|patterns)|libraries/test_registry|packaging/test_imports)": "trees",
     r"(.*?)::": "{}",
 }
 """Tests that share a browser, an SDK or other work, by their identifier: each group runs in one process."""

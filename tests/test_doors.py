@@ -18,19 +18,18 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.session.project import project_of
 from smp_advisor.tools.interface import Caller, call
 from smp_advisor.tools.server import _worked
+from tests.sources import PACKAGE, trees
 
 CUSTOM = {
     "gpu": "X1", "usable_gpu_memory_gib": 40, "peak_tflops": 300, "gpus_per_node": 8, "nodes": 1,
     "intra_node_gb_per_s": 600, "inter_node_gbps": 0,
 }  # fmt: skip
-PACKAGE = Path(smp_advisor.__file__).parent
 OPENS = {"read_text", "read_bytes", "expanduser", "open"}
 CHILDREN = ("profiling/", "rehearsal/", "sandbox/", "export/templates/")
 """Code of child processes, which reads what its parent wrote, and scripts of users."""
 
 
-def _opened_elsewhere(file: Path) -> list[str]:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+def _opened_elsewhere(file: Path, tree: ast.Module) -> list[str]:
     own = {
         name.asname or name.name
         for node in ast.walk(tree)
@@ -55,9 +54,9 @@ def _opened_elsewhere(file: Path) -> list[str]:
 
 
 def test_files_of_others_are_opened_in_one_place():
-    modules = [file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "core/files.py"]
-    modules = [file for file in modules if not str(file.relative_to(PACKAGE)).startswith(CHILDREN)]
-    assert [place for file in modules for place in _opened_elsewhere(file)] == []
+    names = {file: str(file.relative_to(PACKAGE)) for file in trees()}
+    modules = [file for file, name in names.items() if not name.startswith((*CHILDREN, "core/files.py"))]
+    assert [place for file in modules for place in _opened_elsewhere(file, trees()[file])] == []
 
 
 @pytest.fixture

@@ -1,20 +1,18 @@
 """Every pattern over a text of others grows linearly with the text."""
 
 import ast
-import functools
 import importlib
 import pkgutil
 import re
 import signal
-from pathlib import Path
 
 import pytest
 
 import smp_advisor
+from tests.sources import PACKAGE, trees
 
 pytestmark = pytest.mark.slow
 
-PACKAGE = Path(smp_advisor.__file__).parent
 METHODS = {"search", "match", "fullmatch", "finditer", "findall", "sub", "subn", "split", "scanner"}
 REPEATED = (
     " ", "\n", " \n", "\t", "1", "a", "_", ".", ",", "/", "-", "=", "(", "[", "{", '"', "'", "\\", "#", ":", "%", "*",
@@ -50,16 +48,10 @@ def _patterns_in(value: object, depth: int):
             yield from _patterns_in(entry, depth + 1)
 
 
-@functools.cache
-def _sources() -> dict[Path, ast.Module]:
-    files = [path for path in PACKAGE.rglob("*.py") if "templates" not in path.parts]
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
-
-
 def _uses() -> tuple[dict[tuple[str, str], set[str]], dict[tuple[str, int, str], set[str]]]:
     """Methods by module and name of a pattern; and patterns that are written where they are used, with theirs."""
     named, written = {}, {}
-    for path, tree in _sources().items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in METHODS):
                 continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -37,6 +36,7 @@ from smp_advisor.notebook.view_state import look_ahead
 from smp_advisor.session.settings import job_labels
 from smp_advisor.workload import Adapter, Job, Model
 from tests.libraries.toy import LIBRARY as TOY
+from tests.sources import PACKAGE, trees
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,12 +176,10 @@ READERS = {"estimators", "review", "rehearsal"}
 
 @pytest.mark.slow
 def test_rooms_compare_no_names_of_libraries() -> None:
-    package = Path(__file__).parents[2] / "smp_advisor"
-    literals = Counter(
-        room
-        for path in package.rglob("*.py")
-        for room in [path.relative_to(package).with_suffix("").parts[0]]
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+    rooms = {
+        path.relative_to(PACKAGE).with_suffix("").parts[0]
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and node.value in LIBRARIES
-    )
-    assert set(literals) <= READERS | {"libraries"}
+    }
+    assert rooms <= READERS | {"libraries"}

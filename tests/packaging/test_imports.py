@@ -7,6 +7,8 @@ import tomllib
 
 import pytest
 
+from tests.sources import trees
+
 HEAVY = ("boto3", "sagemaker", "torch", "transformers")
 
 # A shell as bare as IPython makes it. It says what was imported, and nothing else may print.
@@ -64,15 +66,15 @@ def declared(root) -> set[str]:
 
 
 @pytest.mark.slow
-def test_every_import_is_declared(root, declared):
-    imported = {name.lower() for file in (root / "smp_advisor").rglob("*.py") for name in imports(file.read_text())}
+def test_every_import_is_declared(declared):
+    imported = {name.lower() for tree in trees().values() for name in imports(tree)}
     assert imported - declared - DISPENSABLE - set(sys.stdlib_module_names) - {"smp_advisor"} == set()
 
 
-def imports(source: str) -> set[str]:
+def imports(tree: ast.Module) -> set[str]:
     """The top-level names of a module's absolute imports."""
     names = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:

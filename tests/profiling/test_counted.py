@@ -4,7 +4,6 @@ import ast
 import importlib
 import json
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 import smp_advisor
 from smp_advisor.profiling.polynomial import Polynomial
 from tests.deferred import Deferred
+from tests.sources import trees
 
 torch = Deferred("torch")
 choose_samples = Deferred("smp_advisor.profiling.traced_steps", "choose_samples")
@@ -20,11 +20,10 @@ PlainGPT = Deferred("tests.profiling.plain_models", "PlainGPT")
 
 
 def test_no_stage_reads_a_clock():
-    folder = Path(smp_advisor.__file__).parent / "profiling"
-    sources = [*folder.rglob("*.py")]
+    sources = {path: tree for path, tree in trees().items() if "profiling" in path.parts}
     assert len(sources) > 20
-    for path in sources:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for path, tree in sources.items():
+        for node in ast.walk(tree):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             assert not {"time", "timeit", "datetime"} & set(names), path
