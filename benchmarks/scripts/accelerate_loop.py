@@ -16,11 +16,11 @@ def main():
     for epoch in range(2):
         for (batch,) in loader:
             with accelerator.accumulate(model):
-                optimizer.zero_grad()
                 loss = model(batch).pow(2).mean()
                 accelerator.backward(loss)
                 accelerator.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
+                optimizer.zero_grad()
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         torch.save(accelerator.unwrap_model(model).state_dict(), "/opt/ml/model/model.pt")

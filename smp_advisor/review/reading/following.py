@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.review.reading.builtins import known_result
 from smp_advisor.review.reading.data import element_values, from_plain, reason, unpack
 from smp_advisor.review.reading.expressions import evaluate
+from smp_advisor.review.reading.fragment import complete
 from smp_advisor.review.reading.module import ScriptError, parse
 from smp_advisor.review.reading.outside import follow_entries
 from smp_advisor.review.reading.places import declare
@@ -137,7 +138,7 @@ def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
                 own = {place: change for place, change in changes.items() if change.owner is not scope.names}
                 run.journal.apply(joined({}, own, why))
     run.computes = computes
-    run.results.setdefault(node, []).append(returned)
+    run.trace.results.setdefault(node, []).append(returned)
     return returned
 
 
@@ -271,8 +272,9 @@ def follow(
     concerns: Callable[[Run, Function], bool] = lambda _run, _function: True,
     is_entry: Callable[[Run], bool] = lambda _run: False,
     can_wait: Callable[[str], bool] = lambda _text: False,
+    completes: bool = False,
 ) -> Run:
-    """Follow the text of a script or cell, and the modules next to its file."""
+    """Follow the text of a script or cell, and the modules next to its file; `completes` a part of a script."""
     directory = source.file.resolve().parent if source.file is not None else None
     module = parse(source, directory=directory)
     module.scope.names |= {name: from_plain(value) for name, value in (variables or {}).items()}
@@ -283,7 +285,7 @@ def follow(
     for line, why in source.skipped if source.cells else ():
         run.unresolved.append(source.unresolved(line, f"This cell is not Python ({why}): left out."))
     try:
-        run.execute(Frame(module, module.scope), module.tree.body)
+        run.execute(Frame(module, module.scope), complete(run, module) if completes else module.tree.body)
         run.guards.clear()
         follow_entries(run, lambda: is_entry(run))
         follow_the_rest(run, lambda function: concerns(run, function))

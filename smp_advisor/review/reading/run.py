@@ -242,7 +242,6 @@ class Run:
     stopped: tuple[int, str] | None = None
     """Line that surely ends the file, and why."""
     followed: Counter[ast.AST] = field(default_factory=Counter)
-    results: dict[ast.AST, list[Value]] = field(default_factory=dict)
     modules: dict[Path, Module] = field(default_factory=dict)
     can_wait: Callable[[str], bool] = lambda _text: False
     """Whether a module with this text is followed only when a name of it is read."""
@@ -327,7 +326,7 @@ class Run:
 
     def last_result(self, function: Function) -> Value:
         """The result of a call that is not followed: that of the last one, unless it is data that differs by call."""
-        results = self.results.get(function.node)
+        results = self.trace.results.get(function.node)
         if not results or self.computes:
             return Unknown(f"{function.name} calls itself too often to be followed")
         merged = choice(*results)

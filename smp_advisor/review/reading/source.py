@@ -193,8 +193,17 @@ def parsed(text: str, path: str = "<unknown>") -> ast.Module:
         try:
             return ast.parse(text, filename=path)
         except SyntaxError:
-            return ast.parse(_with_old_syntax(text), filename=path)
+            plain = _with_old_syntax(_ELIDED.sub(r"\1**_", text))
+            if not _INDENTED.match(text):
+                return ast.parse(plain, filename=path)
+            block = ast.parse(f"if 1:\n{plain}", filename=path)
+            ast.increment_lineno(block, -1)
+            return ast.Module(block.body[0].body, [])  # type: ignore[attr-defined]
 
+
+_ELIDED = re.compile(r"(?<=[,({])(\s*)\.\.\.(?=\s*[,)}])")
+"""Arguments or keys that a text leaves out: they may be any."""
+_INDENTED = re.compile(r"\s*\n?[ \t]+\S")
 
 _BRACKETS = r"\[[^\[\]\n]*(?:\[[^\[\]\n]*\][^\[\]\n]*)*\]"
 _GENERIC = re.compile(rf"^([ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+\w+)({_BRACKETS})", re.MULTILINE)

@@ -172,6 +172,8 @@ class Trace:
     """Imports of external modules: file, statement and dotted name."""
     sure_imports: set[ast.stmt] = field(default_factory=set)
     """Import statements that run whenever the file runs, so that what they import must be installed."""
+    results: dict[ast.AST, list[Value]] = field(default_factory=dict)
+    """Values that followed functions return."""
     by_name: dict[str, list[Call]] = field(default_factory=dict)
     by_method: dict[str, list[Call]] = field(default_factory=dict)
 

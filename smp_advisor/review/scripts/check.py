@@ -54,7 +54,9 @@ def coverage(context: Context) -> Coverage:
         for name, back_end in BACK_ENDS.items()
         if getattr(libraries, name)
     ]
-    lightning = any(call.name.startswith(_LIGHTNING) for call in context.trace.calls if call.reached)
+    used = [call.name for call in context.trace.calls if call.reached]
+    used += [path for cls in context.trace.classes for path in cls.ancestors()]
+    lightning = any(name.startswith(_LIGHTNING) for name in used)
     names += ["FSDP"] if (libraries.fsdp and not lightning) or _reached(context.trace.named(*FSDP)) else []
     names += ["DDP"] if _reached(context.trace.named(*REPLICATING)) else []
     names += ["Accelerate"] if _reached(context.trace.named(*ACCELERATORS)) else []
@@ -139,6 +141,7 @@ def _place(module: Module, line: int) -> str:
 
 
 def _assumed(context: Context) -> Iterator[str]:
+    yield from context.trace.assumed
     entries = list(dict.fromkeys(f"{function.name}()" for function in context.trace.assumed_entries))
     if entries:
         yield f"Another file calls {listed(entries)}: no line of this file does."

@@ -81,6 +81,11 @@ class Context:
     """Values that several checks derive, by name."""
 
     @property
+    def text(self) -> str:
+        """The texts of all files."""
+        return "".join(module.source.text for module in self.trace.modules)
+
+    @property
     def splits(self) -> bool:
         """Whether batches are, or may be, split into microbatches."""
         if self.settings.microbatches is not None:

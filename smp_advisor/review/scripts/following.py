@@ -71,7 +71,7 @@ def _followed(source: Source, variables: Mapping[str, Any] | None) -> Run:
             return read_through(source, computes=True, variables=variables, is_entry=_is_entry)
         except TooLongError:
             pass  # the text also trains: each loop is followed once
-    return read_through(source, variables=variables, is_entry=_is_entry, can_wait=_can_wait)
+    return read_through(source, variables=variables, is_entry=_is_entry, can_wait=_can_wait, completes=True)
 
 
 @lru_cache(maxsize=256)  # scripts of a project import the same modules

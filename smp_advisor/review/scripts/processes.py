@@ -341,6 +341,7 @@ def _numbers_in(context: Context, value: Value | None) -> list[Value]:
 _COLLECTIVES = frozenset(f"torch.distributed.{name}" for name in known_names("collectives"))
 _TOGETHER: dict[str, str] = _NAMES["together"]
 _METHODS: dict[str, list[str]] = _NAMES["methods"]
+_OF_LIGHTNING: dict[str, str] = _NAMES["of_lightning"]
 _OUTSIDE_OF_TORCH = ("lightning", "pytorch_lightning")
 
 
@@ -351,8 +352,8 @@ def owner_kind(value: Value | None) -> str:
         for _ in range(3):  # self.trainer.strategy, self.accelerator
             if isinstance(source, Member) and source.name in _NAMES["members"]:
                 return str(_NAMES["members"][source.name])
-            if isinstance(source, Member) and source.name == "trainer" and _home(source).startswith("Lightning"):
-                return "lightning"
+            if isinstance(source, Member) and source.name in _OF_LIGHTNING and _home(source).startswith("Lightning"):
+                return _OF_LIGHTNING[source.name]
             source = source.owner if isinstance(source, Member) else source
         names = [maker.name for maker in makers(option)]
         names += list(option.cls.ancestors()) if isinstance(option, Instance) else []
@@ -366,6 +367,8 @@ def owner_kind(value: Value | None) -> str:
 
 def _kind_of_class(name: str) -> str:
     last = name.rpartition(".")[2]
+    if name.startswith("torchmetrics."):
+        return "metric"
     if last.endswith("Trainer"):
         return "lightning" if name.startswith(_OUTSIDE_OF_TORCH) else "trainer"
     return str(_NAMES["classes"].get(last, ""))

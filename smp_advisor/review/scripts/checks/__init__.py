@@ -28,7 +28,6 @@ from smp_advisor.review.scripts.checks import (  # noqa: F401 - the import regis
     rows,
     setup,
     step,
-    tensorflow,
     updates,
     v2,
 )
@@ -46,10 +45,11 @@ _SIMPLE: tuple[type[ast.stmt], ...] = (ast.Expr, ast.Assign, ast.AugAssign, ast.
 def judge(context: Context) -> list[tuple[Finding, Hit]]:
     """Return the findings, each with the hit of its check, in the order of files and lines."""
     hits: dict[tuple[str, str, int, int], tuple[Finding, Hit]] = {}
+    order = {id(module): position for position, module in enumerate(context.trace.modules)}
     reaching = Reaching(context)
     for identifier in sorted(CHECKS):
         for hit in CHECKS[identifier](context):
-            if reaching.never(hit):
+            if id(hit.module) not in order or reaching.never(hit):  # not at a statement that is assumed
                 continue
             needed = reaching.back_end(LIBRARY_OF.get(identifier, ""), hit)
             if needed is None:
@@ -71,7 +71,6 @@ def judge(context: Context) -> list[tuple[Finding, Hit]]:
     pairs = [
         pair for pair in pairs if pair[0].id != "SMP002" or not pair[1].reported_by or pair[1].reported_by - reported
     ]
-    order = {id(module): position for position, module in enumerate(context.trace.modules)}
     pairs.sort(
         key=lambda pair: (
             pair[0].id not in ("SMP001", "SMP002"),

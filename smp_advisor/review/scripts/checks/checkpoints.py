@@ -145,7 +145,7 @@ _RENAMES = re.compile(
 def _loaded_under_the_same_names(context: Context) -> Iterator[Hit]:
     if any(_RENAMES.search(module.source.text) for module in context.trace.modules):
         return  # the script changes names, or a launcher chooses another wrapper
-    texts = "".join(module.source.text for module in context.trace.modules)
+    texts = context.text
     for save, load, parts in own_checkpoints(context):
         for call, name in parts:
             for state in options(save.argument("obj", 0)):
@@ -184,7 +184,7 @@ def _loaded_under_the_same_names(context: Context) -> Iterator[Hit]:
 def _loaded_to_its_own_device(context: Context) -> Iterator[Hit]:
     """Yield a tensor returns to the device that it was saved from: cuda:0, if rank 0 saved it."""
     replicas = [call for call in context.trace.named(*REPLICATING) if call.reached] or reached_accelerators(context)
-    texts = "".join(module.source.text for module in context.trace.modules)
+    texts = context.text
     mapped = [call for call in context.trace.named("torch.load") if call.gives("map_location", 1)]
     starts = context.trace.named("torch.distributed.init_process_group")
     backends = {constant(start.argument("backend", 0)) for start in starts}
@@ -221,7 +221,7 @@ def _loaded_to_its_own_device(context: Context) -> Iterator[Hit]:
 @check("SMP009")
 def _state_of_the_optimizer(context: Context) -> Iterator[Hit]:
     """Checkpoints that a run goes on from, with an epoch and weights, and without the moments of the optimizer."""
-    text = "".join(module.source.text for module in context.trace.modules)
+    text = context.text
     optimizers = [maker for _, optimizer in updates(context.trace) for maker in makers(optimizer)]
     moments = [
         maker for maker in optimizers if "Adam" in maker.called and not re.search(r"opt\w*\.(?:load_)?state_d", text)

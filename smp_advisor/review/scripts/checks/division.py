@@ -91,7 +91,7 @@ _ADDRESSES = {f"os.environ['MASTER_ADDR'] = '{host}'" for host in ("localhost", 
 @check("DDP633")
 def _gpu_of_every_process(context: Context) -> Iterator[Hit]:
     """``DDP(model.to("cuda:0"), device_ids=[0])``, which each process of an instance does alike."""
-    text = "".join(module.source.text for module in context.trace.modules)
+    text = context.text
     if "CUDA_VISIBLE_DEVICES" in text:
         return
     started = [call for call in context.trace.named("torch.distributed.init_process_group") if call.reached]
@@ -236,7 +236,7 @@ def _is_stream(origin: Instance) -> bool:
 def _as_many_batches_on_every_rank(context: Context) -> Iterator[Hit]:
     if by_framework(context) or not parallel_wraps(context):
         return
-    text = "".join(module.source.text for module in context.trace.modules)
+    text = context.text
     bounded = joins(context) or any(
         word in text for word in ("max_steps", "islice", "num_steps", "total_steps", "cycle(")
     )
@@ -284,25 +284,6 @@ def _ends_with_data(context: Context, loader: Call) -> bool:
     return bool(trained) and not leaves & {loop for back in trained for loop in back.loops} and loader.reached
 
 
-@check("TRN727")
-def _divided_once(context: Context) -> Iterator[Hit]:
-    prepares = [call for call in context.trace.methods("prepare", "prepare_data_loader", "setup_dataloaders")
-                if owner_kind(call.receiver) in ("accelerate", "fabric")]  # fmt: skip
-    for prepare in prepares:
-        if constant(prepare.argument("use_distributed_sampler")) is False:
-            continue
-        fabric = owner_kind(prepare.receiver) == "fabric"
-        for value in prepare.arguments:
-            for loader in makers(value):
-                samplers = [maker.name for maker in makers(loader.argument("sampler", 3))]
-                sources = [part.call for part in derivation(loader.argument("dataset", 0)) if isinstance(part, Result)]
-                twice = any(name.endswith("DistributedSampler") for name in samplers) and not fabric
-                by_connector = any(constant(source.argument("enable_sharding")) is True for source in sources)
-                by_hand = any(source.called == "split_dataset_by_node" for source in sources) and not fabric
-                if loader in loaders(context) and loader.reached and (twice or by_connector or by_hand):
-                    yield Hit(loader.module, loader.node)
-
-
 @check("DDP622")
 def _scores_of_all_ranks(context: Context) -> Iterator[Hit]:
     """``correct / len(loader.dataset)``, where each rank counts only its part."""
@@ -336,7 +317,6 @@ _ROWS = re.compile(r"len\([\w.]+\.dataset\)")
 
 @check("TRN725")
 def _work_of_fabric(context: Context) -> Iterator[Hit]:
-    fabrics = [call for call in context.trace.calls if call.reached and call.name.endswith(".Fabric")]
     setups = [call for call in context.trace.methods("setup", "setup_module") if owner_kind(call.receiver) == "fabric"]
     ready = {part.call for call in context.trace.methods("setup_dataloaders") for value in call.arguments
              for part in derivation(value) if isinstance(part, Result)}  # fmt: skip
@@ -348,29 +328,6 @@ def _work_of_fabric(context: Context) -> Iterator[Hit]:
         trains = any(iteration.node in trained for iteration in iterations_over(context, loader))
         if loader.reached and trains and loader not in ready and loader.argument("sampler", 3) is None:
             yield Hit(loader.module, loader.node, variant="loader")
-    for call in context.trace.methods("backward") if fabrics else ():
-        if call.reached and owner_kind(call.receiver) != "fabric" and not call.arguments:
-            sources = [part.call for part in derivation(call.receiver) if isinstance(part, Result)]
-            if any(setup in sources for setup in setups):
-                yield Hit(call.module, call.node, {"call": call.module.text(call.node)}, variant="backward")
-
-
-@check("TRN726")
-def _saved_without_the_wrapper(context: Context) -> Iterator[Hit]:
-    prepares = [call for call in context.trace.methods("prepare", "prepare_model")
-                if owner_kind(call.receiver) == "accelerate" and call.reached]  # fmt: skip
-    own = ("parallelism_config", "fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins")
-    for prepare in list(prepares):
-        if any(maker.gives(name) for maker in makers(prepare.receiver) for name in own):
-            prepares.remove(prepare)  # FSDP2 and tensor parallelism keep the class of the model
-    text = "".join(module.source.text.lower() for module in context.trace.modules)
-    if "deepspeed" in text or "fsdp" in text:
-        return  # their wrappers forward the methods of the model
-    for call in context.trace.methods("save_pretrained", "push_to_hub"):
-        owners = [option.owner if isinstance(option, Item) else option for option in origins(call.receiver)]
-        wrapped = owners and all(isinstance(owner, Result) and owner.call in prepares for owner in owners)
-        if call.reached and wrapped and isinstance(call.node.func, ast.Attribute):
-            yield Hit(call.module, call.node, {"call": call.module.text(call.node.func)})
 
 
 _OF_WRAPPER = re.compile(known_names("of_wrapper")[0])

@@ -159,16 +159,6 @@ def _owners(value: Value, depth: int = 0) -> Iterator[Value]:
         yield from _owners(origin, depth + 1)
 
 
-@check("SMP319")
-def _through_the_root(context: Context) -> Iterator[Hit]:
-    wraps = [wrap for wrap in _wraps(context) if in_place(wrap) and not wrap.loops]
-    innermost = {call.loops[-1] for call in context.trace.methods("backward") if call.reached and call.loops}
-    for call in context.trace.methods("forward") if wraps else ():
-        trains = call.reached and call.loops[-1:] and call.loops[-1] in innermost
-        if trains and wrapped_by(call.receiver, wraps) is not None:
-            yield Hit(call.module, call.node)
-
-
 STRATEGY = ".FSDPStrategy"
 """Lightning's strategy for FSDP1, with ``use_orig_params=True`` by default."""
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.review.reading.trace import exclusive
 from smp_advisor.review.reading.values import (
+    Argument,
     Constant,
-    External,
+    Instance,
     Item,
     Mapping,
     Member,
@@ -30,7 +31,7 @@ from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import FSDP, in_place, inside, is_whole, same
 from smp_advisor.review.scripts.conditions import Reaching
 from smp_advisor.review.scripts.context import Context, Hit, check
-from smp_advisor.review.scripts.processes import PROCESSES, elements_of
+from smp_advisor.review.scripts.processes import PROCESSES, elements_of, framework_runs
 from smp_advisor.review.scripts.queries import (
     argument_node,
     constant,
@@ -152,9 +153,6 @@ def _clipped_unscaled(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node)
 
 
-_GENERATES = ("generate",)
-
-
 @check("DDP616")
 def _clipped_before_the_step(context: Context) -> Iterator[Hit]:
     for call in context.trace.named(*_CLIPS):
@@ -165,53 +163,12 @@ def _clipped_before_the_step(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, variant="late")
 
 
-@check("SMP321")
-def _generated_by_the_root(context: Context) -> Iterator[Hit]:
-    wraps = _fsdp1(context)
-    for call in context.trace.methods(*_GENERATES) if wraps else ():
-        gathered = any("summon_full_params" in ast.dump(item) for item in _with_items(call))
-        called = any(
-            earlier.reached
-            and earlier.order < call.order
-            and not earlier.method
-            and wrapped_by(earlier.receiver, wraps)
-            for earlier in context.trace.calls
-        )
-        if call.reached and not gathered and called and wrapped_by(call.receiver, wraps) is not None:
-            yield Hit(call.module, call.node, {"call": call.module.text(call.node.func)})
-
-
 def _with_items(call: Call) -> Iterator[ast.AST]:
     node: ast.AST | None = call.node
     while node is not None:
         if isinstance(node, (ast.With, ast.AsyncWith)):
             yield from (item.context_expr for item in node.items)
         node = call.module.parent(node)
-
-
-@check("SMP322")
-def _loaded_as_it_is_sharded(context: Context) -> Iterator[Hit]:
-    wraps = _fsdp2(context)
-    for call in context.trace.methods("load_state_dict") if wraps else ():
-        state = call.argument("state_dict", 0)
-        is_full = any(maker.name == "torch.load" for maker in makers(state))
-        model = wrapped_by(call.receiver, wraps)
-        if call.reached and is_full and model is not None and model.order < call.order and not model.loops:
-            yield Hit(call.module, call.node)
-
-
-@check("SMP324")
-def _gathered_on_the_host(context: Context) -> Iterator[Hit]:
-    for call in context.trace.methods("state_dict_type", "set_state_dict_type") if _fsdp1(context) else ():
-        kind = call.argument("state_dict_type", 1)
-        gathers = isinstance(kind, External) and kind.path.endswith(".FULL_STATE_DICT")
-        writes = any(
-            write.called in ("state_dict", "optim_state_dict")
-            and (call.method == "set_state_dict_type" or call in {m for value in write.contexts for m in makers(value)})
-            for write in context.trace.calls
-        )
-        if call.reached and gathers and writes and not call.gives("state_dict_config", 2):
-            yield Hit(call.module, call.node, variant="type")
 
 
 @check("TRN721")
@@ -254,7 +211,7 @@ def _reentrant(context: Context, call: Call) -> bool | None:
 @check("TRN745")
 def _gradients_of_checkpointed_inputs(context: Context) -> Iterator[Hit]:
     """Adapters in reentrant checkpoints, whose inputs, the output of frozen embeddings, need no gradient."""
-    texts = "".join(module.source.text for module in context.trace.modules)
+    texts = context.text
     adapted = [call for call in context.trace.calls if call.reached and call.called == "get_peft_model"]
     lora = [call for call in context.trace.calls if call.called == "LoraConfig" and not call.gives("modules_to_save")]
     span = span_of(context, "transformers")
@@ -262,12 +219,15 @@ def _gradients_of_checkpointed_inputs(context: Context) -> Iterator[Hit]:
         return
     for call in trainer_arguments(context):
         near = [maker for maker in adapted if not exclusive(maker, call)]
-        on = passed(context, call, "gradient_checkpointing") is True and call.name.startswith("transformers.")
+        option = call.argument("gradient_checkpointing")
+        on = passed(context, call, "gradient_checkpointing") is True or isinstance(option, Argument)
+        on &= call.name.startswith("transformers.")
         reentrant = _reentrant(context, call)
         # transformers 5 gives the inputs gradients wherever it checkpoints.
         if on and near and reentrant is not False and span.first < (5, 0):
             node = argument_node(call, "gradient_checkpointing") or call.node
             needed = Reaching(context).needed(Hit(near[0].module, near[0].node))
+            needed = needed or (f"with --{option.name}" if isinstance(option, Argument) else "")
             yield Hit(call.module, node, severity="error" if span.last < (5, 0) else "info", needed=needed)
 
 
@@ -329,48 +289,66 @@ _WHOLE = ("full_tensor", "gather", "all_gather", "unshard", "optim_state_dict", 
 
 @check("DDP621")
 def _kept_until_the_update(context: Context) -> Iterator[Hit]:
-    written = any(re.search(_WRITES_GRADIENTS, module.source.text) for module in context.trace.modules)
-    if not parallel_wraps(context) or written:
+    if any(re.search(_WRITES_GRADIENTS, module.source.text) for module in context.trace.modules):
         return
     policies = [maker for wrap in _fsdp1(context) for maker in makers(wrap.argument("cpu_offload", 3))]
     replaces = any(constant(policy.argument("offload_params", 0)) is True for policy in policies)
     replaces = replaces and not context.trace.methods("no_sync")
-    for step, optimizer in updates(context.trace):
-        delays = _delays(step, step.loops)
-        backs = [back for back in context.trace.methods("backward") if back.reached and back.loops == step.loops]
+    for step, optimizer in updates(context.trace) if not context.libraries.smp_v1 else ():
+        delays = _delays(step)
+        backs = [back for back in context.trace.methods("backward", "manual_backward") if back.loops == step.loops]
+        backs = [back for back in backs if _runs(back) and (back.loops or back.functions == step.functions)]
         skipped = {guard.test for guard in delays} & {guard.test for back in backs for guard in back.guards}
-        if delays and replaces and step.reached and backs and not skipped:
+        if delays and replaces and _runs(step) and backs and not skipped:
             numbers = (getattr(node, "value", 0) for node in ast.walk(delays[0].test))
             several = any(type(number) is int and number > 1 for number in numbers)  # an option may be 1
             test = ast.unparse(delays[0].test)[:80]
             severity: Severity | None = None if several else "warning"
             yield Hit(step.module, step.node, {"test": test}, variant="offloaded", severity=severity)
-        for reset in context.trace.methods("zero_grad") if delays and step.reached else ():
-            together = reset.reached and reset.loops[-1:] == step.loops[-1:]
-            own = not set(makers(reset.receiver)).isdisjoint(makers(optimizer))
-            inner = set(ast.walk(step.loops[-1])) if step.loops else set()
-            always = {(guard.test, guard.holds) for guard in reset.guards if guard.test in inner}
-            always -= {(guard.test, guard.holds) for guard in step.guards}
-            if together and own and not always and not _delays(reset, step.loops):
-                values: dict[str, object] = {"test": ast.unparse(delays[0].test)[:80]}
-                yield Hit(reset.module, reset.node, values, variant="accumulation")
-        for reset in context.trace.methods("zero_grad") if not delays and step.reached and step.loops else ():
-            between = [back.order for back in context.trace.methods("backward") if back.loops == step.loops]
+        undelayed = backs and not any(_delays(back) for back in backs)  # others have a pace of their own
+        for reset in context.trace.methods("zero_grad") if _runs(step) and (undelayed or not delays) else ():
+            text = ast.unparse(reset.node.func.value) if isinstance(reset.node.func, ast.Attribute) else ""
+            own = not set(makers(reset.receiver)).isdisjoint(makers(optimizer)) or text in _names_in(step.node)
+            own = own and _runs(reset) and reset.loops[-1:] == step.loops[-1:] and reset.functions == step.functions
+            between = [back.order for back in backs]
+            if delays:
+                inner = set(ast.walk(_unit(step) or step.node))
+                always = {(guard.test, guard.holds) for guard in reset.guards if guard.test in inner}
+                always -= {(guard.test, guard.holds) for guard in step.guards}
+                alike = [ast.dump(g.test) for g in reset.guards] == [ast.dump(g.test) for g in step.guards]
+                dropped = alike and any(reset.order < order < step.order for order in between)
+                if own and (dropped or (not always and not _delays(reset))):
+                    values: dict[str, object] = {"test": ast.unparse(delays[0].test)[:80]}
+                    variant = "dropped" if dropped else "accumulation"
+                    yield Hit(reset.module, reset.node, values, variant=variant)
+                continue
             used = step.order < reset.order < min(between, default=0)
             alike = reset.loops == step.loops and [g.test for g in reset.guards] == [g.test for g in step.guards]
-            own = not set(makers(reset.receiver)).isdisjoint(makers(optimizer))
             last = max((order for order in between if order < step.order), default=None)
             late = bool(between) and last is None and not used and not min(between) < reset.order < max(between)
-            if alike and own and (late or (last is not None and last < reset.order < step.order)):
+            if step.loops and alike and own and (late or (last is not None and last < reset.order < step.order)):
                 yield Hit(reset.module, reset.node, {"test": step.module.text(step.node)[:80]}, variant="update")
+
+
+def _runs(call: Call) -> bool:
+    return call.reached or framework_runs(call)
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    return {ast.unparse(part) for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute))}
+
+
+def _unit(call: Call) -> ast.AST | None:
+    """Return what runs once per batch around a call: the innermost loop, or the function that a framework calls."""
+    return call.loops[-1] if call.loops else call.functions[-1].node if call.functions else None
 
 
 _WRITES_GRADIENTS = r"\.grad\s*=(?!=|\s*None)|\.grad(?:\.data)?\.(?:add|copy)_\(|_foreach_|setattr\("
 
 
-def _delays(call: Call, loops: tuple[ast.AST, ...]) -> list[Guard]:
+def _delays(call: Call) -> list[Guard]:
     """Return the conditions around a call in a loop that count its batches."""
-    inner = set(ast.walk(loops[-1])) if loops else set()
+    inner = set(ast.walk(unit)) if (unit := _unit(call)) else set()
     return [guard for guard in call.guards if guard.test in inner and _counts_batches(guard.value)]
 
 
@@ -386,13 +364,13 @@ _DIVIDES = re.compile(r"accum\w*\)|/ *\w*acc|grad\.(?:div_|mul_)|grad */=")
 def _mean_of_the_batches(context: Context) -> Iterator[Hit]:
     """Accumulated losses that nothing divides by their number."""
     for step, _ in updates(context.trace) if not by_framework(context) and not context.libraries.smp_v1 else ():
-        delays = _delays(step, step.loops) if step.reached else []
+        delays = _delays(step) if step.reached and step.loops else []
         resets = [reset for reset in context.trace.methods("zero_grad") if reset.loops[-1:] == step.loops[-1:]]
-        delays = delays if all(_delays(reset, reset.loops) for reset in resets) else []
+        delays = delays if all(_delays(reset) for reset in resets) else []
         for back in context.trace.methods("backward") if delays else ():
             loss = back.receiver if not back.arguments else back.arguments[0]
             divided = any(isinstance(part, Operation) and part.operator in ("Div", "Mult") for part in derivation(loss))
-            always = back.reached and back.loops == step.loops and not _delays(back, back.loops)
+            always = back.reached and back.loops == step.loops and not _delays(back)
             if always and not divided and not _DIVIDES.search(back.module.source.text):
                 yield Hit(back.module, back.node, {"test": ast.unparse(delays[0].test)[:80]})
 
@@ -400,15 +378,27 @@ def _mean_of_the_batches(context: Context) -> Iterator[Hit]:
 @check("DDP646")
 def _collectives_in_the_loss(context: Context) -> Iterator[Hit]:
     wraps = parallel_wraps(context)
-    text = "".join(module.source.text for module in context.trace.modules)
+    text = context.text
     backs = [back for back in context.trace.methods("backward") if back.reached and back.loops]
     losses = [{id(part) for part in derivation(back.receiver)} for back in backs]
+    hooks = [function for function in context.trace.functions if function.name == "training_step" and function.home]
+    losses += [{id(part) for part in derivation(end)} for f in hooks for end in context.trace.results.get(f.node, ())]
     calls = context.trace.named("torch.distributed.all_gather", "torch.distributed.all_gather_into_tensor")
-    for call in calls if wraps and not _KEEPS_GRADIENTS.search(text) else ():
+    for call in calls if (wraps or hooks) and not _KEEPS_GRADIENTS.search(text) else ():
         sources = [part.call for part in derivation(call.argument("tensor", 1)) if isinstance(part, Result)]
-        of_model = any(wrapped_by(source.receiver, wraps) and not without_gradients(source) for source in sources)
+        of_hook = any(function.node in {hook.node for hook in hooks} for function in call.functions)
+        of_model = any(
+            (wrapped_by(source.receiver, wraps) or (of_hook and isinstance(source.receiver, Instance)))
+            and not without_gradients(source)
+            for source in sources
+        )
         target = call.argument("tensor_list", 0) or call.argument("output_tensor", 0)
-        if call.reached and of_model and not without_gradients(call) and any(id(target) in parts for parts in losses):
+        if (
+            (call.reached or of_hook)
+            and of_model
+            and not without_gradients(call)
+            and any(id(target) in parts for parts in losses)
+        ):
             yield Hit(call.module, call.node, variant="gathered")
     for call in context.trace.named("torch.distributed.all_reduce") if wraps else ():
         for back in backs:
@@ -419,6 +409,6 @@ def _collectives_in_the_loss(context: Context) -> Iterator[Hit]:
 
 
 _KEEPS_GRADIENTS = re.compile(
-    r"\[\w*(?:rank\w*|get_rank\(\))\] *=(?!=)|distributed\.nn|autograd\.Function|requires_grad"
+    r"\[[\w.]*(?:rank\w*|get_rank\(\))\] *=(?!=)|distributed\.nn|autograd\.Function|requires_grad"
     r"|cat\(\[\w+(?:\] *\+|, *\*)"  # the tensor of the rank itself, next to those of the others
 )

@@ -91,7 +91,7 @@ def _is_passive(call: Call) -> bool:
 
 @check("DDP636")
 def _process_group_of_the_model(context: Context) -> Iterator[Hit]:
-    text = "".join(module.source.text for module in context.trace.modules)
+    text = context.text
     wraps = [wrap for wrap in parallel_wraps(context) if wrap.name in REPLICATING]
     libraries = context.libraries.smp_v2 or context.libraries.xla
     entered = bool(context.trace.assumed_entries or context.unresolved or libraries)

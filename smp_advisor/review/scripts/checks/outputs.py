@@ -105,7 +105,7 @@ def _flags_of_classes(context: Context, fills: list[Call]) -> set[str] | None:
     """Return the options of an HfArgumentParser; None if not all of its classes are known, or it ignores others."""
     makes = [maker for call in fills for maker in makers(call.receiver) if maker.called == "HfArgumentParser"]
     types = makes[0].argument("dataclass_types", 0) if len(makes) == len(fills) == 1 else None
-    text = "".join(module.source.text for module in context.trace.modules)
+    text = context.text
     if types is None or fills[0].arguments or fills[0].keywords or "aliases" in text:
         return None
     names = {*context.trace.options, "sharded_ddp", "xpu_backend"}  # and those before the first release in the table

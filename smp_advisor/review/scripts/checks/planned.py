@@ -228,7 +228,7 @@ _SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
 @check("TRN713")
 def _one_device_per_process(context: Context) -> Iterator[Hit]:
     sharded, accelerators = _shards(context), reached_accelerators(context)
-    texts = "".join(module.source.text for module in context.trace.modules)
+    texts = context.text
     severity: Severity = "warning" if accelerators or _SEVERAL.search(texts) else "info"
     for call in context.trace.methods("from_pretrained"):
         device_map = call.argument("device_map")

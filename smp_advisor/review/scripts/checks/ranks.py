@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import table
+from smp_advisor.review.reading.fragment import bindings
 from smp_advisor.review.reading.trace import Departure
 from smp_advisor.review.reading.values import (
     Argument,
     Collection,
     Constant,
     Function,
-    Instance,
     Mapping,
     Operation,
     Result,
@@ -27,10 +28,12 @@ from smp_advisor.review.scripts.checks.parallel import (
     REPLICATING,
     parallel_wraps,
     reached_accelerators,
+    without_gradients,
     wrapped_by,
 )
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import FSDP, in_place, shards
+from smp_advisor.review.scripts.checks.updates import parts_of_model
 from smp_advisor.review.scripts.context import Context, Hit, check
 from smp_advisor.review.scripts.processes import (
     PROCESSES,
@@ -99,7 +102,7 @@ def _meetings(context: Context) -> Iterator[tuple[Call, str, str]]:
         if owner_kind(call.receiver) in ("accelerate", "fabric")
     ]
     parses = any(call.reached and call.called.endswith(_PARSERS) for call in context.trace.calls)
-    texts = "".join(module.source.text for module in context.trace.modules)
+    texts = context.text
     may_shard = not sharded and "_plugin" not in texts and _MAY_SHARD.search(texts)  # not chosen by the script
     loops = {loop.node for loop in context.trace.iterations if any(call in framework and call.method == "prepare"
              for part in _read_by(loop.over) for call in elements_of(part))}  # fmt: skip
@@ -168,12 +171,64 @@ def _read_by(over: Value) -> list[Value]:
 
 
 def _sends_buffers(wrap: Call) -> bool:
-    """Return whether DDP certainly broadcasts the statistics of a model in each forward pass, in evaluation too."""
-    parts = [part.call.name for part in derivation(wrap.argument("module", 0)) if isinstance(part, Result)]
-    models = (part for part in derivation(wrap.argument("module", 0)) if isinstance(part, Instance))
-    texts = "".join(cls.module.text(cls.node) for model in models for cls in model.cls.lineage)
-    normed = "BatchNorm" in texts or any(re.search(r"models\.(?:\w+\.)?(?:wide_)?resne", name) for name in parts)
-    return normed and not wrap.gives("broadcast_buffers", 4)
+    """Return whether DDP certainly broadcasts the buffers of a model in each forward pass, in evaluation too."""
+    names = [part.call.name for part in derivation(wrap.argument("module", 0)) if isinstance(part, Result)]
+    has_buffers = re.search(r"BatchNorm|register_buffer\(", _text_of(wrap)) is not None
+    has_buffers |= any(re.search(r"BatchNorm|models\.(?:\w+\.)?(?:wide_)?resne", name) for name in names)
+    return has_buffers and not wrap.gives("broadcast_buffers", 4)
+
+
+def _text_of(wrap: Call) -> str:
+    models = parts_of_model(wrap.argument("module", 0))
+    return "".join(cls.module.text(cls.node) for model in models for cls in model.cls.lineage)
+
+
+@check("DDP654")
+def _passes_that_send_buffers(context: Context) -> Iterator[Hit]:
+    """Yield a second forward pass before the backward pass of the first, whose saved buffers it replaces."""
+    texts = context.text
+    wraps = [] if re.search("SyncBatchNorm|sync_batchnorm", texts) else context.trace.named(*REPLICATING)
+    for wrap in wraps:
+        saved = _USED_BUFFER.search(_text_of(wrap)) or not re.search("register_buffer", _text_of(wrap))
+        for back in context.trace.methods("backward") if wrap.reached and saved and _sends_buffers(wrap) else ():
+            parts = [part.call for part in derivation(back.receiver) if isinstance(part, Result)]
+            passes = {call.node: call for call in parts if not call.method and wrapped_by(call.receiver, [wrap])}
+            cut = any(part.called in ("detach", "item", "numpy") for part in parts)
+            if not back.reached or cut or any(map(without_gradients, passes.values())):
+                continue
+            for call in sorted(passes.values(), key=lambda call: call.order)[1:2]:
+                yield Hit(call.module, call.node, {"call": call.module.text(call.node)[:60]})
+
+
+_USED_BUFFER = re.compile(r"BatchNorm|register_buffer\(\s*[\"'](\w+)[\"'](?s:.*)(?:[*@] *self\.\1\b|self\.\1 *[*@])")
+
+
+@check("DDP653")
+def _bound_on_some_ranks(context: Context) -> Iterator[Hit]:
+    """Yield the first argument on all ranks that only a block for some ranks binds."""
+    first, second = PROCESSES[:2]
+    bound: dict[tuple[ast.AST, str], tuple[set[ast.expr], ast.expr]] = {}
+    for call in context.trace.calls:
+        unit = call.functions[-1].node if call.functions else call.module.tree
+        tests = {guard.test for guard in call.guards}
+        for name in [*call.node.args, getattr(call.node.func, "value", None)]:
+            around, test = bound.get((unit, getattr(name, "id", "")), (set(), None))
+            if isinstance(name, ast.Name) and test and tests <= around:
+                del bound[unit, name.id]
+                yield Hit(call.module, name, {"name": name.id, "test": ast.unparse(test)[:80]})
+        targets = {
+            target.id for target in getattr(call.module.statement(call.node), "targets", ()) if hasattr(target, "id")
+        }
+        alone = [guard for guard in call.guards if targets and second.truth(guard.value) is not None]
+        if (
+            len(alone) == 1
+            and alone[0].holds
+            and isinstance(call.module.parent(alone[0].test), ast.If)
+            and (first.holds(alone[0]), second.holds(alone[0])) == (True, False)
+        ):
+            times = Counter(bindings(ast.walk(unit)))
+            once = [name for name in targets if times[name] == 1]
+            bound |= {(unit, name): (tests - {alone[0].test}, alone[0].test) for name in once}
 
 
 def _may_shard(setup: Call) -> bool:

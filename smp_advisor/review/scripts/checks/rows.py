@@ -69,7 +69,7 @@ _Rule = dict[str, Any]
 
 
 def _hits(rules: list[_Rule], context: Context) -> Iterator[Hit]:
-    text = "".join(module.source.text for module in context.trace.modules)
+    text = context.text
     for rule in rules:
         applies = not ("unless" in rule and re.search(rule["unless"], text)) and _in_setting(context, rule.get("when"))
         severity = _severity(context, rule) if applies else ""
@@ -115,6 +115,7 @@ def _in_setting(context: Context, when: str | None) -> bool:
     """Return whether the script trains as a rule requires: on replicas, on shards, or on several processes."""
     wraps = bool(parallel_wraps(context)) if when in ("replicated", "several") else False
     several = wraps or bool(when == "several" and reached_accelerators(context))
+    several |= when == "split" and context.settings.microbatches != 1
     several |= when == "plain" and not by_framework(context)
     return not when or several or (when == "sharded" and is_sharded_model(context))
 
@@ -235,6 +236,9 @@ def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]
             return False
     if "within" in need and earlier[need["within"]].call not in within:
         return False
+    passed = {maker for value in (*call.arguments, *call.keywords.values()) for maker in makers(value)}
+    if "takes" in need and earlier[need["takes"]].call not in passed:
+        return False
     absent = [name.partition(":") for name in need.get("absent", ())]
     if any(call.gives(name, int(position) if position else None) for name, _, position in absent):
         return False
@@ -256,7 +260,7 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
             return False
     literals = [Conditions(context.settings, defaults=True).known(option) for option in options(value)]
     items = [Conditions(context.settings).known(item) for o in options(value) for item in getattr(o, "items", ())]
-    parted = ("from", "not_from", "derives", "streams", "output_of", "parameters_of")
+    parted = ("from", "not_from", "derives", "streams", "output_of", "parameters_of", "module")
     derives = any(name in need for name in parted)
     parts = [part.call for part in derivation(value) if isinstance(part, Result)] if derives else []
     sources = {*makers(value), *elements_of(value)}
@@ -271,7 +275,7 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
         "output_of": lambda number: any(_is_output(part, earlier[number]) for part in parts),
         "not_from": lambda expected: not any(part.called in expected for part in parts),
         "result_of": lambda _: direct == [peer["result_of"].call] * len(options(value)),
-        "same_as": lambda _: is_one_of(value, inside(getattr(peer["same_as"].call, "receiver", None))),
+        "same_as": lambda _: is_one_of(value, _models_of(peer["same_as"].call)),
         "parameters_of": lambda _: any(
             part.called == "parameters"
             and is_one_of(part.receiver, inside(getattr(peer["parameters_of"].call, "arguments", (None,))[0]))
@@ -279,6 +283,7 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
         ),
         "from": lambda expected: any(part.called.endswith(tuple(expected)) for part in parts),
         "is": lambda expected: literals == [expected],
+        "not": lambda expected: expected not in literals,
         "has": lambda expected: not {*items}.isdisjoint([expected] if isinstance(expected, str) else expected),
         "above": lambda expected: len(numbers) == len(literals) and all(number > expected for number in numbers),
         "matches": lambda expected: any(isinstance(text, str) and re.search(expected, text) for text in texts),
@@ -294,7 +299,8 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
         "object": lambda _: all(isinstance(origin, Instance) or (isinstance(origin, Result)
                                 and origin.call.called[:1].isupper()) for origin in origins(value)),
         "environment": lambda _: all(environment_variable(option) for option in options(value)),
-        "ranks": lambda expected: ranks(value) == {expected},
+        "ranks": lambda expected: bool(ranks(value)) and ranks(value).issubset(expected),
+        "module": lambda expected: any(part.name.startswith(expected) for part in parts),
         "variable": lambda expected: any(environment_variable(option) == expected for option in options(value)),
         "gpu": lambda expected: any(
             constant(part) in (expected, f"cuda:{expected}") and constant(part) is not False
@@ -317,6 +323,11 @@ def _all_none(collection: Value) -> bool:
     return bool(items) and all(isinstance(item, Constant) and item.value is None for item in items)
 
 
+def _models_of(call: Call | None) -> list[Value]:
+    """Return the object of a method, or the first argument of a function."""
+    return inside(call.receiver or call.argument("module", 0)) if call is not None else []
+
+
 def _is_output(call: Call, model: _Place) -> bool:
     """Return whether a call is in the method of a model, or calls what wraps the model."""
     wrapped = [origin for maker in makers(call.receiver) for origin in origins(maker.argument("module", 0))]
@@ -329,5 +340,5 @@ def _no_multiple(literals: list[Any], other: Value | None) -> bool:
 
 
 _RULES: list[_Rule] = table("smp_advisor.review.scripts", "data/combinations.toml")["row"]
-for _identifier in dict.fromkeys(rule.get("check", "TRN736") for rule in _RULES):
-    check(_identifier)(partial(_hits, [rule for rule in _RULES if rule.get("check", "TRN736") == _identifier]))
+for _named in dict.fromkeys((rule.get("check", "TRN736"), rule.get("library")) for rule in _RULES):
+    check(*_named)(partial(_hits, [rule for rule in _RULES if rule.get("check", "TRN736") == _named[0]]))

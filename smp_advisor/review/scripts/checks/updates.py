@@ -145,8 +145,8 @@ def _all_parameters_used(context: Context) -> Iterator[Hit]:
             continue  # a function of another package may use every layer
         switches = (wrap.argument("find_unused_parameters", 6), wrap.argument("static_graph"))
         tolerant = wrap.unpacks or any(switch is not None and constant(switch) is not False for switch in switches)
-        models = inside(wrap.argument("module", 0)) if wrap.name in REPLICATING and not tolerant else []
-        for cls in (model.cls for model in models if isinstance(model, Instance)):
+        models = parts_of_model(wrap.argument("module", 0)) if wrap.name in REPLICATING and not tolerant else []
+        for cls in {id(model.cls): model.cls for model in models}.values():
             own = cls.bases and all(isinstance(base, External) and base.path == "torch.nn.Module" for base in cls.bases)
             start = cls.members.get("__init__")
             if not own or not isinstance(start, Function) or _REFLECTS.search(cls.module.text(cls.node)):
@@ -164,6 +164,24 @@ def _all_parameters_used(context: Context) -> Iterator[Hit]:
                 unused = isinstance(target, ast.Attribute) and read.count(target.attr) == 1
                 if unused and _is_new_layer(layer) and target is not None:
                     yield Hit(cls.module, target, {"layer": ast.unparse(target)})
+
+
+def parts_of_model(value: Value | None) -> list[Instance]:
+    """Return the modules of the script in a model: it may be one, and have others as attributes or arguments."""
+    models, pending = list[Instance](), inside(value)
+    while pending and len(models) < _MOST_PARTS:
+        part = pending.pop()
+        if isinstance(part, Instance) and part not in models:
+            models.append(part)
+            pending += [inner for attribute in part.attributes.values() for inner in options(attribute)]
+        elif isinstance(part, Result) and part.call.name.startswith("torch.nn."):
+            pending += [inner for argument in part.call.arguments for inner in options(argument)]
+        elif isinstance(part, Collection):
+            pending += part.items
+    return models
+
+
+_MOST_PARTS = 100
 
 
 def _dropped_outputs(context: Context, wrap: Call, cls: Class, read: list[str]) -> Iterator[Hit]:
@@ -193,7 +211,10 @@ def _dropped_outputs(context: Context, wrap: Call, cls: Class, read: list[str]) 
 
 
 _REFLECTS = re.compile(r"getattr|children\(|modules\b|parameters\(|get_submodule|__dict__|requires_grad|freeze|apply\(")
-_LAYERS = re.compile(r"(?:torch\.)?nn\.(?:Linear|Conv[123]d|Embedding|LayerNorm|BatchNorm[123]d|Parameter|LSTM|GRU)\(")
+_LAYERS = re.compile(
+    r"(?:torch\.)?nn\.(?:(?:Bil|L)inear|Conv(?:Transpose)?[123]d|Embedding(?:Bag)?|(?:Layer|Group|RMS)Norm|Parameter"
+    r"|BatchNorm[123]d|(?:LSTM|GRU|RNN)(?:Cell)?|MultiheadAttention|PReLU|TransformerEncoderLayer)\("
+)
 
 
 def _is_new_layer(text: str) -> bool:
