@@ -69,7 +69,6 @@ export function recommendation(): Recommendation {
   return {
     title: HOSTILE,
     workload: WORKLOAD,
-    has_modules: false,
     decisive: ['Sharding.', 'It is the fastest.'],
     controls: { batch_size: { label: 'Batch size', kind: 'slider', group: 0, help: 'Samples.' }, tensor_parallel_degree: { label: 'Degree', kind: 'slider', group: 1, help: '' } },
     measured: '',

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.advice.report import plan_of
 from smp_advisor.charts.plans import alternatives_chart, clusters_chart
-from smp_advisor.charts.step import memory_chart, modules_chart, time_chart
+from smp_advisor.charts.step import memory_chart, time_chart
 from smp_advisor.costs import Estimate
 from smp_advisor.costs import estimate as estimated
 from smp_advisor.errors import AdvisorError
@@ -25,7 +25,6 @@ CHARTS: Mapping[str, Callable[[Recommendation, Estimate], Chart]] = {
     "time": time_chart,
     "alternatives": alternatives_chart,
     "clusters": clusters_chart,
-    "modules": modules_chart,
 }
 """Function that makes each chart for a plan of the advice."""
 

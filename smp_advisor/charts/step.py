@@ -1,4 +1,4 @@
-"""Charts of one plan: memory and time of a step, and the modules of a profiled model."""
+"""Charts of one plan: memory and time of a step."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from smp_advisor.charts.chart import Chart
 from smp_advisor.core.files import data_file
 from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory
 from smp_advisor.costs.figures import memory
-from smp_advisor.costs.wording import checkpointing_text, gib, seconds, step_time
-from smp_advisor.errors import AdvisorError
+from smp_advisor.costs.wording import checkpointing_text, seconds, step_time
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.schema import schema
-from smp_advisor.marks import short
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.profiling.result import Profile
 
 
 _CATEGORIES: Mapping[str, str] = data_file("charts", "labels")["memory"]
@@ -145,45 +142,3 @@ def _stage_label(numbers: Sequence[int]) -> str:
             runs.append([number])
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
     return f"Stage{'s' * (len(numbers) > 1)} {', '.join(texts)}"
-
-
-def profile_of(advice: Recommendation) -> Profile | None:
-    """Return the traced profile from which an advice was made; None if it was made from anything else."""
-    model = advice.request.model
-    return model if getattr(model, "tree", None) else None
-
-
-def modules_chart(advice: Recommendation, estimate: Estimate) -> Chart:
-    """Return every module of a profile with all that it contains; bars are shares of the saved memory."""
-    profile = profile_of(advice)
-    if profile is None:
-        raise AdvisorError("The chart of modules requires advice from a profile: advise(smp_advisor.profile(model)).")
-    size, blocks = (profile.batch, profile.sequence), set(profile.block_paths)
-    sums: dict[str, tuple[float, float, float]] = {}
-    for path, own in profile.tree.items():
-        flops = own.forward_flops(*size) + own.backward_flops(*size)
-        figures = own.saved_bytes(*size) / 2**30, float(own.parameters), float(flops)
-        parts = path.split(".") if path else []
-        for depth in range(len(parts) + 1):
-            of, before = ".".join(parts[:depth]), sums.get(".".join(parts[:depth]), (0.0, 0.0, 0.0))
-            sums[of] = (before[0] + figures[0], before[1] + figures[1], before[2] + figures[2])
-    total = sums[""][0]
-    saved = sum(sums[path][0] for path in blocks)
-    plan = "checkpoints" if getattr(estimate.plan, "activation_checkpointing", False) else "does not checkpoint"
-    inputs = f"{profile.batch} x {profile.sequence:,} tokens" if profile.sequence > 1 else "the inputs of the profile"
-    rows = (
-        (path or profile.name, "yes" if path in blocks else "", gib(of[0]), short(of[1]), short(of[2]), of[0])
-        for path, of in sums.items()
-    )
-    return Chart(
-        title=f"Modules of {profile.name}",
-        columns=("Module", "Block", "Saved memory", "Parameters", "FLOPs", "of the saved memory"),
-        rows=tuple((*texts, _bar(memory, total or 1.0)) for *texts, memory in rows),
-        notes=(
-            f"With {inputs}, the {len(blocks)} repeated blocks save {saved:.2f} of {total:.2f} GiB for their"
-            f" backward pass. The plan on the screen {plan} them: select one to checkpoint all of them, or move"
-            " the setting Activation checkpointing to leave some out."
-            if blocks
-            else "The model has no repeated blocks.",
-        ),
-    )

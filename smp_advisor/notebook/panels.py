@@ -14,14 +14,12 @@ from smp_advisor.advice.rank_map import rank_map
 from smp_advisor.advice.report import ladder_of
 from smp_advisor.charts import chart_of
 from smp_advisor.charts.plans import MOST_TYPES, clusters_chart, points_of
-from smp_advisor.charts.step import modules_chart
 from smp_advisor.core.words import escape
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.notebook.figures import in_words_of_the_page
 from smp_advisor.notebook.view_state import terms_of, uncited_hardware
 from smp_advisor.notebook.workload_fields import suggestions, ways_to_fit
 from smp_advisor.session import control_state
-from smp_advisor.session.controls import controls
 from smp_advisor.session.options import named_values
 from smp_advisor.session.settings import require_settings, with_labels
 from smp_advisor.session.written import html_sections, html_sources
@@ -68,21 +66,6 @@ def _figure(
     notes = "".join(f'<p class="smp-note">{escape(note)}</p>' for note in chart.notes)
     title = f'<figcaption class="smp-caption">{escape(chart.title)}</figcaption>'
     return {"html": f'<figure class="smp-figure">{above}{title}{notes}{table}</figure>'}
-
-
-def modules(_: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the modules of a profile; a block leads to the control that checkpoints it."""
-    chart, name = modules_chart(state.advice, state.estimate), "activation_checkpointing"
-    control = next((control for control in controls(state.advice, state.settings) if control.name == name), None)
-    on = [] if control is None else [value for value in control.values if value not in (False, "none")]
-
-    def use(row: int) -> str:
-        if not on or not chart.rows[row][1]:
-            return ""
-        word = "Checkpoint the blocks"
-        return _button(word, f"{word}: {chart.rows[row][0]}", move=[name, on[0]])
-
-    return _figure(chart, options, "Checkpoint", use)
 
 
 def clusters(_: Advice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
@@ -218,7 +201,6 @@ PANELS: dict[str, Panel] = {
     "fields": lambda *_: suggestions(),
     "points": lambda advice, *_: {"points": points_of(advice.recommended)},
     "ranks": lambda _, state, __: {"html": rank_map(state.plan, state.advice.cluster)._repr_html_()},
-    "modules": modules,
     "fit": lambda advice, state, _: {"html": _offers_to_fit(advice, state)},
     "costs": lambda _, state, __: {
         "html": "".join(chart_of(state.advice, name, state.plan).as_html() for name in ("time", "memory"))

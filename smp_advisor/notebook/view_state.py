@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.ladder import stairs
 from smp_advisor.advice.report import planned
-from smp_advisor.charts.step import profile_of, stage_groups
+from smp_advisor.charts.step import stage_groups
 from smp_advisor.core.files import data_file
 from smp_advisor.costs.estimate import CATEGORIES, Estimate
 from smp_advisor.costs.wording import adapter_text, listed, percent, probability
@@ -157,7 +157,6 @@ def recommendation(advice: Recommendation) -> Data:
     return {
         "title": f"{trained}{advice.model.name} on {advice.cluster.nodes} × {instance.name}",
         "workload": workload_fields(advice),
-        "has_modules": profile_of(advice) is not None,
         "decisive": decisive(advice),
         "controls": {
             c.name: {"label": c.label, "kind": c.kind, "group": _place(c.name)[0], "help": c.help} for c in own_controls

@@ -376,7 +376,7 @@ class Advice:
         self._show(state)
         return Sentence(state.summary)
 
-    def compare(self, *plans: Plan | int | str) -> Comparison:
+    def compare(self, *plans: Plan | int) -> Comparison:
         """Return settings and figures of two plans, and the price of the difference.
 
         Parameters
@@ -386,29 +386,24 @@ class Advice:
             the plan on screen.
         """
         with self.turn:
+            if not plans:
+                return self.compare_at(self._controls)
             if len(plans) > 2:
                 raise AdvisorError(f"Two plans can be compared, not {len(plans)}.")
-            if None in plans:
-                raise AdvisorError("compare() requires a plan or the row of an alternative, not None.")
-            first, second = [*(plans or (RECOMMENDED,)), ON_SCREEN][:2]
-            return self.compare_at(self._controls, first, second)
-
-    def compare_at(
-        self, state: ControlState, first: Plan | int | str = RECOMMENDED, second: Plan | int | str = ON_SCREEN
-    ) -> Comparison:
-        """As `compare`, with the plan of a state of the controls on screen."""
-        with self.turn:
-            (left, left_name), (right, right_name) = (self._end(plan, state) for plan in (first, second))
+            on_screen = replace(self._history.current, state=self._controls), ON_SCREEN
+            (left, left_name), (right, right_name) = [*map(self._end, plans), on_screen][:2]
             return compare(left, right, (left_name, right_name))
 
-    def _end(self, plan: Plan | int | str, on_screen: ControlState) -> tuple[Entry, str]:
+    def compare_at(self, state: ControlState) -> Comparison:
+        """Compare the recommended plan with that of a state of the controls."""
+        with self.turn:
+            start = Entry(recommended=self.recommended, state=control_state.recommended(self.recommended), summary="")
+            return compare(start, replace(self._history.current, state=state), (RECOMMENDED, ON_SCREEN))
+
+    def _end(self, plan: Plan | int) -> tuple[Entry, str]:
         """Return a plan of a comparison with its name."""
-        if plan == ON_SCREEN:
-            return replace(self._history.current, state=on_screen), ON_SCREEN
-        if plan == RECOMMENDED:
-            state = control_state.recommended(self.recommended)
-            return Entry(recommended=self.recommended, state=state, summary=""), RECOMMENDED
-        if isinstance(plan, str):
+        value: object = plan
+        if value is None or isinstance(value, str):
             raise AdvisorError(f"compare() requires a plan or the row of an alternative, not {plan!r:.60}.")
         state = control_state.adopt(self._controls, plan_of(self.recommended, plan))
         name = f"Alternative {plan}" if isinstance(plan, int) else "Your plan"
@@ -501,7 +496,7 @@ class Advice:
         Parameters
         ----------
         name
-            ``memory``, ``time``, ``alternatives``, ``clusters``, or ``modules`` of a profile.
+            ``memory``, ``time``, ``alternatives`` or ``clusters``.
         plan
             As for `ladder`.
 

@@ -2,10 +2,8 @@
 
 import re
 
-import pytest
 from playwright.sync_api import expect
 
-import smp_advisor as smpa
 from smp_advisor import advise
 from smp_advisor.charts.plans import plotted_plans
 from tests.notebook.advice import make_advice
@@ -46,28 +44,6 @@ def test_the_rank_map_has_the_contents_of_every_gpu_and_a_table_loads_an_alterna
     panel.get_by_role("row").nth(2).get_by_role("button", name="Load").click()
     page.settle()
     assert page.advisor.plan == plotted_plans(recommended.recommended)[1] != recommended.recommended.plan
-
-
-@pytest.mark.torch
-def test_a_block_of_a_profile_leads_to_the_control_that_checkpoints_it(host):
-    torch = pytest.importorskip("torch")
-    blocks = [
-        torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64)) for _ in range(4)
-    ]
-    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Sequential(*blocks))
-    profile = smpa.profile(model, inputs=torch.randn(8, 32), stages=("trace",))
-    made = smpa.advise(profile, "ml.p4d.24xlarge", library="fsdp", activation_checkpointing=False)
-    rows = made.chart("modules").rows
-    assert [row[0] for row in rows if row[1]] == ["1.0", "1.1", "1.2", "1.3"]
-    page = host(made.recommended)
-    panel = open_tab(page.view, "Modules")
-    blocks = panel.get_by_role("button", name="Checkpoint the blocks")
-    expect(blocks).to_have_count(4)
-    blocks.first.click()
-    page.settle()
-    assert page.advisor.plan.activation_checkpointing
-    expect(page.view.locator("[name=activation_checkpointing]")).to_be_focused()
-    assert page.errors == []
 
 
 DRAG = """

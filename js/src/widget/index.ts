@@ -91,11 +91,6 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
       if (fit === undefined) workload.change(fields);
       else workload.makeItFit(fields, fit, settings);
     },
-    move: (name, value) => {
-      session.move(name, value);
-      session.commit();
-      root.querySelector<HTMLElement>(`[name="${name}"]`)?.focus();
-    },
     insert: kind => exporter.insertKind(kind)
   };
   const fit = new MakeItFit(shown, session, view, connection, deeds);
@@ -126,7 +121,6 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     .add('script', 'Your script', stacked('smp-script', exporter.preview, html('requirements'), new Checker(SCRIPT, view, connection), new Checker(CELL, view, connection)))
     .add('run', 'Start and watch', html('start'))
     .add('facts', 'Facts', stacked('', html('facts', 'Figures and facts'), html('ranks', 'Contents of every GPU')));
-  if (shown.has_modules) tabs.add('modules', 'Modules', html('modules'));
   const details = disclosure('smp-details', [element('b', '', 'Details'), ' ', element('span', 'smp-note', 'step time, why, other clusters, plans, script, start and watch, facts')], tabs.node);
   details.addEventListener('toggle', () => draw(session.screen));
 

@@ -3,7 +3,7 @@ import { button, element, keepKeys, setText } from './dom';
 import { same } from './look_ahead';
 import type { Panel } from './panel';
 import type { Action, Screen } from './session';
-import type { FromKernel, Setting, Settings } from './wire';
+import type { FromKernel, Settings } from './wire';
 
 const DELAY_MS = 150;
 const [USUAL, NARROWEST] = [560, 280];
@@ -18,7 +18,6 @@ interface Deed {
   fit?: number;
   /** Options of the page, which is requested again; a form adds its fields. */
   set?: Settings;
-  move?: [control: string, value: Setting];
   /** Kind of the cells to insert. */
   insert?: string;
 }
@@ -27,7 +26,6 @@ export interface Deeds {
   act(action: Action, value: string | number | undefined, fail: (text: string) => void): void;
   /** @param fit Position of a change that makes the plan of the settings fit. */
   search(fields: Readonly<Record<string, string>>, fit: number | undefined, settings: Settings): void;
-  move(control: string, value: Setting): void;
   insert(kind: string): void;
 }
 
@@ -121,11 +119,10 @@ export class KernelPage implements Panel {
     clearTimeout(this.timer);
   }
 
-  private perform({ act, value, search, fit, set, move, insert }: Deed): void {
+  private perform({ act, value, search, fit, set, insert }: Deed): void {
     setText(this.note, '');
     if (act) this.deeds.act(act, value, text => setText(this.note, text));
     if (search) this.deeds.search(search, fit, this.requested);
-    if (move) this.deeds.move(...move);
     if (insert) this.deeds.insert(insert);
     if (!set) return;
     this.options = { ...this.options, ...set, turn: this.requests };

@@ -104,7 +104,6 @@ export interface Recommendation {
   /** Fields of the request; empty if it cannot be searched again. */
   workload: Field[];
   /** Whether the model was profiled: its modules have a tab. */
-  has_modules: boolean;
   /** Techniques of the recommended plan, and how certain the choice is. */
   decisive: [lead: string, reason: string];
   controls: Readonly<Record<string, About>>;
