@@ -18,7 +18,8 @@ CONTENT = {
 }
 
 
-SLOW = pytest.param("benchmarks/results/reference_rows.md", marks=pytest.mark.slow)
+# Its figures are estimates, of which the recorded results have a thousand (`test_regression`).
+SLOW = pytest.param("benchmarks/results/reference_rows.md", marks=[pytest.mark.slow, pytest.mark.release])
 EVERY = 5
 """Of so many entries of the gallery, one is written here."""
 

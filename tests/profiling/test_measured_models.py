@@ -69,6 +69,8 @@ def test_the_cost_model_counts_what_was_measured(name, attention):
     profile = profile_of(name, attention)
     model = Model.from_profile(profile)
     assert model.origin == "measured"
+    ratios = [agreement.ratio for agreement in profile.agreements]
+    assert ratios == pytest.approx([1] * len(ratios), abs=1e-4)
     assert model.parameter_count == profile.parameter_count
     job = Job(sequence_length=SEQUENCE, precision="fp16", attention=attention)
     layout = layout_of([Plan(batch_size=2, microbatches=1)], job)

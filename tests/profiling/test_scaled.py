@@ -163,7 +163,7 @@ def test_a_module_that_checks_values_is_narrowed_or_refused_with_the_remedy():
 
 
 def test_a_module_whose_shapes_depend_on_values_is_profiled_by_real_steps():
-    nn, width, experts, layers, vocabulary = torch.nn, 64, 12, 4, 500
+    nn, width, experts, layers, vocabulary = torch.nn, 64, 6, 4, 500
 
     def routed(self, x):
         rows = x.flatten(0, 1)

@@ -31,7 +31,7 @@ OF_FURTHER = re.compile(
 )
 """Defects that show when a run is compared with others."""
 FORMS = (
-    *("fsdp2, hybrid", "early stop, probabilities", "ddp, a search of the rate before, saved every 10 updates"),
+    *("ddp", "fsdp2, hybrid", "early stop, probabilities", "ddp, a search of the rate before, saved every 10 updates"),
     "trainer, FSDP 1, a batch of all rows that are here",
 )
 """Scripts of which another row has the dialect."""

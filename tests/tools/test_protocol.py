@@ -21,7 +21,7 @@ from smp_advisor.tools.answers import MOST_BYTES, memory_words, shortened, size_
 from smp_advisor.tools.interface import TOOLS, Caller, call
 from smp_advisor.tools.verbs import EXPORTS
 
-REQUEST = {"model": "llama-3-8b", "instance": "p4d", "count": 2}
+REQUEST, FSDP = {"model": "llama-3-8b", "instance": "p4d", "count": 2}, {"library": "fsdp"}
 
 
 @asynccontextmanager
@@ -196,15 +196,11 @@ def test_an_error_names_the_valid_value(name, arguments, sentence, tmp_path):
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("advise", {"model": "llama-3-70b", "instance": "any", "tokens": "15T", "max_days": 90, "library": "fsdp"}),
-        (
+        ("advise", {"model": "llama-3-70b", "instance": "any", "tokens": "15T", "max_days": 90, **FSDP}),
+        pytest.param(  # its rows are shortened below
             "compare",
-            {
-                "model": "llama-3-8b",
-                "instance": ["p4d", "p5", "p5en", "g6e"],
-                "counts": [*range(1, 33)],
-                "library": "fsdp",
-            },
+            {"model": "llama-3-8b", "instance": ["p4d", "p5", "p5en", "g6e"], "counts": [*range(1, 33)], **FSDP},
+            marks=pytest.mark.release,
         ),
         ("export", {**REQUEST, "what": "script"}),
         ("check", {"text": "import smdistributed.modelparallel.torch as smp\n" + "smp.DistributedModel(n)\n" * 200}),

@@ -8,12 +8,17 @@ import pytest
 import smp_advisor as smpa
 from smp_advisor.tools.answers import settings_of
 from smp_advisor.tools.interface import Caller, call
+from tests.rows import rows
 
 P4D, P5 = "ml.p4d.24xlarge", "ml.p5.48xlarge"
 _CONFIG = {"model_type": "mistral", "hidden_size": 2048, "num_hidden_layers": 20, "vocab_size": 50_000}
 
 
-@pytest.mark.parametrize("model", ["7B", "350M", "1.5 bn", "13B", "llama-3.1-8b", "gpt2-xl", "config.json"])
+MODELS = ("7B", "350M", "1.5 bn", "13B", "llama-3.1-8b", "gpt2-xl", "config.json")
+
+
+# A number that fits with each library, one with a unit in words, a name and a file stay.
+@pytest.mark.parametrize("model", rows(MODELS, "7B", "13B", "gpt2-xl"))
 def test_a_model_is_one_model_on_every_surface(model, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(_CONFIG))
     caller, request = Caller(roots=(tmp_path,)), {"model": model, "instance": P4D, "count": 2}
