@@ -1,5 +1,5 @@
 import type { AnyModel } from '@anywidget/types';
-import type { AheadMessage, Cell, Positions, Field, Packed, Snapshot, Recommendation, Settings, State, Traits } from '../src/widget/wire';
+import type { AheadMessage, Positions, Field, Snapshot, Recommendation, Settings, State, Traits } from '../src/widget/wire';
 
 /** A world with two sliders, in which memory is the batch and the degree decides nothing but itself. */
 export function snapshot(batch: number, degree: number): Snapshot {
@@ -47,21 +47,13 @@ export function state(batch: number, degree: number, answers = ''): State {
   return { answers, settings: at.settings, snapshot: at, moved: '', problem: '', repairs: [], pins: [], summary: 'from the kernel', rehearsed: '', history: { undo: '', redo: '' } };
 }
 
-/** All moves, in a message that needs none before. */
 export function ahead(batch: number, degree: number): AheadMessage {
-  const cellsOf = (of: Snapshot): Cell[] => {
-    const { rungs, ...costs } = of.costs;
-    return [...Object.values(costs), rungs.length, ...rungs.flatMap(([, gib], index) => [index, gib])];
-  };
-  const own = cellsOf(snapshot(batch, degree));
-  const packed = (of: Snapshot): Packed => {
-    const differ = [...cellsOf(of).entries()].filter(([place, cell]) => cell !== own[place]);
-    return [differ.reduce((bits, [place]) => bits + 2 ** place, 0), ...differ.map(([, cell]) => cell)];
-  };
   return {
-    kind: 'ahead', id: '', number: 1, after: 0, base: settings(batch, degree), names: CONTROLS.map(({ name }) => name), own,
-    by: { batch_size: BATCHES.map(value => packed(snapshot(value, degree))), tensor_parallel_degree: DEGREES.map(value => (value === 4 ? [-1, 2] : packed(snapshot(batch, value)))) },
-    texts: ['Whole model', 'Sharding', REFUSED]
+    kind: 'ahead', id: '', base: settings(batch, degree),
+    by: {
+      batch_size: BATCHES.map(value => [{}, snapshot(value, degree).costs]),
+      tensor_parallel_degree: DEGREES.map(value => [{}, value === 4 ? REFUSED : snapshot(batch, value).costs])
+    }
   };
 }
 

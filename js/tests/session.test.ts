@@ -45,12 +45,6 @@ test('a gesture compares with where it began until the next one, whatever the ke
   vi.useRealTimers();
 });
 
-test('moves that were lost on the way are requested again', () => {
-  session.onAhead({ ...ahead(24, 1), number: 5, after: 4 });
-  expect(model.sent).toMatchObject([{ kind: 'ahead' }]);
-  expect(session.entries('batch_size')).toHaveLength(4);
-});
-
 test('an answer to anything but the newest request is passed over', () => {
   session.move('batch_size', 24);
   const older = model.get('_request').id;

@@ -17,7 +17,7 @@ from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.checks import checked, pasted
 from smp_advisor.notebook.display import VIEW_MIME, SavedOutputs, show, static_html
 from smp_advisor.notebook.panels import PanelRequests, perform, session_steps
-from smp_advisor.notebook.view_state import Ahead, control_dicts, look_ahead, recommendation, snapshot_of
+from smp_advisor.notebook.view_state import control_dicts, look_ahead, recommendation, snapshot_of
 from smp_advisor.notebook.workload_fields import Searching
 from smp_advisor.session import Advice, control_state
 from smp_advisor.session.settings import require_name, require_settings, with_labels
@@ -67,7 +67,6 @@ class Advisor(anywidget.AnyWidget):
         """Name of a variable that has or had this advice."""
         self.outputs = SavedOutputs(self)
         self._shown_in: int | None = None
-        self._ahead = Ahead()
         self._ahead_of: tuple[object, object] | None = None
         self._served: dict[str, int] = {}
         # Messages of views may arrive in another thread than that of the cells: JupyterLab sends them over a subshell.
@@ -171,12 +170,10 @@ class Advisor(anywidget.AnyWidget):
     def _ahead_key(self) -> tuple[object, object]:
         return id(self._now.advice), self._now.valid_settings
 
-    def _send_ahead(self, *, whole: bool = False) -> None:
+    def _send_ahead(self) -> None:
         """Send the plans of all moves from the settings on screen; none before the first view is there."""
-        self._ahead_of = self._ahead_key
-        moves = look_ahead(self._now.advice, self._now.valid_settings)
-        own = self._state["snapshot"]["costs"]
-        self.send(self._ahead.message(moves, self._now.valid_settings, own, whole=whole))
+        self._ahead_of, base = self._ahead_key, self._now.valid_settings
+        self.send({"kind": "ahead", "id": "", "base": base, "by": look_ahead(self._now.advice, base)})
 
     def _as_state(self, answers: str = "") -> dict[str, Any]:
         state = self._now
@@ -263,14 +260,11 @@ class Advisor(anywidget.AnyWidget):
         if kind == "ready":
             self.outputs.arrived(keeps_views=content.get("keeps") is True)
             with self._turn:
-                self._send_ahead(whole=True)
+                self._send_ahead()
         elif kind == "again":  # the answer was lost: a busy server drops messages
             with self._turn:
                 state = self._as_state(str(content.get("id", "")))
                 self._state = {**state, "again": self._state.get("again", 0) + 1}
-        elif kind == "ahead":  # a view has missed a message
-            with self._turn:
-                self._send_ahead(whole=True)
         elif kind in {"move", "export"}:
             # The request contains the values of the controls, so the cell always matches them.
             with self._turn:

@@ -176,9 +176,6 @@ def recommendation(advice: Recommendation) -> Data:
 _LATER = frozenset({"stack"})
 """Controls of many values that change rarely: their plans are computed when they are chosen."""
 
-_CERTAIN = "> 99.9 %"
-"""Probability that most plans have: an empty text on the wire."""
-
 Moves = dict[str, list[tuple[Settings, Data | str]]]
 """For each control, what each of its values changes of the settings, and the plan at a glance or a problem."""
 
@@ -226,50 +223,6 @@ def look_ahead(advice: Recommendation, base: Settings) -> Moves:
 def _changes(base: Settings, settings: Settings, moved: str) -> Settings:
     """Return the settings that follow a moved one."""
     return {name: value for name, value in settings.items() if value != base.get(name) and name != moved}
-
-
-class Ahead:
-    """Messages with the moves that differ from those sent before, so that a move costs little on the wire."""
-
-    def __init__(self) -> None:
-        self._number = 0
-        self._sent: Moves = {}
-        self._texts: dict[str, int] = {}
-        """Names of techniques and reasons that were sent, with their positions."""
-
-    def message(self, moves: Moves, base: Settings, own: Data, *, whole: bool = False) -> Data:
-        """Return all moves, or those of the controls whose moves are other ones than in the message before.
-
-        `own` is the plan of `base` at a glance: of the others, only what differs is sent.
-        """
-        after = 0 if whole else self._number
-        changed = {name: of for name, of in moves.items() if whole or self._sent.get(name) != of}
-        self._number, self._sent = self._number + 1, moves
-        if whole:
-            self._texts = {}
-        texts, known = self._texts, len(self._texts)
-        first = _cells(own, texts)
-        by = {name: [_packed(first, change, entry, texts) for change, entry in of] for name, of in changed.items()}
-        return {
-            "kind": "ahead", "id": "", "number": self._number, "after": after, "base": base, "names": list(moves),
-            "own": first, "by": by, "texts": list(texts)[known:],
-        }  # fmt: skip
-
-
-def _cells(entry: Data, texts: dict[str, int]) -> list[Any]:
-    """The values of an entry in their order, then number, names (as positions in `texts`) and GiB of its techniques."""
-    cells: list[Any] = ["" if value == _CERTAIN else value for value in entry.values()]
-    *values, rungs = cells
-    return [*values, len(rungs), *(part for title, gib in rungs for part in (texts.setdefault(title, len(texts)), gib))]
-
-
-def _packed(own: list[Any], change: Settings, entry: Data | str, texts: dict[str, int]) -> list[Any]:
-    """Bits of the cells that differ from `own` and these cells, or a reason, then the settings that follow, if any."""
-    if isinstance(entry, str):
-        return [-1, texts.setdefault(entry, len(texts)), *([change] if change else [])]
-    cells = _cells(entry, texts)
-    differ = [place for place, cell in enumerate(cells) if place >= len(own) or cell != own[place]]
-    return [sum(1 << place for place in differ), *(cells[place] for place in differ), *([change] if change else [])]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

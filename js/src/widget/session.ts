@@ -124,8 +124,8 @@ export class Session {
 
   /** The kernel sent moves. */
   onAhead(message: AheadMessage): void {
-    if (this.look.take(message, this.model.get('_controls'))) this.onChange(this.now);
-    else this.connection.send({ kind: 'ahead', id: this.nextId() });
+    this.look.take(message, this.model.get('_controls'));
+    this.onChange(this.now);
   }
 
   /** Every position of a control with its plan; none while the kernel has yet to answer. */

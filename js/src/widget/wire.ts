@@ -103,7 +103,6 @@ export interface Recommendation {
   title: string;
   /** Fields of the request; empty if it cannot be searched again. */
   workload: Field[];
-  /** Whether the model was profiled: its modules have a tab. */
   /** Techniques of the recommended plan, and how certain the choice is. */
   decisive: [lead: string, reason: string];
   controls: Readonly<Record<string, About>>;
@@ -154,27 +153,12 @@ export interface Ahead {
   by: Record<string, Entry[]>;
 }
 
-/** Values of `Costs` in their order, then the number of techniques, and for each the position of its name and GiB. */
-export type Cell = string | number | null;
-
-/** Bits of the cells that differ from those of the plan on the screen, then these; or -1 and the position of a reason. What follows is last. */
-export type Packed = [bits: number, ...(Cell | Settings)[]];
-
-/** Moves that differ from those of the message before, one per position of each control. */
+/** All moves, one per position of each control: the settings that follow, and the plan or the reason against it. */
 export interface AheadMessage {
   kind: 'ahead';
   id: string;
-  number: number;
-  /** Number of the message on which this one builds; 0 if it has all moves. */
-  after: number;
   base: Settings;
-  /** Names of all controls with moves. */
-  names: string[];
-  /** The plan on the screen. */
-  own: Cell[];
-  by: Record<string, Packed[]>;
-  /** Texts that follow those of the messages before. */
-  texts: string[];
+  by: Record<string, [follows: Settings, plan: Costs | string][]>;
 }
 
 /** All settings; with `value`, one move from them whose dependent settings only the kernel knows. */
