@@ -278,7 +278,7 @@ def test_the_command_and_the_tool_give_the_cause_and_the_next_plan(tmp_path, cap
     shown = capsys.readouterr().out
     assert shown.startswith("Cause")
     assert "Next plan" in shown
-    _, data = call("why", {"path": "job.log", "advice": "advice.json"}, Caller(roots=(tmp_path,)))
+    data = call("why", {"path": "job.log", "advice": "advice.json"}, Caller(roots=(tmp_path,)))
     assert (data["kind"], data["line"]) == ("gpu_memory", 2)
     assert data["next_plan"]["fits"]
     answer, _ = call("why", {"text": "all is well"}, Caller(roots=(tmp_path,)))

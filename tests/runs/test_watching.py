@@ -439,7 +439,7 @@ def test_the_command_watches_and_shares_what_it_learned(tokens, tmp_path, capsys
 def test_assistants_watch_files_of_their_folder_only(tokens, tmp_path):
     (tmp_path / "train.log").write_text(at(tokens, 4.0, 30) + "\n")
     tokens.save(tmp_path / "advice.json")
-    _, data = call("watch", {"run": "train.log"}, Caller(roots=(tmp_path,)))
+    data = call("watch", {"run": "train.log"}, Caller(roots=(tmp_path,)))
     assert len(json.dumps(data, ensure_ascii=False).encode()) <= 4000
     assert data["alarms"]
     assert "Learned from 30 regular steps" in " ".join(data["explained"])
