@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.rehearsal.contract import FIRST_NODE
 from smp_advisor.rehearsal.findings import events, failures, near, other_parameters, ranks_of, same_batches, updates_of
 from smp_advisor.rehearsal.report import Observed
 
@@ -98,7 +99,7 @@ def _schedule_end(stage: Stage) -> tuple[float, float] | None:
 
 def nodes(stage: Stage, several: Stage) -> Iterator[Observed]:
     """A second node that is taken for the first: at the start, or in the samples and the scale of the first update."""
-    noted = partial(Observed, kind="node", stage=stage["name"])
+    noted = partial(Observed, kind="node")
     for rank in ranks_of(stage):
         for event in events(stage, rank, "group"):
             world = len(stage["ranks"])
@@ -107,7 +108,7 @@ def nodes(stage: Stage, several: Stage) -> Iterator[Observed]:
                 yield noted(text=f"{text}rank {rank} of {world}: it takes the number on its node for its rank",
                             site=event["site"])  # fmt: skip
                 return
-            if event["address"] not in ("127.0.0.2", None):
+            if event["address"] not in (FIRST_NODE, None):
                 text = f"the script sets MASTER_ADDR to {event['address']}, where other nodes do not find the first one"
                 yield noted(text=text, site=event["site"])
                 return
@@ -131,7 +132,7 @@ def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> I
     if not was_killed or again is None:
         if was_killed and keeps_checkpoints:
             text = "after a kill nothing is in /opt/ml/checkpoints to resume from"
-            yield Observed(kind="resume", text=text, level="warning", stage=killed["name"])
+            yield Observed(kind="resume", text=text, level="warning")
         return
     if again["failed"]:
         return  # its failure is reported
@@ -148,7 +149,7 @@ def resumed(killed: Stage, again: Stage | None, *, keeps_checkpoints: bool) -> I
         states.append((ends[-1]["parameters"], ends[-1]["parts"]))
     now = (after["parameters"], after["parts"])
     matches = [number for number, state in enumerate(states) if _same_figures(state, now)]
-    noted = partial(Observed, kind="resume", site=after["site"], stage=again["name"])
+    noted = partial(Observed, kind="resume", site=after["site"])
     if not matches:
         yield noted(text=f"after a kill the parameters are none of those that were saved ({name})")
         return

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 FOLDERS = ("input/config", "input/data", "model", "output/data", "output/intermediate", "checkpoints")
+FIRST_NODE, FIRST_HOST = "127.0.0.2", "algo-1"
+"""Address of the first node here, and its name in a job."""
 _LOG_LEVEL = 20
-_MOST_FOLDERS = 500
-"""Folders of a channel that the script can write in; deeper ones are links to what is shown read-only."""
 _GROUP = "homogeneousCluster"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -38,6 +38,8 @@ class Job:
     """Whether the command starts the script as a module of its package."""
     launches: bool = True
     """Whether a launcher starts one process per GPU; otherwise one process without ranks starts."""
+    launcher: str = ""
+    """``torchrun`` or ``mpirun``, whose variables a process has; empty if it has those of both."""
     environment: Mapping[str, str] = field(default_factory=dict)
     channels: Mapping[str, str] = field(default_factory=dict)
     """Input mode by channel that the job names. ``File`` copies a channel to the disk of the job, where the script may
@@ -82,6 +84,15 @@ def unexportable(hyperparameters: Mapping[str, Any], sdk: int) -> list[str]:
     return [n for n in hyperparameters if sdk == 3 and not _VARIABLE.match(f"SM_HP_{n.upper().replace('-', '_')}")]
 
 
+def differing(here: Mapping[str, str], pins: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Return a sentence for each library that is here in another version than the job pins; 2.5 allows 2.5.1."""
+    return {
+        name: f"{name} {here[name]} ran here, and {by} {version}: errors of that version show with environment="
+        for name, (version, by) in pins.items()
+        if name in here and not f"{here[name].partition('+')[0]}.".startswith(f"{version.partition('+')[0]}.")
+    }
+
+
 def make_folders(base: Path, job: Job, channels: Mapping[str, Path | None], hosts: int) -> None:
     """Make ``/opt/ml`` with its configuration files, and the channels from what is shown read-only; None is empty."""
     for part in FOLDERS:
@@ -104,16 +115,11 @@ def _make_channel(target: Path, place: Path | None, mode: str) -> None:
         target.symlink_to(place)
         return
     target.mkdir()
-    for number, (folder, folders, files) in enumerate(os.walk(place) if place is not None else ()):
+    for folder, folders, files in os.walk(place) if place is not None else ():
         own = target / os.path.relpath(folder, place)
-        names = files if number < _MOST_FOLDERS else [*files, *folders]
-        for name in names:
+        own.mkdir(exist_ok=True)
+        for name in (*files, *(name for name in folders if Path(folder, name).is_symlink())):
             (own / name).symlink_to(Path(folder, name))
-        if number >= _MOST_FOLDERS:
-            folders.clear()
-        for name in folders:
-            linked = Path(folder, name)
-            (own / name).symlink_to(linked) if linked.is_symlink() else (own / name).mkdir()
 
 
 def _resources(host: int, hosts: int) -> dict[str, Any]:
@@ -167,7 +173,7 @@ def variables(
         own = {
             "input_data_dir": str(base / "input/data"), "output_failure": str(base / "output/failure"),
             "source_dir": str(code), "entry_script": entry, "current_host_rank": host, "host_count": hosts,
-            "master_addr": "algo-1", "master_port": 7777, "distributed_config": {},
+            "master_addr": FIRST_HOST, "master_port": 7777, "distributed_config": {},
             "distributed_driver_dir": str(base / "input/data/sm_drivers/distributed_drivers"),
         }  # fmt: skip
     shared |= own | {f"channel_{name}": place for name, place in places.items()}
@@ -197,13 +203,21 @@ def _variable(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-def of_launcher(rank: int, world: int, per_node: int, port: int) -> dict[str, str]:
-    """Return the variables that torchrun gives a process; the first node is not this machine's usual address."""
-    values = {
+def of_launcher(job: Job, rank: int, world: int, per_node: int, port: int) -> dict[str, str]:
+    """Return the variables that a launcher gives a process; the first node is not this machine's usual address."""
+    values: dict[str, Any] = {
+        "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": world, "OMPI_COMM_WORLD_LOCAL_RANK": rank % per_node,
+        "OMPI_COMM_WORLD_LOCAL_SIZE": per_node, "OMPI_COMM_WORLD_NODE_RANK": rank % per_node,
+    }  # fmt: skip
+    if job.sdk == 2:  # of the container, whatever starts the script
+        values |= {"MASTER_ADDR": FIRST_NODE, "MASTER_PORT": port}
+    of_torchrun = {
         "RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank % per_node, "LOCAL_WORLD_SIZE": per_node,
         "GROUP_RANK": rank // per_node, "GROUP_WORLD_SIZE": world // per_node, "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": world, "ROLE_NAME": "default", "MASTER_ADDR": "127.0.0.2", "MASTER_PORT": port,
+        "ROLE_WORLD_SIZE": world, "ROLE_NAME": "default", "MASTER_ADDR": FIRST_NODE, "MASTER_PORT": port,
         "TORCHELASTIC_RUN_ID": "rehearsal", "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0,
         "TORCHELASTIC_USE_AGENT_STORE": "False", "OMP_NUM_THREADS": 1,
     }  # fmt: skip
+    if job.launcher != "mpirun":
+        values = of_torchrun if job.launcher else values | of_torchrun
     return {name: str(value) for name, value in values.items()}

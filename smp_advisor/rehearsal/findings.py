@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.rehearsal.report import MOST_PROCESSES, Observed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 Stage = dict[str, Any]
 Event = dict[str, Any]
 _LOST_PEER = re.compile(r"[Cc]onnection|closed by peer|gloo|Broken pipe|timed out|[Ss]ocket|Application timeout")
 _LACKED = re.compile(r"pip install|[Rr]equire(?:ment|s)|not installed|be installed|not met")
 """In errors of libraries that name what they lack."""
+_OF_ABSENT, _USELESS = re.compile(r"\b(?:NotInstalled|Nothing)\b"), "nothing that the training needs"
 _OF_NAMES = re.compile(r"unexpected keyword argument|^cannot import name|^name '\w+' is not defined")
 """Errors that no data cause."""
 _OF_VERSIONS = re.compile(
-    rf"{_OF_NAMES.pattern}|(?<!'NoneType' object )has no attribute '|required positional argument"
+    rf"{_OF_NAMES.pattern}|(?<!'NoneType' object )has no attribute '|positional arguments?\b|not used by the HfArg|"
+    "Unknown arguments from|^No module named|no longer supported|(?:been|was) removed"
 )
 _OF_GPUS = re.compile(r"_C' has no attribute '_cuda|compiled with CUDA|NVIDIA driver|_cuda\.<locals>|available devices")
 _PROCESSES = re.compile(r"\b(\d+) (?:GPU|device|process|rank)(?:e?s)?\b", re.IGNORECASE)
@@ -69,12 +71,17 @@ def not_rehearsed(stage: Stage) -> str:
         return f"a process crashed here, in compiled code ({signal.Signals(min(ends)).name})"
     if failure is None:
         verdict = stage["verdict"]
+        absent = [event["what"] for event in events(stage, 0, "stand-in") if event["what"].endswith(_USELESS)]
+        if absent and not verdict and not events(stage, 0, "step"):
+            return f"nothing is trained without {absent[0].partition(',')[0]}"
         return verdict["text"] if verdict and verdict["code"] in ("heavy", "guard") else ""
     error = failure[1]
     if error["name"] == "NotRehearsed":
         return str(error["text"])
     if error["module"] and error["name"] == "ModuleNotFoundError":
         return f"the module {error['module']!r} is not installed here"
+    if _OF_ABSENT.search(error["text"]):
+        return f"a package is not installed here ({error['name']}: {error['text'][:120]})"
     lacks = error["name"].endswith(("ModuleNotFoundError", "ImportError")) and _LACKED.search(error["text"])
     if lacks or (error["of_library"] and "pip install" in error["text"]):
         return f"a package is not installed here ({error['text'][:120]})"
@@ -89,6 +96,8 @@ def not_rehearsed(stage: Stage) -> str:
     if needed and not error["update"] and int(needed[1]) > len(stage["ranks"]):
         remedy = "pass processes=" + needed[1] if int(needed[1]) <= MOST_PROCESSES else f"{MOST_PROCESSES} are the most"
         return f"the script needs {needed[1]} processes: {remedy} ({error['text'][:80]})"
+    if error["name"] == "ZeroDivisionError" and "//" in error["line"] and not error["update"]:
+        return f"a quotient is zero here, with {len(stage['ranks'])} processes and small data ({error['line'][:80]})"
     if error["cut"]:
         return f"a loop ended early here, and the script needs all of it ({error['name']}: {error['text'][:80]})"
     if error["own"]:
@@ -122,12 +131,13 @@ def unstated(stage: Stage) -> str:
     return ""
 
 
-def of_other_version(stage: Stage, versions: list[Observed]) -> str:
-    """Return why a name that is missing here shows nothing about a job which has another version; empty if it does."""
+def of_other_version(stage: Stage, texts: Mapping[str, str]) -> str:
+    """Return why a name that a library lacks here shows nothing about a job with another version; empty if it does."""
     failure = first_error(stage)
-    if not versions or failure is None or failure[1]["of_script"] or not _OF_VERSIONS.search(failure[1]["text"]):
+    owner = next((name for name in failure[1]["owners"] if name in texts), "") if failure else ""
+    if failure is None or not owner or not _OF_VERSIONS.search(failure[1]["text"]):
         return ""
-    return f"{versions[0].text} ({failure[1]['name']}: {failure[1]['text'][:120]})"
+    return f"{texts[owner]} ({failure[1]['name']}: {failure[1]['text'][:120]})"
 
 
 def failures(stage: Stage) -> Iterator[Observed]:
@@ -137,7 +147,7 @@ def failures(stage: Stage) -> Iterator[Observed]:
     refusal = _refusal(stage)
     if refusal:
         text = f"the script's parser refuses what the job passes: {refusal}"
-        yield Observed(kind="arguments", text=text, stage=stage["name"])
+        yield Observed(kind="arguments", text=text)
     elif failure is not None and not lost:
         rank, error = failure
         failing = {r for r in ranks_of(stage) for e in events(stage, r, "error") if e["name"] == error["name"]}
@@ -149,24 +159,22 @@ def failures(stage: Stage) -> Iterator[Observed]:
             kind = "late"
         elif error["name"] == "FileExistsError" and is_of_some:
             kind = "written twice"
-        yield Observed(
-            kind=kind, text=f"{who}: {error['name']}: {error['text'][:200]}", site=error["site"], stage=stage["name"]
-        )
+        yield Observed(kind=kind, text=f"{who}: {error['name']}: {error['text'][:200]}", site=error["site"])
     if verdict and verdict["code"] in ("order", "ended", "asleep") and (failure is None or lost):
         parted = f"; apart since {verdict['parted']}" if verdict.get("parted") else ""
-        yield Observed(kind="order", text=verdict["text"] + parted, site=verdict["site"], stage=stage["name"])
+        yield Observed(kind="order", text=verdict["text"] + parted, site=verdict["site"])
     elif lost and failure is not None and not verdict:
         rank, error = failure
         yield Observed(
             kind="order", text=f"rank {rank} loses its peer, which has ended or is elsewhere: {error['text'][:120]}",
-            site=error["site"], stage=stage["name"],
+            site=error["site"],
         )  # fmt: skip
     elif failure is None and not verdict:
         for rank in ranks_of(stage):
             end = stage["ranks"][rank]["end"]
             if end not in (0, None) and not events(stage, rank, "killed"):
                 how = f"signal {-end}" if end < 0 else f"status {end}"
-                yield Observed(kind="failure", text=f"rank {rank} ended with {how}", stage=stage["name"])
+                yield Observed(kind="failure", text=f"rank {rank} ended with {how}")
                 return
 
 
@@ -193,8 +201,10 @@ def parted(stage: Stage, kind: str) -> Iterator[Observed]:
     yield from (replace(entry, kind=kind) for entry in failures(stage) if kind != "order" or entry.kind == "order")
 
 
-def arguments(stage: Stage, hyperparameters: dict[str, Any], *, reads_otherwise: bool) -> Iterator[Observed]:
-    """Yield the hyperparameters that arrive otherwise, or nowhere."""
+def arguments(
+    stage: Stage, hyperparameters: Mapping[str, Any], words: list[str], *, reads_otherwise: bool
+) -> Iterator[Observed]:
+    """Yield the hyperparameters that arrive otherwise, or nowhere; `words` start the script."""
     parsed = [event for event in events(stage, 0, "arguments") if event["options"]]
     reads = {event["name"] for event in events(stage, 0, "reads")}
     refused = bool(_refusal(stage))
@@ -218,7 +228,7 @@ def arguments(stage: Stage, hyperparameters: dict[str, Any], *, reads_otherwise:
             yield Observed(
                 kind="arguments", text=f"{option} is no option of the script{hint}: {value!r} does not arrive"
             )
-        elif not any(word.partition("=")[0] == option for word in last["given"]):
+        elif not any(word.partition("=")[0] == option for word in words):
             default = last["values"].get(key)
             yield Observed(
                 kind="arguments",

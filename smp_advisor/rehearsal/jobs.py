@@ -91,6 +91,7 @@ def _of_command(text: str) -> dict[str, Any]:
     launches, is_module = bool(entry) and starts_processes(before), bool(entry) and not entry.endswith(".py")
     return {
         "command": tuple(after if entry else words), "has_command": True, "launches": launches, "is_module": is_module,
+        "launcher": "mpirun" if any("mpi" in word for word in before) else "torchrun",
     }  # fmt: skip
 
 
@@ -137,8 +138,12 @@ def _of_cell(calls: list[Call], call: Call, folder: Path) -> tuple[Job, dict[str
     extra["source_dir"] = _known(source.get("source_dir"))
     if call.called != "ModelTrainer":
         is_kept = "checkpoint_s3_uri" in options.entries
+        kind = " ".join(_known(options.get("distribution"), {}))  # others start by mpirun, with the variables of both
+        settings["launcher"] = {"torch_distributed": "torchrun", "mpi": "mpirun"}.get(kind, "")
         return Job(**settings, launches="distribution" in options.entries, keeps_checkpoints=is_kept), extra
     settings["launches"] = "distributed" in options.entries
+    driver = options.get("distributed")
+    settings["launcher"] = "mpirun" if isinstance(driver, Result) and driver.call.called == "MPI" else "torchrun"
     if command := _known(source.get("command")):
         settings |= _of_command(command)
     is_kept = "checkpoint_config" in options.entries

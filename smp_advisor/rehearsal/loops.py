@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from smp_advisor.core.files import data_file
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType
@@ -22,6 +24,7 @@ _OF_UPDATES = re.compile(r"(?:^|[._])(?:step|backward|zero_grad|no_sync|unscale_
 """In names of functions that are a part of updates, whose accumulation is not changed."""
 _OF_TRAINING = re.compile(rf"{_OF_UPDATES.pattern}|(?i:train|epoch|\bfit)")
 """In names of functions that a loop of training calls, unlike one over layers or rows."""
+_RENAMED = data_file("rehearsal", "stand_ins")["renamed"]
 _SIZED = ("enumerate", "tqdm", "trange", "zip", "iter", "track")
 
 
@@ -43,8 +46,11 @@ def _quotients(test: ast.expr) -> Iterator[ast.BinOp]:
 
 
 class _Marked(ast.NodeTransformer):
-    def __init__(self, file: str, tree: ast.Module) -> None:
+    def __init__(self, file: str, tree: ast.Module, left_out: list[list[str]]) -> None:
         self._file = file
+        self._left_out = [(int(line), name) for place, name in left_out for of, _, line in [place.rpartition(":")]
+                          if of == file]  # fmt: skip
+        """Lines of calls, and the argument that the callee lacks here."""
         functions = [part for part in tree.body if isinstance(part, ast.FunctionDef)]
         self._has_next = any(function.name == "next" for function in functions)
         branches = [node for node in ast.walk(tree) if isinstance(node, ast.If) and _calls(node.body, _OF_UPDATES)]
@@ -90,6 +96,11 @@ class _Marked(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
         self.generic_visit(node)
+        for line, name in self._left_out:
+            for keyword in [entry for entry in node.keywords if entry.arg == name]:
+                if node.lineno <= line <= (node.end_lineno or line):
+                    keyword.arg = _RENAMED.get(name)
+                    node.keywords = [entry for entry in node.keywords if entry.arg or entry is not keyword]
         if isinstance(node.func, ast.Name) and node.func.id == "next" and not self._has_next:
             node.func.id = "__smp_next__"
         return node
@@ -175,12 +186,21 @@ def install(observer: Observer) -> Callable[[str, str], CodeType]:
         observer.stand_in(f"sections of each {period} iterations: each second one")
         return _PERIOD
 
-    functions = {"every": shortened, "enter": counts.enter, "stop": counts.stop, "sized": counts.sized, "next": take}
+    left_out = observer.options["left_out"]
+    for place, name in left_out:
+        observer.stand_in(f"{place}: {name} is not in the version that is here")
+    functions = {
+        "every": shortened,
+        "enter": counts.enter,
+        "stop": counts.stop,
+        "sized": counts.sized,
+        "next": take,
+    }
     vars(builtins).update({f"__smp_{name}__": function for name, function in functions.items()})
 
     def compiled(source: str, path: str) -> CodeType:
         tree = ast.parse(source, path)
-        marked = _Marked(path.removeprefix(observer.code), tree).visit(tree)
+        marked = _Marked(path.removeprefix(observer.code), tree, left_out).visit(tree)
         return compile(marked, path, "exec", dont_inherit=True)
 
     return compiled

@@ -178,7 +178,11 @@ def _loaders(observer: Observer) -> None:
 
     @around(data.DataLoader, "__init__")
     def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
-        bound = signature.bind(self, *arguments, **options).arguments
+        try:
+            bound = signature.bind(self, *arguments, **options).arguments
+        except TypeError:
+            original(self, *arguments, **options)  # which names what it does not take
+            raise
         batch_size, chosen = bound.get("batch_size", 1), ["dataset", "collate_fn", "generator", "worker_init_fn"]
         if bound.get("batch_sampler") is not None:
             chosen += ["batch_sampler"]

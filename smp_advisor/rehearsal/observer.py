@@ -7,8 +7,10 @@ import functools
 import hashlib
 import inspect
 import json
+import opcode
 import os
 import sys
+import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,55 @@ class Ended(BaseException):
 
 class NotRehearsed(Exception):  # noqa: N818 - the script's are errors
     """Ends a script that needs what a rehearsal does not have."""
+
+
+class Nothing(float):
+    """A class, function, context and figure that does nothing: of a library that only reports, or of a GPU."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return float.__new__(cls, 0.5)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(self)()
+
+    def __call__(self, *arguments: Any, **_: Any) -> Any:
+        is_decorator = len(arguments) == 1 and isinstance(arguments[0], types.FunctionType)
+        return arguments[0] if is_decorator else type(self)()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def __iter__(self) -> Any:
+        code, place = (frame := sys._getframe(1)).f_code.co_code, frame.f_lasti
+        takes = opcode.opname[code[place]].startswith("UNPACK_")  # as many as the script takes
+        return iter([type(self)() for _ in range(code[place + 1] if takes else 0)])
+
+    def __getitem__(self, key: object) -> Any:
+        return type(self)()
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return (_Parent,) if len(bases) == 1 else ()
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return False
+
+
+class _Parent:
+    """A parent of the script's class, which takes every argument and has every method."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Nothing(), name)
 
 
 def around(owner: Any, *names: str) -> Callable[[Any], Any]:

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 import types
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def run(rank: int, events: int, log: int, shared: Any, values: dict[str, Any]) -
         if isinstance(handler, logging.StreamHandler):
             vars(handler)["stream"] = sys.stderr
     faulthandler.enable(file=2)
-    code, script = Path(values["code"]), values["script"]
+    code, script = Path(values["code"]), values["options"]["script"]
     os.environ.update(values["variables"])
     observer = Observer(rank, values["world"], 3, code, dict(values["options"]), shared)
     status = 1
@@ -82,7 +83,7 @@ def _script(observer: Observer, code: Path, script: str, values: dict[str, Any])
     process_group.install(observer)
     observation.install(observer)
     libraries.install(observer, compiled)
-    _define_names(observer, values)
+    _define_names(observer)
     random.seed(_SEED)
     torch.manual_seed(_SEED)
     if "numpy" in sys.modules:
@@ -90,14 +91,14 @@ def _script(observer: Observer, code: Path, script: str, values: dict[str, Any])
     os.chdir(code)
     path = str(code / script)
     parent = [] if values["is_started_as_module"] else [str(Path(path).parent)]
-    sys.path[0:0] = [str(code), *parent] if values["is_module"] else [*parent, str(code)]
+    sys.path[0:0] = [str(code), *parent] if observer.options["is_module"] else [*parent, str(code)]
     own = {file.stem for place in (Path(path).parent, code) for file in place.glob("*.py")} - sys.stdlib_module_names
     for name in [name for name in sys.modules if name.partition(".")[0] in own - {"torch", "numpy"}]:
         del sys.modules[name]  # a library that this process has, and the job has in no other place than the script's
     sys.argv = [path, *values["arguments"]]
     module = types.ModuleType("__main__")
     module.__file__ = path
-    if values["is_module"]:
+    if observer.options["is_module"]:
         module.__package__ = ".".join(Path(script).parent.parts)
     sys.modules["__main__"] = module
     is_limited = False
@@ -113,14 +114,14 @@ def _script(observer: Observer, code: Path, script: str, values: dict[str, Any])
     return 0
 
 
-def _define_names(observer: Observer, values: dict[str, Any]) -> None:
+def _define_names(observer: Observer) -> None:
     """Give a fragment the names that it takes from elsewhere: tokenized rows, or a function that returns them."""
     import builtins
 
-    for name, how in values["names"].items():
+    for name, how in observer.options["names"].items():
         observer.stand_in(f"{name}, which the script does not define: tokenized rows")
-        rows: Any = Tokenized(one_label=values["one_label"])
-        if values["needs_table"]:
+        rows: Any = Tokenized(one_label=observer.options["one_label"])
+        if observer.options["needs_table"]:
             import datasets
 
             if observer.options.get("texts_needed"):
@@ -143,13 +144,35 @@ def _note_error(observer: Observer, error: BaseException) -> None:
     is_own = bool(last and last.filename.startswith(OWN) and not _PASSING.search(last.line or ""))
     looks = any(f.filename.startswith(OWN) and f.name in _OBSERVING for f in frames)
     of_data = any(_OF_DATA.search(f.filename) for f in frames)
-    owner = sys.modules.get(type(getattr(error, "obj", None)).__module__)
-    of_script = str(getattr(owner, "__file__", "")).startswith(observer.code)
+    kind = type(getattr(error, "obj", None))
     imports = bool(user and last is not user and (user.line or "").lstrip().startswith(("import ", "from ")))
     observer.put(
         "error", name=type(error).__name__, text=" ".join(str(error).split())[:600], site=site,
         module=getattr(error, "name", None) if isinstance(error, ImportError) else None,
-        of_library=last is not user, of_data=of_data, of_script=of_script,
+        of_library=last is not user, of_data=of_data, owners=_owners(error, observer.code),
+        line=user.line if user else "", settings=f"{kind.__module__}.{kind.__name__}" if is_dataclass(kind) else "",
         own=looks or is_own or isinstance(error, NotRehearsed), imports=imports,
         cut=observer.is_cut and last is user and isinstance(error, _OF_CUTS),
     )  # fmt: skip
+
+
+def _owners(error: BaseException, code: str) -> list[str]:
+    """Return the libraries to which a name that is missing can belong: of its object, its call, or what calls it.
+
+    PyTorch calls what others define, and has their attributes: it is one of its own names only.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    users = [frame for frame in frames if frame.f_code.co_filename.startswith(code)]
+    called = re.match(r"(\w+)(?:\.\w+)*\(\) ", str(error))
+    names = {**users[-1].f_globals, **users[-1].f_locals} if users and called else {}
+    thing = getattr(error, "obj", None)
+    of_kinds = [kind.__module__ for kind in type(thing).__mro__] if isinstance(error, AttributeError) else []
+    of_callers = [frame.f_globals.get("__name__") for frame in frames[-1:]]
+    modules = [
+        error.name if isinstance(error, ImportError) else None,
+        thing.__name__ if isinstance(thing, types.ModuleType) else None,
+        getattr(names.get(called[1]), "__module__", None) if called else None,
+        *(name for name in (*of_kinds, *of_callers) if str(name).partition(".")[0] != "torch"),
+    ]
+    roots = [str(name or "").partition(".")[0].replace("_", "-") for name in modules]
+    return [root for root in dict.fromkeys(roots) if root]

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future
 
+from smp_advisor.rehearsal.contract import FIRST_HOST, FIRST_NODE
 from smp_advisor.rehearsal.observer import WAITS, NotRehearsed, bound, tensors_in
 
 if TYPE_CHECKING:
@@ -81,12 +82,11 @@ class ObservedGroup(dist.ProcessGroup):
         observer = self.observer
         self._count += 1
         number = self._count
-        tensors = list(tensors_in(arguments, math.inf))
-        elements, kind = sum(tensor.numel() for tensor in tensors), str(tensors[0].dtype)[6:] if tensors else ""
+        elements = sum(tensor.numel() for tensor in tensors_in(arguments, math.inf))
         is_message, is_first = name in POINT_TO_POINT, observer.is_called_by(_FIRST)
         observer.put(
             "message" if is_message else "collective", group=self._label, number=number, operation=name,
-            elements=elements, type=kind, site=observer.site(), passes=observer.passes, ranks=self._size,
+            elements=elements, site=observer.site(), passes=observer.passes, ranks=self._size,
             rows=0 if is_first or observer.is_after_first else observer.rows,
         )  # fmt: skip
         observer.passes, observer.rows, observer.is_after_first = 0, 0, is_first
@@ -147,6 +147,8 @@ def install(observer: Observer) -> None:
         rank: int = -1, store: Any = None, **_: Any,
     ) -> None:  # fmt: skip
         del timeout
+        if os.environ.get("MASTER_ADDR") == FIRST_HOST:
+            os.environ["MASTER_ADDR"] = FIRST_NODE
         observer.put(
             "group", world_size=world_size, rank=rank, address=os.environ.get("MASTER_ADDR"), site=observer.site()
         )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _device
 
-from smp_advisor.rehearsal.observer import NotRehearsed, around
+from smp_advisor.rehearsal.observer import Nothing, NotRehearsed, around
 
 if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
@@ -66,27 +66,6 @@ def refuse_half(optimizer: Any) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if any(parameter.data_ptr() in _halves for parameter in parameters):
         raise ValueError("Attempting to unscale FP16 gradients.")
-
-
-class _Nothing:
-    """A stream, event, graph or context that does nothing."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *_, **__: 0.0
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def __call__(self, function: Any = None, *_: Any, **__: Any) -> Any:
-        return function
 
 
 def install(observer: Observer) -> None:
@@ -208,7 +187,7 @@ def _cuda(observer: Observer) -> None:
     properties = types.SimpleNamespace(
         total_memory=_MEMORY_BYTES, name="NVIDIA (rehearsed)", major=9, minor=0, multi_processor_count=132
     )
-    nothing = _Nothing()
+    nothing = Nothing()
     answers: dict[str, Any] = {
         "is_available": lambda: observer.is_asked_by_user(),
         "device_count": lambda: gpus if observer.is_asked_by_user() else 0,
@@ -220,7 +199,7 @@ def _cuda(observer: Observer) -> None:
         "memory_summary": lambda *_, **__: "", "memory_stats": lambda *_, **__: Counter(),
         "initial_seed": torch.initial_seed, "get_per_process_memory_fraction": lambda *_: 1.0,
         "get_rng_state": lambda *_, **__: torch.zeros(8, dtype=torch.uint8), "get_rng_state_all": list,
-        "Stream": _Nothing, "Event": _Nothing, "CUDAGraph": _Nothing, "device": _Nothing,
+        "Stream": Nothing, "Event": Nothing, "CUDAGraph": Nothing, "device": Nothing,
         **dict.fromkeys(("stream", "current_stream", "default_stream"), lambda *_, **__: nothing),
     }  # fmt: skip
     for pattern, answer in ((_ZERO, 0), (_QUIET, None)):
@@ -229,7 +208,7 @@ def _cuda(observer: Observer) -> None:
     vars(cuda).update(answers)
     vars(cuda.memory).update({name: answer for name, answer in answers.items() if hasattr(cuda.memory, name)})
     cuda.nvtx.range_push = cuda.nvtx.range_pop = cuda.nvtx.mark = lambda *_, **__: None
-    cuda.nvtx.range = _Nothing
+    cuda.nvtx.range = Nothing
     accelerator: Any = getattr(torch, "accelerator", None)
     if accelerator is not None:
         is_user = observer.is_asked_by_user

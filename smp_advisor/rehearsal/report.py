@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments.signatures import checked_class
+from smp_advisor.core.files import data_file
 from smp_advisor.core.words import escape
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ class Observed:
     """``error`` ends or falsifies a training, ``warning`` costs, ``note`` is a fact."""
     site: str = ""
     """``file:line`` of the script; empty if there is none."""
-    stage: str = ""
 
     @property
     def line(self) -> int | None:
@@ -37,32 +37,7 @@ class Observed:
         return f"{self.level}: {self.text}{where}"
 
 
-KINDS: Mapping[str, str] = {
-    "failure": "an error of the script, or of a library in the installed version",
-    "order": "ranks in different collectives, or at different places",
-    "alone": "work of one rank while others wait",
-    "not averaged": "gradients that are not averaged",
-    "no group": "processes without a process group",
-    "same batches": "the same batches on every rank",
-    "other batches": "different batches within a tensor-parallel group",
-    "same order": "the same order in every epoch",
-    "uneven": "loaders of different lengths",
-    "scale": "scale of loss and gradients against one process",
-    "accumulation": "scale of gradients against a batch without accumulation",
-    "learning rate": "learning rates that differ by rank, or end before the training does",
-    "clipping": "gradients that are clipped while they are scaled",
-    "parameters": "parameters that never change, or that no optimizer has",
-    "empty group": "weight decay of an empty group",
-    "arguments": "arguments that arrive otherwise, or nowhere",
-    "resume": "a start after a kill",
-    "saved in part": "models saved in part",
-    "written twice": "a file that two ranks write",
-    "place": "files in a place that is lost when the job ends",
-    "load": "saved models that do not load",
-    "node": "a second node that is taken for the first",
-    "late": "a file that is read before the first rank has written it",
-    "bad batch": "a bad batch on one rank",
-}
+KINDS: Mapping[str, str] = data_file("rehearsal", "kinds")
 """Kinds of findings that a rehearsal looks for."""
 MOST_PROCESSES = 4
 PROVOCATIONS = {

@@ -6,7 +6,6 @@ import ast
 import builtins
 import os
 import re
-import subprocess
 import symtable
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,23 +14,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.core.files import read_bytes, user_path
+from smp_advisor.core.files import data_file, read_bytes, user_path
 from smp_advisor.errors import AdvisorError
-from smp_advisor.rehearsal.report import Observed
 from smp_advisor.review.reading.source import read
 from smp_advisor.review.scripts import check_script
 from smp_advisor.sandbox.limits import GUARD_SECONDS, available_memory_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from smp_advisor.rehearsal.contract import Job
 
+_TABLES = data_file("rehearsal", "stand_ins")
 STEPS, BATCHES, MOST = 6, 4, 40
 _MOST_FILES, _MOST_FILE_BYTES = 2000, 5 * 2**20
 _LEFT_OUT = ("__pycache__", ".git", ".ipynb_checkpoints", "node_modules", "wandb", "mlruns")
-_SMALL, _LARGE = 2_048, 32_768
-"""Sizes of vocabularies, the large one where a script may have tokens of its own."""
+_VOCABULARY = 2_048
+"""Size of vocabularies in the first run, unless what indexes them is larger."""
 _SIZE_BYTES = 4 * 2**30
 _CHANNEL = re.compile(r"environ\[\s*[\"']SM_CHANNEL_(\w+)")
 """Channels without which a script does not start; what it gets by ``get()`` may be absent."""
@@ -45,20 +42,6 @@ _SUSPECTED = {
     r"[ \t]*(?:break|return)\b",
 }
 """Words of scripts that decide by the values of a batch, or leave a loop by the best loss."""
-_PRELOADED = frozenset({
-    "transformers", "datasets", "accelerate", "peft", "trl", "lightning", "diffusers", "timm", "torchvision",
-    "evaluate",
-})  # fmt: skip
-_OF_MODELS = (
-    "import transformers.modeling_utils, transformers.models.auto.modeling_auto",
-    "from transformers.conversion_mapping import get_checkpoint_conversion_mapping as make; make('llama')",
-)
-"""Imports and tables of the first model of a process."""
-_COMPILED = (
-    "import torch; torch.compiler.set_stance('force_eager')",
-    "import torch; torch.compile(torch.nn.ReLU(), backend='eager')(torch.ones(1))",
-)
-"""Imports of what compiles, which then does not."""
 _PROVOKED = {"DDP612": "bad batch", "DDP613": "late", "DDP620": "uneven"}
 """Findings of the reading of two ranks, and the kind of defect that a stage then provokes."""
 
@@ -156,27 +139,20 @@ def request_of(
     needs_table = bool(names) and (
         "trl" in roots or bool(re.search(r"\.(?:map|rename_column|select|train_test_split)\(", code.text))
     )
+    is_open = not (job.launcher or re.search(r"environ\W+OMPI_", code_text))  # a script with these starts by mpirun
     return {
-        "source": str(code.folder), "script": code.script, "job": asdict(job), "channels": places | channels,
+        "source": str(code.folder), "script": code.script, "channels": places | channels,
+        "job": asdict(job) | ({"launcher": "torchrun"} if is_open and job.launches else {}),
         "is_module": code.is_module, "processes": processes, "steps": STEPS, "batches": BATCHES, "most": MOST,
         "stages": "all", "seconds": GUARD_SECONDS,
         "size_bytes": min(_SIZE_BYTES, max(2**28, available_memory_bytes() // 3)), "allow_unconfined": allow_unconfined,
         "imports": sorted(roots), "preloads": _preloads(texts, roots - own),
         "names": names, "one_label": "SequenceClassification" in code.text,
         "needs_table": needs_table, "texts_needed": '"text"' in code.text and needs_table,
-        "vocabulary": _vocabulary(code_text, channels, code.folder), "named": re.findall(r"[\"'](\w+)[\"']", code_text),
+        "vocabulary": _VOCABULARY, "named": re.findall(r"[\"'](\w+)[\"']", code_text),
         "columns": _columns(code.text), "keep_half": keep_half,
-        "provoked": sorted(suspected), "full": [], "full_width": False, "batch_most": 0,
+        "provoked": sorted(suspected), "full": [], "full_width": False, "batch_most": 0, "pins": {}, "left_out": [],
     }  # fmt: skip
-
-
-def _vocabulary(text: str, channels: dict[str, str], folder: Path) -> int | None:
-    """Return the size of vocabularies, which data may index; None is that of the family of the model."""
-    largest = max(map(int, re.findall(r"\b\d{4,6}\b", text)), default=0)  # a number of the text may be a token
-    tokens = [path for name in ("*token*", "vocab*", "*.model", "*.bin", "*.np[yz]") for path in folder.rglob(name)]
-    if channels or tokens or "randint" in text or largest >= _LARGE:
-        return None
-    return _LARGE if "vocab" in text or largest >= _SMALL else _SMALL
 
 
 def _reached(code: Code) -> list[str]:
@@ -193,15 +169,18 @@ def _reached(code: Code) -> list[str]:
 
 def _preloads(texts: list[str], roots: set[str]) -> list[str]:
     """Imports of libraries, made once before the processes fork; names of lazy modules are imported as they are got."""
-    statements = {f"import {root}" for root in roots & _PRELOADED}
+    statements = {f"import {root}" for root in roots.intersection(_TABLES["preloaded"])}
     if "transformers" in roots:
-        statements |= {*_OF_MODELS, *["import transformers.trainer" for text in texts if re.search(r"Trainer\b", text)]}
+        statements |= {
+            *_TABLES["models"],
+            *["import transformers.trainer" for text in texts if re.search(r"Trainer\b", text)],
+        }
     if any("torch.compile(" in text for text in texts):
-        statements |= {*_COMPILED}
+        statements |= {*_TABLES["compiled"]}
     for text in texts:
         with suppress(SyntaxError):
             for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _PRELOADED & roots:
+                if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _TABLES["preloaded"]:
                     statements.add(ast.unparse(node))
     return sorted(statements, key=lambda statement: (statement.startswith("from"), statement))
 
@@ -225,13 +204,10 @@ def _undefined(code: Code, tree: ast.Module) -> dict[str, str]:
     return {name: "call" if name in calls else "value" for name in names if _OF_DATA.search(name)}
 
 
-_NO_COLUMNS = frozenset({
-    "input_ids", "labels", "attention_mask", "token_type_ids", "pixel_values", "label", "image", "messages", "loss",
-    "chosen", "rejected", "position_ids", "train", "test", "validation", "prompt",
-})  # fmt: skip
 _OF_DATA = re.compile("row|data|train|test|eval|valid|held_?|example|sample")
 _COLUMN = re.compile(
-    r"\b(?:examples?|rows?|samples?|record|element|e|ex|x|item|batch)\[[\"'](\w+)[\"']\]|"
+    r"\b(?:examples?|rows?|samples?|record|element|e|ex|x|item|batch|\w*data(?:set)?)"
+    r"\[[\"'](?!train|test|val|dev|eval)(\w+)[\"']\]|"
     r"\b(?:dataset_text_field|text_column)\s*=\s*[\"'](\w+)"
 )
 _REMOVED = re.compile(r"\bremove_columns\s*=\s*\[([^\]]*)\]")
@@ -241,14 +217,9 @@ def _columns(text: str) -> list[str]:
     """Return the columns that the script reads of its rows."""
     columns = {name for pair in _COLUMN.findall(text) for name in pair}
     columns |= {name for listed in _REMOVED.findall(text) for name in re.findall(r"[\"'](\w+)[\"']", listed)}
-    return sorted(columns - _NO_COLUMNS - {""})
+    return sorted(columns.difference(_TABLES["no_columns"], [""]))
 
 
-_LOOK = """
-import sys, importlib.util
-lacks = ["has no " + name for name in ("torch", "psutil") if not importlib.util.find_spec(name)]
-print("".join(["is older than 3.11"][sys.version_info >= (3, 11):] or lacks[:1]))
-"""
 _PIN = re.compile(r"^[ \t]*([A-Za-z0-9_.-]+)(?:\[[^]\n]*\])?[ \t]*==[ \t]*([0-9][^\s;#,*]*)", re.MULTILINE)
 
 
@@ -258,20 +229,12 @@ def interpreter_of(environment: str | os.PathLike[str]) -> str:
     Raises
     ------
     AdvisorError
-        There is none, it is too old, or it lacks a library that a rehearsal needs.
+        There is none.
     """
     place = user_path(environment, AdvisorError).absolute()
     python = next((path for path in (place, place / "bin/python") if path.is_file() and os.access(path, os.X_OK)), None)
     if python is None:
         raise AdvisorError(f"No Python is at {str(place)!r}: pass the folder of an environment, or its bin/python.")
-    lacks = "is no Python that starts"
-    with suppress(OSError, subprocess.CalledProcessError):  # no program, or none that ends well
-        look = [str(python), "-I", "-c", _LOOK]
-        lacks = subprocess.run(
-            look, stdin=subprocess.DEVNULL, capture_output=True, check=True, text=True
-        ).stdout.strip()
-    if lacks:
-        raise AdvisorError(f"{str(python)!r} {lacks}: a rehearsal runs with Python 3.11 or later, torch and psutil.")
     return str(python)
 
 
@@ -282,14 +245,3 @@ def pins_of(folder: Path, image: Mapping[str, Any]) -> dict[str, tuple[str, str]
         lines = _PIN.findall(file.read_text("utf-8", "replace"))
         pins |= {name.lower().replace("_", "-"): (version, "requirements.txt requires") for name, version in lines}
     return pins
-
-
-def other_versions(ran: Mapping[str, str], pins: Mapping[str, tuple[str, str]]) -> Iterator[Observed]:
-    """Libraries that the rehearsal ran in another version than the job will; a pin of 2.5 allows 2.5.1."""
-    for name, (version, by) in pins.items():
-        here = ran.get(name, "")
-        if here and f"{here.partition('+')[0]}.".startswith(f"{version.partition('+')[0]}."):
-            continue
-        if here:
-            text = f"{name} {here} ran here, and {by} {version}: errors of that version show with environment="
-            yield Observed(kind="failure", text=text, level="note")

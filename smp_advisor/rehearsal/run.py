@@ -109,14 +109,14 @@ def rehearse(
         def requested(file: Any, place: str) -> tuple[prepare.Code, dict[str, Any]]:
             code = prepare.copied(file, extra, Path(name) / place, start)
             channels = prepare.channels_of(data)
-            return code, prepare.request_of(code, start, processes, channels, allow_unconfined, keep_half_precision)
+            request = prepare.request_of(code, start, processes, channels, allow_unconfined, keep_half_precision)
+            return code, request | {"pins": prepare.pins_of(code.folder, extra.get("versions", {}))}
 
         code, request = requested(script, "code")
         if steps is not None:
             request |= {"stages": "live", "steps": steps, "batches": _NEVER, "most": steps + prepare.MOST}
         recorded = _recorded(request, interpreter, on_line, on_progress)
-        pins = prepare.pins_of(code.folder, extra.get("versions", {}))
-        result = _judged(code, start, processes, recorded, pins)
+        result = _judged(code, start, processes, recorded)
         if hasattr(job, "mark"):  # an advice
             job.mark(result)
         if compare is None:
@@ -136,9 +136,7 @@ def _recorded(request: dict[str, Any], interpreter: str | None, on_line: Any, on
     return recorded
 
 
-def _judged(
-    code: prepare.Code, job: Job, processes: int, recorded: dict[str, Any], pins: dict[str, tuple[str, str]]
-) -> Rehearsal:
+def _judged(code: prepare.Code, job: Job, processes: int, recorded: dict[str, Any]) -> Rehearsal:
     stages = {stage["name"]: stage for stage in recorded["stages"]}
     first = stages["several processes"]
     findings: list[Observed] = []
@@ -147,11 +145,10 @@ def _judged(
         text = f"the container of version 3 ends before the script: {name!r} cannot be a variable of the shell"
         findings.append(Observed(kind="arguments", text=text))
     findings += judge.arguments(
-        first, dict(job.hyperparameters), reads_otherwise=bool(_READS_OTHERWISE.search(code.text))
+        first, job.hyperparameters, job.words(), reads_otherwise=bool(_READS_OTHERWISE.search(code.text))
     )
-    versions = [*prepare.other_versions(recorded["versions"], pins)]
     why = judge.not_rehearsed(first) or ("" if job.hyperparameters or job.has_command else judge.unstated(first))
-    why = why or judge.of_other_version(first, versions)
+    why = why or judge.of_other_version(first, recorded["differing"])
     if why:
         skipped["failure"] = why
     else:
@@ -165,7 +162,8 @@ def _judged(
         findings = [entry for entry in findings if entry.kind != "scale"]
     if any(entry.kind == "no group" for entry in findings):
         findings = [entry for entry in findings if entry.kind not in ("not averaged", "written twice")]
-    findings += versions
+    version_texts = [text for name, text in recorded["differing"].items() if name in recorded["versions"]]
+    findings += [Observed(kind="failure", text=text, level="note") for text in version_texts]
     problems = _once(entry for entry in findings if entry.level != "note")
     ran = {stage["name"] for stage in recorded["stages"]}
     observed, missed = _looked_at(ran, first, processes, skipped)

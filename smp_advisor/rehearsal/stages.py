@@ -19,7 +19,7 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.rehearsal import contract
 from smp_advisor.rehearsal.contract import Job
@@ -28,6 +28,9 @@ from smp_advisor.sandbox import progress
 from smp_advisor.sandbox.confinement import confined
 from smp_advisor.sandbox.deadlock import Stillness
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _GUARD_SECONDS = 900.0
 """Last guard of a stage. Counts of updates, batches and FLOPs end it before: one that it ends is not rehearsed."""
 _PAUSE_SECONDS = 0.04
@@ -35,14 +38,16 @@ _STILL = 25
 """Observations in a row of processes that all sleep, after which none will go on."""
 _LOG_LINES = 60
 _OF_MODELS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp", ".pkl", ".npz", ".onnx")
-_OF_REQUEST = (
-    "steps", "batches", "most", "full", "columns", "keep_half", "texts_needed", "provoked", "named", "vocabulary",
-    "full_width", "batch_most",
-)  # fmt: skip
 _FEW_FLOPS, _MOST_FLOPS, _SMALL_BATCH = 5e10, 5e11, 2
 """Of the forward passes of one stage and rank, before batches are made small, and then: a minute of a processor."""
 _OF_SIZES = ("ValueError", "RuntimeError", "AssertionError", "IndexError")
-"""Errors that may come of a smaller or other model than the script expects."""
+_SIZE = re.compile(r"(?i)\d(?<!index \d)(?<!index \d\d)")
+"""Errors that may come of a smaller or other model than the script expects, and figures in them."""
+_LACKED = re.compile(
+    r"unexpected keyword argument '(?P<argument>\w+)'|cannot import name '(?P<name>\w+)' from '(?P<of>[\w.]+)'|"
+    r"No module named '(?P<parent>[\w.]+)\.(?P<module>\w+)'|object has no attribute '(?P<field>\w+)'"
+)
+"""Errors of an argument, a name, a module or a setting that a library has not."""
 _FEW = 2
 """Updates of stages of which the first ones are compared."""
 _OF_PATIENCE: dict[str, Any] = {"steps": 30, "batches": 3}
@@ -129,6 +134,7 @@ class _Rehearsed:
             for name, path in request["channels"].items()
         }
         self.stages: list[dict[str, Any]] = []
+        self.differing: dict[str, str] = {}  # a sentence for each library that the job has in another version
         self.processes = int(request["processes"])
 
     def _shown(self, target: str) -> Path:
@@ -138,15 +144,18 @@ class _Rehearsed:
         """Return the stages in their order, until one fails."""
         begun = time.process_time()
         self._import()
-        imports = time.process_time() - begun
+        pins, names = self.request["pins"], dict.fromkeys(("torch", *self.request["imports"]))
+        versions = {"python": ".".join(map(str, sys.version_info[:3]))} | _versions_here(names)
+        self.differing = contract.differing(_versions_here(pins), pins)
+        about = {"import_seconds": time.process_time() - begun, "versions": versions, "differing": self.differing}
         if isinstance(self.request["stages"], list):  # those of a program that compares what they record
             for stage_options in self.request["stages"]:
                 stage = self._stage(**stage_options)
                 stage["loaded"] = self._saved_files(stage)
-            return {"stages": self.stages, "import_seconds": imports, "versions": self._versions()}
+            return {"stages": self.stages, **about}
         live = self.request["stages"] == "live"
-        options: dict[str, Any] = {"live": live, "keeps_state": not live and self.processes > 1}
-        options["most_flops"] = math.inf if live else _FEW_FLOPS
+        flops = math.inf if live else _FEW_FLOPS
+        options: dict[str, Any] = {"live": live, "keeps_state": not live and self.processes > 1, "most_flops": flops}
         first = self._stage("several processes", **options)
         while self._is_changed_for(first):
             self.stages.remove(first)
@@ -155,7 +164,7 @@ class _Rehearsed:
         recorded = {event["kind"]: event for event in first["ranks"][0]["events"]}
         if not first["failed"] and "step" in recorded and self.request["stages"] == "all":
             self._further(first)
-        return {"stages": self.stages, "import_seconds": imports, "versions": self._versions()}
+        return {"stages": self.stages, **about}
 
     def _is_changed_for(self, first: dict[str, Any]) -> bool:
         """Return whether the request now has what the script misses: smaller batches, a column, the end of loops."""
@@ -172,26 +181,33 @@ class _Rehearsed:
         if any(event.get("cut") for event in events) and not self.request["full"] and self.request["stages"] != "live":
             self.request |= {"full": loops, "batches": self.request["most"]}
             return bool(loops)
-        error = next((event for event in events if event["kind"] == "error" and not event["update"]), None)
+        errors = [event for event in events if event["kind"] == "error"]
+        if self.request["vocabulary"] and any(re.search("out of (?:range|bounds)", event["text"]) for event in errors):
+            self.request["vocabulary"] = None
+            return True
+        error = next((event for event in errors if not event["update"]), None)
+        if error and self._leaves_out(error):
+            return True
         if error and not self.request["full_width"] and any(event["kind"] == "shrunk" for event in events):
-            is_of_size = error["name"] in _OF_SIZES and re.search(r"\d", error["text"]) is not None
+            is_of_size = error["name"] in _OF_SIZES and _SIZE.search(error["text"]) is not None
             self.request["full_width"] = is_of_size or error["name"] == "AttributeError"
             return bool(self.request["full_width"])
         return False
 
-    def _versions(self) -> dict[str, str]:
-        """Python, and the libraries of the script."""
-        versions = {"python": ".".join(map(str, sys.version_info[:3]))}
-        for name in ("torch", *(name for name in self.request["imports"] if name != "torch")):
-            with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
-                versions[name.replace("_", "-")] = importlib.metadata.version(name)
-        return versions
+    def _leaves_out(self, error: dict[str, Any]) -> bool:
+        """Return whether the request now leaves out what a library lacks here, and has in the version of the job."""
+        lacked = _LACKED.search(error["text"])
+        if lacked is None or not {*error["owners"]} & self.differing.keys():
+            return False
+        place = error["settings"] if lacked["field"] else lacked["of"] or lacked["parent"] or error["site"]
+        entry = [place, next(filter(None, lacked.group("argument", "name", "module", "field")))]
+        is_new = bool(place) and entry not in self.request["left_out"]
+        self.request["left_out"] += [entry] if is_new else []
+        return is_new
 
     def _further(self, first: dict[str, Any]) -> None:
         world = self.processes
-        loaded = self._saved_files(first)
-        if loaded:
-            first["loaded"] = loaded
+        first["loaded"] = self._saved_files(first)
         if world > 1:
             self._stage("one process", world=1, batch_times=world, steps=_FEW)
         accumulates = any(event["kind"] == "accumulation" for event in first["ranks"][0]["events"])
@@ -232,10 +248,16 @@ class _Rehearsed:
         import torch.distributed.optim
         import torch.nn.parallel
 
+        # Parts of libraries compile as they are imported, for which a compiler would be imported, too.
+        compiles: Any = torch.compile
+        vars(torch)["compile"] = lambda model=None, **_: model or (lambda function: function)
+        if "bitsandbytes" not in self.request["imports"]:  # by libraries, which need it for its kernels only
+            sys.modules["bitsandbytes"] = None  # type: ignore[assignment]
         for statement in self.request["preloads"]:
             progress(0, 1, statement)
             with contextlib.suppress(Exception):
                 exec(statement, {})  # noqa: S102 - an import of the script's
+        torch.compile = compiles
         torch.set_num_threads(1)
         gc.freeze()  # a collection in a fork would copy the pages of all that was imported
 
@@ -248,7 +270,8 @@ class _Rehearsed:
         self._fresh(nodes, keeps=keeps)
         per_node = world // nodes
         settings = {
-            **{key: self.request[key] for key in _OF_REQUEST}, "local_world": per_node, "nodes": nodes, "keeps": keeps,
+            **self.request, "local_world": per_node, "nodes": nodes, "keeps": keeps,
+            "differing": [*self.differing],
             "most_flops": math.inf if options.get("live") else _MOST_FLOPS, "state": str(self._shown("/tmp/first")),
             "sources": [str(p) for p in self.channels.values() if p],
             "empty": {str(self.base / "input/data" / name): name for name, p in self.channels.items() if not p},
@@ -263,14 +286,13 @@ class _Rehearsed:
             is_shorter = options.get("provokes") == "uneven" and rank == world - 1
             values = {
                 "options": settings | {"steps": settings["steps"] - is_shorter}, "code": str(self.code),
-                "script": self.request["script"], "world": world,
-                "is_module": self.request["is_module"], "is_started_as_module": self.job.is_module,
-                "arguments": [*self.job.words(), *options.get("arguments", ())], "names": self.request["names"],
-                "one_label": self.request["one_label"], "needs_table": self.request["needs_table"],
+                "world": world,
+                "is_started_as_module": self.job.is_module,
+                "arguments": [*self.job.words(), *options.get("arguments", ())],
                 "variables": contract.variables(
                     self.base, self.job, self.request["script"], self.channels, host=rank // per_node, hosts=nodes,
                     gpus=per_node,
-                ) | (contract.of_launcher(rank, world, per_node, port) if self.job.launches else {})
+                ) | (contract.of_launcher(self.job, rank, world, per_node, port) if self.job.launches else {})
                 | options.get("environment", {}),
             }  # fmt: skip
             ranks.append(_start(rank, shared, values))
@@ -372,6 +394,14 @@ class _Rehearsed:
         data = os.pread(file, 1 << 24, 0)
         os.close(file)
         return json.loads(data) if data else []
+
+
+def _versions_here(names: Iterable[str]) -> dict[str, str]:
+    versions = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
+            versions[name.replace("_", "-")] = importlib.metadata.version(name)
+    return versions
 
 
 def _missing_column(stage: dict[str, Any]) -> str:

@@ -240,7 +240,6 @@ class Training:
             gradients=figures_of(p.grad for p in replicated), part_gradients=self._part_gradients(parts),
             without=sum(p.grad is None for p in every), count=len(every), elements=sum(p.numel() for p in replicated),
             parameters=figures_of(replicated), parts=figures_of(parts), state=figures_of(states), states=len(states),
-            backwards=observer.backwards,
             groups=[[len(group["params"]), float(group.get("weight_decay") or 0)] for group in optimizer.param_groups],
             schedules=[_place(schedule) for schedule in self.schedules],
         )  # fmt: skip

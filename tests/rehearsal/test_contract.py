@@ -12,10 +12,17 @@ import pytest
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.rehearsal import findings, request
-from smp_advisor.rehearsal.contract import Job, arguments, make_folders, of_launcher, unexportable, variables
+from smp_advisor.rehearsal.contract import (
+    Job,
+    arguments,
+    differing,
+    make_folders,
+    of_launcher,
+    unexportable,
+    variables,
+)
 from smp_advisor.rehearsal.jobs import job_of
-from smp_advisor.rehearsal.report import Observed
-from smp_advisor.rehearsal.request import interpreter_of, other_versions, pins_of
+from smp_advisor.rehearsal.request import interpreter_of, pins_of
 
 VALUES = {
     "epochs": 1, "lr": 0.0005, "flag": True, "none": None, "l": 3, "dash-key": "x",
@@ -61,10 +68,30 @@ estimator.fit({"train": TrainingInput("s3://bucket/rows", input_mode="FastFile")
     config = tmp_path / "ml/input/config"
     assert json.loads((config / "hyperparameters.json").read_text()) == {"lr": "0.1"}
     assert json.loads((config / "resourceconfig.json").read_text())["current_host"] == "algo-1"
-    second = of_launcher(1, 2, 1, 29_500)
+    second = of_launcher(job, 1, 2, 1, 29_500)
     ranks = [second[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE")]
     assert ranks == ["1", "0", "1", "1"]
+    assert "OMPI_COMM_WORLD_RANK" not in second
     assert job_of({"hyperparameters": {}, "input_mode": "FastFile"})[0] == Job(is_given=True, input_mode="FastFile")
+
+
+@pytest.mark.parametrize(
+    ("start", "has"),
+    [
+        (
+            'ModelTrainer(source_code=SourceCode(entry_script="a.py"), distributed=MPI(process_count_per_node=8))',
+            "OMPI",
+        ),
+        ('PyTorch(entry_point="a.py", distribution={"mpi": {"enabled": True}})', "OMPI MASTER"),
+        ('PyTorch(entry_point="a.py", distribution={"smdistributed": {"dataparallel": {}}})', "OMPI MASTER RANK"),
+        ("mpirun -np 8 python train.py", "OMPI MASTER"),
+        ('ModelTrainer(source_code=SourceCode(entry_script="a.py"), distributed=Torchrun())', "MASTER RANK"),
+    ],
+)
+def test_a_process_has_the_variables_of_its_launcher(start, has):
+    given = of_launcher(job_of(start)[0], 1, 4, 2, 29_500)
+    names = {"OMPI": "OMPI_COMM_WORLD_LOCAL_RANK", "MASTER": "MASTER_ADDR", "RANK": "RANK"}
+    assert [word for word, name in names.items() if name in given] == has.split()
 
 
 def test_a_cell_states_channels_and_the_versions_of_its_image():
@@ -156,7 +183,7 @@ def test_gradients_of_sharded_units_alone_are_parts(monkeypatch):
     assert got == [False, True]
 
 
-def test_files_that_a_script_imports_and_its_numbers_decide_what_is_made(tmp_path):
+def test_files_that_a_script_imports_are_read(tmp_path):
     script = "from parts import (\n    net,\n)\n"
     texts = {"train.py": script, "parts/__init__.py": "", "parts/net.py": "isnan", "b.py": "isinf"}
     for name, text in texts.items():
@@ -165,12 +192,6 @@ def test_files_that_a_script_imports_and_its_numbers_decide_what_is_made(tmp_pat
     reached = request._reached(request.Code(tmp_path, "train.py", script, "train.py"))
     assert ("isnan" in reached, "isinf" in reached) == (True, False)
     assert "isinf" in request._reached(request.Code(tmp_path, "train.py", "import_module(name)", "train.py"))
-    assert [request._vocabulary(text, {}, tmp_path) for text in ("", "end = 10000", "end = 50256", "randint(9)")] == [
-        2_048, 32_768, None, None
-    ]  # fmt: skip
-    assert request._vocabulary("", {"train": "rows"}, tmp_path) is None
-    (tmp_path / "parts/tokenizer.json").write_text("{}")
-    assert request._vocabulary("", {}, tmp_path) is None
 
 
 @pytest.mark.torch
@@ -178,8 +199,9 @@ def test_versions_other_than_those_of_the_job_are_named(tmp_path):
     (tmp_path / "requirements.txt").write_text("transformers==4.44.2  # tested\npeft[extra] == 0.12\nnumpy>=1\n")
     pins = pins_of(tmp_path, {"torch": "2.5", "transformers": "4.49.0"})
     ran = {"python": "3.12.1", "torch": "2.5.1+cpu", "transformers": "5.1.0", "peft": "0.12.3"}
-    (note,) = other_versions(ran, pins)
-    assert note.text.startswith("transformers 5.1.0 ran here, and requirements.txt requires 4.44.2")
+    ((name, text),) = differing(ran, pins).items()
+    assert name == "transformers"
+    assert text.startswith("transformers 5.1.0 ran here, and requirements.txt requires 4.44.2")
     assert interpreter_of(sys.prefix) == f"{sys.prefix}/bin/python"
     with pytest.raises(AdvisorError, match="No Python is at"):
         interpreter_of(tmp_path / "nowhere")
@@ -280,14 +302,14 @@ def test_a_script_gets_the_words_that_the_shell_passes(text, words):
 
 def test_a_script_that_needs_more_processes_than_a_rehearsal_has_says_so():
     error = {"kind": "error", "name": "RuntimeError", "text": "needs 3 GPUs", "update": 0, "module": "", "cut": False}
-    error |= dict.fromkeys(("of_library", "own", "imports", "of_data", "of_script"), False)
+    error |= dict.fromkeys(("of_library", "own", "imports", "of_data"), False) | {"owners": ["datasets"], "line": ""}
     ranks = [{"end": 1, "events": [error]}, {"end": -6, "events": []}]  # gloo ends a process that another left
     stage = {"name": "several processes", "ranks": ranks, "verdict": None}
     assert "pass processes=3" in findings.not_rehearsed(stage)
     error |= {"text": "cannot import name 'load_metric'", "update": 0}
-    other = [Observed(kind="failure", text="datasets 5 ran here, and requirements.txt requires 2")]
-    assert findings.of_other_version(stage, other) == f"{other[0].text} (RuntimeError: {error['text']})"
-    assert not findings.of_other_version(stage, [])
+    other = {"datasets": "datasets 5 ran here, and requirements.txt requires 2"}
+    assert findings.of_other_version(stage, other) == f"{other['datasets']} (RuntimeError: {error['text']})"
+    assert not findings.of_other_version(stage, {"torch": "torch 5 ran here"})
     error["text"] = "needs 16 GPUs"
     assert "16 processes: 4 are the most" in findings.not_rehearsed(stage)
 

@@ -170,14 +170,65 @@ def test_two_versions_are_compared():
 
 
 def test_what_is_not_installed_or_of_ours_is_no_error_of_the_script():
-    done = rehearse("import not_installed_anywhere_here\n" + DDP)
-    assert (
-        done.outcome == "not rehearsed after 0 updates: the module 'not_installed_anywhere_here' is not installed here"
-    )
-    assert done.findings == ()
-    assert "failure" in dict(done.not_observed)
+    absent = "import not_installed_anywhere_here as absent\n"
+    for line in ("net = absent.wrap(net)", "if absent.is_first():\n    pass", "class Net(absent.Net): ..."):
+        done = rehearse(f"{absent}{START}{line}\n{WRAP}{DATA}{LOOP}{SAVE}")
+        assert "a package" in done.outcome, done
+        assert done.outcome.startswith("not rehearsed after 0 updates"), done
+        assert done.findings == ()
+        assert "failure" in dict(done.not_observed)
     done = rehearse(changed(DDP, ('group("nccl")', 'group("nccl", world_size=16, rank=int(os.environ["RANK"]))')))
     assert (done.findings, "since 2 are started: it starts with WORLD_SIZE" in done.outcome) == ((), True)
+
+
+ABSENT = """
+import importlib.util, wandb_of_another_name as log
+import sklearn.metrics
+try:
+    import apex_of_nobody as apex
+except ImportError:
+    apex = None
+assert apex is None and importlib.util.find_spec("apex_of_nobody") is None
+@log.watch
+def measured(scores):
+    accuracy, recall, *_ = sklearn.metrics.precision_recall_fscore_support(scores, scores)
+    return f"{accuracy:.3f}"
+log.init(project="x").log({"accuracy": measured([1, 0])})
+"""
+
+
+@pytest.mark.usefixtures("first_stage")
+def test_packages_that_only_report_are_named_and_left_out():
+    done = rehearse(ABSENT + CORRECT["ddp"])
+    assert (done.findings, done.updates) == ((), 6), done
+    assert any(text.startswith("wandb_of_another_name: not installed here") for text in done.stand_ins)
+
+
+@pytest.mark.usefixtures("first_stage")
+def test_a_vocabulary_is_as_large_as_what_indexes_it():
+    numbered = 'lambda row: {"input_ids": [30_000 + k for k in range(9)]}'
+    mapped = 'lambda row: tokenizer(row["text"], truncation=True)'
+    done = rehearse(changed(TRAINER, (mapped, numbered)))
+    assert (done.outcome, done.updates) == ("ran to the end", 4), done
+
+
+@pytest.mark.usefixtures("first_stage")
+def test_only_what_a_pinned_library_lacks_is_of_its_version(tmp_path):
+    file, old = tmp_path / "train.py", "batch_size=4, sampler=sampler"
+    (tmp_path / "requirements.txt").write_text("torch==1.9.0\n")
+    earlier = "from torch.optim import Gone\n" + changed(DDP, (old, f"{old}, read_ahead=2"))
+    file.write_text(earlier)
+    done = rehearse(file)
+    assert (done.findings, done.updates) == ((), 6), done
+    assert "torch.optim: Gone is not in the version that is here" in done.stand_ins
+    for line, error in (
+        ("model.save_pretrained('/opt/ml/model')", "AttributeError"),
+        ("torch.ones(2) @ torch.ones(3)", "RuntimeError"),
+        ("net(torch.ones(1, 8), 2)", "TypeError"),
+    ):
+        file.write_text(changed(DDP, (WRAP, f"{WRAP}{line}\n")))
+        (finding,) = rehearse(file).findings
+        assert (finding.kind, error in finding.text) == ("failure", True), finding
 
 
 @pytest.mark.usefixtures("first_stage")

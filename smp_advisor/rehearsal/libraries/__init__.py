@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
 
 _HOOKS = {
-    **dict.fromkeys(("transformers.", "safetensors.torch"), "huggingface"),
+    **dict.fromkeys(("transformers.", "trl.scripts.utils", "safetensors.torch"), "huggingface"),
     **dict.fromkeys(("accelerate.", "lightning", "pytorch_lightning", "lightning_fabric"), "trainers"),
-    **dict.fromkeys(("datasets", "evaluate"), "rows"),
+    **dict.fromkeys(("datasets", "evaluate", "tiktoken"), "rows"),
     **dict.fromkeys(("torchvision", "timm", "diffusers."), "images"),
 }
 """Beginning of the name of a module, and the module here that changes it after its import."""
@@ -74,4 +74,4 @@ def install(observer: Observer, compiled: Callable[[str, str], CodeType]) -> Non
         if module is not None and name.startswith(tuple(_HOOKS)) and getattr(module, "__name__", "") == name:
             change(module)
     sys.meta_path.insert(0, Finder())
-    import_module("smp_advisor.rehearsal.libraries.images").install(observer)
+    import_module("smp_advisor.rehearsal.libraries.absent").install(observer)

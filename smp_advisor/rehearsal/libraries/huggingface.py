@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import string
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from smp_advisor.core.files import data_file
 from smp_advisor.rehearsal.libraries.rows import WORDS
 from smp_advisor.rehearsal.observation import note_save
 from smp_advisor.rehearsal.observer import around
@@ -21,32 +23,12 @@ if TYPE_CHECKING:
 
     from smp_advisor.rehearsal.observer import Observer
 
-_FAMILIES = (
-    ("qwen3", "Qwen3"), ("qwen", "Qwen2"), ("llama", "Llama"), ("mixtral", "Mixtral"), ("mistral", "Mistral"),
-    ("gemma-3", "Gemma3Text"), ("gemma", "Gemma2"), ("phi", "Phi3"), ("neox", "GPTNeoX"), ("pythia", "GPTNeoX"),
-    ("gpt-neo", "GPTNeo"), ("gpt", "GPT2"), ("opt", "OPT"), ("bloom", "Bloom"), ("falcon", "Falcon"),
-    ("distilbert", "DistilBert"), ("deberta", "DebertaV2"), ("roberta", "Roberta"), ("electra", "Electra"),
-    ("bert", "Bert"), ("mpnet", "MPNet"), ("bart", "Bart"), ("t5", "T5"), ("vit", "ViT"), ("whisper", "Whisper"),
-)  # fmt: skip
-"""Part of a model's name, and the beginning of the name of its classes."""
-_HEADS = {
-    "GPT2": "LMHeadModel", "T5": "ForConditionalGeneration", "Bart": "ForConditionalGeneration",
-    "Whisper": "ForConditionalGeneration", "ViT": "ForImageClassification",
-    **dict.fromkeys(("Bert", "DistilBert", "Roberta", "DebertaV2", "Electra", "MPNet"), "ForMaskedLM"),
-}  # fmt: skip
-"""End of the name of the class of a family, where it is not that of a causal language model."""
-SMALL = {
-    "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 32,
-    "intermediate_size": 64, "head_dim": 16, "n_inner": None, "d_kv": 16, "d_ff": 64, "num_layers": 2,
-    "num_decoder_layers": 2, "ffn_dim": 64, "word_embed_proj_dim": 32, "dim": 32, "hidden_dim": 64, "n_layers": 2,
-    "n_heads": 2, "n_layer": 2, "n_head": 2, "n_embd": 32, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
-    "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
-    "num_local_experts": 4, "num_experts": 4, "moe_intermediate_size": 64, "embedding_size": 32,
-}  # fmt: skip
-"""Sizes of the configurations of transformers that no data index."""
+_TABLES = data_file("rehearsal", "stand_ins")
+SMALL: dict[str, int] = _TABLES["sizes"]
 _WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
 _DEPTHS = tuple(name for name in SMALL if "layer" in name)
 _SMALL_WIDTH, _SMALL_DEPTH, _MOST_WIDTH = 64, 4, 1280
+_NOT_OF_CONFIGURATIONS: list[str] = _TABLES["not_of_configurations"]
 _KEPT_WEIGHTS_BYTES = 64 * 2**20
 _NEW_TOKENS, _SAVED_AT, _MOST_TOKENS = 8, 2, 128
 
@@ -65,6 +47,8 @@ def change(observer: Observer, module: Any) -> None:
         "transformers.training_args": _arguments,
         "transformers.trainer": _trainer,
         "safetensors.torch": _safetensors,
+        "transformers.hf_argparser": _parser,
+        "trl.scripts.utils": _parser,
     }
     if module.__name__ in changes:
         changes[module.__name__](observer, module)
@@ -82,8 +66,8 @@ def shrink(config: Any, observer: Observer | None = None) -> Any:
         names = _DEPTHS if observer.options.get("full_width") and width <= _MOST_WIDTH else SMALL
     for name in names:
         current, value = values.get(name), SMALL[name]
-        if type(current) is int and (value is None or current > value):
-            setattr(config, name, value)
+        if type(current) is int and current > value:
+            setattr(config, name, value or None)
     for name in ("layer_types", "attention_layers", "mlp_layer_types"):
         if isinstance(values.get(name), list) and len(values[name]) > 2:
             setattr(config, name, values[name][:2])
@@ -115,7 +99,7 @@ def config_for(observer: Observer, name: Any, options: dict[str, Any], kind: Any
         config = transformers.AutoConfig.for_model(**written)
     else:
         lower = str(name).lower().replace("/opt/ml", "")
-        family = next((value for part, value in _FAMILIES if part in lower), "Llama")
+        family = next((value for part, value in _TABLES["families"].items() if part in lower), "Llama")
         extra = {"attention_types": [[["global", "local"], 1]], "num_layers": 2} if family == "GPTNeo" else {}
         if kind is not None:  # of the class that loads it
             family, extra = kind.__name__.removesuffix("Config"), {}
@@ -123,7 +107,7 @@ def config_for(observer: Observer, name: Any, options: dict[str, Any], kind: Any
         size = observer.options["vocabulary"]
         config = (kind or getattr(transformers, f"{family}Config"))(**extra, **({"vocab_size": size} if size else {}))
         if kind is None:
-            config.architectures = [family + _HEADS.get(family, "ForCausalLM")]
+            config.architectures = [family + _TABLES["heads"].get(family, "ForCausalLM")]
         tokens = ("pad_token_id", "bos_token_id", "eos_token_id")
         for token in (*tokens, "decoder_start_token_id") if config.is_encoder_decoder else tokens:
             setattr(config, token, 0)
@@ -134,13 +118,6 @@ def config_for(observer: Observer, name: Any, options: dict[str, Any], kind: Any
         if key in ("num_labels", "id2label", "label2id") or (hasattr(config, key) and key != "dtype"):
             setattr(config, key, value)
     return shrink(config, observer)
-
-
-_NOT_OF_CONFIGURATIONS = (
-    "config", "torch_dtype", "dtype", "device_map", "attn_implementation", "quantization_config", "cache_dir", "token",
-    "revision", "trust_remote_code", "low_cpu_mem_usage", "state_dict", "ignore_mismatched_sizes", "load_in_4bit",
-    "load_in_8bit", "use_safetensors", "local_files_only", "max_memory", "offload_folder", "subfolder", "variant",
-)  # fmt: skip
 
 
 def _small_model(observer: Observer, original: Any) -> Any:
@@ -241,8 +218,9 @@ def _tokenizer(observer: Observer, name: Any) -> Any:
 
     observer.stand_in(f"{name}: a tokenizer of {len(WORDS)} words")
     special = ["<e>", "<mask>", "<|im_start|>", "<|im_end|>"]
-    words = {word: number for number, word in enumerate([*special, *WORDS])}
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "<mask>"))
+    signs = [f"{before}{sign}" for before in ("", "##") for sign in string.printable.split()[0]]
+    words = {word: number for number, word in enumerate([*special, *WORDS, *signs])}  # others by their signs
+    inner = tokenizers.Tokenizer(tokenizers.models.WordPiece(words, unk_token="<mask>"))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     ends = dict.fromkeys(("pad_token", "eos_token", "bos_token", "sep_token", "cls_token"), "<e>")
     tokenizer = transformers.PreTrainedTokenizerFast(
@@ -367,3 +345,26 @@ def _safetensors(observer: Observer, module: Any) -> None:
         if observer.is_asked_by_user():
             note_save(observer, filename, tensors)
         return original(tensors, filename, *arguments, **options)
+
+
+def _parser(observer: Observer, module: Any) -> None:
+    """Leave out options of the version that the job has, where another one is here."""
+    if {"transformers", "trl"}.isdisjoint(observer.options["differing"]):
+        return
+
+    def note(words: list[str]) -> None:
+        if words:
+            observer.stand_in(f"{' '.join(words)}: no options in the version that is here")
+
+    @around(module.HfArgumentParser, "parse_args_into_dataclasses")
+    def parsed(
+        original: Any, self: Any, *arguments: Any, return_remaining_strings: bool = False, **options: Any
+    ) -> Any:
+        *values, unread = original(self, *arguments, return_remaining_strings=True, **options)
+        note([] if return_remaining_strings else unread)
+        return (*values, unread) if return_remaining_strings else tuple(values)
+
+    @around(getattr(module, "TrlParser", None), "set_defaults_with_config")
+    def configured(original: Any, self: Any, **config: Any) -> list[str]:
+        note(original(self, **config))
+        return []

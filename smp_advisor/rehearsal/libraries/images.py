@@ -1,55 +1,27 @@
-"""torchvision, timm and diffusers: synthetic images of the true number, and the smallest networks.
-
-And libraries that are not installed here: those that only report do nothing, and images are synthetic.
-"""
+"""torchvision, timm and diffusers: synthetic images of the true number, and the smallest networks."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import re
 import sys
-import types
-from functools import partialmethod
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from smp_advisor.rehearsal.libraries.huggingface import SMALL
-from smp_advisor.rehearsal.libraries.rows import Metric
+from smp_advisor.core.files import data_file
 from smp_advisor.rehearsal.observer import NotRehearsed, around, bound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from smp_advisor.rehearsal.observer import Observer
 
-_DIGITS = (1, 28, 10, 60_000, 10_000)
-_DATA_SETS = {
-    "MNIST": _DIGITS, "FashionMNIST": _DIGITS, "KMNIST": _DIGITS, "QMNIST": (1, 28, 10, 60_000, 60_000),
-    "EMNIST": (1, 28, 47, 112_800, 18_800), "EMNIST byclass": (1, 28, 62, 697_932, 116_323),
-    "EMNIST bymerge": (1, 28, 47, 697_932, 116_323), "EMNIST letters": (1, 28, 27, 124_800, 20_800),
-    "EMNIST digits": (1, 28, 10, 240_000, 40_000), "EMNIST mnist": _DIGITS, "USPS": (1, 16, 10, 7_291, 2_007),
-    "CIFAR10": (3, 32, 10, 50_000, 10_000), "CIFAR100": (3, 32, 100, 50_000, 10_000),
-    "SVHN": (3, 32, 10, 73_257, 26_032), "STL10": (3, 96, 10, 5_000, 8_000), "ImageFolder": (3, 64, 10, 1_000, 1_000),
-    "ImageNet": (3, 64, 1000, 1_281_167, 50_000), "Places365": (3, 64, 365, 1_803_460, 36_500),
-    "Flowers102": (3, 64, 102, 1_020, 6_149), "Food101": (3, 64, 101, 75_750, 25_250),
-    "StanfordCars": (3, 64, 196, 8_144, 8_041), "OxfordIIITPet": (3, 64, 37, 3_680, 3_669),
-    "CelebA": (3, 64, 10_177, 162_770, 19_962), "VOCSegmentation": (3, 64, 21, 1_464, 1_449),
-    "Cityscapes": (3, 64, 19, 2_975, 500),
-}  # fmt: skip
-"""Channels, side, labels, and lengths of the part for training and of that for tests, of data sets of images."""
+_TABLES = data_file("rehearsal", "stand_ins")
 _ANY = (3, 64, 2, 1_000, 200)
-"""The same of all others: no model has less than two labels."""
-_PARTS = {
-    "STL10 unlabeled": 100_000, "STL10 train+unlabeled": 105_000, "SVHN extra": 531_131, "QMNIST test10k": 10_000,
-    "QMNIST test50k": 50_000, "QMNIST nist": 402_953, "Flowers102 val": 1_020, "CelebA valid": 19_867,
-}  # fmt: skip
+"""Channels, side, labels and lengths of a data set that is not in the table: no model has less than two labels."""
 _HELD_BACK = ("test", "val", "valid")
 _OTHERWISE = re.compile(
     "VisionDataset|FakeData|DatasetFolder|Coco|Flickr|SBU|Kitti|WIDER|VOCDet|LFWPairs|HMDB|UCF|Kinet"
@@ -68,8 +40,8 @@ class Images(torch.utils.data.Dataset[Any]):
         train: bool = True, as_tensor: bool = False, source: str = "", **options: Any,
     ) -> None:  # fmt: skip
         part = str(options.get("what") or options.get("split") or options.get("image_set") or "")
-        channels, side, labels, *lengths = _DATA_SETS.get(f"{name} {part}", _DATA_SETS.get(name, _ANY))
-        length = _PARTS.get(f"{name} {part}", lengths[not train or part in _HELD_BACK])
+        channels, side, labels, *lengths = _TABLES["images"].get(f"{name} {part}", _TABLES["images"].get(name, _ANY))
+        length = _TABLES["parts"].get(f"{name} {part}", lengths[not train or part in _HELD_BACK])
         classes = options.get("classes")  # of LSUN
         labels = len(classes) if isinstance(classes, list) else labels
         self.transform = transform or next((entry for entry in arguments if callable(entry)), None)
@@ -140,8 +112,6 @@ def _picture(pixels: torch.Tensor, *, as_tensor: bool) -> Any:
 def change(observer: Observer, module: Any) -> None:
     """Change a module after its import."""
     name = module.__name__
-    if isinstance(module, Nothing):
-        return
     if name == "torchvision.datasets":
         for kind in vars(module).values():
             if isinstance(kind, type) and issubclass(kind, module.VisionDataset):
@@ -226,16 +196,6 @@ def _timm(observer: Observer, module: Any) -> None:
         return original("resnet10t", pretrained=False, **model_options)
 
 
-_GEOMETRY: dict[str, dict[str, Any]] = {
-    "AutoencoderKL": {
-        "down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4,
-        "block_out_channels": (32,) * 4,
-    },
-    "UNet2DConditionModel": {"cross_attention_dim": SMALL["hidden_size"]},
-}  # fmt: skip
-"""Options without which a model divides images otherwise than the published one, or fits no small text encoder."""
-
-
 def _diffusers(observer: Observer, module: Any) -> None:
     def created(original: Any, self: Any, *arguments: Any, **options: Any) -> None:
         if "block_out_channels" in options:
@@ -246,7 +206,7 @@ def _diffusers(observer: Observer, module: Any) -> None:
         if Path(str(name), options.get("subfolder") or "", cls.config_name).is_file():
             return original(cls, name, *arguments, **options)
         observer.stand_in(f"{name}: the default {cls.__name__}")
-        return cls(**_GEOMETRY.get(cls.__name__, {}))
+        return cls(**_TABLES["geometry"].get(cls.__name__, {}))
 
     def set_timesteps(original: Any, self: Any, number: Any = None, *arguments: Any, **options: Any) -> Any:
         number = options.pop("num_inference_steps", number)
@@ -264,121 +224,3 @@ def _diffusers(observer: Observer, module: Any) -> None:
             around(kind, "__init__")(created)
             around(kind, "from_pretrained")(from_pretrained)
             around(kind, "set_timesteps")(set_timesteps)
-
-
-_IMPORTING = ("<frozen importlib", str(Path(importlib.util.__file__).parent), str(Path(__file__).parent))
-_SILENT = (
-    "wandb", "tensorboard", "tensorboardX", "mlflow", "comet_ml", "visdom", "matplotlib", "torchinfo", "torchsummary",
-    "neptune", "aim", "swanlab", "clearml", "torchmetrics", "sagemaker_ssh_helper", "smdebug", "smexperiments",
-    "seaborn", "gputil", "GPUtil", "pynvml", "codecarbon",
-)  # fmt: skip
-"""Libraries that only report: every call of theirs does nothing."""
-
-
-class Nothing(types.ModuleType):
-    """A module, class, function and value that does nothing, or a module that makes its attributes by their names."""
-
-    def __init__(self, name: str = "nothing", make: Callable[[str], Any] | None = None) -> None:
-        super().__init__(name)
-        vars(self).update(__path__=[], make=make or Nothing)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return vars(self).setdefault(name, vars(self)["make"](name))
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        return self
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def __iter__(self) -> Any:
-        return iter((Nothing(), Nothing()))
-
-    def __getitem__(self, key: object) -> Any:
-        return self
-
-    def __bool__(self) -> bool:
-        return False
-
-
-def _transform(name: str) -> Any:
-    """Return the transforms that change shapes or scales; all others return their image."""
-    if name == "Compose":
-        return lambda steps: lambda image: functools.reduce(lambda result, step: step(result), steps, image)
-    if name in ("Resize", "CenterCrop", "RandomResizedCrop"):
-        return lambda size, **_: (
-            lambda image: nn.functional.interpolate(
-                image[None], size=[min(64, side) for side in ((size, size) if isinstance(size, int) else size)]
-            )[0]
-        )
-    if name == "Normalize":
-        return lambda mean, std, **_: (
-            lambda image: (image - torch.tensor(mean).reshape(-1, 1, 1)) / torch.tensor(std).reshape(-1, 1, 1)
-        )
-    return lambda *arguments, **_: arguments[0] if name == "Lambda" else lambda image: image
-
-
-class _Network(nn.Module):
-    """Two layers under the names that scripts replace."""
-
-    def __init__(self, *_: Any, num_classes: int = 1000, **__: Any) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 7, stride=2)
-        self.layer1 = nn.Conv2d(64, 512, 1, stride=4)
-        self.fc: nn.Module = nn.Linear(512, num_classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores of the labels."""
-        scores: torch.Tensor = self.fc(self.layer1(torch.relu(self.conv1(images))).mean((2, 3)))
-        return scores
-
-
-class _Finder(MetaPathFinder, Loader):
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
-        create: Any = Images.__init__
-        parts: dict[str, Callable[[str], Any]] = {
-            "datasets": lambda name: type(name, (Images,), {"__init__": partialmethod(create, name, as_tensor=True)}),
-            "transforms": _transform,
-            "models": lambda _: _Network,
-        }
-        self.images = {(full := f"torchvision.{name}"): Nothing(full, make) for name, make in parts.items()}
-        vars(self.images["torchvision.models"]).update(dict.fromkeys(("resnet18", "resnet50", "vgg16"), _Network))
-        self.images["torchvision.transforms.v2"] = self.images["torchvision.transforms"]
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        del path, target
-        root = fullname.partition(".")[0]
-        is_installed = root != fullname and not isinstance(sys.modules.get(root), Nothing)  # it lacks that part only
-        is_absent = not is_installed and (root in ("torchvision", "evaluate") or root in _SILENT)
-        frame: Any = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith(_IMPORTING):
-            frame = frame.f_back
-        if frame is None or not frame.f_code.co_filename.startswith(self.observer.code):
-            return None  # a library does without what is not installed
-        if is_absent or fullname.startswith("torch.utils.tensorboard"):
-            self.observer.stand_in(f"{'tensorboard' if root == 'torch' else root}: not installed here")
-            return ModuleSpec(fullname, self, is_package=True)
-        return None
-
-    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
-        if spec.name == "torchvision":
-            return Nothing(spec.name, lambda name: self.images.get(f"torchvision.{name}", Nothing(name)))
-        if spec.name == "evaluate":
-            return Nothing(spec.name, lambda _: lambda *_, **__: Metric())
-        return self.images.get(spec.name, Nothing(spec.name))
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        module.__path__ = []
-
-
-def install(observer: Observer) -> None:
-    """Answer for libraries that no finder before found."""
-    if importlib.util.find_spec("torch.utils.tensorboard") and not importlib.util.find_spec("tensorboard"):
-        sys.modules["torch.utils.tensorboard"] = Nothing("torch.utils.tensorboard")
-    sys.meta_path.append(_Finder(observer))

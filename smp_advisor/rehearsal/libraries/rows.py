@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.core.files import data_file
 from smp_advisor.rehearsal.observer import around
 
 if TYPE_CHECKING:
@@ -19,10 +21,7 @@ WORDS = [
 _ROWS = 256
 _TOKENIZED = 4096
 _OWN_ROWS = 50
-_TEXTS = (
-    "text", "sentence", "sentence1", "sentence2", "question", "content", "instruction", "response", "output",
-    "input",
-)  # fmt: skip
+_TABLES = data_file("rehearsal", "stand_ins")
 _FILES = ("json", "csv", "parquet", "text", "arrow", "pandas", "imagefolder")
 
 
@@ -32,6 +31,16 @@ def change(observer: Observer, module: Any) -> None:
         module.load = lambda *_, **__: Metric()
     elif module.__name__ == "datasets":
         _datasets(observer, module)
+    elif module.__name__ == "tiktoken":
+        module.get_encoding = module.encoding_for_model = functools.partial(_encoding, observer, module)
+
+
+def _encoding(observer: Observer, module: Any, name: str = "gpt2") -> Any:
+    """Return an encoding of bytes, with the numbers of a published one at its end."""
+    observer.stand_in(f"{name}: an encoding of bytes")
+    end = next((number for part, number in _TABLES["ends"].items() if part in name), 50_256)
+    ranks = {bytes([number]): number for number in range(256)}
+    return module.Encoding(name, pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": end})
 
 
 class Metric:
@@ -87,14 +96,15 @@ def columns_for(name: str, observer: Observer) -> dict[str, list[Any]]:
     elif "glue" in lower or "mrpc" in lower:
         columns = {"sentence1": texts, "sentence2": texts}
     else:
-        of_script = [column for column in _TEXTS if column in observer.options.get("named", ())]
-        columns = dict.fromkeys(of_script or ("text",), texts)
-    for column in observer.options.get("columns", ()):
+        of_script = [column for column in _TABLES["texts"] if column in observer.options["named"]]
+        columns = dict.fromkeys(of_script or (() if observer.options["columns"] else ("text",)), texts)
+    for column in observer.options["columns"]:
         if column not in columns:
             columns[column] = _values(column, texts)
     if "messages" not in columns and "chosen" not in columns and "prompt" not in columns:
         columns.setdefault("label", [row % 2 for row in range(_ROWS)])
-        columns.setdefault("idx", list(range(_ROWS)))
+        if "idx" in observer.options["named"]:
+            columns.setdefault("idx", list(range(_ROWS)))
     return columns
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from smp_advisor.rehearsal.libraries.images import Nothing
 from smp_advisor.rehearsal.observation import note_save
-from smp_advisor.rehearsal.observer import around
+from smp_advisor.rehearsal.observer import Nothing, around
 from smp_advisor.rehearsal.processors import refuse_half
 
 if TYPE_CHECKING:
