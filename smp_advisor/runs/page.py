@@ -178,7 +178,10 @@ def page_of(run: Run) -> tuple[str, str]:
     lines += [f"  {line}" for line in (*reasons, *notes)]
     alarms = "".join(f'<p role="alert" class="smp-alarm">{escape(alarm)}</p>' for alarm in run.alarms)
     table = f"<div>{title('Measured and predicted')}{figures.html()}</div>" if rows else ""
-    about = [*_place(run), *([] if run.advice is None else [schema(run.advice.plan.library).name])]
+    about: list[str] = []
+    if (advice := run.advice) is not None:
+        place = f"{advice.cluster.nodes} × {advice.cluster.instance.name}"
+        about = [advice.model.name, place, schema(advice.plan.library).name]
     freshness = "Ended" if run.done else "Watching" if run.polls else "Not read yet"
     html = sheet(
         f"Run {run.name}",
@@ -192,13 +195,6 @@ def page_of(run: Run) -> tuple[str, str]:
         "".join(f'<p class="smp-note">{escape(note)}</p>' for note in notes),
     )
     return "\n".join(lines), html
-
-
-def _place(run: Run) -> list[str]:
-    if run.advice is None:
-        return []
-    cluster = run.advice.cluster
-    return [run.advice.model.name, f"{cluster.nodes} × {cluster.instance.name}"]
 
 
 def _strip(run: Run) -> str:

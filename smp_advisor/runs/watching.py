@@ -21,7 +21,6 @@ from smp_advisor.runs.measure import PREFERRED, timed
 from smp_advisor.runs.offer import Offer, offer_of
 from smp_advisor.runs.page import (
     IN_A_ROW,
-    Figure,
     alarms_of,
     conclusions_of,
     elapsed,
@@ -369,19 +368,9 @@ class Run(Shown):
             parts.append(plural(len(self.alarms), "alarm"))
         return "; ".join(parts)
 
-    def figures(self) -> tuple[Figure, ...]:
-        """Measured figures next to the predicted ones, with 95 % intervals."""
-        return figures_of(self)
-
-    @property
-    def alarms(self) -> tuple[str, ...]:
-        """Alarms, one sentence each."""
-        return alarms_of(self)
-
-    @property
-    def conclusions(self) -> tuple[str, ...]:
-        """Causes of a deviation, what 20 regular steps taught, and a better plan, as sentences."""
-        return conclusions_of(self)
+    figures = figures_of
+    alarms = property(alarms_of)
+    conclusions = property(conclusions_of)
 
     @property
     def memory_share(self) -> float | None:

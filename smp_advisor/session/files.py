@@ -15,22 +15,17 @@ from smp_advisor.session.written import as_text, from_text, read_text, write_tex
 if TYPE_CHECKING:
     import os
 
-    from smp_advisor.session.control_state import ControlState
 
-
-def live_advice(value: Recommendation, screen: Any) -> Advice:
-    """Return the advice with what was on screen."""
-    return Advice(value, None if screen is None else _state(value, screen))
-
-
-def _state(value: Recommendation, data: Any) -> ControlState:
-    """State of the controls with a plan and a job."""
-    if not isinstance(data, dict) or data.keys() != {"plan", "job"}:
+def _live(value: Recommendation, screen: Any) -> Advice:
+    """Return the advice with the plan and the job that were on screen."""
+    if screen is None:
+        return Advice(value)
+    if not isinstance(screen, dict) or screen.keys() != {"plan", "job"}:
         raise StorageError("The stored plan on screen must have a plan and a job.")
-    plan, job = from_plain(data["plan"], "Plan"), from_plain(data["job"], "Job")
+    plan, job = from_plain(screen["plan"], "Plan"), from_plain(screen["job"], "Job")
     try:
         state = control_state.apply(control_state.recommended(value), settings_of(plan, job))
-        return state if state.plan == plan else control_state.adopt(state, plan)
+        return Advice(value, state if state.plan == plan else control_state.adopt(state, plan))
     except (AdvisorError, AttributeError) as error:
         raise StorageError(f"The stored plan on screen does not suit the recommendation: {error}") from None
 
@@ -78,5 +73,5 @@ def load(path: str | os.PathLike[str]) -> Any:
     """
     value, document = from_text(read_text(path), f"{path!s:.200}")
     if isinstance(value, Recommendation):
-        return live_advice(value, document.get("screen"))
+        return _live(value, document.get("screen"))
     return value
