@@ -44,11 +44,16 @@ def build_fake(build: Callable[[], nn.Module], mode: KnownValuesMode, dtype: tor
 
 def fake_copy(model: nn.Module, mode: KnownValuesMode, dtype: torch.dtype | None) -> nn.Module:
     """Copy a live model with fake tensors; the model itself is unchanged and no memory is allocated."""
+    return copy_with(model, lambda tensor: _fake(tensor, mode, dtype))
+
+
+def copy_with(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Copy a model, with a tensor of one's own in place of every tensor of its modules."""
     copies: dict[int, Any] = {}
     for module in model.modules():
         for tensor in [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]:
             if isinstance(tensor, Tensor) and id(tensor) not in copies:
-                copies[id(tensor)] = _fake(tensor, mode, dtype)
+                copies[id(tensor)] = convert(tensor)
     return copy.deepcopy(model, copies)
 
 

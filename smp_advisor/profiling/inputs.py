@@ -169,9 +169,9 @@ def _repeated(value: Tensor, samples: int) -> Tensor:
     return value.detach().cpu()[torch.arange(samples) % len(value)]
 
 
-def filled(inputs: Any, vocab: int, *, seed: int = 0) -> Any:
+def filled(inputs: Any, vocab: int) -> Any:
     """Real values for inputs on the meta device, and supplied ones unchanged, except ids of at least `vocab`."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
 
     def fill(value: Any) -> Any:
         if not isinstance(value, Tensor):

@@ -44,6 +44,7 @@ _BYTES_PER_PARAMETER = 20
 """Parameter, gradient and Adam state; upper bound over all precisions."""
 _SHARE_OF_MEMORY = 0.5
 """The remaining memory is for activations, logits and temporaries."""
+_LEAST_BLOCKS = 2
 _MOST_STACKS = 4
 """Stacks that are tried one by one, if not all of them can be cut at once."""
 _MOST_PARAMETERS = 240_000_000
@@ -62,18 +63,12 @@ class Copy:
 
 
 def make_copy(
-    profiled: ProfiledModel,
-    stack: ExitStack,
-    *,
-    memory_bytes: int,
-    dtype: torch.dtype,
-    blocks: int = 2,
-    inputs: Any = None,
+    profiled: ProfiledModel, stack: ExitStack, *, memory_bytes: int, dtype: torch.dtype, inputs: Any = None
 ) -> Copy:
     """Make the smallest copy with the same architecture: with fewer blocks, and narrower if these exceed the memory.
 
     A live module is truncated in place until `stack` is closed, so call this in a child process only. It keeps at least
-    `blocks` repeats of each block. A configuration is built without values, and gets random ones.
+    two repeats of each block. A configuration is built without values, and gets random ones.
     """
     model, source = profiled.module, "its own weights"
     if model is None:
@@ -83,7 +78,7 @@ def make_copy(
     if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
         raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")
     rows = stacks(model)
-    repeats = math.ceil(blocks / min((row.period for row in rows), default=1))
+    repeats = math.ceil(_LEAST_BLOCKS / min((row.period for row in rows), default=1))
     repeated = _removable(model, rows, inputs, repeats)
     depths = {row.label: (len(row.names), len(remaining_children(row, repeats))) for row in repeated}
     reductions = [Reduction(label, *sizes) for label, sizes in depths.items() if sizes[0] != sizes[1]]

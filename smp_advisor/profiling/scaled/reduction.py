@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from smp_advisor.profiling.fake import copy_with
 from smp_advisor.profiling.scaled.result import Reduction
 from smp_advisor.profiling.structure import hidden_size, largest_table
 
@@ -126,12 +126,7 @@ def _experts(model: nn.Module, values: list[tuple[str, int]]) -> tuple[int, int]
 def _renamed(model: nn.Module, plan: _Renaming) -> nn.Module:
     """Copy of the module with the renamed dimensions; parameters and buffers are cut to their new shapes."""
     torch.manual_seed(0)  # of random weights: PyTorch draws its first seed in each process
-    tensors: dict[int, Tensor] = {}
-    for module in model.modules():
-        for tensor in [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]:
-            if isinstance(tensor, Tensor) and id(tensor) not in tensors:
-                tensors[id(tensor)] = _cut(tensor, plan)
-    narrow: nn.Module = copy.deepcopy(model, dict(tensors))
+    narrow = copy_with(model, lambda tensor: _cut(tensor, plan))
     for own in _attributes(narrow):
         for name, value in list(own.items()):
             if _counts_heads(name, value):

@@ -83,7 +83,7 @@ class ScaledRun(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether the copy trains: its losses are finite and fall, and layers that run get gradients."""
+        """Whether the copy trains: its losses are finite and do not explode, and layers that run get gradients."""
         return not self.problems
 
     @property
