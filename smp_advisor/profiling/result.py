@@ -153,25 +153,15 @@ class Profile(Shown):
             peak_bytes=resident + max(step, highest),
         )
 
-    def modules(self, sort: str | None = None) -> pd.DataFrame:
+    def modules(self) -> pd.DataFrame:
         """Table of the modules: parameters, FLOPs, saved bytes and their share; the rows add up to the model.
-
-        Parameters
-        ----------
-        sort
-            ``parameters``, ``forward_flops``, ``backward_flops`` or ``saved_bytes``, highest first; None for the order
-            of execution.
 
         Raises
         ------
         ProfileError
-            The model was not traced, or there is no such column.
+            The model was not traced.
         """
         names = ("parameters", "forward_flops", "backward_flops", "saved_bytes")
-        if sort is not None and sort not in names:
-            raise ProfileError(
-                f"sort must be one of {', '.join(names)}, or None for the order of execution, not {sort!r}."
-            )
         if not self.is_traced:
             raise ProfileError(f"{self.name} was not traced: run the trace stage of its profile.")
 
@@ -192,7 +182,7 @@ class Profile(Shown):
         table = frame_of([*rows, last]).set_index("module")
         table = table.astype({"forward_flops": float, "backward_flops": float})
         table["saved_share"] = table["saved_bytes"] / max(1, model[-1])
-        return table if sort is None else table.sort_values(sort, ascending=False, kind="stable")
+        return table
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to plain data, ready for JSON; equal parts are stored once."""

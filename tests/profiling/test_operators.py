@@ -6,7 +6,6 @@ import pytest
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
-from smp_advisor.errors import ProfileError
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job, Model
 from tests.deferred import Deferred
@@ -162,6 +161,3 @@ def test_modules_add_up_to_the_model(plain):
     assert frame["forward_flops"].sum() == plain.forward_flops(*size)
     assert frame["saved_share"].sum() == pytest.approx(1)
     assert frame["count"].sum() == len(plain.blocks) + 1
-    assert plain.modules(sort="saved_bytes")["saved_bytes"].is_monotonic_decreasing
-    with pytest.raises(ProfileError, match="sort must be one of"):
-        plain.modules(sort="name")
