@@ -601,7 +601,7 @@ def test_what_a_launcher_is_given_is_the_plan_or_there_is_none(tmp_path):
         ("--use_deepspeed -m", "4", "FSDP bf16 False"),
         ("--use_megatron_lm", "4", "--use_megatron_lm True has no plan"),
         ("--use_fsdp \\\r\n", "4 --fsdp $HOW", "sharding strategy '$how'"),
-        ("--multi_gpu", "$ROWS", "not '$ROWS'"),
+        ("--multi_gpu", "$ROWS", "'$ROWS' is a str"),
     ):
         command = f"accelerate launch --mixed_precision bf16 {launch} train.py --train_batch_size {batch}\n"
         (tmp_path / "job.sh").write_text(f"#SBATCH --nodes=1\n{command}", newline="")
