@@ -48,7 +48,7 @@ def fake_copy(model: nn.Module, mode: KnownValuesMode, dtype: torch.dtype | None
 
 
 def copy_with(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:
-    """Copy a model, with a tensor of one's own in place of every tensor of its modules."""
+    """Copy a model, with other tensors than those of its modules: `convert` makes each once."""
     copies: dict[int, Any] = {}
     for module in model.modules():
         for tensor in [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]:
