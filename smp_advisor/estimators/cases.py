@@ -222,6 +222,7 @@ _IGNORED = ("entry_point", "hyperparameters", "distribution")
 """Arguments of ``PyTorch(...)`` that SDK 2.257 ignores with a recipe."""
 _OTHER_FORMS = {
     r"\bhyp (?:create|init) hyp-[\w-]+job\b|\bhyperpod start-job\b": "paste its manifest or recipe",
+    r"\btune run\b": "torchtune's recipe has its strategy, and its configuration the batch: describe the job to advise",
     r"\baws sagemaker create-training-job\b": "paste its request, the file of --cli-input-json",
     r"\brecipes=[\w./-]+": "paste the YAML of the recipe",
     r"\bJumpStartEstimator\(": "JumpStart has the script, its defaults and the instance: describe the job to advise",

@@ -113,8 +113,11 @@ def check_estimator(
         compiled = check_source(document.source, library=library_with(compiles=True).name, variables=terms.variables)
         findings += tuple(finding for finding in compiled if finding.id == "STC407")
     by_place: dict[tuple[str, str, int, str], Finding] = {}
-    for finding in (finding for case in cases if case.script is not None for finding in case.script.report):
-        if finding.severity != "info":
+    scripts = [(case.configuration, case.script.report) for case in cases if case.script is not None]
+    for configuration, finding in [(configuration, finding) for configuration, report in scripts for finding in report]:
+        # The Python of an older image bounds the releases that it can have.
+        older = str(configuration.get("framework_version")).startswith("1.") and "no file pins" in finding.message
+        if finding.severity != "info" and not older:
             by_place.setdefault((finding.id, finding.path, finding.line, finding.message), finding)
     findings += tuple(by_place.values())
     notes = [*_unresolved(document, cases, findings), *unresolved]
@@ -186,15 +189,15 @@ def _findings(document: Document, hits: list[tuple[Case, Hit]]) -> tuple[Finding
     )
 
 
-def _coverage(cases: list[Case]) -> Coverage | None:
-    """Rules that ran over the scripts of the jobs, and their calls that were not followed; None without a script."""
+def _coverage(cases: list[Case]) -> Coverage:
+    """Rules that ran over the jobs and their scripts, and calls of these that were not followed."""
     scripts = [case.script for case in cases if case.script is not None]
     reports = [script.report for script in scripts]
     parts = [report.coverage for report in reports if report.coverage is not None]
     libraries = [name for coverage in parts for name in coverage.libraries]
     outside = [name for coverage in parts for name in coverage.outside]
     if not parts:
-        return None
+        return Coverage(libraries=("jobs (no script was read, so none was checked)",), parts=(), assumed=())
     names = ", ".join(sorted({script.name for script in scripts}))
     left = sum(len(report.unresolved) for report in reports)
     note = f"{left} places of {names} were not followed: check_script lists them."

@@ -50,7 +50,7 @@ SEQUENCE = (
 )
 _MODEL_NAMES = (
     *("model_id", "model_name_or_path", "hf_model_name_or_path", "model_name"),
-    *("base_model", "pretrained_model_name_or_path", "model_path", "pretrained_model_path", "model"),
+    *("base_model", "pretrained_model_name_or_path", "model_path", "pretrained_model_path", "model", "bert_model"),
 )
 _FAMILIES = ("llama", "mixtral", "mistral", "gpt_neox", "gptj", "gpt2")
 _OTHER_BLOCKS = ("llama4", "llama_v4")
@@ -196,6 +196,8 @@ def script_settings(configuration: Configuration, inferred: list[str] | None = N
         flagged = [name for name in ("bf16", "fp16") if is_on(hyperparameters.get(name))]
         if len(flagged) == 1:
             settings["precision"] = flagged[0]
+            if inferred is not None and configuration.hyperparameters[flagged[0]].span is not None:
+                inferred.append(f"The precision is {flagged[0]}, by the hyperparameter {flagged[0]}.")
     if "precision" in hyperparameters and record.script == "smp_step":
         settings["precision"] = hyperparameters["precision"]
     return {name: digits_as_number(value) for name, value in settings.items()}
@@ -320,6 +322,8 @@ def _job(
         )
     except AdvisorError:
         return None
+    if model is not None and "optimizer" not in configuration.get("of_job", {}):
+        inferred.append(f"Assumed are optimizer={job.optimizer!r} and attention={job.attention!r}.")
     entry = configuration.get("entry_point")
     is_exported = isinstance(entry, str) and EXPORTED_SCRIPT.fullmatch(PurePosixPath(entry).name) is not None
     return job if is_exported or plan is None else of_own_code(job, plan.library)

@@ -11,6 +11,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.arguments.amounts import digits_as_number
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
@@ -28,6 +29,7 @@ from smp_advisor.estimators.configuration import (
     undescribed,
 )
 from smp_advisor.estimators.documents import resolve, unwrapped
+from smp_advisor.estimators.terms import gpus_of
 from smp_advisor.libraries.library import library_with
 from smp_advisor.review.reading.values import Collection, Constant, Mapping
 from smp_advisor.workload.adapter import Adapter
@@ -207,9 +209,43 @@ _OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy")
 
 
 def configuration_of_verl(recipe: Mapping) -> Configuration:
-    """Read a recipe of verl: the trained model, which is the actor in reinforcement learning."""
     configuration = Configuration("recipe", "The verl recipe", recipe.span)
-    data = plain_of(recipe)
+    take_verl(configuration, plain_of(recipe))
+    return configuration
+
+
+_OF_SFT = {"data": {"micro_batch_size_per_gpu": 4, "train_batch_size": 256, "max_length": 1024}}
+"""Defaults of ``sft_trainer.yaml`` of verl 0.5."""
+
+
+def take_verl_command(configuration: Configuration, words: list[str]) -> None:
+    """Take the options of a command of verl, ``python -m verl.trainer.main_ppo data.max_length=512``."""
+    settings: dict[str, Any] = {}
+    for name, value in (word.lstrip("+").split("=", 1) for word in words if "=" in word and "$" not in word):
+        *path, last = name.split(".")
+        table = settings
+        for part in path:
+            table = table.setdefault(part, {})
+        number = digits_as_number(value)
+        table[last] = {"true": True, "false": False}.get(value.lower(), number)
+    if "actor_rollout_ref" in settings:
+        engine = "fsdp" if "megatron" not in " ".join(words) else "megatron"
+        settings["actor_rollout_ref"].setdefault("actor", {}).setdefault("strategy", engine)
+    else:
+        settings["data"] = _OF_SFT["data"] | settings.get("data", {})
+        model = settings.setdefault("model", {})
+        model.setdefault("path", model.get("partial_pretrain"))
+        model.setdefault("enable_gradient_checkpointing", True)
+        settings["engine"] = {"strategy": model.get("strategy", "fsdp2"), **model.get("fsdp_config", {})}
+    nodes, devices = configuration.get("instance_count"), configuration.get("processes_per_host")
+    settings.setdefault("trainer", {}).setdefault("nnodes", nodes)
+    settings["trainer"].setdefault("n_gpus_per_node", devices or gpus_of(configuration)[1])
+    configuration.set(read_with=("What the command leaves out has the defaults of verl.",))
+    take_verl(configuration, {"training_config": settings})
+
+
+def take_verl(configuration: Configuration, data: dict[str, Any]) -> None:
+    """Take the settings of verl: of the trained model, which is the actor in reinforcement learning."""
     training, trainer = section(data, "training_config"), section(data, "trainer")
     samples, roles = section(training, "data"), section(training, "actor_rollout_ref")
     own = section(training, "trainer")
@@ -223,7 +259,7 @@ def configuration_of_verl(recipe: Mapping) -> Configuration:
         per_gpu, total = actor.get("ppo_micro_batch_size_per_gpu"), actor.get("ppo_mini_batch_size")
         lengths = (samples.get("max_prompt_length"), samples.get("max_response_length"))
         length = sum(part for part in lengths if type(part) is int) or None
-        configuration.title = "The verl recipe (actor)"
+        configuration.title += " (actor)"
         configuration.set(shares_gpus="the rollout engine and the reference model")
     else:
         engine, model = section(training, "engine"), section(training, "model")
@@ -256,7 +292,6 @@ def configuration_of_verl(recipe: Mapping) -> Configuration:
         configuration.set(adapter="lora", adapter_rank=rank, adapter_targets=targets, adapter_dropout=0.0)
     if "dpo" in str(section(data, "run").get("name", "")).lower():
         configuration.set(trains_on_preferences=True)
-    return configuration
 
 
 def _verl_strategy(engine: dict[str, Any], devices: object, nodes: object) -> Strategy:

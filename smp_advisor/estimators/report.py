@@ -200,8 +200,8 @@ class EstimatorReport(Report):
         errors = [finding for finding in self.of("error") if finding.id != MEMORY]
         if errors and state != "over":
             joined = "but" if now.fits else "and"
-            text = f"Its memory {fit(now, REQUIRED)}, {joined} it fails: {errors[0].message}"
-            state, words = "over", "Fails"
+            text = f"Its memory {fit(now, REQUIRED)}, {joined} it has an error: {errors[0].message}"
+            state, words = "over", "Has an error"
         return replace(
             base,
             state=state,

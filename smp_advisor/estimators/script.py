@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from smp_advisor.review.scripts.context import Context
 
 _PARSES = ("parse_args", "parse_known_args")
+_NO_PYTHON = re.compile(r"line \d+: (?:expected an indented|unexpected indent|unindent|unmatched|'.' was never closed)")
+"""Errors of syntax in every release of Python."""
 _OF_LAUNCHERS = ("sagemaker_", "mp_", "smp_")
 _MOST_CHARACTERS = 400_000
 """Longest script that is followed with a cell."""
@@ -162,14 +164,14 @@ def read_script(
         return None
     try:
         settings = from_plan(None, None, written)
-        received = {**settings.hyperparameters, **values}
+        paths, received = configuration.get("paths", {}), {**settings.hyperparameters, **values}
+        received = {name: paths.get(str(value), value) for name, value in received.items()}
         context = follow(source, replace(settings, versions=versions, hyperparameters=received))
         for option, call in context.trace.options.items():
             short = [str(constant(flag)).lstrip("-") for flag in call.arguments]
             for name in [name for name in short if name in values and name != option]:  # -b 64
-                values[option] = values.pop(name)
+                values[option] = received[option] = values.pop(name)
                 configuration.hyperparameters[option] = configuration.hyperparameters.pop(name)
-        received |= values
         parses = [call for call in context.trace.methods(*_PARSES) if call.reached]
         flags = flags_of(context, parses) if parses and not by_command else None
         strict = any(call.method != "parse_known_args" for call in parses)
@@ -182,7 +184,9 @@ def read_script(
         arriving = {name: value for name, value in received.items() if name not in lost}
         context.settings = replace(context.settings, hyperparameters=arriving)
         return _Reader(Calls(context, *gpus_of(configuration), files or {})).script(source.path, ignored)
-    except (AdvisorError, OSError, ValueError):
+    except (AdvisorError, OSError, ValueError) as error:
+        if _NO_PYTHON.search(str(error)):
+            configuration.set(no_python=str(error).partition(": the script must parse")[0].rpartition("/")[2])
         return None
 
 

@@ -20,6 +20,8 @@ _OPTION = re.compile(r"(?:--|-(?=[A-Za-z]))([^=]*)(?:=(.*))?", re.DOTALL)
 _SHORT = re.compile(r"(?<!\S)-([Nn])[ =]*(?=\d)")
 _SOURCES = ("source", ".", "chmod", "cp", "mv", "echo", "cd")
 _SCRIPT = re.compile(r"\.sh$")
+VERL = re.compile(r"verl\.trainer\.(?:main_(?:ppo|sft)|\w*sft_trainer)$")
+"""Modules of verl that train."""
 NEURON = re.compile(r"\bNEURON_|\bneuron_parallel_compile|neuronx|optimum[.-]neuron|torch_neuron")
 """Words of jobs on AWS Trainium."""
 
@@ -79,7 +81,8 @@ def configuration_of_shell(text: str) -> Configuration:
     names = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes}
     names |= {"SLURM_GPUS_PER_NODE": gpus, "SLURM_GPUS_ON_NODE": gpus}
     commands = commands_of(text, **{name: str(number) for name, number in names.items() if number})
-    starts = [words for words in commands if starts_processes(words) or around_the_script(words)[1]]
+    starts = [words for words in commands if any(map(VERL.match, words))]
+    starts = starts or [words for words in commands if starts_processes(words) or around_the_script(words)[1]]
     scripts = [words for words in commands if words[0] not in _SOURCES and any(map(_SCRIPT.search, words))]
     starts = starts or scripts[:1]
     if not starts:
@@ -91,14 +94,16 @@ def configuration_of_shell(text: str) -> Configuration:
             " training."
         )
     words = started(starts)
-    before, entry, _ = around_the_script(words)
+    before, entry, after = around_the_script(words)
     span, launcher = Span(0, len(text)), options_of(before)
     configuration = Configuration("manifest", f"The {kind}", span)
-    if nodes := nodes or count(launcher.get("nnodes")) or count(launcher.get("num_machines")):
+    alone = 1 if not lines and not {"nnodes", "num_machines"} & launcher.keys() else None
+    if nodes := nodes or count(launcher.get("nnodes")) or count(launcher.get("num_machines")) or alone:
         configuration.settings["instance_count"] = Setting(nodes, span)
     else:
         configuration.gaps.append(Gap("instance_count", "the script leaves it to the call of sbatch", span))
-    processes = (launcher.get("nproc_per_node"), gpus, tasks if tasks > 1 else None)
+    total = (count(launcher.get("num_processes")) or 0) // (nodes or 1)  # of accelerate
+    processes = (launcher.get("nproc_per_node"), gpus, tasks if tasks > 1 else None, total)
     if processes_per_host := next(filter(None, map(count, processes)), None):
         configuration.settings["processes_per_host"] = Setting(processes_per_host, span)
     by_tasks = words[0] == "srun" and tasks > 1
@@ -109,7 +114,10 @@ def configuration_of_shell(text: str) -> Configuration:
     again = again and "gpus_per_task" not in options and not any(word.startswith(own) for word in of_srun)
     configuration.set(starts_twice="srun" if again else "")
     for words_of_start in starts:
-        if starts_processes(words_of_start) and (name := around_the_script(words_of_start)[1]) not in ("", entry):
+        _, name, options_there = around_the_script(words_of_start)
+        if name == entry and options_there != after:
+            configuration.gaps.append(Gap(name, f"the {kind} starts it again with other options, not read", span))
+        elif starts_processes(words_of_start) and name not in ("", entry):
             configuration.gaps.append(Gap(name, f"the {kind} starts it as well, and is read for {entry} alone", span))
     take_command(configuration, words, exports(text), span)
     configuration.set(starts=by_tasks or configuration.get("starts"))

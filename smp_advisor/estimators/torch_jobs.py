@@ -17,6 +17,7 @@ from smp_advisor.estimators.configuration import (
     Gap,
     Setting,
     Strategy,
+    count,
     fully_sharded,
     inner_table,
     is_on,
@@ -31,6 +32,7 @@ from smp_advisor.estimators.configuration import (
 )
 from smp_advisor.estimators.documents import FETCHES, yaml_table
 from smp_advisor.estimators.readback import BATCH
+from smp_advisor.estimators.recipes import take_verl_command
 from smp_advisor.estimators.script import (
     READ,
     STRATEGY,
@@ -39,7 +41,7 @@ from smp_advisor.estimators.script import (
     read_script,
     take_from_script,
 )
-from smp_advisor.estimators.shell import exports, options_of, passed_by
+from smp_advisor.estimators.shell import VERL, exports, options_of, passed_by
 from smp_advisor.estimators.strategies import fsdp_option
 from smp_advisor.estimators.terms import gpus_of, terms_of
 from smp_advisor.estimators.trainer_settings import (
@@ -81,6 +83,9 @@ def read_job(configuration: Configuration, siblings: Siblings) -> Script | None:
         configuration.leave_out(passed_names(configuration), f"{name} does not receive it")  # of the cell
     if plain:
         _read_command(configuration, siblings)
+        if (options := configuration.get("verl")) is not None:
+            take_verl_command(configuration, options)
+            return None
         _merge_file(configuration, siblings)
     source = _source(configuration, siblings)
     script = read_script(configuration, source) if source is not None else None
@@ -191,6 +196,8 @@ def _read_command(configuration: Configuration, siblings: Siblings) -> None:
         texts.append(_text(_named(configuration, siblings, shell, setting)))
         inner += [(words, replace(setting, key=shell)) for words in commands_of(texts[-1])]
     configuration.set(fetches=any(map(FETCHES.search, texts)))
+    of_verl = (words for words, _ in (*outer, *inner) if any(map(VERL.match, words)))
+    configuration.set(verl=next(of_verl, None))
     starts = [(words, setting) for words, setting in (*outer, *inner) if around_the_script(words)[1]]
     configuration.set(starts=any(starts_processes(words) for words, _ in (*outer, *starts)))
     first = next((around_the_script(words)[1] for words, _ in starts if around_the_script(words)[0]), "")
@@ -228,6 +235,10 @@ def _take_file(configuration: Configuration, name: str, source: Source | None) -
         return
     if looks_like_accelerate(table):
         configuration.set(starts=True, launcher=launch_options(data) | configuration.get("launcher", {}))
+        if configuration.title == "The shell script" and (nodes := count(data.get("num_machines"))):
+            per_node = count((count(data.get("num_processes")) or 0) // nodes)
+            configuration.settings.setdefault("processes_per_host", Setting(per_node))
+            configuration.set(instance_count=nodes)
         return
     for key, value in _arguments(data):
         configuration.hyperparameters.setdefault(key, Setting(value))
@@ -258,8 +269,10 @@ def _named(
     if path.suffix != ".py" or path.is_absolute():  # a script next to the text is not that of its source folder
         places += [(name,), (path.name,)]
     text = next((source for parts in places if (source := siblings.source(*parts)) is not None), None)
+    if text is not None and text.file is not None:
+        configuration.set(paths={**configuration.get("paths", {}), name: str(text.file)})
     elsewhere = computed or configuration.get("git_config") or configuration.unknown("source_dir")
-    elsewhere = elsewhere or configuration.get("fetches")
+    elsewhere = elsewhere or configuration.get("fetches") or configuration.form == "request"
     plain_path = bool(path.suffix) and not path.is_absolute() and not re.search(r"[$*{:\s]", name)
     if text is None and local and not elsewhere and plain_path and siblings.complete():
         kind = "accelerate" if option in _OF_ACCELERATE else path.suffix
@@ -335,7 +348,7 @@ def _of_settings(configuration: Configuration, siblings: Siblings, script: Scrip
             return _deepspeed(configuration, setting, siblings)
     option = configuration.hyperparameters.get(SHARDS)
     if option is not None and option.value not in (None, "", False, '""') and not isinstance(option.value, dict):
-        return fsdp_option(option.value)
+        return fsdp_option(option.value).assuming(f"The sharding strategy is read from the option {SHARDS}.")
     passed = configuration.hyperparameters
     shards = [name for name in _SHARDS if name in passed and is_on(passed[name].value)]
     in_code = script is not None and script.strategy is not None and bool(script.strategy.settings)

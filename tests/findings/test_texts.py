@@ -75,6 +75,7 @@ EXAMPLES = [(check, example) for check in catalog().values() for example in chec
 UNUSUAL = {
     ("EST508", "host memory"),
     ("EST513", ""),
+    ("EST514", "no Python"),
     ("TRN717", ""),
     ("TRN717", "file"),
     ("TRN720", "later"),

@@ -168,6 +168,8 @@ def files(case: Case) -> Iterator[Hit]:
     for gap in case.configuration.missing:
         reference, _, unread = gap.why.partition(": ")
         yield replace(case.hit("EST513", "", named=reference, unread=unread), span=gap.span or case.configuration.span)
+    if problem := case.configuration.get("no_python"):
+        yield case.hit("EST514", "no Python", "entry_point", named=problem)
 
 
 def _of_fault(case: Case, fault: Fault, check: str, variant: str, fixes: tuple[Change, ...] = ()) -> Hit:

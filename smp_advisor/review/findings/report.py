@@ -48,7 +48,7 @@ class Coverage:
     def lines(self) -> list[str]:
         """The statement as lines of text."""
         rules = ", ".join(self.libraries) or "none of a library: the script uses none that has rules"
-        lines = [f"Rules applied: {rules}.", "Seen: " + "; ".join(map(str, self.parts)) + "."]
+        lines = [f"Rules applied: {rules}."] + [f"Seen: {'; '.join(map(str, self.parts))}."] * bool(self.parts)
         names = listed(self.outside)
         lines += [f"Not followed, because their code is in other packages: {names}."] * bool(self.outside)
         return lines + [f"Assumed: {' '.join(self.assumed)}"] * bool(self.assumed)

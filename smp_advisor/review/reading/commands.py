@@ -56,18 +56,22 @@ def commands_of(text: str, /, **names: str) -> list[list[str]]:
         base = [table.get(match[1], "")]
         table[match[1]] = " ".join([*base, *(f"{word}=$()" for word in added)] if added else ["$()"])
 
-    commands, depth = [], 0
+    commands, depth, block = [], 0, 0
+    blocks: dict[str, int] = {}  # the branch that set a variable
     for line in _statements(text):
         word = line.split(maxsplit=1)[0].rstrip(";")
         closes = word in _CLOSES or (word in _OPENS and _CLOSED(line) is not None)
         depth = max(0, depth + (word in _OPENS) - closes)
+        block += closes or word in _OPENS or word in ("else", "elif") or word.endswith(")")
         if (match := _ASSIGNS.fullmatch(line)) is not None and depth and match[2]:
             add_unknown(match)
         elif match is not None:
             table = branches if depth else names
             more = table.get(match[1], "") if match[2] else ""  # OPTIONS+=" --bf16"
             more += " " if more and match[3].startswith("(") else ""
-            table[match[1]] = more + _value(filled(_QUOTES.sub("", match[3])))
+            value = more + _value(filled(_QUOTES.sub("", match[3])))
+            differs = depth and blocks.get(match[1], block) != block and branches.get(match[1]) != value
+            table[match[1]], blocks[match[1]] = "$()" if differs else value, block
         else:
             inline = (_ASSIGNS.match(line, place.start()) for place in _APPENDED.finditer(line))
             for match in filter(None, inline):  # of [ -n "$X" ] && OPTIONS+=" --bf16"
