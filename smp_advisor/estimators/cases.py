@@ -192,7 +192,11 @@ class Terms:
         # A notebook often trains first without the libraries: that job is no defect.
         jobs = [(job, get_library(job.library)) for job in configurations if job.library]
         chosen = [job for job, library in jobs if library.divides_model or library.compiles] or configurations
-        checked = _first(chosen)
+        parameters = list(accumulate(len(job.parameters) for job in chosen))
+        if parameters[0] > _MOST_PARAMETERS:
+            much = f"{chosen[0].title} has {parameters[0]:,} parameters"
+            raise AdvisorError(f"{much}: at most {_MOST_PARAMETERS} can be checked.")
+        checked = chosen[: min(_MOST_JOBS, bisect_right(parameters, _MOST_PARAMETERS))]
         if len(checked) < len(chosen):
             left = f"The text configures {len(chosen):,} jobs: the first {len(checked)} are checked."
             unresolved = (*unresolved, document.source.unresolved(1, left))
@@ -206,16 +210,6 @@ class Terms:
             for configuration in checked
         ]
         return cases, unresolved
-
-
-def _first(configurations: list[Configuration]) -> list[Configuration]:
-    """Return the first jobs, as many as can be checked in seconds."""
-    parameters = list(accumulate(len(configuration.parameters) for configuration in configurations))
-    if parameters[0] > _MOST_PARAMETERS:
-        raise AdvisorError(
-            f"{configurations[0].title} has {parameters[0]:,} parameters: at most {_MOST_PARAMETERS} can be checked."
-        )
-    return configurations[: min(_MOST_JOBS, bisect_right(parameters, _MOST_PARAMETERS))]
 
 
 _IGNORED = ("entry_point", "hyperparameters", "distribution")

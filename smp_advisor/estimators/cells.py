@@ -81,6 +81,7 @@ def _makes(run: Run, function: Function) -> bool:
 
 
 _FILE_SYSTEMS = ("FileSystemInput", "FileSystemDataSource")
+_KEYWORDS = ("distribution", "instance_type", "instance_count", "framework_version", "py_version", "hyperparameters")
 _OPTIONS = ("smp_options", "mp_parameters", "smp_parameters", "distribution", "request")
 
 
@@ -130,7 +131,13 @@ def _without_a_call(cell: Cell) -> list[Configuration]:
     if isinstance(cell.only, Mapping):
         alone = configuration_of_dictionary(cell.only)
         return [alone] if alone is not None else []
-    keywords = _keywords(cell.names)
+    keywords = Mapping()
+    for name in _KEYWORDS:
+        value = cell.names.get(name)
+        if isinstance(value, Collection) and len(value.items) == 1:  # of ``name=value,``, as in a part of a call
+            value = value.items[0]
+        if value is not None:
+            keywords.entries[name] = Entry(value, getattr(value, "span", None))
     if isinstance(keywords.get("distribution"), Mapping):
         fragment = configuration_of_dictionary(keywords)
         if fragment is not None:
@@ -141,19 +148,6 @@ def _without_a_call(cell: Cell) -> list[Configuration]:
     by_name = [tables.pop(name) for name in _OPTIONS if name in tables]
     made_of = map(configuration_of_dictionary, [*by_name, *reversed(tables.values())])
     return [configuration for configuration in made_of if configuration is not None][:1]
-
-
-def _keywords(names: dict[str, Value]) -> Mapping:
-    """The names of a cell as keywords of an estimator; ``name=value,``, as in a part of a call, creates a tuple."""
-    table = Mapping()
-    keywords = ("distribution", "instance_type", "instance_count", "framework_version", "py_version", "hyperparameters")
-    for name in keywords:
-        value = names.get(name)
-        if isinstance(value, Collection) and len(value.items) == 1:
-            value = value.items[0]
-        if value is not None:
-            table.entries[name] = Entry(value, getattr(value, "span", None))
-    return table
 
 
 def configuration_of_dictionary(table: Mapping) -> Configuration | None:

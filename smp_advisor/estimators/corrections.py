@@ -49,7 +49,12 @@ def _edits(text: str, dialect: Dialect, change: Change, configuration: Configura
         if entry.span is None or not re.match(rf"{re.escape(change.key)}\s*=", text[entry.span.start :]):
             return [None]
         return [Edit(entry.span.start, entry.span.start + len(change.key), change.value)]
-    shared = isinstance(entry.value, Constant) and _shared(configuration, change.table, change.key, entry.value)
+    shared = isinstance(entry.value, Constant) and any(
+        isinstance(there.value, Constant) and there.value.span == entry.value.span and there.span != entry.span
+        for container in (configuration.tables.values() if entry.value.span is not None else ())
+        for name, there in container.entries.items()
+        if not (container is change.table and name == change.key)
+    )
     # The literal, wherever it is assigned, else the expression after the key.
     literal_span = entry.value.span if isinstance(entry.value, Constant) and not shared else None
     is_literal = literal_span is not None and _LITERAL.fullmatch(text[literal_span.start : literal_span.end])
@@ -66,15 +71,6 @@ def _edits(text: str, dialect: Dialect, change: Change, configuration: Configura
     ):
         new = f"int({old})"  # the usual form for round numbers
     return [Edit(span.start, span.end, new)]
-
-
-def _shared(configuration: Configuration, table: Mapping, key: str, value: Constant) -> bool:
-    return value.span is not None and any(
-        isinstance(entry.value, Constant) and entry.value.span == value.span and entry.span != table.entries[key].span
-        for container in configuration.tables.values()
-        for name, entry in container.entries.items()
-        if not (container is table and name == key)
-    )
 
 
 def literal(value: Any, dialect: Dialect, text: str = "") -> str:

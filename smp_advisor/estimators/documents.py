@@ -312,7 +312,11 @@ def yaml_table(text: str) -> Mapping:
     try:
         loader = _Loader(text)
         try:
-            node = _job_of([*iter(lambda: loader.get_node() if loader.check_node() else None, None)])
+            nodes = [*iter(lambda: loader.get_node() if loader.check_node() else None, None)]
+            tables = (node for node in nodes if isinstance(node, yaml.MappingNode))
+            kinds = ((node, str(of.value)) for node in tables for key, of in node.value if key.value == "kind")
+            # The first training job among other objects of its cluster.
+            node = next((node for node, kind in kinds if kind.endswith("Job")), next(iter(nodes), None))
             loader.nodes = 0
             value = _value(node, loader, 0) if node is not None else None
         finally:
@@ -332,15 +336,6 @@ def yaml_table(text: str) -> Mapping:
     if not isinstance(value, Mapping):
         raise AdvisorError("The text is not a recipe: a recipe is a mapping with trainer and model.")
     return value
-
-
-def _job_of(nodes: list[yaml.Node]) -> yaml.Node | None:
-    """Return the first document that is a training job, among those of other objects of its cluster; else the first."""
-    for node in nodes:
-        keys = node.value if isinstance(node, yaml.MappingNode) else ()
-        if any(key.value == "kind" and str(value.value).endswith("Job") for key, value in keys):
-            return node
-    return nodes[0] if nodes else None
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types

@@ -67,8 +67,6 @@ CASES = [
 
 LARGE = Model.from_shape(layers=48, hidden=8192, heads=64, vocab=50_257)
 SMALL = Model.from_shape(layers=12, hidden=768, heads=12, vocab=50_257)
-WITH_MODEL = [("EST508", LARGE, SMALL), ("EST510", SMALL, LARGE)]
-"""A check of memory, with a model for which it fires and one for which it does not."""
 
 CORRECT = {
     "SDK 2, SMP v1": V1,
@@ -111,16 +109,14 @@ def test_the_correction_mends_it_and_keeps_the_rest(case):
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_configuration_reads_into_a_plan_without_findings(name):
     report = check_estimator(CORRECT[name])
-    # Whether the model needs all of it is another question than whether it is right.
-    assert not [one for one in report if one.id != "EST510"], str(report)
+    assert not report, str(report)
     assert report.plan is not None, report.unresolved
     assert report.diff == ""
 
 
-@pytest.mark.parametrize(("identifier", "fires", "quiet"), WITH_MODEL)
-def test_checks_of_memory_need_the_model(identifier, fires, quiet):
-    assert identifier in {one.id for one in check_estimator(V1, model=fires)}
-    assert identifier not in {one.id for one in check_estimator(V1, model=quiet)}
+def test_checks_of_memory_need_the_model():
+    assert "EST508" in {one.id for one in check_estimator(V1, model=LARGE)}
+    assert not check_estimator(V1, model=SMALL)
     report = check_estimator(V1)
     assert not report
     assert "does not describe the model, so memory is not checked" in str(report)

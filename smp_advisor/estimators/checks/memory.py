@@ -1,4 +1,4 @@
-"""EST508 and EST510: memory of the plan, and techniques that it does not need."""
+"""EST508: memory of the plan."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs import estimate
 from smp_advisor.costs.wording import fit as fit_words
-from smp_advisor.costs.wording import fits, gib, percent
+from smp_advisor.costs.wording import fits, gib
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import mismatches
-from smp_advisor.libraries.library import get_library, plan_fields
+from smp_advisor.libraries.library import plan_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,14 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    technique: str
-    """Name of the technique."""
     saying: str
     """The change in words: "activation_checkpointing='each'"."""
     plan: Plan
 
 
-def _made(plan: Plan, cluster: Cluster, technique: str, **changes: Any) -> Iterator[Variant]:
+def _made(plan: Plan, cluster: Cluster, **changes: Any) -> Iterator[Variant]:
     names = plan_fields(plan.library)
     if not changes.keys() <= names or all(getattr(plan, name) == value for name, value in changes.items()):
         return
@@ -41,54 +39,31 @@ def _made(plan: Plan, cluster: Cluster, technique: str, **changes: Any) -> Itera
     except AdvisorError:
         return
     saying = " and ".join(f"{name}={value!r}" for name, value in changes.items())
-    yield Variant(technique, saying, changed)
+    yield Variant(saying, changed)
 
 
 def larger(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
     """Yield the changes that save memory, the smallest first."""
-    yield from _made(plan, cluster, "checkpointing", activation_checkpointing="each")
+    yield from _made(plan, cluster, activation_checkpointing="each")
     if not plan.shard_optimizer_state and plan.sharded_data_parallel_degree == 1:
-        yield from _made(plan, cluster, "optimizer state sharding", shard_optimizer_state=True)
+        yield from _made(plan, cluster, shard_optimizer_state=True)
     for divided in (2, 4, 8):
         if plan.batch_size % divided == 0 and (plan.batch_size // divided) % plan.microbatches == 0:
-            yield from _made(plan, cluster, "a smaller batch", batch_size=plan.batch_size // divided)
+            yield from _made(plan, cluster, batch_size=plan.batch_size // divided)
     for factor in (2, 4, 8, 16, 32):
         if plan.hybrid_shard_degree > 0:
-            yield from _made(plan, cluster, "more shards", hybrid_shard_degree=plan.hybrid_shard_degree * factor)
+            yield from _made(plan, cluster, hybrid_shard_degree=plan.hybrid_shard_degree * factor)
         if plan.sharded_data_parallel_degree > 1:
             degree = plan.sharded_data_parallel_degree * factor
-            yield from _made(plan, cluster, "more shards", sharded_data_parallel_degree=degree)
+            yield from _made(plan, cluster, sharded_data_parallel_degree=degree)
     for factor in (2, 4, 8):
         degree = plan.tensor_parallel_degree * factor
         if degree <= cluster.gpus_per_node:
-            yield from _made(plan, cluster, "tensor parallelism", tensor_parallel_degree=degree)
-    yield from _made(plan, cluster, "offloading", activation_checkpointing="each", offload_activations=True)
+            yield from _made(plan, cluster, tensor_parallel_degree=degree)
+    yield from _made(plan, cluster, activation_checkpointing="each", offload_activations=True)
     for factor in (2, 4, 8):
         degree = plan.pipeline_parallel_degree * factor
-        yield from _made(plan, cluster, "pipeline parallelism", **{plan.PIPELINE_FIELD: degree})
-
-
-def without(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
-    record = get_library(plan.library)
-    if not record.smdistributed or record.framework != "pytorch":
-        return
-    if plan.offload_activations:
-        yield from _made(plan, cluster, "offload_activations", offload_activations=False)
-    elif plan.activation_checkpointing:
-        yield from _made(plan, cluster, "activation_checkpointing", activation_checkpointing=False)
-    if plan.shard_optimizer_state:
-        yield from _made(plan, cluster, "shard_optimizer_state", shard_optimizer_state=False)
-    if plan.pipeline_parallel_degree > 1:
-        stages = {"pipeline_parallel_degree": 1, "pipeline": "interleaved", "active_microbatches": None}
-        yield from _made(plan, cluster, "pipeline_parallel_degree", **stages, microbatches=1)
-    if plan.tensor_parallel_degree > 1:
-        # The same batch per group.
-        share, remainder = divmod(plan.batch_size, plan.tensor_parallel_degree)
-        scaled: dict[str, Any] = {"prescaled_batch": False, "batch_size": share} if plan.prescaled_batch else {}
-        if not scaled or (share and not remainder and not share % plan.microbatches):
-            yield from _made(plan, cluster, "tensor_parallel_degree", tensor_parallel_degree=1, **scaled)
-    if plan.context_parallel_degree > 1:
-        yield from _made(plan, cluster, "context_parallel_degree", context_parallel_degree=1)
+        yield from _made(plan, cluster, **{plan.PIPELINE_FIELD: degree})
 
 
 _CERTAIN = 0.02
@@ -96,8 +71,6 @@ _CERTAIN = 0.02
 _SHORT = 128
 """Tokens of the shortest sequences that models are trained on."""
 _SURELY = {"GPU memory": "GPU memory, certainly", "host memory": "host memory, certainly"}
-_WORTH = 0.01
-"""Smaller gains are not reported."""
 _DEGREES = ("hybrid_shard_degree", "tensor_parallel_degree", "partitions", "pipeline_parallel_degree")
 
 
@@ -128,8 +101,8 @@ def checkpointed_estimate(case: Case) -> Estimate | None:
         return None
     if "activation_checkpointing" in case.back.settings or now.plan.activation_checkpointing:
         return None
-    changes = [variant for variant in larger(now.plan, cluster) if variant.technique == "checkpointing"]
-    return next((there for _, there in _estimates(case, changes[:1])), None)
+    changes = _made(now.plan, cluster, activation_checkpointing="each")
+    return next((there for _, there in _estimates(case, changes)), None)
 
 
 def fit(case: Case) -> Iterator[Hit]:
@@ -142,7 +115,18 @@ def fit(case: Case) -> Iterator[Hit]:
         checkpointed = ", without activation checkpointing, which the text does not set"
     elif otherwise is not None:
         now, checkpointed = otherwise, ", even with activation checkpointing"
-    remedy = _smallest_change(case, larger(now.plan, cluster))
+    least = case.min_fit_probability
+    results = [(variant, there) for variant, there in _estimates(case, larger(now.plan, cluster)) if there.fits]
+    smallest = next((result for result in results if fits(result[1], least)), None)
+    remedy = "No single change makes the plan fit"
+    if smallest is None and results:
+        smallest = max(results, key=lambda result: result[1].fit_probability)
+        remedy += " with the required probability. The nearest is"
+    elif smallest is not None:
+        remedy = "The smallest change that fits is"
+    remedy += "" if smallest is None else f" {smallest[0].saying}: it {fit_words(smallest[1], least)}"
+    if not remedy.startswith("The"):
+        remedy = f"{remedy}. Get a plan from smp_advisor.advise, or use more or larger GPUs"
     values: dict[str, Any] = {"checkpointed": checkpointed, "remedy": remedy}
     if not now.host_memory_fits and now.headroom_gib >= 0:
         variant = "host memory"
@@ -157,37 +141,3 @@ def fit(case: Case) -> Iterator[Hit]:
         then = estimate(back.model, cluster, replace(back.job, sequence_length=_SHORT), now.plan)
     variant = _SURELY[variant] if then.fit_probability < _CERTAIN else variant
     yield case.hit("EST508", variant, *_DEGREES, **values)
-
-
-def _smallest_change(case: Case, variants: Iterable[Variant]) -> str:
-    least = case.min_fit_probability
-    results = [(variant, there) for variant, there in _estimates(case, variants) if there.fits]
-    for variant, there in results:
-        if fits(there, least):
-            return f"The smallest change that fits is {variant.saying}: it {fit_words(there, least)}"
-    alternative = "Get a plan from smp_advisor.advise, or use more or larger GPUs"
-    if not results:
-        return f"No single change makes the plan fit. {alternative}"
-    variant, there = max(results, key=lambda result: result[1].fit_probability)
-    return (
-        "No single change makes the plan fit with the required probability. The nearest is"
-        f" {variant.saying}: it {fit_words(there, least)}. {alternative}"
-    )
-
-
-def unneeded(case: Case) -> Iterator[Hit]:
-    """EST510: techniques without which the plan still fits and is faster."""
-    now, cluster = estimate_of(case), case.back.cluster
-    if now is None or cluster is None or not now.fits:
-        return
-    if not {"batch_size", "activation_checkpointing"} <= case.back.settings:
-        return  # the other settings of the script are unknown
-    for variant, there in _estimates(case, without(now.plan, cluster)):
-        gain = there.samples_per_second / now.samples_per_second - 1
-        if not fits(there, case.min_fit_probability) or not there.fits or gain < _WORTH:
-            continue
-        name = variant.technique
-        words = fit_words(there, case.min_fit_probability)
-        hit = case.hit("EST510", "technique", technique=name, fit=words, change=variant.saying, gain=percent(gain))
-        shown = case.configuration.parameters.get(name) or case.configuration.hyperparameters.get(name)
-        yield replace(hit, span=(shown.span if shown is not None else None) or case.span_of("parameters"))
