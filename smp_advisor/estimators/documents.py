@@ -132,7 +132,6 @@ def _printed(text: str, environment: dict[str, str]) -> Iterator[tuple[str, str]
 Dialect = Literal["python", "json", "yaml", "shell"]
 
 _DEEPEST = 40
-_PLAIN = (bool, int, float, str)
 _FILES: dict[str, Dialect] = {
     ".json": "json",
     ".yaml": "yaml",
@@ -183,8 +182,9 @@ def with_text(document: Document, text: str) -> Document:
 def open_document(source: object) -> Document:
     if isinstance(source, Dictionary):
         try:
-            text = pprint.pformat(_shown(dict(source), 0), sort_dicts=False, width=100)
-        except Exception as error:  # noqa: BLE001 - the repr of any object may fail
+            plain = json.loads(json.dumps(dict(source), default=str))
+            text = pprint.pformat(plain, sort_dicts=False, width=100)
+        except Exception as error:  # noqa: BLE001 - the text of any object may fail
             raise AdvisorError(
                 f"The dictionary contains an object that cannot be shown ({type(error).__name__}): pass plain data."
             ) from None
@@ -202,26 +202,6 @@ def open_document(source: object) -> Document:
     if not source.strip():
         raise AdvisorError("There is nothing to check: paste a cell, a dictionary, a request or a recipe.")
     return _of_text(source)
-
-
-class _Other:
-    """Placeholder for an object that is not plain data, such as a date in the description of a job."""
-
-    def __init__(self, of: object) -> None:
-        self._name = type(of).__name__
-
-    def __repr__(self) -> str:
-        return f"{self._name}()"
-
-
-def _shown(data: object, depth: int) -> object:
-    if depth > _DEEPEST:
-        raise ValueError
-    if isinstance(data, Dictionary):
-        return {key if isinstance(key, _PLAIN) else str(key): _shown(value, depth + 1) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_shown(item, depth + 1) for item in data]
-    return data if type(data) in _PLAIN or data is None else _Other(data)
 
 
 def _of_file(path: Path) -> Document:

@@ -240,7 +240,7 @@ def take_verl_command(configuration: Configuration, words: list[str]) -> None:
     nodes, devices = configuration.get("instance_count"), configuration.get("processes_per_host")
     settings.setdefault("trainer", {}).setdefault("nnodes", nodes)
     settings["trainer"].setdefault("n_gpus_per_node", devices or gpus_of(configuration)[1])
-    configuration.set(read_with=("What the command leaves out has the defaults of verl.",))
+    configuration.set(read_with=("Options that the command does not pass have the defaults of verl.",))
     take_verl(configuration, {"training_config": settings})
 
 

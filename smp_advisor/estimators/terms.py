@@ -123,7 +123,6 @@ _PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "spot": ("", "use_spot_instances", "train_use_spot_instances"),
         "max_run_seconds": ("", "max_run", "train_max_run"),
         "max_wait_seconds": ("", "max_wait", "train_max_wait"),
-        "waits": ("", "max_wait", "train_max_wait"),
         "checkpoints": ("", "checkpoint_s3_uri"),
         "keep_alive_seconds": ("", "keep_alive_period_in_seconds"),
         "network": ("", "subnets"),
@@ -132,7 +131,6 @@ _PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "spot": ("compute", "enable_managed_spot_training"),
         "max_run_seconds": ("stopping_condition", "max_runtime_in_seconds"),
         "max_wait_seconds": ("stopping_condition", "max_wait_time_in_seconds"),
-        "waits": ("stopping_condition", "max_wait_time_in_seconds"),
         "checkpoints": ("", "checkpoint_config"),
         "keep_alive_seconds": ("compute", "keep_alive_period_in_seconds"),
         "network": ("networking", "subnets"),
@@ -141,7 +139,6 @@ _PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "spot": ("", "EnableManagedSpotTraining"),
         "max_run_seconds": ("StoppingCondition", "MaxRuntimeInSeconds"),
         "max_wait_seconds": ("StoppingCondition", "MaxWaitTimeInSeconds"),
-        "waits": ("StoppingCondition", "MaxWaitTimeInSeconds"),
         "checkpoints": ("", "CheckpointConfig"),
         "keep_alive_seconds": ("ResourceConfig", "KeepAlivePeriodInSeconds"),
         "network": ("", "VpcConfig"),
@@ -159,6 +156,8 @@ def terms_of(configuration: Configuration) -> JobTerms:
     if form in _PLACES and home is not None and (form != "request" or "AlgorithmSpecification" in home.entries):
         for term, (section, *names) in _PLACES[form].items():
             table = _section(home, section) if section else home
+            if term == "max_wait_seconds":
+                terms["waits"] = _present(home, section) if table is None else _present(table, *names)
             value = constant(table, *names)
             if term.endswith("_seconds"):
                 terms[term] = value if type(value) is int else None

@@ -247,6 +247,30 @@ from torch.utils.data import DataLoader
 accelerator = Accelerator(mixed_precision="bf16", deepspeed_plugin=DeepSpeedPlugin(zero_stage=2))
 model, loader = accelerator.prepare(model, DataLoader(rows, batch_size=5))
 """
+IMAGENET = """
+import argparse, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("-b", "--batch-size", default=256)
+parser.add_argument("--spawns", action="store_true")
+parser.add_argument("--halve", action="store_true")
+def work(gpu, per_node, args):
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if args.distributed and device.type == "cuda" and gpu is not None:
+        args.batch_size = int(args.batch_size / per_node)
+    if args.halve:
+        args.batch_size //= 2
+    for x in torch.utils.data.DataLoader(rows, batch_size=args.batch_size):
+        torch.nn.parallel.DistributedDataParallel(model)(x).backward()
+args = parser.parse_args()
+args.distributed = args.spawns
+if args.spawns:
+    torch.multiprocessing.spawn(work, args=(torch.cuda.device_count(), args))
+else:
+    work(None, 1, args)
+"""
+QUOTES = '[[ "$x" == \\"*\\" ]] && echo\n'
+SFT = "torchrun -m verl.trainer.fsdp_sft_trainer data.micro_batch_size_per_gpu=2 model.lora_rank=8\n"
+TWO = "#SBATCH --nodes=2\n#SBATCH --gres=gpu:4\nsrun "
 
 
 @pytest.mark.parametrize(
@@ -274,11 +298,16 @@ model, loader = accelerator.prepare(model, DataLoader(rows, batch_size=5))
         ("job.sh", "#SBATCH -N 1\nsrun ./run.sh\n", {"run.sh": INNER, "inner.py": SCRIPT}, {"batch_size": 8}),
         ("cell.py", BASES["estimator"], {"train.py": LOADS, "run.json": '{"x": {"y": 3}, "again": true}'},
          {"batch_size": 3, "activation_checkpointing": "each"}),
+        ("job.sh", f"{TWO}python main.py --spawns\n", {"main.py": IMAGENET}, {"batch_size": 64}),
+        ("job.sh", f"{TWO}python main.py --spawns --halve -b 64\n", {"main.py": IMAGENET}, {"batch_size": 8}),
+        ("job.sh", f"{TWO}python main.py -b 32\n", {"main.py": IMAGENET}, {"batch_size": 32}),
+        ("job.sh", f"#!/bin/bash\n{QUOTES}accelerate launch --use_deepspeed train.py\n",
+         {"train.py": PLUGIN.replace("stage=2", "stage=3, gradient_accumulation_steps=2")},
+         {"sharding_strategy": "full_shard", "gradient_accumulation_steps": 2}),
+        ("job.sh", TWO + SFT, {}, {"library": "fsdp", "batch_size": 2, "gradient_accumulation_steps": 16}),
         ("job.sh", "#SBATCH --gres=gpu:1\npython train.py\n",
          {"train.py": LIGHTNING.replace("=strategy,", "=chosen(),")}, {"library": "ddp", "batch_size": 3}),
     ],
-    ids=["Kubeflow", "HyperPod", "command", "entry script", "shell", "configuration", "remote", "batch", "Lightning",
-         "Accelerate", "program", "shell in a batch file", "loaded configuration", "one GPU"],
 )  # fmt: skip
 def test_the_plan_is_that_of_all_files_of_the_job(tmp_path: Path, name: str, text: str, files, plan) -> None:
     for path, content in ({name: text} | files).items():
@@ -333,3 +362,37 @@ def test_the_strategy_is_that_of_the_branch_that_runs(tmp_path: Path, cell, scri
     report = checked(tmp_path, cell, script)
     assert (report.plan.library if report.plan else None) == library
     assert {finding.id for finding in report if finding.id.startswith("EST5")} - {"EST506"} == ids
+
+
+ADAPTS = """
+from peft import LoraConfig
+from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+from trl import TrlParser
+script, arguments = TrlParser((Options, TrainingArguments)).parse_args_and_config()
+model = AutoModelForSequenceClassification.from_pretrained(script.model_path)
+for parameter in model.parameters():
+    parameter.requires_grad = False
+config = LoraConfig(r=script.lora_r) if script.enable_lora else None
+Trainer(model, arguments, peft_config=config).train()
+"""
+CLASSIFIES = """
+from sagemaker.huggingface import HuggingFace
+HuggingFace(entry_point="train.py", role="r", instance_type="ml.p3.2xlarge", instance_count=1, py_version="py38",
+    transformers_version="4.12", pytorch_version="1.9", hyperparameters={"per_device_train_batch_size": 2,
+    "enable_lora": SWITCH, "lora_r": 8, "model_path": "/models/distilbert-base-uncased"})
+"""
+
+
+@pytest.mark.parametrize("adapts", [True, False])
+def test_a_switch_decides_on_the_adapter_and_a_classifier_has_no_vocabulary(tmp_path: Path, adapts) -> None:
+    report = checked(tmp_path, CLASSIFIES.replace("SWITCH", str(adapts)), ADAPTS)
+    job, model, inferred = report.job, report.model, " ".join(report.readings[0].inferred)
+    assert ((job.adapter is not None), "freezes a part" in inferred) == (adapts, not adapts)
+    assert (model.head.kind, report.plan.version, report.main.estimate is None) == ("classification", "1.13.1", False)
+    assert (job.attention, job.sequence_length) == ("eager", 512)
+
+
+def test_a_script_that_no_python_reads_is_an_error_and_no_silence(tmp_path: Path) -> None:
+    report = checked(tmp_path, BASES["estimator"], "def train():\nprint(1)\n")
+    assert "train.py, line 2: expected an indented block" in report.of("error")[0].message
+    assert "no script was read" in str(report)

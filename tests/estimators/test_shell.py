@@ -138,9 +138,9 @@ def test_variables_are_filled_in() -> None:
         ('A="--b 1"\nif x; then A+=" --c 2"; fi\nA+=" --d 3"', "--b 1 --c=$() --d 3"),
         ('A="--b 1"\n[ -n "$X" ] && A+=" --c 2"', "--b 1 --c=$()"),
         ('if x; then\n  A+=" --b 1"\nelse\n  A+=" --c 2"\nfi', "--b=$() --c=$()"),
+        ('if x; then\n  A="--b 1"\nelse\n  A="--b 2"\nfi', "$()"),
         ("A=\"--b '1 # 2' --c 3\" # no", "--b 1 # 2 --c 3"),
     ],
-    ids=["arrays", "text", "a branch", "a branch on one line", "a condition", "two branches", "no comment"],
 )
 def test_what_is_added_to_a_variable(text: str, run: str) -> None:
     assert " ".join(commands_of(f"{text}\nrun $A")[-1]) == f"run {run}"
@@ -214,9 +214,14 @@ def test_other_forms_are_named(text: str, said: str) -> None:
 
 
 def test_a_second_start_of_a_batch_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH --nodes=1\ntorchrun a.py\nsrun torchrun b.py --rows 3\n")
-    notes = [note.what for note in check_estimator(tmp_path / "job.sh").unresolved]
-    assert any(note.startswith("b.py is not known: the Slurm job starts it as well") for note in notes), notes
+    for again, said in (
+        ("b.py", "b.py is not known: the Slurm job starts it as well"),
+        ("a.py", "it again with other"),
+    ):
+        text = f"#!/bin/bash\n#SBATCH --nodes=1\ntorchrun a.py\nsrun torchrun {again} --rows 3\n"
+        (tmp_path / "job.sh").write_text(text)
+        notes = [note.what for note in check_estimator(tmp_path / "job.sh").unresolved]
+        assert any(said in note for note in notes), notes
 
 
 def test_the_script_of_an_estimator_is_its_first_argument() -> None:
@@ -347,102 +352,3 @@ def test_a_template_of_a_manifest_has_variables_and_no_unknown_instance(tmp_path
     assert report.readings[0].plan.batch_size == 3
     file.write_text(TEMPLATE % "pytorch-training-neuronx")
     assert "Trainium" in str(check_estimator(file).readings[0].open)
-
-
-IMAGENET = """import argparse, torch
-parser = argparse.ArgumentParser()
-parser.add_argument("-b", "--batch-size", default=256, type=int)
-parser.add_argument("--multiprocessing-distributed", action="store_true")
-parser.add_argument("--world-size", default=-1, type=int)
-parser.add_argument("--halve", action="store_true")
-def work(gpu, per_node, args):
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = torch.nn.Linear(2, 2)
-    if args.distributed:
-        if device.type == "cuda" and gpu is not None:
-            args.batch_size = int(args.batch_size / per_node)
-        model = torch.nn.parallel.DistributedDataParallel(model)
-    if args.halve:
-        args.batch_size //= 2
-    for x in torch.utils.data.DataLoader(rows, batch_size=args.batch_size):
-        model(x).backward()
-args = parser.parse_args()
-args.distributed = args.world_size > 1 or args.multiprocessing_distributed
-per_node = torch.cuda.device_count() if torch.cuda.is_available() else 1
-if args.multiprocessing_distributed:
-    torch.multiprocessing.spawn(work, nprocs=per_node, args=(per_node, args))
-else:
-    work(None, per_node, args)
-"""
-
-
-@pytest.mark.parametrize(
-    ("options", "batch"),
-    [
-        ("--multiprocessing-distributed", 64),
-        ("--multiprocessing-distributed --halve -b 64", 8),
-        ("--world-size 2 -b 32", 32),
-    ],
-)
-def test_options_decide_what_a_branch_makes_of_the_batch(tmp_path: Path, options: str, batch: int) -> None:
-    (tmp_path / "main.py").write_text(IMAGENET)
-    (tmp_path / "job.sh").write_text(f"#SBATCH --nodes=2\n#SBATCH --gres=gpu:4\nsrun python main.py {options}\n")
-    plan = check_estimator(tmp_path / "job.sh").plan
-    assert plan.batch_size == batch
-
-
-FREEZES = """from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
-from trl import TrlParser
-from peft import LoraConfig
-script, arguments = TrlParser((Options, TrainingArguments)).parse_args_and_config()
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-for parameter in model.parameters():
-    parameter.requires_grad = False
-config = LoraConfig(r=script.lora_r) if script.enable_lora else None
-Trainer(model, arguments, peft_config=config).train()
-"""
-
-
-@pytest.mark.parametrize("adapts", [True, False])
-def test_a_rank_is_no_adapter_where_a_switch_is_off(tmp_path: Path, adapts: bool) -> None:
-    (tmp_path / "train.py").write_text(FREEZES)
-    passed = f"--enable_lora {adapts} --lora_r 8 --per_device_train_batch_size 2"
-    (tmp_path / "job.sh").write_text(f"#SBATCH --nodes=2\nsrun torchrun --nproc_per_node 8 train.py {passed}\n")
-    found = check_estimator(tmp_path / "job.sh", cluster="ml.p4d.24xlarge").readings[0]
-    assert (found.job.adapter is not None) is adapts
-    assert any("freezes a part" in sentence for sentence in found.inferred) is not adapts
-
-
-PLUGIN = """from accelerate import Accelerator, DeepSpeedPlugin
-plugin = DeepSpeedPlugin(zero_stage=3, gradient_accumulation_steps=2)
-accelerator = Accelerator(deepspeed_plugin=plugin)
-for x in accelerator.prepare(torch.utils.data.DataLoader(rows, batch_size=3)):
-    accelerator.backward(model(x))
-"""
-
-
-def test_a_plugin_in_the_code_has_the_stage_that_a_launcher_lacks(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(PLUGIN)
-    text = '#!/bin/bash\n[[ "$x" == \\"*\\" ]] && echo\naccelerate launch --use_deepspeed --num_machines 1 train.py\n'
-    (tmp_path / "job.sh").write_text(text)
-    found = check_estimator(tmp_path / "job.sh", cluster="ml.p4d.24xlarge").readings[0]
-    assert (found.plan.sharding_strategy, found.plan.gradient_accumulation_steps) == ("full_shard", 2)
-
-
-CLASSIFIES = """import os
-from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
-model = AutoModelForSequenceClassification.from_pretrained(os.environ["SM_HP_MODEL_PATH"])
-Trainer(model, TrainingArguments("out", per_device_train_batch_size=16)).train()
-"""
-
-
-def test_a_classifier_has_no_logits_of_a_vocabulary(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(CLASSIFIES)
-    start = 'HuggingFace(entry_point="train.py", role="r", instance_type="ml.p3.2xlarge", instance_count=1, '
-    start += 'transformers_version="4.12", pytorch_version="1.9", py_version="py38", hyperparameters='
-    start += '{"model_path": "/models/distilbert-base-uncased"})\n'
-    (tmp_path / "job.py").write_text(f"from sagemaker.huggingface import HuggingFace\n{start}")
-    found = check_estimator(tmp_path / "job.py").readings[0]
-    assert (found.model.head.kind, found.version) == ("classification", "1.13.1")
-    assert (found.job.attention, found.job.sequence_length) == ("eager", 512)
-    assert found.estimate is not None
