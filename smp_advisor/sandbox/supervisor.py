@@ -342,7 +342,7 @@ def _wait(child: int, limits: Limits, shared_bytes: int) -> dict[str, Any]:
             breach = "time"
         else:
             # A look at all processes of a busy machine takes milliseconds: those that last are seen more seldom.
-            received = signal.sigtimedwait(_WAITED_SIGNALS, _TICK_SECONDS * min(4, 1 + tick // 40))
+            received = signal.sigtimedwait(_WAITED_SIGNALS, _TICK_SECONDS * min(4, 1 + tick // 10))
             if received is not None and received.si_signo != signal.SIGCHLD:
                 breach = "requested" if received.si_signo == signal.SIGTERM else "abandoned"
     breach = None if status is not None else breach

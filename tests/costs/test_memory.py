@@ -180,6 +180,8 @@ def test_stages_hold_every_parameter_and_the_tied_embedding_twice() -> None:
     value = estimate(model, Cluster(P4D, 1), Job(sequence_length=128), plan)
     # The head computes as much as four blocks, so the stage that holds it has the fewest.
     assert [stage.layers for stage in value.memory.stages] == [3, 3, 3, 1]
+    # The middle stages have what is left over before the first, which has the embedding.
+    assert [stage.layers for stage in stages(gpt(layers=26, hidden=1024, heads=16), 8)] == [3, 4, 4, 4, 4, 3, 3, 1]
     parameters = sum(stage.parameters_gib for stage in value.memory.stages) * GIB / 2
     assert parameters == pytest.approx(model.parameter_count + model.token_embedding_parameters)
     assert [stage.logits_gib > 0 for stage in value.memory.stages] == [False, False, False, True]

@@ -1,6 +1,7 @@
 """The schedule: how long it takes, and how many microbatches it holds."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isclose
 from typing import Literal
 
@@ -116,6 +117,10 @@ def test_memory_counts_the_microbatches_in_flight() -> None:
     cases = {(4, False): 6, (4, True): 16, (1, False): 1}  # without a pipeline microbatches run one after another
     for (stages, simple), count in cases.items():
         assert in_flight(_layout(stages, 16, 6, simple=simple)).tolist() == [count]
+    # Where the depth bounds them, those of the stages that remain; with virtual stages by the figure of the paper.
+    bounded = replace(_layout(4, 16, 16, simple=False), depth_bounds_activations=np.array([True]))
+    divided = replace(bounded, virtual_stages=np.array([2]))
+    assert [[float(in_flight(of, stage)[0]) for stage in (0, 3)] for of in (bounded, divided)] == [[4, 1], [5.5, 2.5]]
 
 
 Kind = Literal["forward", "backward"]

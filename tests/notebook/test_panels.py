@@ -50,11 +50,6 @@ def test_the_facts_mark_what_is_inferred_and_what_the_cluster_will_show():
         assert text in page, text
 
 
-def deeds_of(html, style=""):
-    """What the buttons of a page do."""
-    return [json.loads(unescape(deed)) for deed in re.findall(rf'{style}" data-smp-do="([^"]*)"', html)]
-
-
 def test_a_plan_without_a_cell_says_so_and_a_page_has_one_currency():
     whole = make_advice()
     assert panel_data("refusal", Advice(whole), Advice(whole).controls) == {"text": ""}

@@ -148,6 +148,8 @@ def test_a_model_that_an_attribute_holds():
 def test_what_a_step_returns_used_as_a_number(use):
     script = changed(("mean = loss.reduce_mean()", "mean = loss"), ("print(mean.item())", f"print({use})"))
     assert ids(check_script(script, PLAN)) == ["SMP107"]
+    number = script.replace("backward(loss)\n    return loss\n", "backward(loss)\n    return loss.item()\n")
+    assert (number != script, ids(check_script(number, PLAN))) == (True, [])
 
 
 def test_a_step_in_a_class_of_a_library_s_trainer_is_no_method():
