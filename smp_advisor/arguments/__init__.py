@@ -230,15 +230,8 @@ def nearest(name: str, names: Iterable[str], similarity: float = 0.6) -> str:
     return "".join(difflib.get_close_matches(name[:100], sorted(names), 1, similarity))
 
 
-_OF_PRICE = (
-    "region",
-    "aws_region",
-    "spot",
-    "use_spot",
-    "use_spot_instances",
-    "savings_plan",
-    "capacity_block",
-    "discount",
+_OF_PRICE = frozenset(
+    ["region", "aws_region", "spot", "use_spot", "use_spot_instances", "savings_plan", "capacity_block", "discount"]
 )
 """Names of what changes only the price."""
 

@@ -179,6 +179,7 @@ class Configuration:
     def leave_out(self, names: Iterable[str], why: str) -> None:
         """Take hyperparameters away that the script does not receive; `why` is the end of the sentence on each."""
         gone = [name for name in names if self.hyperparameters.pop(name.replace("-", "_"), None) is not None]
+        self.settings["left_out"] = Setting({*self.get("left_out", ()), *gone})
         notes = tuple(f"{name} is set in the text, and {why}." for name in gone)
         self.settings["unreceived"] = Setting((*self.get("unreceived", ()), *notes))
 

@@ -9,7 +9,7 @@ from smp_advisor.estimators.configuration import Configuration, Gap, Setting, co
 from smp_advisor.estimators.launchers import choose_library, decoded, read_distribution, read_toolkit_contract
 from smp_advisor.estimators.terms import image_name
 from smp_advisor.libraries.library import library_with
-from smp_advisor.review.reading.values import Constant, Mapping, Operation, Result, Value
+from smp_advisor.review.reading.values import Constant, Mapping, Operation, Result, is_none
 
 if TYPE_CHECKING:
     from smp_advisor.review.reading.trace import Call
@@ -144,17 +144,13 @@ def _distributed(configuration: Configuration, call: Mapping) -> None:
     if isinstance(smp, Result):
         # Fields that are None are not sent.
         passed = smp.call.passed
-        entries = {key: entry for key, entry in passed.entries.items() if not _is_none(entry.value)}
+        entries = {key: entry for key, entry in passed.entries.items() if not is_none(entry.value)}
         fields = Mapping(entries, passed.span, passed.open)
         configuration.tables["modelparallel"] = launcher
         configuration.settings["modelparallel"] = Setting(value=True, span=fields.span)
         configuration.take_all(fields, configuration.parameters, group="parameters")
-    elif smp is not None and not _is_none(smp):
+    elif smp is not None and not is_none(smp):
         configuration.miss("parameters", launcher, "smp", "it is not an SMP(...)")
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value, Constant) and value.value is None
 
 
 def _image(configuration: Configuration, call: Mapping) -> str | None:

@@ -180,6 +180,9 @@ def read_script(
             for name in (written if flags is not None else ())
             if not any(flag.startswith(f"--{name}") if strict else flag == f"--{name}" for flag in flags or ())
         )
+        read = {call.method for call in context.trace.methods(*_READS_FILE, *_PARSES_ALL) if call.reached}
+        if read and not read & {*_PARSES_ALL}:  # its parser gets a file alone
+            ignored += tuple(name for name in written if name.replace("-", "_") not in context.trace.options)
         lost = {name.replace("-", "_") for name in ignored}
         arriving = {name: value for name, value in received.items() if name not in lost}
         context.settings = replace(context.settings, hyperparameters=arriving)
@@ -194,7 +197,8 @@ def passed_names(configuration: Configuration) -> list[str]:
     """Return the hyperparameters of the script by the names in the text."""
     table = configuration.tables.get("hyperparameters")
     names = [str(key) for key in table.entries] if table is not None else []
-    return [name for name in names if not name.startswith(_OF_LAUNCHERS)]
+    gone = configuration.get("left_out", ())
+    return [name for name in names if not name.startswith(_OF_LAUNCHERS) and name not in gone]
 
 
 def take_from_script(configuration: Configuration, script: Script) -> None:
@@ -238,6 +242,7 @@ _PREPARES = re.compile(
     r"\bpip3?\b|\buv\b|\bapt(-get)?\b|^\W*(\./)?(s5cmd|chmod|cp|mv|rm|ls|mkdir|tar|aws|nvidia-smi|echo)\b"
 )
 _OF_NEURON = re.compile(r"^(?:from|import) (?:optimum\.neuron|torch_neuronx?|neuronx?_)", re.MULTILINE)
+_PARSES_ALL = ("parse_args_into_dataclasses", "parse_args_and_config")
 _READS_FILE = ("parse_yaml_file", "parse_json_file")
 _ACCUMULATES = ("gradient_accumulation_steps", "accumulate_grad_batches")
 _PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config")

@@ -19,7 +19,6 @@ _GPUS = re.compile(r"gpu:(?:[^\W\d]\w*:)?(\d+)|^(?:\w+:)?(\d+)$")
 _OPTION = re.compile(r"(?:--|-(?=[A-Za-z]))([^=]*)(?:=(.*))?", re.DOTALL)
 _SHORT = re.compile(r"(?<!\S)-([Nn])[ =]*(?=\d)")
 _SOURCES = ("source", ".", "chmod", "cp", "mv", "echo", "cd")
-_SCRIPT = re.compile(r"\.sh$")
 VERL = re.compile(r"verl\.trainer\.(?:main_(?:ppo|sft)|\w*sft_trainer)$")
 """Modules of verl that train."""
 NEURON = re.compile(r"\bNEURON_|\bneuron_parallel_compile|neuronx|optimum[.-]neuron|torch_neuron")
@@ -83,7 +82,7 @@ def configuration_of_shell(text: str) -> Configuration:
     commands = commands_of(text, **{name: str(number) for name, number in names.items() if number})
     starts = [words for words in commands if any(map(VERL.match, words))]
     starts = starts or [words for words in commands if starts_processes(words) or around_the_script(words)[1]]
-    scripts = [words for words in commands if words[0] not in _SOURCES and any(map(_SCRIPT.search, words))]
+    scripts = [words for words in commands if words[0] not in _SOURCES and any(word.endswith(".sh") for word in words)]
     starts = starts or scripts[:1]
     if not starts:
         pairs = [pair for words in commands for pair in pairwise(words)]

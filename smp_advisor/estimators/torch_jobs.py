@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.documents import Siblings
-    from smp_advisor.review.reading.source import Source
+    from smp_advisor.review.reading.source import Source, Span
 
 _DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_file")
 _SHARDS = ("enable_fsdp", "use_fsdp")
@@ -125,6 +125,7 @@ def _with_its_files(configuration: Configuration, siblings: Siblings, source: So
             configuration.settings["entry_point"] = entry
             del configuration.settings["command"]
     if script.arguments_files:
+        configuration.leave_out(script.ignored, f"{script.name} does not receive it")
         folder = PurePosixPath(_COMPUTED.sub("", str(configuration.get("entry_point")))).parent
         _merge_file(configuration, siblings, *(str(folder / file) for file in script.arguments_files))
         return read_script(configuration, source)
@@ -223,7 +224,7 @@ def _read_command(configuration: Configuration, siblings: Siblings) -> None:
             _take_file(configuration, word, _named(configuration, siblings, word, setting, before_it))
 
 
-def _take_file(configuration: Configuration, name: str, source: Source | None) -> None:
+def _take_file(configuration: Configuration, name: str, source: Source | None, span: Span | None = None) -> None:
     """Take accelerate's configuration, or the arguments of the script, from a file of a command."""
     if name.endswith(".txt"):
         return
@@ -241,7 +242,7 @@ def _take_file(configuration: Configuration, name: str, source: Source | None) -
             configuration.set(instance_count=nodes)
         return
     for key, value in _arguments(data):
-        configuration.hyperparameters.setdefault(key, Setting(value))
+        configuration.hyperparameters.setdefault(key, Setting(value, span))
 
 
 _UNREAD = {
@@ -309,14 +310,8 @@ def _merge_file(configuration: Configuration, siblings: Siblings, *files: str) -
     for setting in [*map(configuration.hyperparameters.get, _CONFIG), *map(Setting, files)]:
         if setting is None or not str(setting.value).endswith((".yaml", ".yml", ".json")):
             continue
-        text = _named(configuration, siblings, str(setting.value), setting)
-        try:
-            data = plain_of(yaml_table(_text(text)))
-        except AdvisorError:
-            configuration.settings["unread_file"] = Setting(f"{setting.value!r}: {_BESIDE}", setting.span)
-            continue
-        for key, value in _arguments(data):
-            configuration.hyperparameters.setdefault(key, Setting(value, setting.span))
+        source = _named(configuration, siblings, str(setting.value), setting)
+        _take_file(configuration, str(setting.value), source, setting.span)
 
 
 def _source(configuration: Configuration, siblings: Siblings) -> Source | None:

@@ -165,11 +165,10 @@ def test_several_defects_are_mended_together():
 
 
 def test_options_that_are_added_at_one_place_keep_their_order():
-    terms = [
-        line for line in V1.splitlines(keepends=True) if "debugger_hook_config" in line or "disable_profiler" in line
-    ]
+    lines = V1.splitlines(keepends=True)
+    terms = [line for line in lines if "debugger_hook_config" in line or "disable_profiler" in line]
     assert len(terms) == 2
-    corrected = check_estimator("".join(line for line in V1.splitlines(keepends=True) if line not in terms)).corrected
+    corrected = check_estimator("".join(line for line in lines if line not in terms)).corrected
     assert 0 < corrected.index("debugger_hook_config") < corrected.index("disable_profiler")
 
 

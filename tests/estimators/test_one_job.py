@@ -77,7 +77,7 @@ def main(per_device_train_batch_size):
 """
 
 
-@pytest.mark.parametrize("parsed", [_PARSED, _OF_DATACLASS, _OF_CLICK], ids=["argparse", "dataclass", "click"])
+@pytest.mark.parametrize("parsed", [_PARSED, _OF_DATACLASS, _OF_CLICK])
 @pytest.mark.parametrize("by_command", [False, True])
 def test_an_option_that_no_call_receives_is_no_setting(tmp_path: Path, parsed: str, by_command: bool) -> None:
     name = "per_device_train_batch_size"
@@ -194,8 +194,7 @@ SFTTrainer(model=model.model_name_or_path, args=training, train_dataset=rows).tr
 STARTED = "set -e\ntorchrun train.py \\\n --train-batch-size 8\n"
 CONFIGURED = BASES["estimator"].replace('"epochs": 3', '"config": "run.yaml"')
 RUN = "per_device_train_batch_size: 2\nfsdp: full_shard\nfsdp_config: {activation_checkpointing: true}\nbf16: true\n"
-
-
+FROM_FILE = OF_TRL.replace("parse_args_and_config()", 'parse_yaml_file("run.yaml")')
 REMOTE = """\
 from sagemaker.remote_function import remote
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
@@ -286,6 +285,8 @@ TWO = "#SBATCH --nodes=2\n#SBATCH --gres=gpu:4\nsrun "
          {"library": "ddp", "batch_size": 8}),
         ("cell.py", CONFIGURED, {"train.py": OF_TRL, "run.yaml": RUN},
          {"library": "fsdp", "batch_size": 2, "activation_checkpointing": "each"}),
+        ("cell.py", CONFIGURED.replace('"config":', '"per_device_train_batch_size": 7, "own":'),
+         {"train.py": FROM_FILE, "run.yaml": RUN}, {"library": "fsdp", "batch_size": 2}),
         ("cell.py", REMOTE, {}, {"library": "fsdp", "batch_size": 2, "sharding_strategy": "full_shard"}),
         ("cell.py", WITH_OTHER_BATCH, {"train.py": OTHER_BATCH, "z.json": '{"zero_optimization": {"stage": 3}}'},
          {"library": "fsdp", "batch_size": 2, "sharding_strategy": "full_shard"}),
@@ -356,7 +357,6 @@ ITSELF = LIGHTNING.replace("strategy=strategy", 'strategy="ddp"')
         (ALONE, ITSELF, "ddp", set()),
         (ALONE.replace("instance_count=1", "instance_count=2"), ITSELF, "ddp", {"EST511"}),
     ],
-    ids=["default", "passed", "not followed", "another object", "itself", "two nodes"],
 )
 def test_the_strategy_is_that_of_the_branch_that_runs(tmp_path: Path, cell, script, library, ids) -> None:
     report = checked(tmp_path, cell, script)

@@ -25,11 +25,7 @@ OPTIONS = (
     {},
     {"script": "train.py", "data": "s3://bucket/data"},
     {"script": "src/train.py", "source_dir": "src", "extra_hyperparameters": {"learning_rate": 1e-4, "fp16": 1}},
-    {
-        "job_name": "mine",
-        "checkpoint_s3_uri": "s3://bucket/checkpoints",
-        "data": {"train": "s3://b/t", "test": "s3://b/v"},
-    },
+    {"job_name": "mine", "checkpoint_s3_uri": "s3://b/c", "data": {"train": "s3://b/t", "test": "s3://b/v"}},
 )
 
 

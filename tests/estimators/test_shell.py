@@ -100,10 +100,10 @@ def test_spawn_in_each_process_of_torchrun(tmp_path, distribution, twice, start)
     script = "import torch.multiprocessing as mp\nfrom train import main\ndef words(number):\n    print(number)\n"
     script += f"mp.spawn({start})\n"
     (tmp_path / "start.py").write_text(f"{script}loss.backward()\n")
-    cell = (
-        f"from sagemaker.pytorch import PyTorch\nPyTorch(entry_point='start.py', distribution={distribution}, role='r',"
+    cell = f"from sagemaker.pytorch import PyTorch\nPyTorch(entry_point='start.py', distribution={distribution},"
+    cell += (
+        " role='r', instance_type='ml.p4d.24xlarge', instance_count=1, framework_version='2.8.0', py_version='py312')\n"
     )
-    cell += " instance_type='ml.p4d.24xlarge', instance_count=1, framework_version='2.8.0', py_version='py312')\n"
     (tmp_path / "cell.py").write_text(cell)
     messages = [finding.message for finding in check_estimator(tmp_path / "cell.py")]
     found = any(message.startswith("The launcher starts a process per GPU") for message in messages)
@@ -278,9 +278,10 @@ export LAUNCHER="accelerate launch \\
     --num_machines $SLURM_NNODES --mixed_precision bf16 {options}"
 export ARGS=" --config_name "facebook/opt-125m" \\
     --per_device_train_batch_size 3"
-export CMD="$LAUNCHER {script} $ARGS"
+export CMD="$LAUNCHER /fsx/train.py $ARGS"
 srun $CMD
 """
+OF_OPTIONS = PARSED.format(parse="parse_args_into_dataclasses()")
 ROOTED = """#SBATCH --nodes=2
 ROOT="$(cd "$SLURM_SUBMIT_DIR/.." && pwd)"
 srun torchrun --nproc_per_node 8 {script}
@@ -290,25 +291,18 @@ srun torchrun --nproc_per_node 8 {script}
 @pytest.mark.parametrize(
     ("batch_file", "script", "expected"),
     [
-        (EXPORTS,
-         PARSED.format(parse="parse_args_into_dataclasses()"), ("fsdp", "shard_grad_op", 3)),
-        (PREPARED,
-         PARSED.format(parse="parse_args_into_dataclasses()"), ("fsdp", "full_shard", 3)),
-        (ACCELERATE.format(script="/fsx/train.py", options="--use_fsdp --fsdp_sharding_strategy HYBRID_SHARD"),
-         PARSED.format(parse="parse_args_into_dataclasses()"), ("fsdp", "hybrid_shard", 3)),
-        (ACCELERATE.format(script="/fsx/train.py", options="--use_deepspeed --zero_stage 3"),
-         PARSED.format(parse="parse_args_into_dataclasses()"), ("fsdp", "full_shard", 3)),
-        (ROOTED.format(script="$ROOT/src/train.py --config $ROOT/configs/args.yaml"),
-         PARSED.format(parse="parse_args_into_dataclasses()"), ("fsdp", "full_shard", 3)),
+        (EXPORTS, OF_OPTIONS, ("fsdp", "shard_grad_op", 3)),
+        (PREPARED, OF_OPTIONS, ("fsdp", "full_shard", 3)),
+        (ACCELERATE.format(options="--use_fsdp --fsdp_sharding_strategy 4"), OF_OPTIONS, ("fsdp", "hybrid_shard", 3)),
+        (ACCELERATE.format(options="--use_deepspeed --zero_stage 3"), OF_OPTIONS, ("fsdp", "full_shard", 3)),
+        (ROOTED.format(script="$ROOT/src/train.py --config $ROOT/configs/args.yaml"), OF_OPTIONS,
+         ("fsdp", "full_shard", 3)),
         (ROOTED.format(script='$(dirname "$PWD")/src/train.py'),
          PARSED.format(parse="parse_yaml_file('args.yaml')"), ("fsdp", "full_shard", 3)),
         (ROOTED.format(script="/image/train.py --enable_fsdp --batch_size_training=3"), "", ("fsdp", "full_shard", 3)),
         ("#!/bin/sh\nssh host 'cd job && deepspeed --hostfile hosts src/train.py --stage=2 --batch-size=3'\n",
          LAUNCHED, ("fsdp", "shard_grad_op", 3)),
     ],
-    ids=["exported variables", "the file of the launcher", "options of accelerate",
-         "DeepSpeed by accelerate", "a computed folder", "a file of arguments", "an option",
-         "a stage that is passed"],
 )  # fmt: skip
 def test_a_strategy_arrives_from_where_a_job_has_it(
     tmp_path: Path, batch_file: str, script: str, expected: tuple[str, str, int]

@@ -48,16 +48,10 @@ def _processes(case: Case) -> Iterator[Hit]:
         variant = "idle GPUs on several nodes" if nodes > 1 else "idle GPUs on one node"
     else:
         return
-    yield case.hit(
-        "EST502",
-        variant,
-        "processes_per_host",
-        processes=processes,
-        instance=instance.name,
-        gpus=f"{gpus} GPU{'s' if gpus > 1 else ''}",
-        idle=gpus - processes,
-        fixes=case.setting_change("processes_per_host", gpus),
-    )
+    values: dict[str, Any] = {"processes": processes, "instance": instance.name, "idle": gpus - processes}
+    values["gpus"] = f"{gpus} GPU{'s' if gpus > 1 else ''}"
+    fixes = case.setting_change("processes_per_host", gpus)
+    yield case.hit("EST502", variant, "processes_per_host", fixes=fixes, **values)
 
 
 def _version_1(case: Case, world: int) -> Iterator[Hit]:
@@ -77,23 +71,16 @@ def _version_1(case: Case, world: int) -> Iterator[Hit]:
             for name in written:
                 fixes += case.change(name, new_pipeline)
             words.append(f"{pipeline_name} to {new_pipeline}")
-        yield case.hit(
-            "EST502",
-            "product",
-            "tensor_parallel_degree",
-            *_PIPELINE,
-            world=world,
-            product=_product({pipeline_name: pipeline, "tensor_parallel_degree": tensor}),
-            changes=" and ".join(words),
-            fixes=fixes,
-        )
+        product = _product({pipeline_name: pipeline, "tensor_parallel_degree": tensor})
+        values: dict[str, Any] = {"world": world, "product": product, "changes": " and ".join(words)}
+        yield case.hit("EST502", "product", "tensor_parallel_degree", *_PIPELINE, fixes=fixes, **values)
         return
     replicas = world // (pipeline * tensor)
     degree = case.parameter("sharded_data_parallel_degree")
     if degree is not None and replicas % degree:
         nearest = nearest_divisor(replicas, degree)
         fixes = case.change("sharded_data_parallel_degree", nearest)
-        values: dict[str, Any] = {"degree": degree, "replicas": replicas, "nearest": nearest}
+        values = {"degree": degree, "replicas": replicas, "nearest": nearest}
         yield case.hit("EST502", "shards", "sharded_data_parallel_degree", fixes=fixes, **values)
     # More GPUs than one replica uses require ddp, or Horovod with TensorFlow.
     parameters = case.configuration.values()
@@ -131,15 +118,9 @@ def _version_2(case: Case, world: int) -> Iterator[Hit]:
         replicas = world // (tensor * expert) if world % (tensor * expert) == 0 else world // tensor
         nearest = nearest_divisor(replicas, shards)
         degrees = {"hybrid_shard_degree": shards, "tensor_parallel_degree": tensor, "expert_parallel_degree": expert}
-        yield case.hit(
-            "EST502",
-            "product",
-            "hybrid_shard_degree",
-            world=world,
-            product=_product(degrees),
-            changes=f"hybrid_shard_degree to {nearest}",
-            fixes=case.change("hybrid_shard_degree", nearest),
-        )
+        values = {"world": world, "product": _product(degrees), "changes": f"hybrid_shard_degree to {nearest}"}
+        fixes = case.change("hybrid_shard_degree", nearest)
+        yield case.hit("EST502", "product", "hybrid_shard_degree", fixes=fixes, **values)
 
 
 def tensor_parallelism(case: Case) -> Iterator[Hit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.containers import containers_of
 from smp_advisor.estimators.cases import SDK_2, SDK_3, Case, Hit
@@ -48,15 +48,10 @@ def versions(case: Case) -> Iterator[Hit]:
         (f"{row.framework_version} (transformers {row.transformers_version})", row.py_versions[-1]) for row in usable
     ]
     near = nearest_pair(pairs, framework)
-    why = "the SDK takes short versions only without a distribution" if short and not same and launched else ""
-    values: dict[str, object] = {
-        "versions": written,
-        "framework": near[0].removesuffix(" (transformers )"),
-        "python": near[1],
-        "why": f": {why}" if why else "",
-    }
-    hit = case.hit("EST506", "no image of PyTorch", "framework_version", "transformers_version")
-    yield replace(hit, values=values)
+    why = ": the SDK takes short versions only without a distribution" if short and not same and launched else ""
+    image, keys = near[0].removesuffix(" (transformers )"), ("framework_version", "transformers_version")
+    values: dict[str, Any] = {"versions": written, "framework": image, "python": near[1], "why": why}
+    yield case.hit("EST506", "no image of PyTorch", *keys, **values)
 
 
 _TOOLKIT_SETS = ("btl_vader_single_copy_mechanism",)
@@ -161,12 +156,9 @@ def of_request(case: Case) -> Iterator[Hit]:
     passed = inner_table(request, "HyperParameters")
     for key, entry in passed.entries.items() if passed is not None else ():
         if isinstance(entry.value, Constant) and not isinstance(entry.value.value, str):
-            values: dict[str, object] = {
-                "named": f"HyperParameters[{key!r}]",
-                "value": entry.value.value,
-                "right": "a text",
-            }
-            yield replace(case.hit("EST514", "field"), values=values, span=entry.span)
+            value = entry.value.value
+            hit = case.hit("EST514", "field", named=f"HyperParameters[{key!r}]", value=value, right="a text")
+            yield replace(hit, span=entry.span)
 
 
 _STATE_BYTES = 14

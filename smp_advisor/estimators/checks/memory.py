@@ -133,8 +133,8 @@ def fit(case: Case) -> Iterator[Hit]:
         values |= {"needed": gib(now.host_memory_gib_per_node)}
     else:
         variant = "GPU memory"
-        values |= {"needed": gib(now.needed_gib), "excess": gib(-now.headroom_gib)}
-        values |= {"usable": gib(now.usable_gpu_memory_gib)}
+        values |= {"needed": gib(now.needed_gib), "usable": gib(now.usable_gpu_memory_gib)}
+        values["excess"] = gib(-now.headroom_gib)
     back, then = case.back, now
     if now.fit_probability < _CERTAIN and back.assumes_length and back.model and back.job:
         # Certain if it fails with short sequences, too, where their length is an assumption.

@@ -16,7 +16,7 @@ from smp_advisor.libraries.validation import Violation, setting_violations, viol
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from smp_advisor.libraries.schema import Condition, Parameter, Rule
+    from smp_advisor.libraries.schema import Parameter, Rule
 
 _SINGLE = ("unknown", "version", "type", "range", "choice")
 
@@ -124,7 +124,10 @@ def _for_rule(rule: Rule, parameters: Mapping[str, Any], effective: Mapping[str,
     for condition in rule.needs:
         if condition.holds(parameters, effective):
             continue
-        value = _satisfying(condition, effective)
+        right = condition.value if condition.reference is None else effective.get(condition.reference)
+        other = 0 if right is None else not right if isinstance(right, bool) else None
+        below = 0 if isinstance(right, int) and right > 0 else None
+        value = {"!=": other, "<": below, ">": None}.get(condition.operator, right)
         if value is None:
             break
         needs.append((condition.key, value, ""))
@@ -136,19 +139,6 @@ def _for_rule(rule: Rule, parameters: Mapping[str, Any], effective: Mapping[str,
             yield [("bf16", None, ""), ("fp16", True, "")]
         if condition.key in parameters:
             yield [(condition.key, None, "")]
-
-
-def _satisfying(condition: Condition, effective: Mapping[str, Any]) -> Any:
-    right = condition.value if condition.reference is None else effective.get(condition.reference)
-    if condition.operator in ("==", "<=", ">="):
-        return right
-    if condition.operator == "<" and isinstance(right, int):
-        return 0 if right > 0 else None
-    if condition.operator == "!=" and right is None:
-        return 0
-    if condition.operator == "!=" and isinstance(right, bool):
-        return not right
-    return None
 
 
 def library_parameters(case: Case) -> Iterator[Hit]:
