@@ -29,19 +29,6 @@ def test_figures_are_plausible(subtests):
             assert machine.price_note
 
 
-def test_what_is_assumed_is_named():
-    machine = instance("ml.p4d.24xlarge")
-    knowledge = {"usable_gpu_memory_gib", "peak_tflops", "hbm_gb_per_s", "intra_node_gb_per_s", "host_link_gb_per_s"}
-    assert knowledge <= set(machine.assumed)
-    assert {"gpus", "gpu_memory_gib", "inter_node_gbps", "usd_per_hour"}.isdisjoint(machine.assumed)
-    assert set(machine.assumed) <= set(Instance.__dataclass_fields__)
-
-    assert "usd_per_hour" in instance("ml.p5en.48xlarge").assumed
-    unknown = instance("ml.p5e.48xlarge")
-    assert unknown.usd_per_hour is None
-    assert "usd_per_hour" not in unknown.assumed
-
-
 @pytest.mark.parametrize(
     ("text", "name"),
     [
