@@ -159,7 +159,7 @@ def _absence(facts: Schema, parameter: Parameter, version: str) -> str:
 
 def _type_text(parameter: Parameter, value: object) -> str:
     expected, kind = parameter.type, type(value).__name__
-    if expected == "int" and isinstance(value, float) and value.is_integer():
+    if expected == "int" and isinstance(value, float) and value.is_integer() and _within(parameter, value):
         # Short form of a float: 5e8 instead of 500000000.0.
         text = f"{value:g}".replace("e+0", "e").replace("e+", "e")
         remedy = f"write int({text if float(text) == value else repr(value)})"
@@ -170,7 +170,8 @@ def _type_text(parameter: Parameter, value: object) -> str:
     elif expected == "str":
         remedy = f"write {_either(parameter.choices)}" if parameter.choices else "write a text"
     else:
-        remedy = "write a whole number" if expected == "int" else "write a number with a decimal point"
+        least = "" if parameter.minimum is None else f" of at least {parameter.minimum:g}"
+        remedy = f"write a whole number{least}" if expected == "int" else "write a number with a decimal point"
     described = f"{shown(value)} is {_ARTICLE.get(kind, f'a {kind}')}" if value is not None else "None is no value"
     return f"{parameter.key} must be {_ARTICLE[expected]} and {described}: {remedy}."
 

@@ -103,7 +103,9 @@ def profile(
     """
     job = _job(job, settings)
     _require(model, inputs, seconds=seconds, batch=batch, memory_bytes=memory_bytes)
-    selected = STAGES if stages is None else (stages,) if isinstance(stages, str) else tuple(stages)
+    selected = STAGES if stages is None else (stages,) if isinstance(stages, str) else tuple(dict.fromkeys(stages))
+    if not selected:
+        raise ProfileError("stages must be 'trace', 'copy' or both; none is named.")
     trace_settings, choice = _settings(job, plan, precision, attention, library, batch)
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds or GUARD_SECONDS)
     child: dict[str, Any] = {"limits": limits, "on_line": on_line, "on_progress": on_progress}

@@ -134,6 +134,7 @@ def test_a_container_that_is_registered_twice_is_one_stack():
         ({"stages": 3}, "requires for stages"),
         ({"inputs": 7}, "inputs must contain tensors"),
         ({"stages": ("dream",)}, "requires for stages one of 'trace'"),
+        ({"stages": ()}, "none is named"),
         ({"attention": "fast"}, "attention must be fused or eager"),
         ({"precision": "fp4"}, "precision must be one of"),
         ({"sequence": 3}, "no setting 'sequence'"),
