@@ -33,13 +33,15 @@ def complete(run: Run, module: Module) -> list[ast.stmt]:
     free = _free(module)
     paths = {name: path for name in sorted(free) if (path := _meaning(name, text))}
     lines = [_imported(path, name) for name, path in paths.items()] + ([_imported(home, _HOME)] if home else [])
-    lines += [line for name, line in _DATA["objects"].items() if name in free]
+    near = _DATA["near"]
+    objects = {name for name in free & {*_DATA["objects"]} if re.search(near.get(name, ""), text)}
+    lines += [line for name, line in _DATA["objects"].items() if name in objects]
     prelude = parse(Source("<assumed>", "\n".join(lines)), entry=False)
     run.execute(Frame(prelude, module.scope), prelude.tree.body)
     unknown = free - module.scope.names.keys()  # one value for each, as two readings of a name are the same object
     module.scope.names |= {name: Unknown(f"{name} is set elsewhere", _DATA["ranks"].get(name, "")) for name in unknown}
     assumed = [f"{name} is {path}" for name, path in paths.items() if path != name]
-    assumed += [f"{name} is {_DATA['objects'][name].partition('= ')[2]}" for name in _DATA["objects"] if name in free]
+    assumed += [f"{name} is {_DATA['objects'][name].partition('= ')[2]}" for name in sorted(objects)]
     run.trace.assumed += [f"Names that the text does not bind: {listed(assumed)}."] * bool(assumed)
     if not home:
         return [*statements, *map(_made, _modules(module))]

@@ -50,6 +50,13 @@ class Module:
         self._index()
         return self._parents.get(node)
 
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield `node` and the nodes around it, innermost first."""
+        outer: ast.AST | None = node
+        while outer is not None:
+            yield outer
+            outer = self.parent(outer)
+
     def all(self, kind: type[Node]) -> list[Node]:
         """Return all nodes of one type, outer nodes first."""
         self._index()
@@ -72,10 +79,7 @@ class Module:
 
     def statement(self, node: ast.AST) -> ast.stmt | None:
         """Return the innermost statement around `node`."""
-        around: ast.AST | None = node
-        while around is not None and not isinstance(around, ast.stmt):
-            around = self.parent(around)
-        return around
+        return next((outer for outer in self.around(node) if isinstance(outer, ast.stmt)), None)
 
     def text(self, node: ast.expr | ast.stmt) -> str:
         """Return the source text of `node`."""

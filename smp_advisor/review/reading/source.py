@@ -194,8 +194,12 @@ def parsed(text: str, path: str = "<unknown>") -> ast.Module:
             return ast.parse(text, filename=path)
         except SyntaxError:
             plain = _with_old_syntax(_ELIDED.sub(r"\1**_", text))
-            if not _INDENTED.match(text):
+            first, *more = re.findall(r"^([ \t]*)[^\s#]", plain, re.MULTILINE) or [""]
+            least = min(more, key=len, default=first)
+            if not least:
                 return ast.parse(plain, filename=path)
+            if not first:  # a text that was copied from the middle of its first line on
+                plain = re.sub(r"^(?=[^\s#])", least, plain, count=1, flags=re.MULTILINE)
             block = ast.parse(f"if 1:\n{plain}", filename=path)
             ast.increment_lineno(block, -1)
             return ast.Module(block.body[0].body, [])  # type: ignore[attr-defined]
@@ -203,7 +207,6 @@ def parsed(text: str, path: str = "<unknown>") -> ast.Module:
 
 _ELIDED = re.compile(r"(?<=[,({])(\s*)\.\.\.(?=\s*[,)}])")
 """Arguments or keys that a text leaves out: they may be any."""
-_INDENTED = re.compile(r"\s*\n?[ \t]+\S")
 
 _BRACKETS = r"\[[^\[\]\n]*(?:\[[^\[\]\n]*\][^\[\]\n]*)*\]"
 _GENERIC = re.compile(rf"^([ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+\w+)({_BRACKETS})", re.MULTILINE)

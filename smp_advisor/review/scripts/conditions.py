@@ -358,13 +358,12 @@ class Reaching:
 
     def _around(self, module: Module, node: ast.AST) -> list[Call]:
         """Return the recorded calls at the place: of the node itself, or of the innermost call that contains it."""
-        place: ast.AST | None = node
-        while place is not None and not isinstance(place, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            if place in self._calls:
-                return self._calls[place]
-            if isinstance(place, ast.stmt):
+        place = module.statement(node)
+        for outer in module.around(node):
+            if outer in self._calls:
+                return self._calls[outer]
+            if outer is place:
                 break
-            place = module.parent(place)
         if isinstance(place, (ast.Expr, ast.Assign, ast.Return, ast.AugAssign)):
             return next((self._calls[inner] for inner in ast.walk(place) if inner in self._calls), [])
         return []

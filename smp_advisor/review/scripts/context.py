@@ -83,7 +83,7 @@ class Context:
     @property
     def text(self) -> str:
         """The texts of all files."""
-        return "".join(module.source.text for module in self.trace.modules)
+        return "\n".join(module.source.text for module in self.trace.modules)
 
     @property
     def splits(self) -> bool:

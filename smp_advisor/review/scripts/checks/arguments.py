@@ -8,7 +8,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from smp_advisor.review.reading.values import Argument, Constant, External, Function, Instance, options
+from smp_advisor.review.reading.values import Argument, Constant, Function, Instance, options
 from smp_advisor.review.scripts.checks.planned import config_entry, trainer_arguments
 from smp_advisor.review.scripts.context import Context, Hit, check, is_of_transformers
 from smp_advisor.review.scripts.queries import argument_node, constant, makers
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.review.findings.finding import Severity
     from smp_advisor.review.reading.trace import Call
-    from smp_advisor.review.reading.values import Value
     from smp_advisor.review.scripts.releases import Release, Span
 
 
@@ -190,30 +189,6 @@ def _one_checkpointing(context: Context) -> Iterator[Hit]:
                 yield Hit(call.module, written_value or call.node, {"call": call.called}, variant=variant)
 
 
-@check("TRN722")
-def _weights_that_cannot_be_unscaled(context: Context) -> Iterator[Hit]:
-    halves = [
-        call
-        for call in context.trace.methods("from_pretrained", "from_config")
-        if call.reached and any(_is_half(call.argument(name)) for name in ("dtype", "torch_dtype"))
-        if set(map(type, options(call.argument("quantization_config")))) <= {Constant}  # None, where it is passed
-        if not call.unpacks and not any(name.startswith("load_in_") for name in call.keywords)
-    ]
-    # PEFT keeps adapters in fp32, and copies of modules in the type of the model.
-    copies = any(getattr(call.argument("modules_to_save"), "items", ()) for call in context.trace.calls if call.reached)
-    # A call makes trained weights fp32, as the preparation of quantized models does.
-    widens = r"\.float\(|float32\)|prepare_model_for|cast_training_params"
-    widened = any(re.search(widens, module.source.text) for module in context.trace.modules)
-    for call in trainer_arguments(context) if halves and not widened else ():
-        if constant(call.argument("fp16")) is True and (copies or not _adapts(context)):
-            yield Hit(call.module, argument_node(call, "fp16") or call.node, variant="copies" if copies else "")
-
-
-def _is_half(value: Value | None) -> bool:
-    names = [option.path if isinstance(option, External) else constant(option) for option in options(value)]
-    return bool(names) and set(names) <= {"torch.float16", "torch.half", "float16"}
-
-
 @check("TRN736")
 def _metric_that_is_computed(context: Context) -> Iterator[Hit]:
     """A metric that ``compute_metrics`` does not return: its dictionary has other keys."""
@@ -297,9 +272,3 @@ def _steps_above_one(arguments: list[Call]) -> bool:
         if isinstance(constant(number), int) and constant(number) > 1:
             return True
     return False
-
-
-def _adapts(context: Context) -> bool:
-    return any(call.name.startswith("peft.") for call in context.trace.calls) or any(
-        call.gives("peft_config") for call in context.trace.calls
-    )

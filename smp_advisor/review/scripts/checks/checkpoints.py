@@ -143,7 +143,7 @@ _RENAMES = re.compile(
 
 @check("DDP624")
 def _loaded_under_the_same_names(context: Context) -> Iterator[Hit]:
-    if any(_RENAMES.search(module.source.text) for module in context.trace.modules):
+    if _RENAMES.search(context.text):
         return  # the script changes names, or a launcher chooses another wrapper
     texts = context.text
     for save, load, parts in own_checkpoints(context):
@@ -252,7 +252,7 @@ def _state_that_is_loaded_again(context: Context) -> Iterator[Hit]:
     loads = [call for call in context.trace.named("torch.load") if call.reached and not call.gives("weights_only")]
     own = [load for _, load, _ in own_checkpoints(context)]
     loads = [load for load in loads if load in own]
-    if any("safe_globals" in module.source.text for module in context.trace.modules) or not loads:
+    if "safe_globals" in context.text or not loads:
         return
     severity: Severity | None = "error" if span.first >= _SAFE_BY_DEFAULT else None
     for call in context.trace.named("torch.save"):

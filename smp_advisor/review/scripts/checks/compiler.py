@@ -99,20 +99,6 @@ def _gathered_gradients(context: Context) -> Iterator[Hit]:
             continue
         if not any(sync.loops[-1:] == call.loops[-1:] and not exclusive(sync, call) for sync in syncs):
             yield Hit(call.module, call.node, variant="not reduced")
-    yield from _order_with_scaler(context)
-
-
-def _order_with_scaler(context: Context) -> Iterator[Hit]:
-    """Yield the order under automatic mixed precision: reduce, unscale, clip, step."""
-    gathers = context.trace.named("xm.reduce_gradients", "xm.all_reduce")
-    clips = context.trace.named("torch.nn.utils.clip_grad_norm_")
-    for unscale in context.trace.methods("unscale_"):
-        for gather in gathers:
-            if gather.loops[-1:] == unscale.loops[-1:] and gather.node.lineno > unscale.node.lineno:
-                yield Hit(gather.module, gather.node, variant="unscaled first")
-        for clip in clips:
-            if clip.loops[-1:] == unscale.loops[-1:] and clip.node.lineno < unscale.node.lineno:
-                yield Hit(clip.module, clip.node, variant="clipped first")
 
 
 _FAMILIES = frozenset(table("smp_advisor.libraries.training_compiler", "versions.toml")["instances"]["families"])

@@ -437,15 +437,3 @@ def _weights_by_rank(context: Context) -> Iterator[Hit]:
     if ranks(seed) or not is_known(seed) or any(ranks(call.arguments[0]) for call in by_torch if call.guards):
         return
     yield Hit(final.module, final.node, {"call": final.module.text(final.node)})
-
-
-@check("SMP136", "smp_torch")
-def _one_order_per_pipeline(context: Context) -> Iterator[Hit]:
-    seeded = any(call.name in _SEEDS or call.method == "manual_seed" for call in context.trace.calls)
-    if not context.settings.pipelined or seeded:
-        return
-    for call in loaders(context):
-        sampled = any(call.gives(name, position) for name, position in (("sampler", 3), ("batch_sampler", 4)))
-        shuffles = any(constant(option) is True for option in options(call.argument("shuffle", 2)))
-        if shuffles and not sampled and not call.gives("generator"):
-            yield Hit(call.module, call.node)

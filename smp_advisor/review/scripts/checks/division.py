@@ -71,13 +71,13 @@ def _one_group_of_all_instances(context: Context) -> Iterator[Hit]:
 
 def _always_runs(context: Context, module: Module, node: ast.AST) -> bool:
     """Return whether no condition or handler is around a statement, nor around a call of its function."""
-    place = module.parent(node)
-    while place is not None and not isinstance(place, ast.FunctionDef):
+    for place in module.around(node):
+        if isinstance(place, ast.FunctionDef):
+            calls = [call for call in context.trace.calls if call.function is not None and call.function.node is place]
+            return any(call.reached and call.sure for call in calls)
         if isinstance(place, (ast.Try, ast.If)) and "__name__" not in ast.unparse(getattr(place, "test", place)):
             return False
-        place = module.parent(place)
-    calls = [call for call in context.trace.calls if call.function is not None and call.function.node is place]
-    return place is None or any(call.reached and call.sure for call in calls)
+    return True
 
 
 _PORT = re.compile(r"os\.environ\['MASTER_PORT'\] = (?!.*(?:MASTER_PORT|cast)).*(?:rand|free|open_|avail|unused).*\(")
@@ -213,7 +213,7 @@ def _rows_of_each_worker(context: Context) -> Iterator[Hit]:
         for call in context.trace.calls
         for maker in (makers(call.argument("args", 1)) if call.name.endswith("Trainer") else ())
     ]
-    by_worker = any("get_worker_info" in module.source.text for module in context.trace.modules)
+    by_worker = "get_worker_info" in context.text
     for call, workers, dataset in fed:
         several = call.reached and isinstance(workers, int) and workers > 1 and not call.gives("worker_init_fn")
         for origin in origins(dataset) if several else ():
@@ -296,10 +296,9 @@ def _scores_of_all_ranks(context: Context) -> Iterator[Hit]:
         parts = [part.call for part in derivation(iteration.over) if isinstance(part, Result)]
         if iteration.node in trained or not any(call in divided for call in parts):
             continue
-        home: ast.AST | None = iteration.node
-        while home is not None and not isinstance(home, (ast.FunctionDef, ast.Module)):
-            home = iteration.module.parent(home)
-        if home is None or home in visited or isinstance(home, ast.Module) or mentions(home, *_REDUCING):
+        around = iteration.module.around(iteration.node)
+        home = next((outer for outer in around if isinstance(outer, ast.FunctionDef)), None)
+        if home is None or home in visited or mentions(home, *_REDUCING):
             continue
         visited.add(home)
         for node in ast.walk(home):

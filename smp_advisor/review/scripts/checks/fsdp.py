@@ -179,7 +179,7 @@ def _adapters_beside_frozen(context: Context) -> Iterator[Hit]:
         apart = [m for m in makers if m.functions and wrap.functions and m.functions[:1] != wrap.functions[:1]]
         makers = [m for m in makers if m not in apart or (m.name in _MAKERS and wrap not in strategies)]
         mixed = mixes(context, wrap)
-        uniform = any(_UNIFORM.search(module.source.text) for module in context.trace.modules)
+        uniform = _UNIFORM.search(context.text)
         places = [Hit(maker.module, maker.node) for maker in makers if mixed is not None and (mixed or not uniform)]
         place = next((candidate for candidate in places if not reaching.never(candidate)), None)
         if place is None:

@@ -146,10 +146,9 @@ _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
 def _clipped_unscaled(context: Context) -> Iterator[Hit]:
     if by_framework(context) or context.libraries.smp_v1 or context.trace.methods("unscale_"):
         return
-    scaled = [call for call in context.trace.methods("scale") if call.reached and scales(call.receiver)]
+    steps = [call for call in context.trace.methods("step") if call.reached and scales(call.receiver)]
     for call in context.trace.named(*_CLIPS):
-        after = [scale for scale in scaled if scale.loops[-1:] == call.loops[-1:] and scale.order < call.order]
-        if call.reached and call.loops and after:
+        if call.reached and any(step.loops[-1:] == call.loops[-1:] and step.order > call.order for step in steps):
             yield Hit(call.module, call.node)
 
 
@@ -164,11 +163,8 @@ def _clipped_before_the_step(context: Context) -> Iterator[Hit]:
 
 
 def _with_items(call: Call) -> Iterator[ast.AST]:
-    node: ast.AST | None = call.node
-    while node is not None:
-        if isinstance(node, (ast.With, ast.AsyncWith)):
-            yield from (item.context_expr for item in node.items)
-        node = call.module.parent(node)
+    for node in call.module.around(call.node):
+        yield from (item.context_expr for item in getattr(node, "items", ()))
 
 
 @check("TRN721")
@@ -289,7 +285,7 @@ _WHOLE = ("full_tensor", "gather", "all_gather", "unshard", "optim_state_dict", 
 
 @check("DDP621")
 def _kept_until_the_update(context: Context) -> Iterator[Hit]:
-    if any(re.search(_WRITES_GRADIENTS, module.source.text) for module in context.trace.modules):
+    if re.search(_WRITES_GRADIENTS, context.text):
         return
     policies = [maker for wrap in _fsdp1(context) for maker in makers(wrap.argument("cpu_offload", 3))]
     replaces = any(constant(policy.argument("offload_params", 0)) is True for policy in policies)
@@ -379,7 +375,7 @@ def _mean_of_the_batches(context: Context) -> Iterator[Hit]:
 def _collectives_in_the_loss(context: Context) -> Iterator[Hit]:
     wraps = parallel_wraps(context)
     text = context.text
-    backs = [back for back in context.trace.methods("backward") if back.reached and back.loops]
+    backs = [back for back in context.trace.methods("backward") if back.reached]
     losses = [{id(part) for part in derivation(back.receiver)} for back in backs]
     hooks = [function for function in context.trace.functions if function.name == "training_step" and function.home]
     losses += [{id(part) for part in derivation(end)} for f in hooks for end in context.trace.results.get(f.node, ())]
@@ -400,11 +396,14 @@ def _collectives_in_the_loss(context: Context) -> Iterator[Hit]:
             and any(id(target) in parts for parts in losses)
         ):
             yield Hit(call.module, call.node, variant="gathered")
-    for call in context.trace.named("torch.distributed.all_reduce") if wraps else ():
+    for call in context.trace.named("torch.distributed.all_reduce") if wraps or ".grad" not in text else ():
+        tensor = call.argument("tensor", 0)
+        in_place = any(division.receiver is tensor for division in context.trace.methods("div_"))
         for back in backs:
             loss = back.receiver
-            halves = isinstance(loss, Operation) and loss.operator == "Div" and call.order < back.order
-            if call.reached and halves and call.loops == back.loops and loss.operands[0] is call.argument("tensor", 0):  # type: ignore[union-attr]
+            divided = isinstance(loss, Operation) and loss.operator == "Div" and loss.operands[0] is tensor
+            divided |= in_place and loss is tensor
+            if call.reached and divided and call.order < back.order and call.loops == back.loops:
                 yield Hit(call.module, call.node, variant="reduced")
 
 

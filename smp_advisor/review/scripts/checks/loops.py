@@ -43,7 +43,7 @@ def _gradients_of_the_forward_pass(context: Context) -> Iterator[Hit]:
         calls = [part.call for part in derivation(back.receiver) if isinstance(part, Result)]
         passes = [call for call in calls if any(same(a, b) for a in inside(call.receiver) for b in models)]
         passes = [call for call in passes if not call.method and _is_passive(call)]
-        switched = any(re.search(_SWITCHES, module.source.text) for module in context.trace.modules)
+        switched = re.search(_SWITCHES, context.text)
         certain = back.reached and not back.arguments and not switched
         if certain and passes and back.receiver is not None and _has_no_gradient(back.receiver):
             yield Hit(passes[0].module, passes[0].node, {"call": passes[0].module.text(passes[0].node)[:60]})
@@ -124,7 +124,7 @@ def _monitored_and_logged(context: Context) -> Iterator[Hit]:
     own = all(isinstance(base, External) and base.path.startswith(_LIGHTNING) for base in bases)
     fitted = [model for fit in context.trace.methods("fit") for model in options(fit.argument("model", 0))]
     own = own and all(isinstance(model, Instance) for model in fitted)
-    own = own and not any("callback_metrics" in module.source.text for module in context.trace.modules)
+    own = own and "callback_metrics" not in context.text
     for call in context.trace.calls if names and modules and own and not context.unresolved else ():
         at = {"ModelCheckpoint": 2, "EarlyStopping": 0}.get(call.called) if call.name.startswith(_LIGHTNING) else None
         name = constant(call.argument("monitor", at)) if at is not None and call.reached else None

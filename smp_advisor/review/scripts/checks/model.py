@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -26,24 +27,6 @@ _UNSUPPORTED: dict[str, str] = table("smp_advisor.review.scripts", "data/names.t
 _DISTRIBUTED_FAMILIES = ("GPT2", "Bert", "Roberta", "GPTJ", "GPTNeo")
 _FROM_CONFIG = ("from_config", "_from_config")
 _HUGGING_FACE_CLASS = re.compile(r"(?P<family>[A-Z]\w*?)(?:For[A-Z]\w*|LMHeadModel|Model)")
-
-
-@check("SMP129", "smp_torch")
-def _original_forward(context: Context) -> Iterator[Hit]:
-    for module in context.trace.modules:
-        for cls in module.all(ast.ClassDef):
-            for method in cls.body:
-                if not isinstance(method, ast.FunctionDef) or method.name != "forward":
-                    continue
-                # ``Base.forward(self, x)`` in a class that derives from ``Base``.
-                of_bases = tuple(f"{ast.unparse(base)}.forward(self{end}" for base in cls.bases for end in ",)")
-                for node in ast.walk(method):
-                    text = ast.unparse(node) if isinstance(node, ast.Call) else ""
-                    if isinstance(node, ast.Call) and (text.startswith(of_bases) or _OF_SUPER.match(text)):
-                        yield Hit(module, node)
-
-
-_OF_SUPER = re.compile(r"super\([^()]*\)\.forward\(")
 
 
 @check("SMP132", "smp_torch")
@@ -150,23 +133,24 @@ def _pipeline_group(context: Context) -> Iterator[Hit]:
 
 def _for_reporting(call: Call) -> bool:
     """Return whether the number only goes into a text, such as a message or a file name, or selects one rank."""
-    node: ast.AST | None = call.node
-    around = call.module.parent(call.node)
-    if isinstance(around, ast.BinOp) and not isinstance(around.left, ast.Constant):
+    around = [*call.module.around(call.node)][1:]
+    if isinstance(around[0], ast.BinOp) and not isinstance(around[0].left, ast.Constant):
         return False
-    while node is not None and not isinstance(node, ast.stmt):
+    for node in itertools.takewhile(lambda outer: not isinstance(outer, ast.stmt), around):
         if isinstance(node, (ast.JoinedStr, ast.FormattedValue)):
             return True
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant):
             return True
-        if isinstance(node, ast.Call) and node is not call.node:
+        if isinstance(node, ast.Call):
             function = node.func
             name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
             if name in ("print", "format", "str", "info", "debug", "warning", "log"):
                 return True
-        node = call.module.parent(node)
     # `if smp.mp_rank() == 0:` selects the first rank of every replica, which is often intended.
-    tests = [part for part in ast.walk(node.test) if isinstance(part, ast.Compare)] if isinstance(node, ast.If) else []
+    block = call.module.statement(call.node)
+    tests = (
+        [part for part in ast.walk(block.test) if isinstance(part, ast.Compare)] if isinstance(block, ast.If) else []
+    )
     return any(test.left is call.node and getattr(test.comparators[0], "value", None) == 0 for test in tests)
 
 
@@ -254,9 +238,6 @@ def _native_checkpointing(context: Context) -> Iterator[Hit]:
     for call in context.trace.named(*_NATIVE):
         # It has no effect in a function that the script does not call.
         yield Hit(call.module, call.node, {"call": call.name}, severity=None if call.reached else "warning")
-    for call in context.trace.methods("gradient_checkpointing_enable"):
-        if call.reached and context.wrappings:
-            yield Hit(call.module, call.node, {"call": f"{call.method}()"})
 
 
 @check("SMP116", "smp_torch")

@@ -68,7 +68,7 @@ def reached_accelerators(context: Context) -> list[Call]:
 
 def by_framework(context: Context) -> bool:
     """Return whether a framework, which wraps models and divides data, may train."""
-    accelerates = any("Accelerator" in module.source.text for module in context.trace.modules)  # not its helpers alone
+    accelerates = "Accelerator" in context.text  # not its helpers alone
     names = [path for _, _, path in context.trace.imported(*_FRAMEWORKS)]
     return context.trainer or any(accelerates or not name.startswith("accelerate") for name in names)
 
@@ -159,7 +159,7 @@ def _divides(call: Call) -> bool:
 @check("DDP604")
 def _another_order_each_epoch(context: Context) -> Iterator[Hit]:
     calls = context.trace.methods("set_epoch")
-    has_name = any("set_epoch" in module.source.text for module in context.trace.modules)
+    has_name = "set_epoch" in context.text
     once = bool(calls) and all(not call.loops or isinstance(call.argument("epoch", 0), Constant) for call in calls)
     if not parallel_wraps(context) or (has_name and not once):
         return
@@ -437,25 +437,6 @@ def _of_model(optimizer: Call, wraps: list[Call]) -> bool:
         if any(same(owner, model) or owner is model for owner in owners for model in sharded):
             return True
     return False
-
-
-_AUTOCASTS = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
-
-
-@check("DDP609")
-def _scaled_in_half_precision(context: Context) -> Iterator[Hit]:
-    texts = [module.source.text for module in context.trace.modules]
-    if by_framework(context) or context.libraries.smp_v1 or any("scaler" in text.lower() for text in texts):
-        return
-    trained = {loop for call in context.trace.methods("backward") if call.reached for loop in call.loops[-1:]}
-    for call in context.trace.named(*_AUTOCASTS):
-        dtype = call.argument("dtype", 1)
-        half = all(isinstance(option, External) and option.path == "torch.float16" for option in options(dtype))
-        explicit = half and dtype is not None
-        default = dtype is None and call.name == "torch.cuda.amp.autocast" and not call.arguments and not call.keywords
-        chosen = isinstance(call.module.parent(call.node), ast.Dict)  # by a key, which an option may be
-        if call.reached and (explicit or default) and trained & set(call.loops) and not chosen:
-            yield Hit(call.module, call.node)
 
 
 def _counts(guard: Guard) -> bool:

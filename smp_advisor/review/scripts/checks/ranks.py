@@ -210,22 +210,20 @@ def _bound_on_some_ranks(context: Context) -> Iterator[Hit]:
     bound: dict[tuple[ast.AST, str], tuple[set[ast.expr], ast.expr]] = {}
     for call in context.trace.calls:
         unit = call.functions[-1].node if call.functions else call.module.tree
-        tests = {guard.test for guard in call.guards}
-        for name in [*call.node.args, getattr(call.node.func, "value", None)]:
-            around, test = bound.get((unit, getattr(name, "id", "")), (set(), None))
-            if isinstance(name, ast.Name) and test and tests <= around:
+        passed = [*call.node.args, getattr(call.node.func, "value", None)]
+        names = [name for name in passed if isinstance(name, ast.Name) and (unit, name.id) in bound]
+        alone = [guard for guard in call.guards if second.truth(guard.value) is not None]
+        if not names and [first.holds(guard) and not second.holds(guard) for guard in alone] != [True]:
+            continue
+        tests = {outer.test for outer in call.module.around(call.node) if isinstance(outer, (ast.If, ast.IfExp))}
+        tests |= {guard.test for guard in call.guards}
+        for name in names:
+            around, test = bound[unit, name.id]
+            if tests <= around:
                 del bound[unit, name.id]
                 yield Hit(call.module, name, {"name": name.id, "test": ast.unparse(test)[:80]})
-        targets = {
-            target.id for target in getattr(call.module.statement(call.node), "targets", ()) if hasattr(target, "id")
-        }
-        alone = [guard for guard in call.guards if targets and second.truth(guard.value) is not None]
-        if (
-            len(alone) == 1
-            and alone[0].holds
-            and isinstance(call.module.parent(alone[0].test), ast.If)
-            and (first.holds(alone[0]), second.holds(alone[0])) == (True, False)
-        ):
+        targets = [*map(ast.unparse, getattr(call.module.statement(call.node), "targets", ()))]
+        if targets and len(alone) == 1 and alone[0].holds and isinstance(call.module.parent(alone[0].test), ast.If):
             times = Counter(bindings(ast.walk(unit)))
             once = [name for name in targets if times[name] == 1]
             bound |= {(unit, name): (tests - {alone[0].test}, alone[0].test) for name in once}

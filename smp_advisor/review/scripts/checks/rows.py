@@ -71,7 +71,8 @@ _Rule = dict[str, Any]
 def _hits(rules: list[_Rule], context: Context) -> Iterator[Hit]:
     text = context.text
     for rule in rules:
-        applies = not ("unless" in rule and re.search(rule["unless"], text)) and _in_setting(context, rule.get("when"))
+        excused = any(name in rule and re.search(rule[name], text) for name in ("unless", "without"))
+        applies = not excused and _in_setting(context, rule.get("when"))
         severity = _severity(context, rule) if applies else ""
         for places in _met(context, rule, ()) if applies and severity != "never" else ():
             if "unless" in rule and _out_of_sight(context, places):
@@ -115,7 +116,9 @@ def _in_setting(context: Context, when: str | None) -> bool:
     """Return whether the script trains as a rule requires: on replicas, on shards, or on several processes."""
     wraps = bool(parallel_wraps(context)) if when in ("replicated", "several") else False
     several = wraps or bool(when == "several" and reached_accelerators(context))
-    several |= when == "split" and context.settings.microbatches != 1
+    several |= bool(getattr(context.settings, when or "", False)) or (
+        when == "split" and context.settings.microbatches != 1
+    )
     several |= when == "plain" and not by_framework(context)
     return not when or several or (when == "sharded" and is_sharded_model(context))
 
@@ -177,9 +180,8 @@ def _lines(module: Module, need: _Rule) -> Iterator[_Place]:
         line = module.source.text.count("\n", 0, match.start()) + 1
         nodes = [node for kind in _STATEMENTS for node in module.all(kind) if node.lineno == line]
         name = match[1] if match.re.groups else ""
-        around: list[ast.AST] = [nodes[0]] if nodes and not {"trained", "in_class"}.isdisjoint(need) else []
-        while around and (outer := module.parent(around[-1])) is not None:  # a loop that trains, with gradients
-            around.append(outer)
+        inside = nodes and not {"trained", "in_class"}.isdisjoint(need)
+        around = [*module.around(nodes[0])] if inside else []  # a loop that trains, with gradients
         bases = [ast.unparse(base) for node in around if isinstance(node, ast.ClassDef) for base in node.bases]
         if "in_class" in need and not any(re.search(need["in_class"], base) for base in bases):
             continue
@@ -207,7 +209,8 @@ def _by_name(context: Context) -> dict[str, list[Call]]:
     return context.memo["called"]  # type: ignore[no-any-return]
 
 
-_STATEMENTS: tuple[type[ast.stmt], ...] = (ast.Assign, ast.AugAssign, ast.Expr, ast.For, ast.If, ast.Return)
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_STATEMENTS: tuple[type[ast.stmt], ...] = (ast.Assign, ast.AugAssign, ast.Expr, ast.For, ast.If, ast.Return, *_IMPORTS)
 
 
 def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]) -> bool:

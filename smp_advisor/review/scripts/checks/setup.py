@@ -238,7 +238,7 @@ def _uses_the_library(context: Context) -> Iterator[Hit]:
     if tensorflow and of_torch.compiles:
         return  # the image compiles
     alias = f"{record['import'].rpartition(' ')[2]}."
-    uses = any(alias in module.source.text for module in context.trace.modules)  # and does not import it
+    uses = alias in context.text  # and does not import it
     # A package that is not followed may replicate the model: task.prepare_distributed().
     outside = [call.called.lower() for call in context.trace.calls if not call.function and "torch." not in call.name]
     hidden = any("distributed" in name for name in outside) or not _shows_its_model(context)

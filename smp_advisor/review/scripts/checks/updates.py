@@ -44,16 +44,12 @@ if TYPE_CHECKING:
     from smp_advisor.review.reading.values import Class, Value
 
 
-def _has(context: Context, pattern: str) -> bool:
-    return any(re.search(pattern, module.source.text) for module in context.trace.modules)
-
-
 @check("DDP626")
 def _scale_that_follows(context: Context) -> Iterator[Hit]:
     passed = [value for call in context.trace.calls if call.function is None for value in
               (*call.arguments, *call.keywords.values())]  # fmt: skip
     passed += [call.receiver for call in context.trace.methods("update") if call.receiver is not None]
-    if _has(context, r"\.update(?:\(\)|\b(?! *\())") or any(map(scales, passed)):
+    if re.search(r"\.update(?:\(\)|\b(?! *\())|^(?!.*GradScaler)", context.text, re.DOTALL) or any(map(scales, passed)):
         return
     for call in context.trace.methods("step"):
         once = all(maker.loops != call.loops for maker in makers(call.receiver))
@@ -68,7 +64,7 @@ def _parameters_of_the_model_that_trains(context: Context) -> Iterator[Hit]:
     """Adapters, heads or embeddings that the model gets after its optimizer was made."""
     makes = [call for call in context.trace.calls if call.reached and is_optimizer(call.name)]
     last = max((step.order for step, _ in updates(context.trace)), default=0)
-    if len(makes) != 1 or _has(context, r"add_param_group|\[.params.\]"):
+    if len(makes) != 1 or re.search(r"add_param_group|\[.params.\]", context.text):
         return
     owners = [maker for maker in makers(makes[0].argument("params", 0)) if maker.method == "parameters"]
     models = [model for maker in owners for model in inside(maker.receiver)]
@@ -79,7 +75,7 @@ def _parameters_of_the_model_that_trains(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, {"change": call.called})
     for store in context.trace.stores:
         new = [_is_new_layer(ast.unparse(maker.node)) for maker in makers(store.value)]
-        after = makes[0].order < store.order < last and not _has(context, "requires_grad")
+        after = makes[0].order < store.order < last and not re.search("requires_grad", context.text)
         if after and new and all(new) and is_one_of(store.owner, models):
             yield Hit(store.module, store.node, {"change": store.module.text(store.node)})
 
@@ -92,7 +88,7 @@ def is_one_of(value: Value | None, models: list[Value]) -> bool:
 @check("DDP629")
 def _back_in_training_mode(context: Context) -> Iterator[Hit]:
     trained = {loop for back in context.trace.methods("backward") if back.reached for loop in back.loops}
-    if context.trainer or _has(context, r"\.train\(|training\s*=|set_training"):
+    if context.trainer or re.search(r"\.train\(|training\s*=|set_training", context.text):
         return
     models = updated_models(context)
     for call in context.trace.methods("eval"):
@@ -138,7 +134,7 @@ def _all_parameters_used(context: Context) -> Iterator[Hit]:
     loops = [node.iter for module in modules for node in module.all(ast.For)]
     loops += [node.iter for module in modules for node in module.all(ast.comprehension)]
     # All parameters may have a part in the loss, or be frozen.
-    visited = any("parameters(" in ast.unparse(over) for over in loops) or _has(context, "requires_grad")
+    visited = any("parameters(" in ast.unparse(over) for over in loops) or re.search("requires_grad", context.text)
     for wrap in parallel_wraps(context) if not visited and context.trace.methods("backward") else ():
         if any(wrap in makers(value) for call in context.trace.calls if call.name and not call.name.startswith("torch.")
                for value in (*call.arguments, *call.keywords.values())):  # fmt: skip

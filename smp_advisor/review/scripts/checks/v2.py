@@ -141,18 +141,11 @@ def _backend(context: Context) -> Iterator[Hit]:
 def _names_of_v1(context: Context) -> Iterator[Hit]:
     for module, node, path in context.trace.imported("smdistributed.modelparallel"):
         yield Hit(module, node, {"module": path}, variant="import")
-    for call, name, _ in _initial_parameters(context):
-        if name in _V1_PARAMETERS and name != "pipeline_parallel_degree":
-            yield Hit(call.module, call.node, {"parameter": name}, variant="parameter")
-
-
-def _initial_parameters(context: Context) -> Iterator[tuple[Call, str, object]]:
     for call in context.trace.named("tsm.init"):
-        config = call.argument("config", 0)
-        for option in options(config):
-            if isinstance(option, Mapping):
-                for name, value in option.values().items():
-                    yield call, name, constant(value)
+        for option in options(call.argument("config", 0)):
+            for name in option.values() if isinstance(option, Mapping) else ():
+                if name in _V1_PARAMETERS and name != "pipeline_parallel_degree":
+                    yield Hit(call.module, call.node, {"parameter": name}, variant="parameter")
 
 
 @check("SMP306", "smp_v2")
@@ -167,19 +160,3 @@ def _offloading(context: Context) -> Iterator[Hit]:
     missing += ["activation checkpointing"] if names.isdisjoint(checkpoints) else []
     if missing:
         yield Hit(wraps[0].module, wraps[0].node, {"missing": " or ".join(missing)})
-
-
-@check("SMP307", "smp_v2")
-def _not_in_v2(context: Context) -> Iterator[Hit]:
-    for call in context.trace.each("deepspeed."):
-        if call.name in ("deepspeed.initialize", "deepspeed.init_distributed", "deepspeed.zero.Init"):
-            yield Hit(call.module, call.node, {"feature": "DeepSpeed"})
-    for call, name, value in _initial_parameters(context):
-        if name == "pipeline_parallel_degree" and isinstance(value, int) and value > 1:
-            yield Hit(call.module, call.node, {"feature": "Pipeline parallelism"})
-    for call in context.trace.calls:
-        if call.name.startswith(("tensorflow.keras.", "tensorflow.distribute.", "tensorflow.data.")):
-            yield Hit(call.module, call.node, {"feature": "TensorFlow"})
-            return
-    for module, node, _ in context.trace.imported("torch.distributed.pipelining", "torch.distributed.pipeline"):
-        yield Hit(module, node, {"feature": "Pipeline parallelism"})
