@@ -39,7 +39,7 @@ def complete(run: Run, module: Module) -> list[ast.stmt]:
     prelude = parse(Source("<assumed>", "\n".join(lines)), entry=False)
     run.execute(Frame(prelude, module.scope), prelude.tree.body)
     unknown = free - module.scope.names.keys()  # one value for each, as two readings of a name are the same object
-    module.scope.names |= {name: Unknown(f"{name} is set elsewhere", _DATA["ranks"].get(name, "")) for name in unknown}
+    module.scope.names |= {name: Unknown(f"{name} {ELSEWHERE}", _DATA["ranks"].get(name, "")) for name in unknown}
     assumed = [f"{name} is {path}" for name, path in paths.items() if path != name]
     assumed += [f"{name} is {_DATA['objects'][name].partition('= ')[2]}" for name in sorted(objects)]
     run.trace.assumed += [f"Names that the text does not bind: {listed(assumed)}."] * bool(assumed)
@@ -89,6 +89,9 @@ def _free(module: Module) -> set[str]:
         return set()
     bound = bindings(node for kind in _BINDING for node in module.all(kind))
     return {node.id for node in module.all(ast.Name)} - {*bound, *module.scope.names, *dir(builtins)}
+
+
+ELSEWHERE = "is set elsewhere"
 
 
 def bindings(nodes: Iterable[ast.AST]) -> Iterator[str]:

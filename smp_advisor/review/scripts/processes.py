@@ -413,6 +413,13 @@ def met_by_name(call: Call, *, sharded: bool) -> tuple[str, str] | None:
         return None
     if kind == "module" and call.method in ("log", "log_dict") and constant(call.argument("sync_dist")) is not True:
         return None
+    if kind == "metric":
+        source = call.module.source.text
+        of_package = (
+            "torchmetrics" in source or f"{call.module.text(call.node.func).removesuffix('compute')}update(" in source
+        )
+        if call.arguments or call.keywords or not of_package or "sync_on_compute=False" in source:
+            return None
     return f"{kind}.{call.method}", "framework"
 
 

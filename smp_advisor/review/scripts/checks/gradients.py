@@ -305,13 +305,19 @@ def _kept_until_the_update(context: Context) -> Iterator[Hit]:
         for reset in context.trace.methods("zero_grad") if _runs(step) and (undelayed or not delays) else ():
             text = ast.unparse(reset.node.func.value) if isinstance(reset.node.func, ast.Attribute) else ""
             own = not set(makers(reset.receiver)).isdisjoint(makers(optimizer)) or text in _names_in(step.node)
-            own = own and _runs(reset) and reset.loops[-1:] == step.loops[-1:] and reset.functions == step.functions
+            own = (
+                own
+                and _runs(reset)
+                and reset.loops[-1:] == step.loops[-1:]
+                and reset.functions[: len(step.functions)] == step.functions
+            )
             between = [back.order for back in backs]
             if delays:
                 inner = set(ast.walk(_unit(step) or step.node))
                 always = {(guard.test, guard.holds) for guard in reset.guards if guard.test in inner}
                 always -= {(guard.test, guard.holds) for guard in step.guards}
                 alike = [ast.dump(g.test) for g in reset.guards] == [ast.dump(g.test) for g in step.guards]
+                alike = alike and not _rebound(_unit(step), reset.node, step)
                 dropped = alike and any(reset.order < order < step.order for order in between)
                 if own and (dropped or (not always and not _delays(reset))):
                     values: dict[str, object] = {"test": ast.unparse(delays[0].test)[:80]}
@@ -328,6 +334,17 @@ def _kept_until_the_update(context: Context) -> Iterator[Hit]:
 
 def _runs(call: Call) -> bool:
     return call.reached or framework_runs(call)
+
+
+def _rebound(unit: ast.AST | None, first: ast.Call, step: Call) -> bool:
+    """Return whether a line between two calls binds a name of the last one's conditions."""
+    names = {name for guard in step.guards for name in _names_in(guard.test)}
+    between = (
+        (node for node in ast.walk(unit) if first.lineno < getattr(node, "lineno", 0) < step.node.lineno)
+        if unit
+        else ()
+    )
+    return any(isinstance(getattr(node, "ctx", None), ast.Store) and ast.unparse(node) in names for node in between)
 
 
 def _names_in(node: ast.AST) -> set[str]:

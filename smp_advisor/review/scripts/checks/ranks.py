@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from smp_advisor.core.files import table
-from smp_advisor.review.reading.fragment import bindings
+from smp_advisor.review.reading.fragment import ELSEWHERE, bindings
 from smp_advisor.review.reading.trace import Departure
 from smp_advisor.review.reading.values import (
     Argument,
@@ -28,7 +28,6 @@ from smp_advisor.review.scripts.checks.parallel import (
     REPLICATING,
     parallel_wraps,
     reached_accelerators,
-    without_gradients,
     wrapped_by,
 )
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
@@ -173,45 +172,31 @@ def _read_by(over: Value) -> list[Value]:
 def _sends_buffers(wrap: Call) -> bool:
     """Return whether DDP certainly broadcasts the buffers of a model in each forward pass, in evaluation too."""
     names = [part.call.name for part in derivation(wrap.argument("module", 0)) if isinstance(part, Result)]
-    has_buffers = re.search(r"BatchNorm|register_buffer\(", _text_of(wrap)) is not None
+    nodes = [cls.node for model in parts_of_model(wrap.argument("module", 0)) for cls in model.cls.lineage]
+    calls = [ast.unparse(part) for node in nodes for part in ast.walk(node) if isinstance(part, ast.Call)]
+    has_buffers = any(map(_BUFFER.match, calls))
     has_buffers |= any(re.search(r"BatchNorm|models\.(?:\w+\.)?(?:wide_)?resne", name) for name in names)
     return has_buffers and not wrap.gives("broadcast_buffers", 4)
 
 
-def _text_of(wrap: Call) -> str:
-    models = parts_of_model(wrap.argument("module", 0))
-    return "".join(cls.module.text(cls.node) for model in models for cls in model.cls.lineage)
-
-
-@check("DDP654")
-def _passes_that_send_buffers(context: Context) -> Iterator[Hit]:
-    """Yield a second forward pass before the backward pass of the first, whose saved buffers it replaces."""
-    texts = context.text
-    wraps = [] if re.search("SyncBatchNorm|sync_batchnorm", texts) else context.trace.named(*REPLICATING)
-    for wrap in wraps:
-        saved = _USED_BUFFER.search(_text_of(wrap)) or not re.search("register_buffer", _text_of(wrap))
-        for back in context.trace.methods("backward") if wrap.reached and saved and _sends_buffers(wrap) else ():
-            parts = [part.call for part in derivation(back.receiver) if isinstance(part, Result)]
-            passes = {call.node: call for call in parts if not call.method and wrapped_by(call.receiver, [wrap])}
-            cut = any(part.called in ("detach", "item", "numpy") for part in parts)
-            if not back.reached or cut or any(map(without_gradients, passes.values())):
-                continue
-            for call in sorted(passes.values(), key=lambda call: call.order)[1:2]:
-                yield Hit(call.module, call.node, {"call": call.module.text(call.node)[:60]})
-
-
-_USED_BUFFER = re.compile(r"BatchNorm|register_buffer\(\s*[\"'](\w+)[\"'](?s:.*)(?:[*@] *self\.\1\b|self\.\1 *[*@])")
+_BUFFER = re.compile(
+    r"[\w.]*BatchNorm\w*\((?!.*track_running_stats=False)|self\.register_buffer\((?!.*(?:, None\)|tensor=None))"
+)
 
 
 @check("DDP653")
 def _bound_on_some_ranks(context: Context) -> Iterator[Hit]:
     """Yield the first argument on all ranks that only a block for some ranks binds."""
+    if _BINDS.search(context.text):
+        return
     first, second = PROCESSES[:2]
     bound: dict[tuple[ast.AST, str], tuple[set[ast.expr], ast.expr]] = {}
     for call in context.trace.calls:
         unit = call.functions[-1].node if call.functions else call.module.tree
         passed = [*call.node.args, getattr(call.node.func, "value", None)]
         names = [name for name in passed if isinstance(name, ast.Name) and (unit, name.id) in bound]
+        if any(getattr(function.node, "decorator_list", ()) for function in call.functions):
+            continue
         alone = [guard for guard in call.guards if second.truth(guard.value) is not None]
         if not names and [first.holds(guard) and not second.holds(guard) for guard in alone] != [True]:
             continue
@@ -219,14 +204,24 @@ def _bound_on_some_ranks(context: Context) -> Iterator[Hit]:
         tests |= {guard.test for guard in call.guards}
         for name in names:
             around, test = bound[unit, name.id]
-            if tests <= around:
+            caught = any(map(_CATCHES.match, map(ast.unparse, [*call.module.around(call.node)][:-1])))
+            if tests <= around and not caught:
                 del bound[unit, name.id]
                 yield Hit(call.module, name, {"name": name.id, "test": ast.unparse(test)[:80]})
         targets = [*map(ast.unparse, getattr(call.module.statement(call.node), "targets", ()))]
-        if targets and len(alone) == 1 and alone[0].holds and isinstance(call.module.parent(alone[0].test), ast.If):
+        block = call.module.parent(alone[0].test) if targets and len(alone) == 1 and alone[0].holds else None
+        values = call.module.scope.names.values() if block and not call.functions else ()
+        earlier = any(
+            isinstance(value, Unknown) and str(value.why).endswith(ELSEWHERE) for value in values
+        )  # by a cell
+        if isinstance(block, ast.If) and not block.orelse and not earlier:  # the other branch may end the ranks
             times = Counter(bindings(ast.walk(unit)))
             once = [name for name in targets if times[name] == 1]
             bound |= {(unit, name): (tests - {alone[0].test}, alone[0].test) for name in once}
+
+
+_CATCHES = re.compile(r"try:|with .*suppress")
+_BINDS = re.compile(r"import \*|globals\(|exec\(")
 
 
 def _may_shard(setup: Call) -> bool:
