@@ -71,9 +71,8 @@ def not_rehearsed(stage: Stage) -> str:
         return f"a process crashed here, in compiled code ({signal.Signals(min(ends)).name})"
     if failure is None:
         verdict = stage["verdict"]
-        absent = [event["what"] for event in events(stage, 0, "stand-in") if event["what"].endswith(_USELESS)]
-        if absent and not verdict and not events(stage, 0, "step"):
-            return f"nothing is trained without {absent[0].partition(',')[0]}"
+        if (absent := not_installed(stage)) and not verdict and not events(stage, 0, "step"):
+            return f"nothing is trained without {absent[0]}"
         return verdict["text"] if verdict and verdict["code"] in ("heavy", "guard") else ""
     error = failure[1]
     if error["name"] == "NotRehearsed":
@@ -81,7 +80,7 @@ def not_rehearsed(stage: Stage) -> str:
     if error["module"] and error["name"] == "ModuleNotFoundError":
         return f"the module {error['module']!r} is not installed here"
     if _OF_ABSENT.search(error["text"]):
-        return f"a package is not installed here ({error['name']}: {error['text'][:120]})"
+        return f"a stand-in returns nothing that the script can use ({error['name']}: {error['text'][:120]})"
     lacks = error["name"].endswith(("ModuleNotFoundError", "ImportError")) and _LACKED.search(error["text"])
     if lacks or (error["of_library"] and "pip install" in error["text"]):
         return f"a package is not installed here ({error['text'][:120]})"
@@ -117,6 +116,12 @@ def not_rehearsed(stage: Stage) -> str:
     if rows and (of_rows or error["of_data"]) and error["update"] == 0 and not _OF_NAMES.search(error["text"]):
         return f"the stand-in of the {rows[0]} is other than the real data: pass data= ({error['text'][:80]})"
     return ""
+
+
+def not_installed(stage: Stage) -> list[str]:
+    """Return the packages that are not here, and do not only report."""
+    texts = [event["what"] for event in events(stage, 0, "stand-in") if event["what"].endswith(_USELESS)]
+    return [text.partition(":")[0] for text in texts]
 
 
 def unstated(stage: Stage) -> str:

@@ -24,7 +24,7 @@ _OF_UPDATES = re.compile(r"(?:^|[._])(?:step|backward|zero_grad|no_sync|unscale_
 """In names of functions that are a part of updates, whose accumulation is not changed."""
 _OF_TRAINING = re.compile(rf"{_OF_UPDATES.pattern}|(?i:train|epoch|\bfit)")
 """In names of functions that a loop of training calls, unlike one over layers or rows."""
-_RENAMED = data_file("rehearsal", "stand_ins")["renamed"]
+RENAMED = data_file("rehearsal", "stand_ins")["renamed"]
 _SIZED = ("enumerate", "tqdm", "trange", "zip", "iter", "track")
 
 
@@ -99,7 +99,7 @@ class _Marked(ast.NodeTransformer):
         for line, name in self._left_out:
             for keyword in [entry for entry in node.keywords if entry.arg == name]:
                 if node.lineno <= line <= (node.end_lineno or line):
-                    keyword.arg = _RENAMED.get(name)
+                    keyword.arg = RENAMED.get(name)
                     node.keywords = [entry for entry in node.keywords if entry.arg or entry is not keyword]
         if isinstance(node.func, ast.Name) and node.func.id == "next" and not self._has_next:
             node.func.id = "__smp_next__"

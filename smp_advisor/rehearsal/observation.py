@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _LATE_WRITES = 3
 _FLOPS_PER_ELEMENT = 50.0
 """For what follows on the output of a layer, such as the softmax over a vocabulary."""
+_LAYERS = ("linear", *(f"conv{kind}{size}d" for kind in ("", "_transpose") for size in (1, 2, 3)))
 _LONGEST_EPOCH, _EVALUATED_ROWS = 128, 512
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
@@ -48,8 +49,8 @@ def install(observer: Observer) -> None:
 
 
 def described(value: Any) -> dict[str, Any]:
-    """Return the elements of what is saved, a name of which it holds a part only, and names of tensors."""
-    elements, part, names = 0, "", []
+    """Return the elements of what is saved, and a name of which it holds a part only."""
+    elements, part = 0, ""
     stack: list[tuple[str, Any, int]] = [("", value, 0)]
     while stack:
         path, entry, depth = stack.pop()
@@ -62,11 +63,10 @@ def described(value: Any) -> dict[str, Any]:
         elif isinstance(entry, torch.Tensor):
             is_list = type(entry).__name__ == "ShardedTensor"
             elements += _held(entry) if is_list else entry.numel() * entry.is_floating_point()
-            names.append(path)
             placements = getattr(entry, "placements", ())
             if is_list or any(place.is_shard() for place in placements):
                 part = path.rpartition("/")[2]
-    return {"elements": elements, "part": part, "names": names[:3]}
+    return {"elements": elements, "part": part}
 
 
 def _held(tensor: Any) -> int:
@@ -300,13 +300,14 @@ def _no_dropout(observer: Observer) -> None:
 def _layers(observer: Observer) -> None:
     """Count the FLOPs of layers, by which a run is too heavy, instead of by its time."""
 
-    @around(torch.nn.functional, "linear", "conv1d", "conv2d", "conv3d")
+    @around(torch.nn.functional, *_LAYERS)
     def counted(
         original: Any, input: Any, weight: Any, *arguments: Any, **options: Any  # noqa: A002 - names of PyTorch
     ) -> Any:  # fmt: skip
         output = original(input, weight, *arguments, **options)
         if weight.dim() > 1:
-            observer.worked(output.numel() * (2.0 * weight.numel() / weight.shape[0] + _FLOPS_PER_ELEMENT))
+            large = input if "transpose" in original.__name__ else output
+            observer.worked(large.numel() * (2.0 * weight.numel() / weight.shape[0] + _FLOPS_PER_ELEMENT))
         return output
 
 

@@ -44,6 +44,9 @@ class Nothing(float):
     def __new__(cls, *_: Any, **__: Any) -> Any:
         return float.__new__(cls, 0.5)
 
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -71,20 +74,10 @@ class Nothing(float):
         return False
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        return (_Parent,) if len(bases) == 1 else ()
+        return (Nothing,) if len(bases) == 1 else ()
 
     def __instancecheck__(self, instance: object) -> bool:
         return False
-
-
-class _Parent:
-    """A parent of the script's class, which takes every argument and has every method."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(Nothing(), name)
 
 
 def around(owner: Any, *names: str) -> Callable[[Any], Any]:
@@ -188,6 +181,14 @@ class Observer:
                 return f"{frame.f_code.co_filename[len(self.code) :]}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
+
+    def libraries(self) -> list[str]:
+        """Names of the libraries through which the user's code calls."""
+        frame, names = sys._getframe(1), list[str]()
+        while frame.f_back is not None and not frame.f_code.co_filename.startswith(self.code):
+            names.append(str(frame.f_globals.get("__name__")).partition(".")[0].replace("_", "-"))
+            frame = frame.f_back
+        return sorted({*names})
 
     def is_called_by(self, names: tuple[str, ...]) -> bool:
         """Return whether a function of one of the names has called."""

@@ -144,13 +144,16 @@ def _note_error(observer: Observer, error: BaseException) -> None:
     is_own = bool(last and last.filename.startswith(OWN) and not _PASSING.search(last.line or ""))
     looks = any(f.filename.startswith(OWN) and f.name in _OBSERVING for f in frames)
     of_data = any(_OF_DATA.search(f.filename) for f in frames)
-    kind = type(getattr(error, "obj", None))
+    is_renamed = isinstance(error, AttributeError) and error.name in loops.RENAMED
+    kinds = [kind for kind in type(getattr(error, "obj", None)).__mro__ if is_dataclass(kind) or is_renamed]
+    files = {kind: str(getattr(sys.modules.get(kind.__module__), "__file__", "")) for kind in kinds}
+    settings = next((kind for kind in kinds if not files[kind].startswith(observer.code)), None)
     imports = bool(user and last is not user and (user.line or "").lstrip().startswith(("import ", "from ")))
     observer.put(
         "error", name=type(error).__name__, text=" ".join(str(error).split())[:600], site=site,
         module=getattr(error, "name", None) if isinstance(error, ImportError) else None,
         of_library=last is not user, of_data=of_data, owners=_owners(error, observer.code),
-        line=user.line if user else "", settings=f"{kind.__module__}.{kind.__name__}" if is_dataclass(kind) else "",
+        line=user.line if user else "", settings=f"{settings.__module__}.{settings.__name__}" if settings else "",
         own=looks or is_own or isinstance(error, NotRehearsed), imports=imports,
         cut=observer.is_cut and last is user and isinstance(error, _OF_CUTS),
     )  # fmt: skip

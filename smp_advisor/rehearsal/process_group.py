@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future
 
+from smp_advisor.core.files import data_file
 from smp_advisor.rehearsal.contract import FIRST_HOST, FIRST_NODE
 from smp_advisor.rehearsal.observer import WAITS, NotRehearsed, bound, tensors_in
 
@@ -28,14 +29,7 @@ if TYPE_CHECKING:
 NAME = "observed"
 _OPERATION = re.compile("reduce|gather|scatter|all_?to_?all|broadcast|barrier|^send$|^recv")
 """Names of the operations of a process group, in each release."""
-_OLDER = {
-    "all_gather_single": "_allgather_base",
-    "reduce_scatter_single": "_reduce_scatter_base",
-    "all_to_all_single": "alltoall_base",
-    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-}
-"""Names that PyTorch 2.13 gave to operations of its process groups."""
+_OLDER = data_file("rehearsal", "stand_ins")["collectives"]
 _FLAT = ("_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single")
 _FIRST = ("_goes_first", "main_process_first")
 """Of Accelerate and transformers, by which the first rank maps rows, and the others then read them from its cache."""

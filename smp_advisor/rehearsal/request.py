@@ -36,12 +36,6 @@ _IMPORTS_BY_NAME = re.compile(r"import_module|__import__|runpy|\binstantiate\b|\
 _IMPORTS = re.compile(r"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
 _ROOTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+(\w+)", re.MULTILINE)
 _RELATIVE = re.compile(r"^[ \t]*from[ \t]+(\.+)", re.MULTILINE)
-_SUSPECTED = {
-    "bad batch": r"isnan|isfinite|isinf|nan_to_num",
-    "order": r"(?i)\bif\b[^\n]*(?:patience|stop|best|improv|wait|bad|stale|worse|count)[^\n]*:(?:[^\n]*\n){1,4}?"
-    r"[ \t]*(?:break|return)\b",
-}
-"""Words of scripts that decide by the values of a batch, or leave a loop by the best loss."""
 _PROVOKED = {"DDP612": "bad batch", "DDP613": "late", "DDP620": "uneven"}
 """Findings of the reading of two ranks, and the kind of defect that a stage then provokes."""
 
@@ -88,9 +82,7 @@ def copied(script: Any, extra: dict[str, Any], folder: Path, job: Job) -> Code:
     home = top = home.resolve() if entry.is_relative_to(home.resolve()) else entry.parent
     if not extra.get("source_dir"):
         spec = find_spec(home.name) if home.name in _ROOTS.findall(source.text) else None
-        locations = (
-            map(Path, spec.submodule_search_locations or ()) if spec else [home]
-        )  # importable where its parent is
+        locations = [*map(Path, spec.submodule_search_locations or ())] if spec else [home]  # where its parent is
         own = home.name in _ROOTS.findall(source.text) and home in locations
         parts = max([int(is_module and (home / "__init__.py").is_file()), int(own), *relative_imports])
         while parts > 0:
@@ -133,12 +125,11 @@ def request_of(
     # By its text: a caller may have files of its own folder only.
     read_ids = {finding.id for finding in check_script(f"{code.text}\n").findings}
     suspected = {kind for number, kind in _PROVOKED.items() if number in read_ids}
-    suspected |= {kind for kind, words in _SUSPECTED.items() if re.search(words, code_text)}
+    suspected |= {kind for kind, words in _TABLES["suspected"].items() if re.search(words, code_text)}
     roots = set(_ROOTS.findall(code_text))
-    roots |= {"transformers"} & ({"transformers"} if roots & {"trl", "peft"} else set())
-    needs_table = bool(names) and (
-        "trl" in roots or bool(re.search(r"\.(?:map|rename_column|select|train_test_split)\(", code.text))
-    )
+    roots |= {"transformers"} if roots & {"trl", "peft"} else set()
+    is_mapped = re.search(r"\.(?:map|rename_column|select|train_test_split)\(", code.text) is not None
+    needs_table = bool(names) and ("trl" in roots or is_mapped)
     is_open = not (job.launcher or re.search(r"environ\W+OMPI_", code_text))  # a script with these starts by mpirun
     return {
         "source": str(code.folder), "script": code.script, "channels": places | channels,
@@ -194,11 +185,8 @@ def _undefined(code: Code, tree: ast.Module) -> dict[str, str]:
         tables += table.get_children()
     symbols = [symbol for table in tables for symbol in table.get_symbols()]
     defined = {
-        *dir(builtins),
-        "__file__",
-        "__name__",
-        *(s.get_name() for s in symbols if s.is_local() or s.is_assigned()),
-    }
+        *dir(builtins), "__file__", "__name__", *(s.get_name() for s in symbols if s.is_local() or s.is_assigned()),
+    }  # fmt: skip
     calls = {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     names = sorted({symbol.get_name() for symbol in symbols if symbol.is_referenced()} - defined)
     return {name: "call" if name in calls else "value" for name in names if _OF_DATA.search(name)}

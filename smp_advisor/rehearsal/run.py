@@ -157,11 +157,13 @@ def _judged(code: prepare.Code, job: Job, processes: int, recorded: dict[str, An
     names = bool(re.search("checkpoint|ckpt", code.text, re.IGNORECASE))  # it may save later than the run lasts
     findings += judge.saves(first, keeps_checkpoints=job.keeps_checkpoints, names_checkpoints=names)
     findings += judge.loaded(first)
-    findings += _of_further(stages, job, skipped)
+    findings += _of_further(stages, job, recorded["differing"], skipped)
     if any(entry.kind in ("same batches", "no group") for entry in findings):
         findings = [entry for entry in findings if entry.kind != "scale"]
     if any(entry.kind == "no group" for entry in findings):
         findings = [entry for entry in findings if entry.kind not in ("not averaged", "written twice")]
+    needs = "is not installed here: the job needs it in its image, its folder or requirements.txt"
+    findings += [Observed(kind="failure", text=f"{n} {needs}", level="note") for n in judge.not_installed(first)]
     version_texts = [text for name, text in recorded["differing"].items() if name in recorded["versions"]]
     findings += [Observed(kind="failure", text=text, level="note") for text in version_texts]
     problems = _once(entry for entry in findings if entry.level != "note")
@@ -189,14 +191,18 @@ def _judged(code: prepare.Code, job: Job, processes: int, recorded: dict[str, An
     )  # fmt: skip
 
 
-def _of_further(stages: dict[str, Any], job: Job, skipped: dict[str, str]) -> list[Observed]:
+def _of_further(
+    stages: dict[str, Any], job: Job, differing: Mapping[str, str], skipped: dict[str, str]
+) -> list[Observed]:
     """Return the findings of the stages after the first one."""
     findings: list[Observed] = []
     first, single = stages["several processes"], stages.get("one process")
     for kind, name in (("scale", "one process"), ("accumulation", "accumulation folded")):
         if (reference := stages.get(name)) is not None:
             compared, why = comparisons.scale(first, reference, kind)
-            findings += compared
+            steps = judge.events(first, 0, "step")  # by a library, whose other versions may scale otherwise
+            why = why or next((differing[name] for name in steps[0]["libraries"] if compared and name in differing), "")
+            findings += [] if why else compared
             skipped |= {kind: why} if why else {}
     findings += comparisons.planned_rate(first, single if single is not None and not single["failed"] else None)
     if (nodes := stages.get("nodes of one GPU")) is not None:

@@ -41,8 +41,8 @@ _OF_MODELS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp", ".pkl",
 _FEW_FLOPS, _MOST_FLOPS, _SMALL_BATCH = 5e10, 5e11, 2
 """Of the forward passes of one stage and rank, before batches are made small, and then: a minute of a processor."""
 _OF_SIZES = ("ValueError", "RuntimeError", "AssertionError", "IndexError")
-_SIZE = re.compile(r"(?i)\d(?<!index \d)(?<!index \d\d)")
-"""Errors that may come of a smaller or other model than the script expects, and figures in them."""
+_SIZE = re.compile(r"(?i)size|shape|\bdims?\b|dimension|divisib|channel|elements|\bheads?\b|match|width|height")
+"""Errors that may come of a smaller or other model than the script expects, and words in them."""
 _LACKED = re.compile(
     r"unexpected keyword argument '(?P<argument>\w+)'|cannot import name '(?P<name>\w+)' from '(?P<of>[\w.]+)'|"
     r"No module named '(?P<parent>[\w.]+)\.(?P<module>\w+)'|object has no attribute '(?P<field>\w+)'"
@@ -186,7 +186,7 @@ class _Rehearsed:
             self.request["vocabulary"] = None
             return True
         error = next((event for event in errors if not event["update"]), None)
-        if error and self._leaves_out(error):
+        if errors and self._leaves_out(errors[0]):
             return True
         if error and not self.request["full_width"] and any(event["kind"] == "shrunk" for event in events):
             is_of_size = error["name"] in _OF_SIZES and _SIZE.search(error["text"]) is not None

@@ -241,7 +241,7 @@ class Training:
             without=sum(p.grad is None for p in every), count=len(every), elements=sum(p.numel() for p in replicated),
             parameters=figures_of(replicated), parts=figures_of(parts), state=figures_of(states), states=len(states),
             groups=[[len(group["params"]), float(group.get("weight_decay") or 0)] for group in optimizer.param_groups],
-            schedules=[_place(schedule) for schedule in self.schedules],
+            schedules=[_place(schedule) for schedule in self.schedules], libraries=observer.libraries(),
         )  # fmt: skip
         observer.backwards = 0
 

@@ -139,12 +139,8 @@ def test_samples_are_the_same_with_any_padding_and_others_are_not():
 def test_stand_ins_of_images_are_as_large_as_the_real_ones():
     images = importlib.import_module("smp_advisor.rehearsal.libraries.images")
     assert images.Images("USPS", as_tensor=True)[0][0].shape == (1, 16, 16)
-    assert images.Images("CelebA", as_tensor=True)[0][1].shape == (40,)
-    _, mask = images.Images("OxfordIIITPet", target_types="segmentation", as_tensor=True)[0]
-    assert set(mask.unique().tolist()) == {1, 2, 3}
-    assert images.Images("OxfordIIITPet", target_types="binary-category", as_tensor=True)[35][1] == 1
-    letters = images.Images("EMNIST", split="letters", as_tensor=True)
-    assert (len(letters), int(min(letters.targets)), len(letters.data)) == (124_800, 1, 124_800)
+    digits = images.Images("EMNIST", split="digits", as_tensor=True)
+    assert (len(digits), len(digits.data)) == (240_000, 240_000)
 
 
 @pytest.mark.torch
@@ -164,9 +160,7 @@ def test_stand_ins_of_images_have_what_they_are_made_with():
     assert (len(streets), streets.labels.dtype.kind, hasattr(streets, "targets")) == (531_131, "i", False)
     assert images.Images("STL10", as_tensor=True).data.shape == (5_000, 3, 96, 96)
     assert images.Images("ImageFolder", source="self.samples: list = ").samples[3] == ("3.jpg", 3)
-    assert len(images.Images("CelebA").attr_names) == 40
     assert len(images.Images("QMNIST", what="nist")) == 402_953
-    assert images.Images("LSUN", classes=["a", "b", "c"], as_tensor=True)[2][1] == 2
 
 
 @pytest.mark.torch

@@ -1,4 +1,4 @@
-"""Libraries that are not installed here: those that only report do nothing, and images are synthetic.
+"""Libraries that are not installed here: those that only report do nothing.
 
 Any other one is there as long as nothing depends on what it returns.
 """
@@ -6,21 +6,19 @@ Any other one is there as long as nothing depends on what it returns.
 from __future__ import annotations
 
 import ast
-import functools
 import importlib.util
-import re
 import sys
 import types
-from functools import partialmethod
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from smp_advisor.core.files import data_file
-from smp_advisor.rehearsal.libraries.images import Images
+from smp_advisor.rehearsal import loops
 from smp_advisor.rehearsal.observer import Nothing, NotRehearsed
 
 if TYPE_CHECKING:
@@ -65,15 +63,6 @@ class Module(types.ModuleType):
         return vars(self).setdefault(name, vars(self)["make"](name))
 
 
-def _transform(name: str) -> Any:
-    """Return a transform that changes no shape and no scale; one that does is not here."""
-    if name == "Compose":
-        return lambda steps: lambda image: functools.reduce(lambda result, step: step(result), steps, image)
-    if re.search("Resize|Crop|Normalize", name):
-        return NotInstalled()
-    return lambda *arguments, **_: arguments[0] if name == "Lambda" else lambda image: image
-
-
 def _adam_w(parameters: Any, lr: float = 1e-3, weight_decay: float = 0.0, **_: Any) -> Any:
     return torch.optim.AdamW(parameters, lr, weight_decay=weight_decay)
 
@@ -84,24 +73,15 @@ _EARLIER = {"AdamW": _adam_w, "load_metric": Nothing()}
 
 def _is_guarded(frame: Any) -> bool:
     """Return whether the script goes on without what it imports there."""
-    for node in ast.walk(ast.parse(Path(frame.f_code.co_filename).read_bytes())):
-        if isinstance(node, ast.Try) and node.lineno <= frame.f_lineno <= (node.body[-1].end_lineno or 0):
-            kinds = [ast.unparse(handler.type) if handler.type else "Exception" for handler in node.handlers]
-            if any(guard in kind for kind in kinds for guard in _GUARDS):
-                return True
-    return False
+    nodes, line = ast.walk(ast.parse(Path(frame.f_code.co_filename).read_bytes())), frame.f_lineno
+    tries = [n for n in nodes if isinstance(n, ast.Try) and n.lineno <= line <= (n.body[-1].end_lineno or 0)]
+    kinds = [ast.unparse(handler.type) if handler.type else "Exception" for t in tries for handler in t.handlers]
+    return any(guard in kind for kind in kinds for guard in _GUARDS)
 
 
 class _Finder(MetaPathFinder, Loader):
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
-        create: Any = Images.__init__
-        parts: dict[str, Callable[[str], Any]] = {
-            "datasets": lambda name: type(name, (Images,), {"__init__": partialmethod(create, name, as_tensor=True)}),
-            "transforms": _transform,
-        }
-        self.images = {(full := f"torchvision.{name}"): Module(full, make) for name, make in parts.items()}
-        self.images["torchvision.transforms.v2"] = self.images["torchvision.transforms"]
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
         del path, target
@@ -116,15 +96,13 @@ class _Finder(MetaPathFinder, Loader):
         is_there = root != fullname and not isinstance(sys.modules.get(root), Module)  # it lacks that part only
         if (is_there and [parent, last] not in self.observer.options["left_out"]) or _is_guarded(frame):
             return None
-        more = "" if root in (*_REPORTING, "torchvision") else ", and used for nothing that the training needs"
+        more = "" if root in _REPORTING else ", and used for nothing that the training needs"
         self.observer.stand_in(f"{root}: not installed here{more}")
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
-        if spec.name == "torchvision":
-            return Module(spec.name, lambda name: self.images.get(f"torchvision.{name}", NotInstalled()))
         make = Nothing if spec.name.partition(".")[0] in _REPORTING else NotInstalled
-        return self.images.get(spec.name, Module(spec.name, lambda _: make()))
+        return Module(spec.name, lambda _: make())
 
     def exec_module(self, module: types.ModuleType) -> None:
         module.__path__ = []
@@ -140,6 +118,7 @@ def install(observer: Observer) -> None:
             module, _, kind = place.rpartition(".")
             settings = getattr(importlib.import_module(module), kind, None) if module else None
             if isinstance(settings, type):
-                setattr(settings, name, None)
+                setattr(settings, name, property(attrgetter(loops.RENAMED[name])) if name in loops.RENAMED else None)
             else:
-                setattr(importlib.import_module(place), name, _EARLIER.get(name, NotInstalled()))
+                default: Any = (lambda *_: False) if name.startswith("is_") else NotInstalled()
+                setattr(importlib.import_module(place), name, _EARLIER.get(name, default))

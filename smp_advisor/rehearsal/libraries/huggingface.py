@@ -42,6 +42,9 @@ def change(observer: Observer, module: Any) -> None:
         "transformers.models.auto.tokenization_auto": _preprocessing,
         "transformers.models.auto.processing_auto": _preprocessing,
         "transformers.models.auto.image_processing_auto": _preprocessing,
+        "transformers.models.auto.feature_extraction_auto": _preprocessing,
+        "transformers.image_processing_base": _preprocessing,
+        "transformers.feature_extraction_utils": _preprocessing,
         "transformers.tokenization_utils_base": _preprocessing,
         "transformers.generation.utils": _generation,
         "transformers.training_args": _arguments,
@@ -211,7 +214,7 @@ def _configurations(observer: Observer, module: Any) -> None:
         return (config, {}) if wants_rest else config
 
 
-def _tokenizer(observer: Observer, name: Any) -> Any:
+def _tokenizer(observer: Observer, name: Any, _: Any) -> Any:
     """Return a tokenizer of the library, with the words of the rows."""
     import tokenizers
     import transformers
@@ -230,11 +233,16 @@ def _tokenizer(observer: Observer, name: Any) -> Any:
     return tokenizer
 
 
-def _image_processor(observer: Observer, name: Any) -> Any:
+def _extractor(observer: Observer, name: Any, kind: Any) -> Any:
+    """Return what prepares images or sounds, with the defaults of its class, or of that which the name shows."""
     import transformers
 
-    observer.stand_in(f"{name}: images of 224 pixels")
-    return transformers.ViTImageProcessor()
+    if kind.__name__.startswith("Auto"):
+        parts = {"whisper": "WhisperFeatureExtractor", "wav2vec|hubert|wavlm": "Wav2Vec2FeatureExtractor"}
+        class_name = next((value for part, value in parts.items() if re.search(part, str(name))), "ViTImageProcessor")
+        kind = getattr(transformers, class_name)
+    observer.stand_in(f"{name}: the default {kind.__name__}")
+    return kind()
 
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
@@ -242,7 +250,10 @@ _STAND_INS: dict[str, tuple[tuple[str, ...], Any]] = {
     "PreTrainedTokenizerBase": (_TOKENIZER_FILES, _tokenizer),
     "AutoTokenizer": (_TOKENIZER_FILES, _tokenizer),
     "AutoProcessor": (_TOKENIZER_FILES, _tokenizer),
-    "AutoImageProcessor": (("preprocessor_config.json",), _image_processor),
+    **dict.fromkeys(
+        ("AutoImageProcessor", "AutoFeatureExtractor", "ImageProcessingMixin", "FeatureExtractionMixin"),
+        (("preprocessor_config.json",), _extractor),
+    ),
 }
 """Classes, files of which one is in a folder that they can load, and what makes a stand-in otherwise."""
 
@@ -260,7 +271,7 @@ def _preprocessing(observer: Observer, module: Any) -> None:
                 if any(Path(str(name), file).is_file() for file in _files):
                     return original(cls, name, *arguments, **options)
                 _require(observer, name)
-                return _make(observer, name)
+                return _make(observer, name, cls)
 
 
 def _generation(observer: Observer, module: Any) -> None:

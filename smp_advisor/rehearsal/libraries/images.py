@@ -24,10 +24,9 @@ _ANY = (3, 64, 2, 1_000, 200)
 """Channels, side, labels and lengths of a data set that is not in the table: no model has less than two labels."""
 _HELD_BACK = ("test", "val", "valid")
 _OTHERWISE = re.compile(
-    "VisionDataset|FakeData|DatasetFolder|Coco|Flickr|SBU|Kitti|WIDER|VOCDet|LFWPairs|HMDB|UCF|Kinet"
+    "VisionDataset|FakeData|DatasetFolder|CelebA|LSUN|VOCSeg|Cityscapes|Coco|Flickr|SBU|Kitti|WIDER|VOCDet|LFWPairs|HMDB|UCF|Kinet"
 )
-"""Data sets of captions, boxes, pairs and films, and those that have no files."""
-_ATTRIBUTES = ("attr", "identity")
+"""Data sets of attributes, masks, captions, boxes, pairs and films, and those that have no files."""
 _DIFFERENT = 256
 _TIMESTEPS = 4
 
@@ -42,32 +41,23 @@ class Images(torch.utils.data.Dataset[Any]):
         part = str(options.get("what") or options.get("split") or options.get("image_set") or "")
         channels, side, labels, *lengths = _TABLES["images"].get(f"{name} {part}", _TABLES["images"].get(name, _ANY))
         length = _TABLES["parts"].get(f"{name} {part}", lengths[not train or part in _HELD_BACK])
-        classes = options.get("classes")  # of LSUN
-        labels = len(classes) if isinstance(classes, list) else labels
         self.transform = transform or next((entry for entry in arguments if callable(entry)), None)
         self.target_transform, self.transforms, self._as_tensor = target_transform, transforms, as_tensor
-        default = {"CelebA": "attr", "VOCSegmentation": "segmentation", "Cityscapes": "instance"}.get(name, "category")
-        kinds = options.get("target_type") or options.get("target_types") or default
-        self._kinds = [kinds] if isinstance(kinds, str) else list(kinds)
-        self._values = range(1, 4) if name == "OxfordIIITPet" else range(labels)  # of a pixel's label
         generator = torch.Generator().manual_seed(1)
         shape = (_DIFFERENT, side, side) if channels == 1 else (_DIFFERENT, side, side, channels)
         self._pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-        first = int(name == "EMNIST" and part == "letters")  # which have no label of zero
-        self._numbers = [first + row % _DIFFERENT % (labels - first) for row in range(length)]
+        self._numbers = [row % _DIFFERENT % labels for row in range(length)]
         numbers = torch.tensor(self._numbers)
-        self.classes = classes if isinstance(classes, list) else [str(number) for number in range(labels)]
+        self.classes = [str(number) for number in range(labels)]
         makers: dict[str, Callable[[], Any]] = {
             # Tensors in the data sets of digits, arrays in those of files of MATLAB, lists in all others.
             "targets": lambda: numbers if "MNIST" in name else self._numbers,
             "labels": lambda: numbers.numpy(), "_labels": lambda: self._numbers, "y": lambda: self._numbers,
             **dict.fromkeys(("samples", "imgs", "_samples"), lambda: [(f"{n}.jpg", n) for n in self._numbers]),
             "class_to_idx": lambda: {text: number for number, text in enumerate(self.classes)},
-            "attr": lambda: (torch.arange(40) + numbers[:, None]) % 2, "identity": lambda: numbers[:, None] + 1,
-            "attr_names": lambda: [f"Attribute_{number}" for number in range(40)],
         }  # fmt: skip
         has = {key for key in makers if not source or re.search(rf"self\.{key}\b[^=\n]* = ", source)}
-        vars(self).update({key: makers[key]() for key in has if name == "CelebA" or key not in _ATTRIBUTES})
+        vars(self).update({key: makers[key]() for key in has})
 
     @functools.cached_property
     def data(self) -> Any:
@@ -82,31 +72,18 @@ class Images(torch.utils.data.Dataset[Any]):
         return len(self._numbers)
 
     def __getitem__(self, index: int) -> Any:
-        image = self._pixels[index % _DIFFERENT]
-        parts = [Images._target(self, kind, index, image) for kind in self._kinds]
-        target = parts[0] if len(parts) == 1 else tuple(parts)
-        image = _picture(image, as_tensor=self._as_tensor)
+        target = self._numbers[index]
+        image: Any = self._pixels[index % _DIFFERENT]
+        if self._as_tensor:
+            image = (image[None] if image.dim() == 2 else image.permute(2, 0, 1)).float() / 255
+        else:
+            from PIL import Image
+
+            image = Image.fromarray(image.numpy())
         if self.transforms is not None:
             return self.transforms(image, target)
         image = image if self.transform is None else self.transform(image)
         return image, target if self.target_transform is None else self.target_transform(target)
-
-    def _target(self, kind: str, index: int, image: torch.Tensor) -> Any:
-        label = self._numbers[index]
-        if kind in _ATTRIBUTES:
-            return getattr(self, kind)[index].squeeze()
-        if kind not in ("segmentation", "instance", "semantic"):
-            return label % 2 if kind == "binary-category" else label
-        mask = self._values.start + image.reshape(*image.shape[:2], -1)[..., 0] % len(self._values)
-        return mask if self._as_tensor else _picture(mask, as_tensor=False)
-
-
-def _picture(pixels: torch.Tensor, *, as_tensor: bool) -> Any:
-    if as_tensor:
-        return (pixels[None] if pixels.dim() == 2 else pixels.permute(2, 0, 1)).float() / 255
-    from PIL import Image
-
-    return Image.fromarray(pixels.numpy())
 
 
 def change(observer: Observer, module: Any) -> None:
@@ -116,7 +93,7 @@ def change(observer: Observer, module: Any) -> None:
         for kind in vars(module).values():
             if isinstance(kind, type) and issubclass(kind, module.VisionDataset):
                 _synthesize(observer, kind)
-    elif name in _NETWORKS:
+    elif re.fullmatch(r"torchvision\.models(?:\.segmentation|\.detection|\.video)?", name):
         for key, value in list(vars(module).items()):
             if inspect.isfunction(value) and key.islower() and key[0] != "_":
                 setattr(module, key, _without_weights(observer, value))
@@ -126,9 +103,6 @@ def change(observer: Observer, module: Any) -> None:
         _timm(observer, module)
     elif name.startswith("diffusers."):
         _diffusers(observer, module)
-
-
-_NETWORKS = tuple(f"torchvision.models{part}" for part in ("", ".segmentation", ".detection", ".video"))
 
 
 def _synthesize(observer: Observer, kind: Any) -> None:
@@ -148,7 +122,7 @@ def _synthesize(observer: Observer, kind: Any) -> None:
         ) or name == "VisionDataset":
             original(self, *arguments, **options)
             return
-        if not has_labels:
+        if not has_labels or "segmentation" in (values.get("target_types") or ""):
             raise NotRehearsed(f"the images of {name} have no stand-in: pass data={{channel: folder}}")
         observer.stand_in(f"{name}: synthetic images")
         source = "".join(inspect.getsource(base) for base in kind.__mro__ if base.__module__.startswith("torchvision."))

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.core.files import data_file
-from smp_advisor.rehearsal.observer import around
+from smp_advisor.rehearsal.observer import Nothing, around
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from smp_advisor.rehearsal.observer import Observer
 
 WORDS = [
@@ -28,7 +30,7 @@ _FILES = ("json", "csv", "parquet", "text", "arrow", "pandas", "imagefolder")
 def change(observer: Observer, module: Any) -> None:
     """Change a module after its import."""
     if module.__name__ == "evaluate":
-        module.load = lambda *_, **__: Metric()
+        module.load = Nothing()
     elif module.__name__ == "datasets":
         _datasets(observer, module)
     elif module.__name__ == "tiktoken":
@@ -41,13 +43,6 @@ def _encoding(observer: Observer, module: Any, name: str = "gpt2") -> Any:
     end = next((number for part, number in _TABLES["ends"].items() if part in name), 50_256)
     ranks = {bytes([number]): number for number in range(256)}
     return module.Encoding(name, pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": end})
-
-
-class Metric:
-    """A metric that always is a half."""
-
-    add = add_batch = lambda *_, **__: None
-    compute = lambda *_, **__: {"accuracy": 0.5, "f1": 0.5}  # noqa: E731
 
 
 def lines() -> list[str]:
@@ -78,53 +73,36 @@ class Tokenized:
 
 def columns_for(name: str, observer: Observer) -> dict[str, list[Any]]:
     """Return the columns of the stand-in of a data set, by what its name and the script show."""
-    texts = lines()
-    lower = name.lower()
-    if any(part in lower for part in ("dpo", "ultrafeedback", "pref", "hh-", "reward")):
-        columns: dict[str, list[Any]] = {"prompt": texts, "chosen": texts[::-1], "rejected": texts}
-    elif any(part in lower for part in ("prompt", "tldr", "math", "gsm")):
-        columns = {"prompt": texts}
-    elif any(part in lower for part in ("capybara", "chat", "oasst", "messages", "guanaco_chat")):
-        columns = {
-            "messages": [
-                [{"role": "user", "content": a}, {"role": "assistant", "content": b}]
-                for a, b in zip(texts, texts[::-1], strict=True)
-            ]
-        }
-    elif any(part in lower for part in ("flower", "imag", "pokemon", "cifar", "mnist", "food", "beans")):
-        columns = {"image": _pictures(), "text": texts, "label": [row % 10 for row in range(_ROWS)]}
-    elif "glue" in lower or "mrpc" in lower:
-        columns = {"sentence1": texts, "sentence2": texts}
-    else:
-        of_script = [column for column in _TABLES["texts"] if column in observer.options["named"]]
-        columns = dict.fromkeys(of_script or (() if observer.options["columns"] else ("text",)), texts)
-    for column in observer.options["columns"]:
-        if column not in columns:
-            columns[column] = _values(column, texts)
-    if "messages" not in columns and "chosen" not in columns and "prompt" not in columns:
-        columns.setdefault("label", [row % 2 for row in range(_ROWS)])
-        if "idx" in observer.options["named"]:
-            columns.setdefault("idx", list(range(_ROWS)))
-    return columns
+    named, columns, texts = observer.options["named"], observer.options["columns"], lines()
+    names = next((names for pattern, names in _TABLES["rows"].items() if re.search(pattern, name.lower())), None)
+    if names is None:
+        of_script = [column for column in _TABLES["texts"] if column in named]
+        names = of_script or ([] if columns else ["text"])
+    if {"messages", "chosen", "prompt"}.isdisjoint([*names, *columns]):
+        columns = [*columns, "label", *(["idx"] if "idx" in named else [])]
+    return {column: _values(column, texts) for column in [*names, *columns]}
 
 
 def _values(column: str, texts: list[str]) -> list[Any]:
     """Return the values of a column, of the type that its name shows."""
-    if re.search("image|img|picture", column):
+    kind = next((kind for pattern, kind in _TABLES["cells"].items() if re.search(pattern, column)), "text")
+    if kind == "picture":
         return _pictures()
-    if column == "audio":
-        return [{"array": [0.1] * 1600, "sampling_rate": 16_000} for _ in texts]
-    if column == "translation":
-        return [dict.fromkeys(("en", "de", "fr", "ro", "es"), text) for text in texts]
-    if column == "answers":
-        return [{"text": [text.split()[0]], "answer_start": [0]} for text in texts]
-    if column in ("tokens", "words"):
-        return [text.split() for text in texts]
-    if column.endswith("_tags"):
-        return [[row % 2 for row, _ in enumerate(text.split())] for text in texts]
-    if re.search("label|target|score|rating", column):
-        return [row % 2 for row in range(_ROWS)]
-    return texts
+    makers: dict[str, Callable[[int, str], Any]] = {
+        "text": lambda _, text: text,
+        "reversed": lambda row, _: texts[-1 - row],
+        "messages": lambda row, text: [
+            {"role": "user", "content": text}, {"role": "assistant", "content": texts[-1 - row]}
+        ],
+        "audio": lambda row, _: {"array": [0.1, row / _ROWS] * 800, "sampling_rate": 16_000},
+        "translation": lambda _, text: dict.fromkeys(("en", "de", "fr", "ro", "es"), text),
+        "answers": lambda _, text: {"text": [text.split()[0]], "answer_start": [0]},
+        "words": lambda _, text: text.split(),
+        "tags": lambda _, text: [number % 2 for number, _ in enumerate(text.split())],
+        "label": lambda row, _: row % 2,
+        "number": lambda row, _: row,
+    }  # fmt: skip
+    return [makers[kind](row, text) for row, text in enumerate(texts)]
 
 
 def _pictures() -> list[Any]:
