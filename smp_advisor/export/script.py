@@ -277,7 +277,7 @@ def writable(
 
 
 _LONGEST_SEQUENCE = 128
-"""Of a local run, in tokens."""
+"""Of a small script, in tokens."""
 _LAYERS, _STEPS, _PROCESSES, _LARGEST_BATCH = 2, 20, 2, 2
 
 

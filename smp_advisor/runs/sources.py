@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.core.files import read_new
+from smp_advisor.core.files import read_new, sentence
 from smp_advisor.errors import RunError
 from smp_advisor.runs.readers import read_text
 
@@ -141,6 +141,8 @@ def source_in(path: Path) -> Source:
     """Return the run in a folder of logs, or of a log."""
     if not path.is_dir():
         return LogFile(path)
+    if (path / "status.json").is_file() and (path / "run.json").is_file():
+        raise RunError(sentence("runs", "local_run", path=str(path)))
     logs = sorted(
         {
             file

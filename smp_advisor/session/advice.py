@@ -19,6 +19,7 @@ from smp_advisor.core.words import Sentence
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs.wording import fit
 from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.libraries.plan import Plan
 from smp_advisor.session import cells, control_state, jobs
 from smp_advisor.session.comparison import Comparison, compare
 from smp_advisor.session.control_state import ControlState, Entry, History, SearchAgain, pins_of
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from smp_advisor.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.library import Setting, Settings
-    from smp_advisor.libraries.plan import Plan
     from smp_advisor.rehearsal import Rehearsal
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.rank import Objective
@@ -402,8 +402,7 @@ class Advice:
 
     def _end(self, plan: Plan | int) -> tuple[Entry, str]:
         """Return a plan of a comparison with its name."""
-        value: object = plan
-        if value is None or isinstance(value, str):
+        if not isinstance(plan, Plan | int):
             raise AdvisorError(f"compare() requires a plan or the row of an alternative, not {plan!r:.60}.")
         state = control_state.adopt(self._controls, plan_of(self.recommended, plan))
         name = f"Alternative {plan}" if isinstance(plan, int) else "Your plan"

@@ -122,6 +122,8 @@ def test_two_plans_are_compared_with_the_price_of_the_difference(advice, value):
         advice.compare(None)  # e.g. the plan of a report that could read none
     with pytest.raises(AdvisorError, match="not 'small'"):
         advice.compare("small")
+    with pytest.raises(AdvisorError, match=r"not 1\.5"):
+        advice.compare(1.5)
 
 
 def test_the_reasons_are_those_of_the_plan_on_screen(advice, value):

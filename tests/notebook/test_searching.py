@@ -99,6 +99,8 @@ def test_a_change_that_fits_has_its_line():
     assert changed_line("%smp_advise 7B --lora -n=4", {"adapter": Adapter(rank=8), "instance_count": 2}) == (
         "%smp_advise 7B --lora 8 --count 2"
     )
+    quantized = {"adapter": Adapter(rank=8, base_bits=4)}
+    assert changed_line("%smp_advise 7B --lora 8", quantized) == "%smp_advise 7B --qlora 8"
 
 
 @pytest.mark.slow

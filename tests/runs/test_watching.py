@@ -406,8 +406,12 @@ def test_a_log_is_read_as_it_grows_and_a_folder_without_one_is_refused(tmp_path,
     log = tmp_path / "train.log"
     lines = at(tokens, 1.0).splitlines(keepends=True)
     log.write_text("".join(lines[:10]))
+    (tmp_path / "status.json").touch()
     run = smpa.watch(tmp_path, tokens)
     assert isinstance(run.source, LogFile)
+    (tmp_path / "run.json").touch()
+    with pytest.raises(RunError, match="a run on this machine by an earlier version"):
+        smpa.watch(tmp_path, tokens)
     assert run.step == 9
     with log.open("a") as file:
         file.write("".join(lines[10:15]) + lines[15][:20])

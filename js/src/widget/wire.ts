@@ -184,7 +184,6 @@ export type FromKernel =
   | AheadMessage
   | { kind: 'cells'; id: string; settings: Settings; sources: string[] }
   | { kind: 'failed'; id: string; text: string }
-  /** An offer was taken: the cell of the view, and its text with the changes. */
   | { kind: 'searching'; id: string; done: number; total: number; text: string; seconds_left: number | null }
   | { kind: 'searched'; id: string; problem: string; ways: WayOut[] }
   /** The kernel computes the answer, which takes seconds. */
