@@ -164,9 +164,9 @@ def show_refusal(error: NoPlanFitsError, line: str) -> None:
 def changed_line(line: str, changes: Mapping[str, Any]) -> str:
     """Return the line of a magic with other options."""
     for keyword, value in changes.items():
-        name, replaced = keyword, (keyword,)
+        name, replaced = keyword, [keyword]
         if isinstance(value, Adapter):
-            name, replaced = "qlora" if value.quantized else "lora", ("lora", "qlora")
+            name, replaced = "qlora" if value.quantized else "lora", ["lora", "qlora"]
             value = value.rank  # noqa: PLW2901
         switches = "|".join(re.escape(switch) for option in replaced for switch in options()[option].switches)
         line = re.sub(rf"\s(?:{switches})(?:[ =]+(?!-)\S+)?(?=\s|$)", "", line)
