@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -82,8 +83,20 @@ class Context:
 
     @property
     def text(self) -> str:
-        """The texts of all files."""
-        return "\n".join(module.source.text for module in self.trace.modules)
+        """The code of all files, and commands that start it."""
+        return "\n".join(map(self.code, self.trace.modules))
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the text is a part of a script, which may have elsewhere what it lacks."""
+        return any(note.startswith(("Names that the", "Methods without")) for note in self.trace.assumed)
+
+    def code(self, module: Module) -> str:
+        """Return the text of a file without comments and docstrings; its lines keep their numbers."""
+        codes: dict[Module, str] = self.memo.setdefault("codes", {})
+        if module not in codes:
+            codes[module] = _WORDS.sub(_code_of, module.source.text)
+        return codes[module]
 
     @property
     def splits(self) -> bool:
@@ -129,6 +142,20 @@ class Context:
         if note not in self.unresolved:
             self.unresolved.append(note)
 
+
+def _code_of(words: re.Match[str]) -> str:
+    lines = words[0].split("\n")
+    return words[0] if words["text"] else "\n".join(line if _STARTS.search(line) else "" for line in lines)
+
+
+_WORDS = re.compile(
+    r"""^[ \t]*[rR]?(?P<quotes>\"{3}|'{3})[\s\S]*?(?P=quotes)(?=[ \t]*(?:\#.*)?$)|[ \t]*\#.*"""
+    r"""|(?P<text>(?P<long>\"{3}|'{3})(?:\\[\s\S]|[^\\])*?(?P=long)|"(?:\\[\s\S]|[^"\\\n])*"|'(?:\\[\s\S]|[^'\\\n])*')""",
+    re.MULTILINE,
+)
+"""Docstrings and comments, or other text."""
+_STARTS = re.compile(r"\b(?:launch|torchrun|deepspeed|mpirun|srun)\b.*(?:--|\.py)")
+"""The command that starts the script, which decides as much as code does."""
 
 Check = Callable[[Context], Iterator[Hit]]
 

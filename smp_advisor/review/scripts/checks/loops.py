@@ -93,7 +93,7 @@ def _is_passive(call: Call) -> bool:
 def _process_group_of_the_model(context: Context) -> Iterator[Hit]:
     text = context.text
     wraps = [wrap for wrap in parallel_wraps(context) if wrap.name in REPLICATING]
-    libraries = context.libraries.smp_v2 or context.libraries.xla
+    libraries = context.libraries.smp_v2 or context.libraries.xla or context.is_part
     entered = bool(context.trace.assumed_entries or context.unresolved or libraries)
     # Another module may make it when it is imported.
     packages = {name.partition(".")[0] for _, _, name in context.trace.imports} - KNOWN_PACKAGES

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.core.files import table
 from smp_advisor.review.reading.values import (
     Argument,
-    Collection,
     Constant,
     External,
     Function,
@@ -39,6 +38,7 @@ from smp_advisor.review.scripts.queries import (
     constant,
     derivation,
     environment_variable,
+    is_known,
     makers,
     origins,
     ranks,
@@ -73,6 +73,7 @@ def _hits(rules: list[_Rule], context: Context) -> Iterator[Hit]:
     for rule in rules:
         excused = any(name in rule and re.search(rule[name], text) for name in ("unless", "without"))
         applies = not excused and _in_setting(context, rule.get("when"))
+        applies = applies and not ("absence" in rule and context.is_part)
         severity = _severity(context, rule) if applies else ""
         for places in _met(context, rule, ()) if applies and severity != "never" else ():
             if "unless" in rule and _out_of_sight(context, places):
@@ -81,11 +82,11 @@ def _hits(rules: list[_Rule], context: Context) -> Iterator[Hit]:
             node, need = place.node, rule["needs"][rule.get("at", -1)]
             if place.call is not None and "argument" in need:
                 node = argument_node(place.call, need["argument"], need.get("position")) or node
-            source = place.module.text(place.node)
+            source = place.module.text(place.call.node.func if place.call else place.node)
             argument = place.call.argument(need["argument"]) if place.call and "argument" in need else None
             values: dict[str, object] = {
-                "call": source.partition("(")[0],
-                "text": source.partition("\n")[0][:80],
+                "call": source if place.call else source.partition("(")[0],
+                "text": place.module.text(place.node).partition("\n")[0][:80],
                 "name": next((earlier.name for earlier in reversed(places) if earlier.name), ""),
                 "argument": need.get("argument", ""),
                 "value": Conditions(context.settings, defaults=True).known(argument) if argument else None,
@@ -167,17 +168,18 @@ def _places(context: Context, need: _Rule) -> Iterator[_Place]:
         method = cls.members.get(need["method"])
         if isinstance(method, Function) and (id(cls) in own or not need.get("trained")):
             derived = any(re.search(need["base"], path) for path in cls.ancestors())
-            body = method.module.text(method.node)
+            lines = context.code(method.module).split("\n")
+            body = "\n".join(lines[method.node.lineno - 1 : method.node.end_lineno])
             if derived and re.search(need.get("matches", ""), body) and not re.search(need.get("lacks", r"(?!)"), body):
                 yield _Place(method.module, method.node, cls=cls, name=need["method"])
     for module in context.trace.modules if "text" in need else ():
-        yield from _lines(module, need)
+        yield from _lines(module, context.code(module), need)
 
 
-def _lines(module: Module, need: _Rule) -> Iterator[_Place]:
+def _lines(module: Module, code: str, need: _Rule) -> Iterator[_Place]:
     """Yield the statements that a pattern finds; its group is a name, and "@" in `lacks` stands for it."""
-    for match in re.finditer(need["text"], module.source.text, re.MULTILINE):
-        line = module.source.text.count("\n", 0, match.start()) + 1
+    for match in re.finditer(need["text"], code, re.MULTILINE):
+        line = code.count("\n", 0, match.start()) + 1
         nodes = [node for kind in _STATEMENTS for node in module.all(kind) if node.lineno == line]
         name = match[1] if match.re.groups else ""
         inside = nodes and not {"trained", "in_class"}.isdisjoint(need)
@@ -194,7 +196,7 @@ def _lines(module: Module, need: _Rule) -> Iterator[_Place]:
         read = "unread" in need and any(
             isinstance(node.ctx, ast.Load) and node.id == name for node in module.all(ast.Name)
         )
-        lacks = "lacks" in need and re.search(need["lacks"].replace("@", re.escape(name)), module.source.text)
+        lacks = "lacks" in need and re.search(need["lacks"].replace("@", re.escape(name)), code)
         if nodes and trains and not lacks and not read:
             yield _Place(module, nodes[0], name=name)
 
@@ -221,7 +223,6 @@ def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]
         "trained": lambda: any(
             back.reached and not {*back.loops}.isdisjoint(call.loops) for back in context.trace.methods("backward")
         ),
-        "empty": lambda: not call.arguments and not call.keywords and not call.unpacks,
         "before_all": lambda: all(call.order < peer.order for peer in context.trace.methods(need["before_all"])),
         "unconditional": lambda: not call.guards,
         "outside": lambda: (
@@ -229,6 +230,8 @@ def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]
         ),
         "untrained": lambda: bool(call.loops) and not facts["trained"](),
         "updated": lambda: any(step.loops[-1:] == call.loops[-1:] for step in context.trace.methods("step")),
+        "unordered": lambda: not _in_order(context, call),
+        "drops": lambda: not call.method and _drops(call),
         "on_all": lambda: all(process.runs(call) for process in PROCESSES),
     }
     if not all(holds() for name, holds in facts.items() if name in need):
@@ -263,7 +266,7 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
             return False
     literals = [Conditions(context.settings, defaults=True).known(option) for option in options(value)]
     items = [Conditions(context.settings).known(item) for o in options(value) for item in getattr(o, "items", ())]
-    parted = ("from", "not_from", "derives", "streams", "output_of", "parameters_of", "module")
+    parted = ("from", "not_from", "undivided", "derives", "streams", "output_of", "parameters_of", "module")
     derives = any(name in need for name in parted)
     parts = [part.call for part in derivation(value) if isinstance(part, Result)] if derives else []
     sources = {*makers(value), *elements_of(value)}
@@ -277,6 +280,7 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
         "derives": lambda _: peer["derives"].call in parts,
         "output_of": lambda number: any(_is_output(part, earlier[number]) for part in parts),
         "not_from": lambda expected: not any(part.called in expected for part in parts),
+        "undivided": lambda _: all(part.called != "shard" or not ranks(part.argument("index", 1)) for part in parts),
         "result_of": lambda _: direct == [peer["result_of"].call] * len(options(value)),
         "same_as": lambda _: is_one_of(value, _models_of(peer["same_as"].call)),
         "parameters_of": lambda _: any(
@@ -284,7 +288,7 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
             and is_one_of(part.receiver, inside(getattr(peer["parameters_of"].call, "arguments", (None,))[0]))
             for part in parts
         ),
-        "from": lambda expected: any(part.called.endswith(tuple(expected)) for part in parts),
+        "from": lambda expected: any(_is_named(part, name) for part in parts for name in expected),
         "is": lambda expected: literals == [expected],
         "not": lambda expected: expected not in literals,
         "has": lambda expected: not {*items}.isdisjoint([expected] if isinstance(expected, str) else expected),
@@ -297,12 +301,13 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
         ),
         "spelled": lambda expected: re.search(expected, ast.unparse(call.node)) is not None,
         "rank": lambda _: bool(ranks(value)) or "rank" in ast.unparse(call.node),
-        "literal": lambda _: all(isinstance(option, (Constant, Collection)) for option in options(value)),
+        "fixed": lambda _: is_known(value) and not ranks(value),
         "streams": lambda _: any(constant(part.argument("streaming")) is True for part in parts),
         "object": lambda _: all(isinstance(origin, Instance) or (isinstance(origin, Result)
                                 and origin.call.called[:1].isupper()) for origin in origins(value)),
         "environment": lambda _: all(environment_variable(option) for option in options(value)),
         "ranks": lambda expected: bool(ranks(value)) and ranks(value).issubset(expected),
+        "other_rank": lambda expected: bool(ranks(value) - {expected}),
         "module": lambda expected: any(part.name.startswith(expected) for part in parts),
         "variable": lambda expected: any(environment_variable(option) == expected for option in options(value)),
         "gpu": lambda expected: any(
@@ -324,6 +329,34 @@ _PEERS = ("made_by", "derives", "result_of", "same_as", "parameters_of")
 def _all_none(collection: Value) -> bool:
     items = getattr(collection, "items", ())
     return bool(items) and all(isinstance(item, Constant) and item.value is None for item in items)
+
+
+def _is_named(call: Call, name: str) -> bool:
+    """Return whether a name is the dotted name of a call, its last part, or the end of that of a class or schedule."""
+    if "." in name:
+        return call.name == name
+    return call.called == name or (not name[:1].islower() and call.called.endswith(name))
+
+
+def _in_order(context: Context, listing: Call) -> bool:
+    """Return whether a listing is sorted, or its order has no effect: it is counted, searched or compared."""
+    around = [node for node in listing.module.around(listing.node) if isinstance(node, ast.expr)]
+    if any(isinstance(node, ast.Compare) or getattr(getattr(node, "func", 0), "id", 0) in _GATHERED for node in around):
+        return True
+    lists = [part for sort in context.trace.methods("sort") for part in derivation(sort.receiver)]
+    return any(isinstance(part, Result) and part.call is listing for part in lists)
+
+
+_GATHERED = ("sorted", "natsorted", "len", "any", "all", "set", "max", "min", "sum")
+
+
+def _drops(call: Call) -> bool:
+    """Return whether the code keeps one of several results: ``model(x)[0]``, ``loss, _ = model(x)``."""
+    outer = call.module.parent(call.node)
+    if isinstance(outer, ast.Subscript):
+        return isinstance(outer.slice, ast.Constant) and outer.slice.value == 0
+    targets = outer.targets[0] if isinstance(outer, ast.Assign) else None
+    return any(getattr(name, "id", "").startswith("_") for name in getattr(targets, "elts", ()))
 
 
 def _models_of(call: Call | None) -> list[Value]:
