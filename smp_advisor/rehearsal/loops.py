@@ -188,7 +188,7 @@ def install(observer: Observer) -> Callable[[str, str], CodeType]:
 
     left_out = observer.options["left_out"]
     for place, name in left_out:
-        observer.stand_in(f"{place}: {name} is not in the version that is here")
+        observer.stand_in(f"{name} of {place}: not in the version that is here")
     functions = {
         "every": shortened,
         "enter": counts.enter,

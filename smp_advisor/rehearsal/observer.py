@@ -12,13 +12,16 @@ import os
 import sys
 import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+
+from smp_advisor.core.files import data_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+_TABLES = data_file("rehearsal", "stand_ins")
 _HASHED = 64
 """Most tensors of one batch that are compared."""
 _IDLE_LOOKS, _IDLE_SECONDS, _MOST_LOOKS = 100, 0.02, 1000
@@ -41,6 +44,9 @@ class NotRehearsed(Exception):  # noqa: N818 - the script's are errors
 class Nothing(float):
     """A class, function, context and figure that does nothing: of a library that only reports, or of a GPU."""
 
+    settings: ClassVar[dict[str, Any]] = {}
+    """Configuration that the script passes, and reads again."""
+
     def __new__(cls, *_: Any, **__: Any) -> Any:
         return float.__new__(cls, 0.5)
 
@@ -50,9 +56,14 @@ class Nothing(float):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(self)()
+        return self[name]
 
-    def __call__(self, *arguments: Any, **_: Any) -> Any:
+    def __repr__(self) -> str:
+        return "Nothing"
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        config = options.get("config")
+        Nothing.settings.update(config if isinstance(config, dict) else getattr(config, "__dict__", {}))
         is_decorator = len(arguments) == 1 and isinstance(arguments[0], types.FunctionType)
         return arguments[0] if is_decorator else type(self)()
 
@@ -68,7 +79,7 @@ class Nothing(float):
         return iter([type(self)() for _ in range(code[place + 1] if takes else 0)])
 
     def __getitem__(self, key: object) -> Any:
-        return type(self)()
+        return self.settings.get(str(key), Nothing())
 
     def __bool__(self) -> bool:
         return False
@@ -181,6 +192,19 @@ class Observer:
                 return f"{frame.f_code.co_filename[len(self.code) :]}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
+
+    def job_has(self, kind: Any, name: str) -> bool:
+        """Return whether a class or function has an argument in the version of the job, and another one is here."""
+        from smp_advisor.review.scripts import releases
+
+        for base in getattr(kind, "__mro__", (kind,)):
+            package = str(base.__module__).partition(".")[0]
+            full = releases.callable_of(f"{base.__module__}.{base.__name__}")
+            if full and package in self.options["differing"]:
+                version = releases.release(self.options["pins"][package][0])
+                if releases.accepts(full, name, version) or name in _TABLES["renamed"]:
+                    return True
+        return False
 
     def libraries(self) -> list[str]:
         """Names of the libraries through which the user's code calls."""

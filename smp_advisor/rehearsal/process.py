@@ -13,13 +13,13 @@ import sys
 import time
 import traceback
 import types
-from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from smp_advisor.rehearsal import libraries, loops, observation, process_group, processors
+from smp_advisor.rehearsal.libraries.absent import EARLIER
 from smp_advisor.rehearsal.libraries.rows import Tokenized, lines
 from smp_advisor.rehearsal.observer import OWN, Ended, NotRehearsed, Observer
 from smp_advisor.sandbox.isolated import own_streams
@@ -144,38 +144,49 @@ def _note_error(observer: Observer, error: BaseException) -> None:
     is_own = bool(last and last.filename.startswith(OWN) and not _PASSING.search(last.line or ""))
     looks = any(f.filename.startswith(OWN) and f.name in _OBSERVING for f in frames)
     of_data = any(_OF_DATA.search(f.filename) for f in frames)
-    is_renamed = isinstance(error, AttributeError) and error.name in loops.RENAMED
-    kinds = [kind for kind in type(getattr(error, "obj", None)).__mro__ if is_dataclass(kind) or is_renamed]
-    files = {kind: str(getattr(sys.modules.get(kind.__module__), "__file__", "")) for kind in kinds}
-    settings = next((kind for kind in kinds if not files[kind].startswith(observer.code)), None)
+    owners, lacked = _owners(error, observer, site)
     imports = bool(user and last is not user and (user.line or "").lstrip().startswith(("import ", "from ")))
     observer.put(
         "error", name=type(error).__name__, text=" ".join(str(error).split())[:600], site=site,
         module=getattr(error, "name", None) if isinstance(error, ImportError) else None,
-        of_library=last is not user, of_data=of_data, owners=_owners(error, observer.code),
-        line=user.line if user else "", settings=f"{settings.__module__}.{settings.__name__}" if settings else "",
+        of_library=last is not user, of_data=of_data, owners=owners, lacked=lacked,
+        line=user.line if user else "",
         own=looks or is_own or isinstance(error, NotRehearsed), imports=imports,
         cut=observer.is_cut and last is user and isinstance(error, _OF_CUTS),
     )  # fmt: skip
 
 
-def _owners(error: BaseException, code: str) -> list[str]:
+def _owners(error: BaseException, observer: Observer, site: str) -> tuple[list[str], list[str]]:
     """Return the libraries to which a name that is missing can belong: of its object, its call, or what calls it.
 
-    PyTorch calls what others define, and has their attributes: it is one of its own names only.
+    And the place and name of what is left out, since the version of the job has it. PyTorch calls what others define,
+    and has their attributes: it is one of its own names only.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    users = [frame for frame in frames if frame.f_code.co_filename.startswith(code)]
-    called = re.match(r"(\w+)(?:\.\w+)*\(\) ", str(error))
+    is_of_script = [frame.f_code.co_filename.startswith(observer.code) for frame in frames]
+    users = [frame for frame, is_user in zip(frames, is_of_script, strict=True) if is_user]
+    called = re.match(r"(\w+)(?:\.\w+)*\(\) (?:got an unexpected keyword argument '(\w+)')?", str(error))
     names = {**users[-1].f_globals, **users[-1].f_locals} if users and called else {}
-    thing = getattr(error, "obj", None)
-    of_kinds = [kind.__module__ for kind in type(thing).__mro__] if isinstance(error, AttributeError) else []
-    of_callers = [frame.f_globals.get("__name__") for frame in frames[-1:]]
+    thing, callee = getattr(error, "obj", None), names.get(called[1]) if called else None
+    kinds = type(thing).__mro__ if isinstance(error, AttributeError) else ()
+    homes = [str(getattr(sys.modules.get(kind.__module__), "__file__", "")) for kind in kinds]
+    lacked: list[str] = []
+    imported = re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
+    if imported and (imported[1] in EARLIER or imported[1].startswith("is_")):
+        lacked = [imported[2], imported[1]]
+    elif called and called[2] and callee is not None and observer.job_has(callee, called[2]):
+        lacked = [site, called[2]]
+    elif isinstance(error, AttributeError) and kinds and observer.job_has(type(thing), str(error.name)):
+        base = next(kind for kind, home in zip(kinds, homes, strict=True) if not home.startswith(observer.code))
+        lacked = [f"{base.__module__}.{base.__name__}", str(error.name)]
+    if homes and homes[0].startswith(observer.code) and is_of_script[-1:] == [True] and not lacked:
+        kinds = ()  # an attribute that the script's own class lacks in its own line
     modules = [
         error.name if isinstance(error, ImportError) else None,
         thing.__name__ if isinstance(thing, types.ModuleType) else None,
-        getattr(names.get(called[1]), "__module__", None) if called else None,
-        *(name for name in (*of_kinds, *of_callers) if str(name).partition(".")[0] != "torch"),
+        getattr(callee, "__module__", None),
+        *(kind.__module__ for kind in kinds if kind.__module__.partition(".")[0] != "torch"),
+        *(name for frame in frames[-1:] if (name := str(frame.f_globals.get("__name__"))).partition(".")[0] != "torch"),
     ]
     roots = [str(name or "").partition(".")[0].replace("_", "-") for name in modules]
-    return [root for root in dict.fromkeys(roots) if root]
+    return [root for root in dict.fromkeys(roots) if root], lacked

@@ -6,6 +6,7 @@ import ast
 import builtins
 import os
 import re
+import subprocess
 import symtable
 from collections.abc import Mapping
 from contextlib import suppress
@@ -208,6 +209,11 @@ def _columns(text: str) -> list[str]:
     return sorted(columns.difference(_TABLES["no_columns"], [""]))
 
 
+_LOOK = """
+import sys, importlib.util
+lacks = ["has no " + name for name in ("torch", "psutil") if not importlib.util.find_spec(name)]
+print("".join(["is older than 3.11"][sys.version_info >= (3, 11):] or lacks[:1]))
+"""
 _PIN = re.compile(r"^[ \t]*([A-Za-z0-9_.-]+)(?:\[[^]\n]*\])?[ \t]*==[ \t]*([0-9][^\s;#,*]*)", re.MULTILINE)
 
 
@@ -217,12 +223,20 @@ def interpreter_of(environment: str | os.PathLike[str]) -> str:
     Raises
     ------
     AdvisorError
-        There is none.
+        There is none, it is too old, or it lacks a library that a rehearsal needs.
     """
     place = user_path(environment, AdvisorError).absolute()
     python = next((path for path in (place, place / "bin/python") if path.is_file() and os.access(path, os.X_OK)), None)
     if python is None:
         raise AdvisorError(f"No Python is at {str(place)!r}: pass the folder of an environment, or its bin/python.")
+    lacks = "is no Python that starts"
+    with suppress(OSError, subprocess.CalledProcessError):  # no program, or none that ends well
+        look = [str(python), "-I", "-c", _LOOK]
+        lacks = subprocess.run(
+            look, stdin=subprocess.DEVNULL, capture_output=True, check=True, text=True
+        ).stdout.strip()
+    if lacks:
+        raise AdvisorError(f"{str(python)!r} {lacks}: a rehearsal runs with Python 3.11 or later, torch and psutil.")
     return str(python)
 
 

@@ -162,6 +162,12 @@ def _judged(code: prepare.Code, job: Job, processes: int, recorded: dict[str, An
         findings = [entry for entry in findings if entry.kind != "scale"]
     if any(entry.kind == "no group" for entry in findings):
         findings = [entry for entry in findings if entry.kind not in ("not averaged", "written twice")]
+    left_out = sorted({
+        event["what"] for event in judge.events(first, 0, "stand-in") if event["what"].endswith(" that is here")
+    })  # fmt: skip
+    findings += [Observed(kind="failure", text=f"left out: {text}", level="note") for text in left_out]
+    if left_out:
+        skipped.setdefault("failure", f"{left_out[0]}, and left out")
     needs = "is not installed here: the job needs it in its image, its folder or requirements.txt"
     findings += [Observed(kind="failure", text=f"{n} {needs}", level="note") for n in judge.not_installed(first)]
     version_texts = [text for name, text in recorded["differing"].items() if name in recorded["versions"]]

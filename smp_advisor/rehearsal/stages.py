@@ -43,11 +43,6 @@ _FEW_FLOPS, _MOST_FLOPS, _SMALL_BATCH = 5e10, 5e11, 2
 _OF_SIZES = ("ValueError", "RuntimeError", "AssertionError", "IndexError")
 _SIZE = re.compile(r"(?i)size|shape|\bdims?\b|dimension|divisib|channel|elements|\bheads?\b|match|width|height")
 """Errors that may come of a smaller or other model than the script expects, and words in them."""
-_LACKED = re.compile(
-    r"unexpected keyword argument '(?P<argument>\w+)'|cannot import name '(?P<name>\w+)' from '(?P<of>[\w.]+)'|"
-    r"No module named '(?P<parent>[\w.]+)\.(?P<module>\w+)'|object has no attribute '(?P<field>\w+)'"
-)
-"""Errors of an argument, a name, a module or a setting that a library has not."""
 _FEW = 2
 """Updates of stages of which the first ones are compared."""
 _OF_PATIENCE: dict[str, Any] = {"steps": 30, "batches": 3}
@@ -196,12 +191,8 @@ class _Rehearsed:
 
     def _leaves_out(self, error: dict[str, Any]) -> bool:
         """Return whether the request now leaves out what a library lacks here, and has in the version of the job."""
-        lacked = _LACKED.search(error["text"])
-        if lacked is None or not {*error["owners"]} & self.differing.keys():
-            return False
-        place = error["settings"] if lacked["field"] else lacked["of"] or lacked["parent"] or error["site"]
-        entry = [place, next(filter(None, lacked.group("argument", "name", "module", "field")))]
-        is_new = bool(place) and entry not in self.request["left_out"]
+        entry = error["lacked"] if {*error["owners"]} & self.differing.keys() else []
+        is_new = bool(entry) and entry not in self.request["left_out"]
         self.request["left_out"] += [entry] if is_new else []
         return is_new
 

@@ -84,6 +84,7 @@ estimator.fit({"train": TrainingInput("s3://bucket/rows", input_mode="FastFile")
         ),
         ('PyTorch(entry_point="a.py", distribution={"mpi": {"enabled": True}})', "OMPI MASTER"),
         ('PyTorch(entry_point="a.py", distribution={"smdistributed": {"dataparallel": {}}})', "OMPI MASTER RANK"),
+        ('PyTorch(entry_point="a.py", distribution=[1])', "OMPI MASTER RANK"),
         ("mpirun -np 8 python train.py", "OMPI MASTER"),
         ('ModelTrainer(source_code=SourceCode(entry_script="a.py"), distributed=Torchrun())', "MASTER RANK"),
     ],
@@ -199,6 +200,14 @@ def test_versions_other_than_those_of_the_job_are_named(tmp_path):
     assert interpreter_of(sys.prefix) == f"{sys.prefix}/bin/python"
     with pytest.raises(AdvisorError, match="No Python is at"):
         interpreter_of(tmp_path / "nowhere")
+    for text, sentence in (
+        ("#!/bin/sh\necho has no torch\n", "has no torch: a rehearsal runs"),
+        ("#!/no\n", "that starts"),
+    ):
+        (tmp_path / "python").write_text(text)
+        (tmp_path / "python").chmod(0o755)
+        with pytest.raises(AdvisorError, match=sentence):
+            interpreter_of(tmp_path / "python")
 
 
 DUMP = """

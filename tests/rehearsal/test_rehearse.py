@@ -193,6 +193,9 @@ def measured(scores):
     accuracy, recall, *_ = sklearn.metrics.precision_recall_fscore_support(scores, scores)
     return f"{accuracy:.3f}"
 log.init(project="x").log({"accuracy": measured([1, 0])})
+import wandb
+run = wandb.init(config={"batch": 4})
+assert wandb.config.batch == run.config["batch"] == 4 and repr(wandb.config.rate) == "Nothing"
 """
 
 
@@ -211,21 +214,31 @@ def test_a_vocabulary_is_as_large_as_what_indexes_it():
     assert (done.outcome, done.updates) == ("ran to the end", 4), done
 
 
+WEIGHTED = """
+class Weighted(Trainer):
+    def compute_loss(self, *arguments, **options):
+        return super().compute_loss(*arguments, **options) * self.loss_weight
+trainer = Weighted("""
+
+
 @pytest.mark.usefixtures("first_stage")
-def test_only_what_a_pinned_library_lacks_is_of_its_version(tmp_path):
-    file, old = tmp_path / "train.py", "batch_size=4, sampler=sampler"
-    (tmp_path / "requirements.txt").write_text("torch==1.9.0\n")
-    earlier = "from torch.optim import Gone\n" + changed(DDP, (old, f"{old}, read_ahead=2"))
-    file.write_text(earlier)
+def test_only_what_the_pinned_version_has_is_left_out(tmp_path):
+    file = tmp_path / "train.py"
+    (tmp_path / "requirements.txt").write_text("transformers==4.46.3\ntorch==1.9.0\n")
+    file.write_text(changed(TRAINER, ("bf16=True,", "bf16=True, evaluation_strategy='no', overwrite_output_dir=True,")))
     done = rehearse(file)
-    assert (done.findings, done.updates) == ((), 6), done
-    assert "torch.optim: Gone is not in the version that is here" in done.stand_ins
-    for line, error in (
-        ("model.save_pretrained('/opt/ml/model')", "AttributeError"),
-        ("torch.ones(2) @ torch.ones(3)", "RuntimeError"),
-        ("net(torch.ones(1, 8), 2)", "TypeError"),
+    assert (done.findings, done.updates) == ((), 4), done
+    assert any(note.text.startswith("left out: overwrite_output_dir of train.py") for note in done.notes), done
+    assert "failure" in dict(done.not_observed)
+    file.write_text(changed(TRAINER, ("bf16=True,", "bf16=True, lerning_rate=1e-4,")))
+    assert rehearse(file).outcome.startswith("not rehearsed after 0 updates: transformers")
+    for script, error in (
+        (changed(TRAINER, ("trainer = Trainer(", WEIGHTED)), "no attribute 'loss_weight'"),
+        (changed(DDP, (WRAP, f"{WRAP}model.save_pretrained('/opt/ml/model')\n")), "AttributeError"),
+        (changed(DDP, (WRAP, f"{WRAP}torch.ones(2) @ torch.ones(3)\n")), "RuntimeError"),
+        (changed(DDP, (WRAP, f"{WRAP}net(torch.ones(1, 8), 2)\n")), "TypeError"),
     ):
-        file.write_text(changed(DDP, (WRAP, f"{WRAP}{line}\n")))
+        file.write_text(script)
         (finding,) = rehearse(file).findings
         assert (finding.kind, error in finding.text) == ("failure", True), finding
 

@@ -67,7 +67,7 @@ def _adam_w(parameters: Any, lr: float = 1e-3, weight_decay: float = 0.0, **_: A
     return torch.optim.AdamW(parameters, lr, weight_decay=weight_decay)
 
 
-_EARLIER = {"AdamW": _adam_w, "load_metric": Nothing()}
+EARLIER = {"AdamW": _adam_w, "load_metric": Nothing()}
 """Names of earlier versions of libraries."""
 
 
@@ -85,7 +85,7 @@ class _Finder(MetaPathFinder, Loader):
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
         del path, target
-        root, (parent, _, last) = fullname.partition(".")[0], fullname.rpartition(".")
+        root = fullname.partition(".")[0]
         frame: Any = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(_IMPORTING):
             if frame.f_globals["__name__"] == "importlib.util":
@@ -94,7 +94,7 @@ class _Finder(MetaPathFinder, Loader):
         if frame is None or not frame.f_code.co_filename.startswith(self.observer.code):
             return None  # a library does without what is not installed
         is_there = root != fullname and not isinstance(sys.modules.get(root), Module)  # it lacks that part only
-        if (is_there and [parent, last] not in self.observer.options["left_out"]) or _is_guarded(frame):
+        if is_there or _is_guarded(frame):
             return None
         more = "" if root in _REPORTING else ", and used for nothing that the training needs"
         self.observer.stand_in(f"{root}: not installed here{more}")
@@ -120,5 +120,4 @@ def install(observer: Observer) -> None:
             if isinstance(settings, type):
                 setattr(settings, name, property(attrgetter(loops.RENAMED[name])) if name in loops.RENAMED else None)
             else:
-                default: Any = (lambda *_: False) if name.startswith("is_") else NotInstalled()
-                setattr(importlib.import_module(place), name, _EARLIER.get(name, default))
+                setattr(importlib.import_module(place), name, EARLIER.get(name, lambda *_: False))

@@ -363,19 +363,24 @@ def _parser(observer: Observer, module: Any) -> None:
     if {"transformers", "trl"}.isdisjoint(observer.options["differing"]):
         return
 
-    def note(words: list[str]) -> None:
+    def unknown(parser: Any, words: list[str]) -> list[str]:
+        """Return the words, or none if the version of the job has all of these options."""
+        options = [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
+        if not all(any(observer.job_has(kind, name) for kind in parser.dataclass_types) for name in options):
+            return words
         if words:
-            observer.stand_in(f"{' '.join(words)}: no options in the version that is here")
+            observer.stand_in(f"{' '.join(words)}: not in the version that is here")
+        return []
 
     @around(module.HfArgumentParser, "parse_args_into_dataclasses")
     def parsed(
         original: Any, self: Any, *arguments: Any, return_remaining_strings: bool = False, **options: Any
     ) -> Any:
         *values, unread = original(self, *arguments, return_remaining_strings=True, **options)
-        note([] if return_remaining_strings else unread)
-        return (*values, unread) if return_remaining_strings else tuple(values)
+        if return_remaining_strings:
+            return (*values, unread)
+        return original(self, *arguments, **options) if unknown(self, unread) else tuple(values)
 
     @around(getattr(module, "TrlParser", None), "set_defaults_with_config")
     def configured(original: Any, self: Any, **config: Any) -> list[str]:
-        note(original(self, **config))
-        return []
+        return unknown(self, original(self, **config))
