@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.review.reading.values import Argument, Constant, Function, Instance, options
-from smp_advisor.review.scripts.checks.planned import config_entry, trainer_arguments
+from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.context import Context, Hit, check, is_of_transformers
 from smp_advisor.review.scripts.queries import argument_node, constant, makers
 from smp_advisor.review.scripts.releases import (
@@ -27,7 +27,6 @@ from smp_advisor.review.scripts.releases import (
     release,
     span_of,
 )
-from smp_advisor.review.scripts.settings import CHECKPOINTING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,24 +168,6 @@ def passed(context: Context, call: Call, argument: str) -> object:
         if default is not ...:
             return default
     return ...
-
-
-@check("TRN711")
-def _one_checkpointing(context: Context) -> Iterator[Hit]:
-    for call in trainer_arguments(context):
-        sharded = call.argument("fsdp") is not None
-        if config_entry(call, "activation_checkpointing") and sharded:
-            written_value = next(
-                (node for name in CHECKPOINTING if (node := argument_node(call, name)) is not None), None
-            )
-            on = any(
-                passed(context, call, name) is True
-                for name in CHECKPOINTING
-                if written_value is None or call.gives(name)
-            )
-            if on:
-                variant = "" if written_value is not None else "default"
-                yield Hit(call.module, written_value or call.node, {"call": call.called}, variant=variant)
 
 
 @check("TRN736")
