@@ -138,10 +138,10 @@ def _of_cell(calls: list[Call], call: Call, folder: Path) -> tuple[Job, dict[str
     extra["source_dir"] = _known(source.get("source_dir"))
     if call.called != "ModelTrainer":
         is_kept = "checkpoint_s3_uri" in options.entries
-        distribution = options.get("distribution")
+        table = options.get("distribution")
         kind = (
-            " ".join(_known(distribution)) if isinstance(distribution, Table) else ""
-        )  # others start by mpirun, with the variables of both
+            " ".join(_known(table)) if isinstance(table, Table) else ""
+        )  # others start by mpirun, with both variables
         settings["launcher"] = {"torch_distributed": "torchrun", "mpi": "mpirun"}.get(kind, "")
         return Job(**settings, launches="distribution" in options.entries, keeps_checkpoints=is_kept), extra
     settings["launches"] = "distributed" in options.entries

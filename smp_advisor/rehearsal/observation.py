@@ -306,8 +306,8 @@ def _layers(observer: Observer) -> None:
     ) -> Any:  # fmt: skip
         output = original(input, weight, *arguments, **options)
         if weight.dim() > 1:
-            large = input if "transpose" in original.__name__ else output
-            observer.worked(large.numel() * (2.0 * weight.numel() / weight.shape[0] + _FLOPS_PER_ELEMENT))
+            size = max(input.numel(), output.numel()) if "transpose" in original.__name__ else output.numel()
+            observer.worked(size * (2.0 * weight.numel() / weight.shape[0] + _FLOPS_PER_ELEMENT))
         return output
 
 

@@ -197,14 +197,11 @@ class Observer:
         """Return whether a class or function has an argument in the version of the job, and another one is here."""
         from smp_advisor.review.scripts import releases
 
-        for base in getattr(kind, "__mro__", (kind,)):
-            package = str(base.__module__).partition(".")[0]
-            full = releases.callable_of(f"{base.__module__}.{base.__name__}")
-            if full and package in self.options["differing"]:
-                version = releases.release(self.options["pins"][package][0])
-                if releases.accepts(full, name, version) or name in _TABLES["renamed"]:
-                    return True
-        return False
+        names = [f"{base.__module__}.{base.__name__}" for base in getattr(kind, "__mro__", (kind,))]
+        pins = {package: releases.release(self.options["pins"][package][0]) for package in self.options["differing"]}
+        tables = [(releases.callable_of(full), pins.get(full.partition(".")[0])) for full in names]
+        accepts = [releases.accepts(full, name, version) for full, version in tables if full and version]
+        return any(accepts) or (bool(accepts) and name in _TABLES["renamed"])
 
     def libraries(self) -> list[str]:
         """Names of the libraries through which the user's code calls."""

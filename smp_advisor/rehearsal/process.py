@@ -172,7 +172,8 @@ def _owners(error: BaseException, observer: Observer, site: str) -> tuple[list[s
     homes = [str(getattr(sys.modules.get(kind.__module__), "__file__", "")) for kind in kinds]
     lacked: list[str] = []
     imported = re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
-    if imported and (imported[1] in EARLIER or imported[1].startswith("is_")):
+    is_pinned = imported is not None and imported[2].partition(".")[0] in observer.options["differing"]
+    if imported and is_pinned and (imported[1] in EARLIER or imported[1].startswith("is_")):
         lacked = [imported[2], imported[1]]
     elif called and called[2] and callee is not None and observer.job_has(callee, called[2]):
         lacked = [site, called[2]]

@@ -162,12 +162,10 @@ def _judged(code: prepare.Code, job: Job, processes: int, recorded: dict[str, An
         findings = [entry for entry in findings if entry.kind != "scale"]
     if any(entry.kind == "no group" for entry in findings):
         findings = [entry for entry in findings if entry.kind not in ("not averaged", "written twice")]
-    left_out = sorted({
-        event["what"] for event in judge.events(first, 0, "stand-in") if event["what"].endswith(" that is here")
-    })  # fmt: skip
+    texts = {event["what"] for event in judge.events(first, 0, "stand-in")}
+    left_out = sorted(text for text in texts if text.endswith(" that is here"))
     findings += [Observed(kind="failure", text=f"left out: {text}", level="note") for text in left_out]
-    if left_out:
-        skipped.setdefault("failure", f"{left_out[0]}, and left out")
+    skipped |= {"failure": f"{left_out[0]}, and left out"} if left_out and not why else {}
     needs = "is not installed here: the job needs it in its image, its folder or requirements.txt"
     findings += [Observed(kind="failure", text=f"{n} {needs}", level="note") for n in judge.not_installed(first)]
     version_texts = [text for name, text in recorded["differing"].items() if name in recorded["versions"]]

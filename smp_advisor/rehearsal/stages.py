@@ -181,20 +181,15 @@ class _Rehearsed:
             self.request["vocabulary"] = None
             return True
         error = next((event for event in errors if not event["update"]), None)
-        if errors and self._leaves_out(errors[0]):
+        lacked = [event["lacked"] for event in errors[:1] if event["lacked"] not in ([], *self.request["left_out"])]
+        if lacked:
+            self.request["left_out"] += lacked
             return True
         if error and not self.request["full_width"] and any(event["kind"] == "shrunk" for event in events):
             is_of_size = error["name"] in _OF_SIZES and _SIZE.search(error["text"]) is not None
             self.request["full_width"] = is_of_size or error["name"] == "AttributeError"
             return bool(self.request["full_width"])
         return False
-
-    def _leaves_out(self, error: dict[str, Any]) -> bool:
-        """Return whether the request now leaves out what a library lacks here, and has in the version of the job."""
-        entry = error["lacked"] if {*error["owners"]} & self.differing.keys() else []
-        is_new = bool(entry) and entry not in self.request["left_out"]
-        self.request["left_out"] += [entry] if is_new else []
-        return is_new
 
     def _further(self, first: dict[str, Any]) -> None:
         world = self.processes

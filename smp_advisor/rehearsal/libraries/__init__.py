@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from smp_advisor.rehearsal.observer import Observer
 
 _HOOKS = {
-    **dict.fromkeys(("transformers.", "trl.scripts.utils", "safetensors.torch"), "huggingface"),
+    **dict.fromkeys(("transformers.", "safetensors.torch"), "huggingface"),
     **dict.fromkeys(("accelerate.", "lightning", "pytorch_lightning", "lightning_fabric"), "trainers"),
     **dict.fromkeys(("datasets", "evaluate", "tiktoken"), "rows"),
     **dict.fromkeys(("torchvision", "timm", "diffusers."), "images"),

@@ -63,11 +63,8 @@ class Module(types.ModuleType):
         return vars(self).setdefault(name, vars(self)["make"](name))
 
 
-def _adam_w(parameters: Any, lr: float = 1e-3, weight_decay: float = 0.0, **_: Any) -> Any:
-    return torch.optim.AdamW(parameters, lr, weight_decay=weight_decay)
-
-
-EARLIER = {"AdamW": _adam_w, "load_metric": Nothing()}
+EARLIER = {"AdamW": lambda p, lr=1e-3, weight_decay=0.0, **_: torch.optim.AdamW(p, lr, weight_decay=weight_decay),
+           "load_metric": Nothing()}  # fmt: skip
 """Names of earlier versions of libraries."""
 
 

@@ -42,16 +42,11 @@ def change(observer: Observer, module: Any) -> None:
         "transformers.models.auto.tokenization_auto": _preprocessing,
         "transformers.models.auto.processing_auto": _preprocessing,
         "transformers.models.auto.image_processing_auto": _preprocessing,
-        "transformers.models.auto.feature_extraction_auto": _preprocessing,
-        "transformers.image_processing_base": _preprocessing,
-        "transformers.feature_extraction_utils": _preprocessing,
         "transformers.tokenization_utils_base": _preprocessing,
         "transformers.generation.utils": _generation,
         "transformers.training_args": _arguments,
         "transformers.trainer": _trainer,
         "safetensors.torch": _safetensors,
-        "transformers.hf_argparser": _parser,
-        "trl.scripts.utils": _parser,
     }
     if module.__name__ in changes:
         changes[module.__name__](observer, module)
@@ -214,7 +209,7 @@ def _configurations(observer: Observer, module: Any) -> None:
         return (config, {}) if wants_rest else config
 
 
-def _tokenizer(observer: Observer, name: Any, _: Any) -> Any:
+def _tokenizer(observer: Observer, name: Any) -> Any:
     """Return a tokenizer of the library, with the words of the rows."""
     import tokenizers
     import transformers
@@ -233,16 +228,11 @@ def _tokenizer(observer: Observer, name: Any, _: Any) -> Any:
     return tokenizer
 
 
-def _extractor(observer: Observer, name: Any, kind: Any) -> Any:
-    """Return what prepares images or sounds, with the defaults of its class, or of that which the name shows."""
+def _image_processor(observer: Observer, name: Any) -> Any:
     import transformers
 
-    if kind.__name__.startswith("Auto"):
-        parts = {"whisper": "WhisperFeatureExtractor", "wav2vec|hubert|wavlm": "Wav2Vec2FeatureExtractor"}
-        class_name = next((value for part, value in parts.items() if re.search(part, str(name))), "ViTImageProcessor")
-        kind = getattr(transformers, class_name)
-    observer.stand_in(f"{name}: the default {kind.__name__}")
-    return kind()
+    observer.stand_in(f"{name}: images of 224 pixels")
+    return transformers.ViTImageProcessor()
 
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
@@ -250,10 +240,7 @@ _STAND_INS: dict[str, tuple[tuple[str, ...], Any]] = {
     "PreTrainedTokenizerBase": (_TOKENIZER_FILES, _tokenizer),
     "AutoTokenizer": (_TOKENIZER_FILES, _tokenizer),
     "AutoProcessor": (_TOKENIZER_FILES, _tokenizer),
-    **dict.fromkeys(
-        ("AutoImageProcessor", "AutoFeatureExtractor", "ImageProcessingMixin", "FeatureExtractionMixin"),
-        (("preprocessor_config.json",), _extractor),
-    ),
+    "AutoImageProcessor": (("preprocessor_config.json",), _image_processor),
 }
 """Classes, files of which one is in a folder that they can load, and what makes a stand-in otherwise."""
 
@@ -271,7 +258,7 @@ def _preprocessing(observer: Observer, module: Any) -> None:
                 if any(Path(str(name), file).is_file() for file in _files):
                     return original(cls, name, *arguments, **options)
                 _require(observer, name)
-                return _make(observer, name, cls)
+                return _make(observer, name)
 
 
 def _generation(observer: Observer, module: Any) -> None:
@@ -356,31 +343,3 @@ def _safetensors(observer: Observer, module: Any) -> None:
         if observer.is_asked_by_user():
             note_save(observer, filename, tensors)
         return original(tensors, filename, *arguments, **options)
-
-
-def _parser(observer: Observer, module: Any) -> None:
-    """Leave out options of the version that the job has, where another one is here."""
-    if {"transformers", "trl"}.isdisjoint(observer.options["differing"]):
-        return
-
-    def unknown(parser: Any, words: list[str]) -> list[str]:
-        """Return the words, or none if the version of the job has all of these options."""
-        options = [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
-        if not all(any(observer.job_has(kind, name) for kind in parser.dataclass_types) for name in options):
-            return words
-        if words:
-            observer.stand_in(f"{' '.join(words)}: not in the version that is here")
-        return []
-
-    @around(module.HfArgumentParser, "parse_args_into_dataclasses")
-    def parsed(
-        original: Any, self: Any, *arguments: Any, return_remaining_strings: bool = False, **options: Any
-    ) -> Any:
-        *values, unread = original(self, *arguments, return_remaining_strings=True, **options)
-        if return_remaining_strings:
-            return (*values, unread)
-        return original(self, *arguments, **options) if unknown(self, unread) else tuple(values)
-
-    @around(getattr(module, "TrlParser", None), "set_defaults_with_config")
-    def configured(original: Any, self: Any, **config: Any) -> list[str]:
-        return unknown(self, original(self, **config))
