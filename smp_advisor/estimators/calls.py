@@ -11,7 +11,7 @@ from smp_advisor.review.reading.values import Choice, Constant, Item, Mapping, M
 from smp_advisor.review.scripts.checks.planned import trainer_arguments
 from smp_advisor.review.scripts.checks.sharding import running
 from smp_advisor.review.scripts.conditions import Conditions
-from smp_advisor.review.scripts.queries import environment_variable
+from smp_advisor.review.scripts.queries import environment_variable, makers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -91,15 +91,26 @@ class Calls:
         self.opened.add(path)
         return path, key
 
+    def plugins(self) -> list[Call]:
+        """Return DeepSpeed's plugins, but those that no Accelerator gets."""
+        takers = self.named("Accelerator")
+        values = [taker.argument("deepspeed_plugin") for taker in takers if taker.gives("deepspeed_plugin")]
+        used = [maker for value in values for maker in makers(value)]
+        return [call for call in self.named("DeepSpeedPlugin") if call in used or not takers or (values and not used)]
+
+    def chosen(self, value: Value) -> Value:
+        """Return the value that the options of the job choose; the choice itself if they do not decide."""
+        while isinstance(value, Choice) and (side := self.conditions.side(value)) is not None:
+            value = side
+        return value
+
     def certain(self, call: Call) -> bool:
         """Return whether the options of the job decide every condition around a call."""
         return all(self.conditions.truth_of(guard) is guard.holds for guard in call.guards)
 
     def number(self, value: Value) -> float | None:
         """Return a number that the script computes from its options, its processes and its GPUs; None if not known."""
-        if isinstance(value, Choice):
-            if (side := self.conditions.side(value)) is not None:
-                return self.number(side)
+        if isinstance(value := self.chosen(value), Choice):
             numbers = set(map(self.number, value.alternatives))
             return numbers.pop() if len(numbers) == 1 else None
         if isinstance(value, Operation) and value.operator in _ARITHMETIC and len(value.operands) == 2:

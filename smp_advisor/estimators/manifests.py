@@ -66,7 +66,10 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
         terms = _tables(section(plain_of(pod), *_AFFINITY), "nodeSelectorTerms")
         rules = [rule for term in terms for rule in _tables(term, "matchExpressions") if rule.get("key") in _TYPE]
         kinds = {str(kind) for rule in rules if rule.get("operator") == "In" for kind in rule.get("values") or ()}
-        if len(kinds) == 1:
+        if kinds and configuration.get("instance_type", min(kinds)) not in kinds:
+            del configuration.settings["instance_type"]
+            configuration.gaps.append(Gap("instance_type", "nodeSelector and affinity exclude each other", table.span))
+        elif len(kinds) == 1:
             configuration.set(instance_type=kinds.pop())
     if re.search("[$<{]", str(configuration.get("instance_type"))):  # a template, as those of envsubst
         del configuration.settings["instance_type"]

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.calls import Calls
-from smp_advisor.estimators.configuration import (
-    OF_DEEPSPEED,
-    SHARDS,
-    Setting,
-    Strategy,
-    section,
-)
+from smp_advisor.estimators.configuration import OF_DEEPSPEED, SHARDS, Setting, Strategy, section
 from smp_advisor.estimators.readback import BATCH, SEQUENCE, known_model
 from smp_advisor.estimators.strategies import deepspeed_configs, strategy_in_code
 from smp_advisor.estimators.terms import gpus_of
@@ -28,6 +22,7 @@ from smp_advisor.review.reading.values import (
     Constant,
     External,
     Function,
+    Item,
     Mapping,
     Operation,
     Result,
@@ -49,7 +44,7 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.review.findings.report import Report
     from smp_advisor.review.reading.source import Source
-    from smp_advisor.review.reading.trace import Call
+    from smp_advisor.review.reading.trace import Call, Store
     from smp_advisor.review.reading.values import Value
     from smp_advisor.review.scripts.context import Context
 
@@ -134,6 +129,10 @@ class Script:
     """Whether its own loop shards the model with FSDP."""
     settings: dict[str, Any]
     """Values that the script sets, or has as defaults of its options: batch size, accumulation, precision, length."""
+    own: dict[str, Any]
+    """Those that it stores in the parsed arguments, whatever the job passes."""
+    accelerates: bool
+    """Whether the number of accumulated steps is that of the launcher where it uses DeepSpeed through accelerate."""
     batch: int | None
     """Batch size that its trainer gets, or that it computes: 0 if this is not known; None if it is the job's option."""
     unset: bool
@@ -167,11 +166,11 @@ def read_script(
         paths, received = configuration.get("paths", {}), {**settings.hyperparameters, **values}
         received = {name: paths.get(str(value), value) for name, value in received.items()}
         context = follow(source, replace(settings, versions=versions, hyperparameters=received))
-        for option, call in context.trace.options.items():
-            short = [str(constant(flag)).lstrip("-") for flag in call.arguments]
-            for name in [name for name in short if name in values and name != option]:  # -b 64
-                values[option] = received[option] = values.pop(name)
-                configuration.hyperparameters[option] = configuration.hyperparameters.pop(name)
+        by_option = _by_option(values, context.trace.options)
+        settings_there = [configuration.hyperparameters.pop(name) for name in by_option]
+        for (option, value), setting in zip(by_option.values(), settings_there, strict=True):  # the last one counts
+            configuration.hyperparameters[option] = setting if value is None else replace(setting, value=value)
+            received[option] = configuration.hyperparameters[option].value
         parses = [call for call in context.trace.methods(*_PARSES) if call.reached]
         flags = flags_of(context, parses) if parses and not by_command else None
         strict = any(call.method != "parse_known_args" for call in parses)
@@ -191,6 +190,22 @@ def read_script(
         if _NO_PYTHON.search(str(error)):
             configuration.set(no_python=str(error).partition(": the script must parse")[0].rpartition("/")[2])
         return None
+
+
+def _by_option(values: dict[str, Any], declared: dict[str, Call]) -> dict[str, tuple[str, Any]]:
+    """Return the options that other flags set, in their order: ``-b 64``, ``-b64`` (with its value), ``--batch 64``."""
+    flags = {str(constant(flag)).lstrip("-").replace("-", "_"): option
+             for option, call in reversed(declared.items()) for flag in call.arguments}  # fmt: skip
+    changed: dict[str, tuple[str, Any]] = {}
+    for name in values:
+        longer = {option for flag, option in flags.items() if flag.startswith(name) and option in READ}
+        if name in flags:
+            changed[name] = flags[name], None
+        elif name[:1] in flags and name[1:].isdigit():
+            changed[name] = flags[name[0]], int(name[1:])
+        elif len(longer) == 1 and name not in READ:
+            changed[name] = longer.pop(), None
+    return changed
 
 
 def passed_names(configuration: Configuration) -> list[str]:
@@ -295,6 +310,9 @@ class _Reader:
         loss = {"loss": "fused"} if job_fields.get("stack") == "liger" else {}
         batch = self._batch(self.makers)
         computed = None if self.makers else self._computed_batch()
+        models = [call.name for call in self.calls.named("from_pretrained") if _IS_MODEL.search(call.name)]
+        heads = {name.split(".")[-2] if _CLASSIFIES.search(name) else "" for name in models if "Peft" not in name}
+        own = self._stored()
         return Script(
             name=path.rpartition("/")[2],
             report=report_of(self.context),
@@ -310,14 +328,7 @@ class _Reader:
                 or not any(isinstance(option, Function) for option in options(call.argument("fn", 0)))
             ),
             model=_model_of(self.calls),
-            head=next(
-                (
-                    call.name.split(".")[-2]
-                    for call in self.calls.named("from_pretrained")
-                    if _CLASSIFIES.search(call.name)
-                ),
-                "",
-            ),
+            head=heads.pop() if len(heads) == 1 else "",
             checkpoints_in=_checkpoints_in(self.context),
             resumes=not trains or bool(self.context.unresolved) or _LOADS.search(self.text) is not None,
             strategy=strategy,
@@ -349,16 +360,17 @@ class _Reader:
             of_job={name: job_fields[name] for name in ("optimizer", "paged_optimizer") if name in job_fields} | loss,
             wraps=bool(self.calls.named("fully_shard", "FullyShardedDataParallel", "FSDP"))
             and not (self.makers or self.calls.named("Accelerator")),
-            settings=self._settings(batch or computed, parses=parses, has_batch=computed != 0),
+            settings=self._settings(batch or computed, parses=parses, has_batch=computed != 0)
+            | {"batch_size" if name in BATCH else name: value for name, value in own.items()},
+            own=own,
+            accelerates=bool(self.calls.named("Accelerator"))
+            and not (parses or self.makers or any(call.gives(_ACCUMULATES[0]) for call in self.calls.plugins())),
             batch=batch if computed is None else computed,
             unset=(parses or bool(self.makers))
             and not any(maker.gives(name) for maker in self.makers for name in BATCH),
             shares="the generation and the reference model" if self.calls.named(*_GENERATING) else "",
             compares=bool(self.calls.named(*_COMPARING)),
-            freezes=any(
-                store.node.attr == "requires_grad" and constant(store.value) is False
-                for store in self.context.trace.stores
-            ),
+            freezes=any(map(self._freezes, self.context.trace.stores)),
             full=_HALF.search(self.text) is None and "4bit" not in self.text and "TrlParser" not in self.text,
             maps_devices=any(
                 constant(call.argument("device_map")) == "auto"
@@ -404,8 +416,10 @@ class _Reader:
         loaders = self.calls.named("DataLoader")
         training = [call for call in loaders if not _EVALUATES.search(call.module.text(call.node))] or loaders
         sizes = [value for call in training if (value := call.argument("batch_size", 1)) is not None]
-        computed = [value for value in sizes if any(map(_has_batch, options(value)))]
-        if all(isinstance(option, Argument) for value in computed for option in options(value) if _has_batch(option)):
+        stored = any(store.node.attr in BATCH and _is_parsed(store) for store in self.context.trace.stores)
+        computed = [self.calls.chosen(value) for value in sizes if stored or any(map(_has_batch, options(value)))]
+        left = [option for value in computed for option in options(value) if _has_batch(option)]
+        if all(isinstance(option, Argument) for option in left) and (left or not computed):
             return None
         numbers = set(map(self.calls.number, computed))
         return int(numbers.pop() or 0) if len(numbers) == 1 else 0
@@ -429,7 +443,7 @@ class _Reader:
                 self.calls.known(call.argument("mixed_precision")) or self.calls.known(call.argument("precision"))
             )
             settings |= {half: True for half in ("bf16", "fp16") if word.startswith((half, half[2:] + "-"))}
-        for call in [*self.calls.named("Accelerator", "DeepSpeedPlugin"), *self.calls.ending("Trainer")]:
+        for call in [*self.calls.named("Accelerator"), *self.calls.plugins(), *self.calls.ending("Trainer")]:
             steps = next(filter(None, (self.calls.known(call.argument(name)) for name in _ACCUMULATES)), None)
             settings |= {"gradient_accumulation_steps": steps} if type(steps) is int else {}
         for config in deepspeed_configs(self.calls):
@@ -454,6 +468,26 @@ class _Reader:
                 yield name, constant(field_default(cls.find(name)))
         for name, call in trace.options.items():
             yield name, constant(call.argument("default"))
+        for call in trace.methods("set_defaults"):
+            yield from ((name, constant(value)) for name, value in call.keywords.items())
+
+    def _freezes(self, store: Store) -> bool:
+        """Return whether a parameter is frozen, unless it certainly is another model's than the Trainer's."""
+        frozen = {maker for call in makers(_root(store)) for maker in makers(call.receiver)}
+        trained = {maker for call in self.calls.ending("Trainer") for maker in makers(call.argument("model", 0))}
+        fixed = store.node.attr == "requires_grad" and constant(store.value) is False
+        return fixed and not (frozen and trained and frozen.isdisjoint(trained))
+
+    def _stored(self) -> dict[str, Any]:
+        """Return the constants that the script certainly stores in its parsed arguments before it uses them."""
+        users = [*self.calls.ending("Trainer"), *self.calls.named("DataLoader", "Accelerator")]
+        stored: dict[str, Any] = {}
+        for store in self.context.trace.stores:
+            if store.node.attr in READ and _is_parsed(store) and all(store.order < user.order for user in users):
+                place = store.module.parent(store.module.statement(store.node) or store.node) or store.node
+                whole = isinstance(place, (ast.Module, ast.FunctionDef)) or "__name__" in ast.dump(place)[:99]
+                stored[store.node.attr] = constant(store.value) if whole else None
+        return {name: value for name, value in stored.items() if value is not None}
 
     def _checkpoints(self) -> bool:
         """Return whether activations are checkpointed: by the default of an option for it, or by a call or argument."""
@@ -477,6 +511,18 @@ class _Reader:
                 for name in CHECKPOINTING
             )
         )
+
+
+def _root(store: Store) -> Value:
+    """Return what holds the object whose attribute is stored, as the results of a parser, or parameters."""
+    value = store.owner
+    while isinstance(value, Item):
+        value = value.owner
+    return value
+
+
+def _is_parsed(store: Store) -> bool:
+    return any(call.method in (*_PARSES, *_PARSES_ALL) for call in makers(_root(store)))
 
 
 def _has_batch(value: Value) -> bool:

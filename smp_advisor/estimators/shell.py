@@ -37,7 +37,7 @@ def options_of(words: list[str]) -> dict[str, Any]:
     name = ""
     for word in words:
         if flag := _OPTION.fullmatch(word):
-            name = flag[1].replace("-", "_")
+            options.pop(name := flag[1].replace("-", "_"), None)  # the last one counts
             options[name] = True if flag[2] is None else digits_as_number(flag[2])
             name = "" if flag[2] is not None else name
         elif name:

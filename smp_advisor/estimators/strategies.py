@@ -44,7 +44,7 @@ def strategy_in_code(calls: Calls) -> tuple[Strategy | None, str]:  # noqa: C901
     if shards := calls.named("FullyShardedDataParallel", "FSDP"):
         offloads = any(may_offload(call.argument("cpu_offload")) for call in shards)
         return _sharded(calls, [call.argument("sharding_strategy", 2) for call in shards], offloads=offloads), ""
-    for maker in [*calls.makers, *calls.named("DeepSpeedPlugin", "initialize")]:
+    for maker in [*calls.makers, *calls.plugins(), *calls.named("initialize")]:
         passed_values = next(filter(None, map(maker.argument, _CONFIGURED)), None)
         if (read := _of_deepspeed(calls, maker, passed_values)) is not None:
             return read

@@ -33,14 +33,7 @@ from smp_advisor.estimators.configuration import (
 from smp_advisor.estimators.documents import FETCHES, yaml_table
 from smp_advisor.estimators.readback import BATCH
 from smp_advisor.estimators.recipes import take_verl_command
-from smp_advisor.estimators.script import (
-    READ,
-    STRATEGY,
-    Script,
-    passed_names,
-    read_script,
-    take_from_script,
-)
+from smp_advisor.estimators.script import READ, STRATEGY, Script, passed_names, read_script, take_from_script
 from smp_advisor.estimators.shell import VERL, exports, options_of, passed_by
 from smp_advisor.estimators.strategies import fsdp_option
 from smp_advisor.estimators.terms import gpus_of, terms_of
@@ -146,10 +139,8 @@ def _read_strategy(configuration: Configuration, siblings: Siblings, script: Scr
     launched = any(map(configuration.get, ("torch_distributed", "starts", "driver")))
     if script is not None and script.spawns and launched and not _ONE.search(str(configuration.get("command"))):
         configuration.set(starts_twice="The launcher")
-    arriving = {
-        name: value for name, value in configuration.get("passed", {}).items() if name in configuration.hyperparameters
-    }
-    passed = ", ".join(f"{name} {value}" for name, value in arriving.items())
+    arriving = [name for name in configuration.get("passed", {}) if name in configuration.hyperparameters]
+    passed = ", ".join(f"{name} {configuration.hyperparameters[name].value}" for name in arriving)
     assumptions = [f"The command passes {passed}."] if passed else []
     assumptions += [
         *take_defaults(configuration, script),
@@ -199,17 +190,13 @@ def _read_command(configuration: Configuration, siblings: Siblings) -> None:
     configuration.set(fetches=any(map(FETCHES.search, texts)))
     of_verl = (words for words, _ in (*outer, *inner) if any(map(VERL.match, words)))
     configuration.set(verl=next(of_verl, None))
-    starts = [(words, setting) for words, setting in (*outer, *inner) if around_the_script(words)[1]]
+    starts = [(words, setting) for words, setting in (*outer, *inner)
+              if around_the_script(words)[1] and words[0] != "echo"]  # fmt: skip
     configuration.set(starts=any(starts_processes(words) for words, _ in (*outer, *starts)))
     first = next((around_the_script(words)[1] for words, _ in starts if around_the_script(words)[0]), "")
-    for words, _ in starts:
-        before, entry, after = around_the_script(words)
-        if entry == first or len(starts) == 1:  # another file is not read
-            passed = passed_by(after)
-            configuration.set_hyperparameters(**passed)
-            configuration.set(launcher=configuration.get("launcher", {}) | options_of(before))
-            read = {name: value for name, value in passed.items() if name in READ}
-            configuration.set(passed=configuration.get("passed", {}) | read)
+    for words, setting in starts:
+        if around_the_script(words)[1] == first or len(starts) == 1:  # another file is not read
+            _take_start(configuration, words, setting)
     for text in texts:
         configuration.set(launcher=exports(text) | configuration.get("launcher", {}))
     own = [(word, setting) for words, setting in starts if setting.key.endswith(".sh") for word in words]
@@ -222,6 +209,18 @@ def _read_command(configuration: Configuration, siblings: Siblings) -> None:
             configuration.settings["entry_point"] = replace(setting, value=word)
         if word.endswith((".yaml", ".yml", ".txt")) and before_it != ">":
             _take_file(configuration, word, _named(configuration, siblings, word, setting, before_it))
+
+
+def _take_start(configuration: Configuration, words: list[str], setting: Setting) -> None:
+    """Take the options of a command that starts the script, and of its launcher, unless the last start has others."""
+    before, entry, after = around_the_script(words)
+    read = {name: value for name, value in passed_by(after).items() if name in READ}
+    if read and configuration.get("passed", read) not in ({}, read):
+        configuration.gaps.append(Gap(entry, "the command starts it again with other options, not read", setting.span))
+        return
+    configuration.set_hyperparameters(**passed_by(after))
+    configuration.set(launcher=configuration.get("launcher", {}) | options_of(before))
+    configuration.set(passed=configuration.get("passed", {}) | read)
 
 
 def _take_file(configuration: Configuration, name: str, source: Source | None, span: Span | None = None) -> None:
@@ -379,6 +378,10 @@ def _of_launcher(configuration: Configuration, siblings: Siblings, script: Scrip
         if "$" in str(chosen := launch.get(name, "")) or is_on(chosen):
             return undescribed(f"accelerate launch --{name} {chosen}", why)
     if is_on(launch.get("use_deepspeed")) or launch.get("distributed_type", "DEEPSPEED") == "DEEPSPEED":
+        deep = is_on(launch.get("use_deepspeed")) or "distributed_type" in launch
+        steps = count(launch.get("gradient_accumulation_steps")) if deep else None
+        if steps and script is not None and script.accelerates:
+            configuration.set_hyperparameters(gradient_accumulation_steps=steps)
         if file := launch.get("deepspeed_config_file"):
             return _deepspeed(configuration, Setting(file), siblings)
         if "use_deepspeed" in launch and not _STAGES & launch.keys():

@@ -81,6 +81,9 @@ def take_defaults(configuration: Configuration, script: Script | None) -> list[s
         else []
     )
     configuration.leave_out(unused_names, f"{script.name if script is not None else ''} trains with a batch of its own")
+    if script is not None:
+        changed = [name for name, value in script.own.items() if name in values and values[name].value != value]
+        configuration.leave_out(changed, f"{script.name} sets its own")
     present = {"batch_size"} if any(name in values for name in BATCH) else set()
     present |= set(SEQUENCE) if any(name in values for name in SEQUENCE) else set()
     settings = script.settings if script is not None and "unread_file" not in configuration.settings else {}

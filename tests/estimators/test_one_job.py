@@ -246,6 +246,8 @@ from torch.utils.data import DataLoader
 accelerator = Accelerator(mixed_precision="bf16", deepspeed_plugin=DeepSpeedPlugin(zero_stage=2))
 model, loader = accelerator.prepare(model, DataLoader(rows, batch_size=5))
 """
+UNUSED = PLUGIN.replace("deepspeed_plugin=DeepSpeedPlugin(zero_stage=2", "gradient_accumulation_steps=2")
+UNUSED = UNUSED.replace("2))", "2)") + "DeepSpeedPlugin(zero_stage=3, gradient_accumulation_steps=16)\n"
 IMAGENET = """
 import argparse, torch
 parser = argparse.ArgumentParser()
@@ -267,6 +269,8 @@ if args.spawns:
 else:
     work(None, 1, args)
 """
+STORED = "args.batch_size = 8\n"
+PARSED, DEFAULT = "args = parser.parse_args()\n", "parser.set_defaults(batch_size=2)\n"
 QUOTES = '[[ "$x" == \\"*\\" ]] && echo\n'
 SFT = "torchrun -m verl.trainer.fsdp_sft_trainer data.micro_batch_size_per_gpu=2 model.lora_rank=8\n"
 TWO = "#SBATCH --nodes=2\n#SBATCH --gres=gpu:4\nsrun "
@@ -305,6 +309,22 @@ TWO = "#SBATCH --nodes=2\n#SBATCH --gres=gpu:4\nsrun "
         ("job.sh", f"#!/bin/bash\n{QUOTES}accelerate launch --use_deepspeed train.py\n",
          {"train.py": PLUGIN.replace("stage=2", "stage=3, gradient_accumulation_steps=2")},
          {"sharding_strategy": "full_shard", "gradient_accumulation_steps": 2}),
+        ("job.sh", f"{TWO}python main.py -b 64 --batch 32\n", {"main.py": IMAGENET}, {"batch_size": 32}),
+        ("job.sh", f"{TWO}python main.py --batch 64 -b8\n", {"main.py": IMAGENET}, {"batch_size": 8}),
+        ("job.sh", f"{TWO}python main.py -b 64 --halve\n", {"main.py": IMAGENET.replace("//= 2", "= 1")},
+         {"batch_size": 1}),
+        ("job.sh", f"{TWO}python main.py -b 64\n", {"main.py": IMAGENET.replace(PARSED, f"{PARSED}{STORED}")},
+         {"batch_size": 8}),
+        ("job.sh", f"{TWO}python main.py\n", {"main.py": IMAGENET.replace(PARSED, f"{DEFAULT}{PARSED}")},
+         {"batch_size": 2}),
+        ("cell.py", SHELL, {"src/train.py": SCRIPT, "src/run.sh": STARTED + STARTED.replace("8", "16 --fp16")},
+         {"batch_size": 8, "precision": "bf16"}),
+        ("cell.py", CONFIGURED, {"train.py": OF_TRL.replace("\nSFT", "\ntraining.per_device_train_batch_size = 5\nSFT"),
+         "run.yaml": RUN}, {"batch_size": 5}),
+        ("job.sh", f"{TWO}accelerate launch --multi_gpu train.py\n", {"train.py": UNUSED},
+         {"library": "ddp", "gradient_accumulation_steps": 2}),
+        ("job.sh", f"{TWO}accelerate launch --use_deepspeed --zero_stage 3 --gradient_accumulation_steps 8 train.py\n",
+         {"train.py": UNUSED}, {"library": "fsdp", "gradient_accumulation_steps": 8}),
         ("job.sh", TWO + SFT, {}, {"library": "fsdp", "batch_size": 2, "gradient_accumulation_steps": 16}),
         ("job.sh", "#SBATCH --gres=gpu:1\npython train.py\n",
          {"train.py": LIGHTNING.replace("=strategy,", "=chosen(),")}, {"library": "ddp", "batch_size": 3}),
@@ -317,6 +337,34 @@ def test_the_plan_is_that_of_all_files_of_the_job(tmp_path: Path, name: str, tex
     report = check_estimator(tmp_path / name)
     assert report.plan is not None
     assert {key: getattr(report.plan, key) for key in plan} == plan
+
+
+OTHERS = """
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Trainer, TrainingArguments
+reward = AutoModelForSequenceClassification.from_pretrained("distilbert-base-uncased")
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+for parameter in reward.parameters():
+    parameter.requires_grad = False
+Trainer(model, TrainingArguments("o", per_device_train_batch_size=4), train_dataset=rows).train()
+"""
+
+
+def test_another_model_of_the_script_changes_nothing(tmp_path: Path) -> None:
+    cell = BASES["estimator"].replace('"epochs": 3', '"model_name": "gpt2"')
+    text = " ".join(checked(tmp_path, cell, OTHERS).readings[0].inferred)
+    assert "'gpt2'" in text
+    assert "freezes" not in text
+    assert "Classification" not in text
+    assert "freezes" in str(checked(tmp_path, cell, OTHERS.replace("reward.par", "model.par")))
+
+
+def test_a_selector_and_an_affinity_that_differ_leave_the_instance_open() -> None:
+    rules = "matchExpressions: [{key: node.kubernetes.io/instance-type, operator: In, values: [ml.p5.48xlarge]}]"
+    within = f"requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: [{{{rules}}}]}}"
+    pod = "          containers:"
+    both = MANIFEST.replace(pod, f"          affinity: {{nodeAffinity: {{{within}}}}}\n{pod}")
+    assert "exclude each other" in str(check_estimator(both))
+    assert check_estimator(both.replace("p4d.24", "p5.48")).cluster is not None
 
 
 def test_a_job_that_can_be_interrupted_resumes(tmp_path: Path) -> None:
