@@ -97,6 +97,7 @@ def conclude_on_degrees(run: PlannedRun, comparisons: Plans, estimates: Estimate
         brief = f"Each GPU stores the entire state{', which fits' if run.fits else ''}."
     elif run.fits and lower and not enough:
         brief = "Required: it is the lowest degree that fits, as AWS advises."
+    # A lower degree that also fits exchanges less: what would it save?
     if enough:
         least = min(enough)
         aside = comparisons[str(least)].aside
@@ -184,6 +185,7 @@ def conclude_on_batch(run: PlannedRun, comparisons: Plans, estimates: Estimates)
             f"Every batch must be a multiple of {plan.microbatches}, including the last batch of an epoch: drop it with"
             " drop_last=True."
         )
+    # The effect of a larger one, or why there is none.
     if larger is not None:
         change = f"twice the batch ({2 * plan.batch_size}){comparisons['batch'].aside}"
         sentences.append(f"With {change}, the plan {compared(run.estimate, larger)}.")
@@ -193,6 +195,7 @@ def conclude_on_batch(run: PlannedRun, comparisons: Plans, estimates: Estimates)
     elif not _may_double(run):
         most = batch_limit(run.model, run.job.max_tokens_per_step)
         sentences.append(f"Twice the batch would exceed the limit of {most} per step.")
+    # Whether the batch in parts pays.
     brief = "The batch of each replica is processed at once."
     if together is not None:
         end = f"; at once would be {speed_of(run, together)}."

@@ -72,10 +72,12 @@ def _facts(run: PlannedRun) -> dict[str, Any]:
     peak, time, fp32_gib = estimate.memory.peak, estimate.time, 4 * model.parameter_count / GIB
     tensor, stages = plan.tensor_parallel_degree, plan.pipeline_parallel_degree
     spread, processes = plan.placement_strategy == "spread", min(run.cluster.gpus_per_node, run.cluster.gpus)
+    # With "spread" the members of a tensor-parallel group are on different nodes.
     group = tensor * (run.cluster.gpus // tensor if spread else 1)
     head = 0 if model.head.tied else model.head.parameters
     vocabulary = (model.token_embedding_parameters + head) / model.parameter_count
     recomputed = f"{gib(peak.recomputation_gib)} at the peak, and " if peak.recomputation_gib >= 0.05 else ""
+    # A setting that the plan leaves open has the library's default.
     horizon = plan.activation_loading_horizon
     if horizon is None:
         horizon = schema(plan.library).defaults(plan.version).get("activation_loading_horizon")

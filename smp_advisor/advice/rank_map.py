@@ -139,6 +139,7 @@ def rank_map(plan: Plan, cluster: Cluster, placement_strategy: str | None = None
         place[letter] = rank // stride % sizes[letter]
         stride *= sizes[letter]
     data, stage, slices = place["D"], place["P"], place["T"]
+    # Experts and context slices are counted within the data-parallel ranks.
     experts = plan.expert_parallel_degree
     shards = sizes["D"] if plan.shard_optimizer_state else shard_degree(plan, cluster)
     return RankTable(

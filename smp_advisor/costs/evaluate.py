@@ -293,17 +293,21 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
 def _estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     own_stack, job = job.stack, as_planned(job, plan, model)
     check_against(plan, cluster, model, job)
+    # The layout of the plan, the model as trained, and the exchange between GPUs.
     layout = layout_of_plan(plan, job, cluster)
     degree = plan.pipeline_parallel_degree
     model = trained(model, job)
     world = World.of(model, cluster, job, layout)
+    # Time, and how far each of its parts may be off.
     parts = step_of(model, cluster, job, layout, world, degree)
     seconds, doubt = parts.seconds, doubt_of(model, cluster, job, layout, world, parts)
     factors = step_time_factors(doubt)
+    # A measured run corrects the time and narrows its interval.
     if job.calibration is not None:
         factor, width = learned_time(job.calibration, model, cluster, job, layout)
         seconds = {name: part * factor for name, part in seconds.items()}
         factors = narrowed(str(plan_kinds(layout, cluster)), stack_of(job, layout).name, float(width), doubt)
+    # One rank that stands for all has closed sums; otherwise each kind of rank is judged.
     single = None if job.calibration is not None else one(layout, world, held(model, layout, degree))
     if single is not None:
         kinds, memory = _memory_of_one(model, cluster, job, single, degree)
@@ -311,17 +315,20 @@ def _estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         kinds = _judged(model, cluster, job, layout, world, degree)
         memory = _memory(model, degree, kinds)
     instance, usable = cluster.instance, cluster.instance.usable_gpu_memory_gib * GIB
+    # The fullest rank decides, and a nearly full GPU also slows the allocator.
     needed = max(float(need) for *_, need, _ in kinds)
     pressure = float(np.ravel(pressure_columns(model, cluster, job, layout, np.array([needed])))[0])
     seconds["allocator_seconds"] = (pressure - 1) * sum(seconds.values())
     time = StepTime(**{name: float(part) for name, part in seconds.items()})
     margin, error = min(((usable - float(need)) / float(error), float(error)) for *_, need, error in kinds)
     host = max(float(h) for _, _, h, *_ in kinds) * instance.gpus
+    # Loading and saving may need more than a step.
     every = _phases(model, cluster, job, layout, memory, needed, host)
     if started := float(start_gpu_bytes(model, layout)):
         needed, of_start = max(needed, started), float(_start_error(started))
         margin, error = min((margin, error), ((usable - started) / of_start, of_start))
     host = max(phase.host_gib_per_node for phase in every) * GIB
+    # Throughput, and an interval that the hardware allows.
     batch, sequence = global_batch_size(plan, cluster), model.sequence_length(job.sequence_length)
     step = time.total_seconds
     per_gpu = model_flops_per_sample(model, sequence) * batch / step / cluster.gpus

@@ -105,6 +105,7 @@ def check_estimator(
         cluster=cluster,
         min_fit_probability=min_fit_probability,
     )
+    # Each value that the text may have is a case of its own.
     cases, unresolved = terms.read(document)
     hits = [(case, hit) for case in cases for check in CHECKS for hit in check(case)]
     text, complete = corrected(document, terms)
@@ -112,6 +113,7 @@ def check_estimator(
     if document.dialect == "python" and any(case.record is not None and case.record.compiles for case in cases):
         compiled = check_source(document.source, library=library_with(compiles=True).name, variables=terms.variables)
         findings += tuple(finding for finding in compiled if finding.id == "STC407")
+    # The script of several cases is read once for each: the same finding is shown once.
     by_place: dict[tuple[str, str, int, str], Finding] = {}
     scripts = [(case.configuration, case.script.report) for case in cases if case.script is not None]
     for configuration, finding in [(configuration, finding) for configuration, report in scripts for finding in report]:

@@ -49,6 +49,7 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
             " HyperPodPyTorchJob or PyTorchJob, or the recipe or cell that makes it."
         )
     configuration = Configuration("manifest", f"The {kind}", table.span)
+    # Nodes are the sum of replicas: a master is a node as well.
     specs = list(_replicas(table))
     numbers = [number for number, _ in specs]
     nodes = None if None in numbers else sum(filter(None, numbers))
@@ -74,6 +75,7 @@ def configuration_of_manifest(table: Mapping) -> Configuration:
     if re.search("[$<{]", str(configuration.get("instance_type"))):  # a template, as those of envsubst
         del configuration.settings["instance_type"]
         configuration.gaps.append(Gap("instance_type", "the manifest has a variable in its place", table.span))
+    # GPUs of a node are a limit, a request, or both.
     resources = [plain_of(inner_table(container, "resources") or Mapping()) for container in containers]
     limits = [section(plain, "requests") | section(plain, "limits") for plain in resources]
     gpus = [number for values in limits if (number := count(digits_as_number(values.get(_GPU))))]

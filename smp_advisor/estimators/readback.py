@@ -101,6 +101,7 @@ def read_back(
     left_open: list[str] = []
     library = configuration.library
     version = _version(configuration, inferred) if library else ""
+    # A setting of the script among the parameters of the library is a common mistake, and is meant.
     own = [entry.key for entry in schema(library).settings] if library else []
     for name in [name for name in own if name in configuration.parameters and name != "batch_size"]:
         configuration.hyperparameters.setdefault(name, configuration.parameters.pop(name))
@@ -119,12 +120,14 @@ def read_back(
             "The estimate has no reference model, which training on preferences (dpo) keeps in memory, too."
         )
     kind = configuration.get("instance_type")
+    # Trainium and inference instances get no plan for GPUs.
     limitation = not_covered(kind) if isinstance(kind, str) and cluster is None else ""
     plan = None if limitation else _plan(configuration, version, settings, left_open)
     place = _cluster(configuration, cluster, inferred, left_open)
     shared = configuration.get("shares_gpus")
     exported = _exported(configuration)
     own_model, own_job = exported or (None, None)
+    # No memory figure rather than one of a job that the cost model does not describe.
     offloads = plan is not None and configuration.strategy is not None and configuration.strategy.offloads
     read_model = None if offloads else model or (None if shared else own_model or _model(configuration, inferred))
     if offloads:

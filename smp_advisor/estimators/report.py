@@ -179,6 +179,7 @@ class EstimatorReport(Report):
             reason = f"Memory is not known: {main.open[0]}" if main.open else base.sentence
             state: State = "none" if base.state == "fits" else base.state
             return replace(base, sentence=reason, state=state, call=self._call(hold=False))
+        # As the text states, then with the one change that would help, then with all fixes.
         now, needed = main.estimate, main.checkpointed
         state, words = _verdict(now)
         text = _OUT_OF_MEMORY if state == "over" else ""
@@ -197,6 +198,7 @@ class EstimatorReport(Report):
         reference = next((sentence for sentence in main.open if "reference model" in sentence), "")
         if reference and state == "fits":
             state, words, text = "risk", "Depends on the reference model", reference
+        # A job that fails for another reason needs no memory.
         errors = [finding for finding in self.of("error") if finding.id != MEMORY]
         if errors and state != "over":
             joined = "but" if now.fits else "and"

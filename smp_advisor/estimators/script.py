@@ -273,6 +273,7 @@ class _Reader:
         self.unused = unused_options(module.tree for module in self.context.trace.modules)
 
     def script(self, path: str, ignored: tuple[str, ...]) -> Script:
+        # An adapter counts by the call that makes it, under whichever name.
         lora, casts = self.calls.named("LoraConfig"), self.calls.named("prepare_model_for_kbit_training")
         adapters = [*lora, *self.calls.named("get_peft_model", "Fastget_peft_model")]
         ranks = {rank for call in adapters if type(rank := self.calls.known(call.argument("r"))) is int}
@@ -283,9 +284,11 @@ class _Reader:
             for item in getattr(option, "items", [option])
         ]
         words = [item for item in items if isinstance(item, str)]
+        # Weights are loaded in few bits by an argument, or cast for it by peft's own call.
         loads = [name for name in BITS for call in self.calls.ending("")
                  if constant(call.argument(name)) is True]  # fmt: skip
         parses = bool(self.calls.ending("HfArgumentParser", "H4ArgumentParser", "TrlParser"))
+        # A file of arguments is opened by the parser, not by the script.
         reads = [call for call in self.context.trace.methods(*_READS_FILE) if call.reached]
         files = [self.calls.known(call.argument("yaml_file", 0) or call.argument("json_file")) for call in reads]
         trains = self.calls.ending("Trainer") + self.calls.named("backward", "fit", "train")
@@ -299,10 +302,12 @@ class _Reader:
         switches = {**dict(self._defaults()), **passed_values}
         declines = any(str(switches.get(name)).lower() in ("false", "0") for name in ADAPTS)
         lightning = [call for call in self.calls.ending("Trainer", "Fabric") if call.name.startswith(_LIGHTNING)]
+        # Lightning and Accelerate choose the strategy in code: the command then decides nothing.
         chosen = [call for call in lightning if call.argument("strategy") is not None]
         chosen += [
             call for call in self.calls.named("Accelerator") for name in _PLUGINS if call.argument(name) is not None
         ]
+        # Who starts the processes: the job's launcher, or the script itself.
         names = {call.called for call in self.context.trace.calls if call.reached}
         spawns = any("spawn" in name or name == "notebook_launcher" for name in names)
         stack = stack_shown(self.context.trace)

@@ -69,9 +69,11 @@ def exports(text: str) -> dict[str, str]:
 def configuration_of_shell(text: str) -> Configuration:
     """Return the job of a batch file of Slurm, or of a shell script that starts one."""
     lines = [line.partition(_BATCH)[2] for line in text.split("\n") if line.lstrip().startswith(_BATCH)]
+    # Options of sbatch in one spelling.
     long_options = [_SHORT.sub(lambda match: f"--{'nodes' if match[1] == 'N' else 'ntasks'}=", line) for line in lines]
     words = [word for line in long_options for command in commands_of(line) for word in command]
     options, kind = options_of(words), "Slurm job" if lines else "shell script"
+    # Nodes and GPUs, from whichever option states them.
     tasks = count(options.get("ntasks_per_node")) or 1
     nodes = count(options.get("nodes")) or ((count(options.get("ntasks")) or 0) // tasks if tasks > 1 else None)
     nodes = nodes or (1 if lines and not {"nodes", "ntasks"} & options.keys() else None)
@@ -80,6 +82,7 @@ def configuration_of_shell(text: str) -> Configuration:
     names = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes}
     names |= {"SLURM_GPUS_PER_NODE": gpus, "SLURM_GPUS_ON_NODE": gpus}
     commands = commands_of(text, **{name: str(number) for name, number in names.items() if number})
+    # The command that trains: the first that starts processes, else the first that runs a file.
     starts = [words for words in commands if any(map(VERL.match, words))]
     starts = starts or [words for words in commands if starts_processes(words) or around_the_script(words)[1]]
     scripts = [words for words in commands if words[0] not in _SOURCES and any(word.endswith(".sh") for word in words)]
@@ -105,6 +108,7 @@ def configuration_of_shell(text: str) -> Configuration:
     processes = (launcher.get("nproc_per_node"), gpus, tasks if tasks > 1 else None, total)
     if processes_per_host := next(filter(None, map(count, processes)), None):
         configuration.settings["processes_per_host"] = Setting(processes_per_host, span)
+    # srun and torchrun may each start one process per GPU: together, the square of them.
     by_tasks = words[0] == "srun" and tasks > 1
     launchers = [place for place, word in enumerate(before) if word in ("torchrun", "torch.distributed.run")]
     of_srun = before[: launchers[0]] if launchers else ["-n"]

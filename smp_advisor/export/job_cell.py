@@ -115,6 +115,7 @@ def estimator_cell(
     content = launch(
         model, cluster, job, plan, job_options, min_fit_probability=min_fit_probability, script_check=script_check
     )
+    # The SDK decides the calls, the least release and how a library is started.
     chosen = chosen_sdk(sdk, content.container)
     oldest = _oldest_release(chosen, None if job_options.image_uri else content.container)
     parts, requirement = oldest.split(".")[:2], f'"sagemaker>={oldest},<{_TESTED[chosen][1]}"'

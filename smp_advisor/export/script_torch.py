@@ -40,6 +40,7 @@ def require(training: Training) -> None:
             " expert parallelism or fp8",
             "disable them",
         )
+    # A limit of the generated script ends here, not on the cluster.
     job, plan = training.job, training.plan
     training.require_implemented(data_file("export", "scripts")["torch"])
     if objection := unscripted_optimizer(plan.library, job, plan.version):
@@ -58,6 +59,7 @@ def require(training: Training) -> None:
     if job.state_precision == "16-bit" and (plan.precision != "bf16" or _transforms(training)):
         problem = "The generated script trains with 16-bit states only in bf16 and without layers of the library"
         raise unscripted(problem, "set state_precision='mixed'")
+    # Requirements of the container's PyTorch.
     framework = training.container.framework_version
     pytorch = release(framework)[:2]
     oldest = FULLY_SHARD_SINCE if plan.shards_parameters else _SAVES_SINCE

@@ -109,6 +109,7 @@ def _estimator(job: Launch) -> Call:
     options, container = job.options, job.container
     is_hugging_face = container.estimator == "HuggingFace"
     board = {"s3_output_path": job.tensorboard_s3_uri}
+    # None leaves an argument out, and with it the default of the SDK.
     arguments: dict[str, Any] = {
         "entry_point": job.script,
         "source_dir": Expression("str(source_dir)") if job.generated else options.source_dir,
@@ -225,6 +226,7 @@ def _trainer(job: Launch) -> Call:
     """Return the ModelTrainer; it uses the variables ``role``, ``session``, ``image`` and ``source_dir``."""
     options = job.options
     hyperparameters = {name: _as_text(value) for name, value in job.hyperparameters.items()}
+    # Libraries without torchrun start through version 2's toolkit, which reads hyperparameters.
     if not job.torchrun:
         hyperparameters |= {
             "sagemaker_program": job.script if options.source_dir else Expression("script.name"),
@@ -235,6 +237,7 @@ def _trainer(job: Launch) -> Call:
     source = {"source_dir": options.source_dir, "entry_script": job.script}
     if options.source_dir is None:
         source = {"source_dir": Expression("str(source_dir)"), "entry_script": Expression("script.name")}
+    # Arguments by the class of the SDK that takes them; None leaves an argument out.
     compute = {
         "instance_type": job.cluster.instance.name,
         "instance_count": job.cluster.nodes,

@@ -56,6 +56,7 @@ def stacks_that_ran(step: StepMeasure, stacks: Sequence[Stack], repeats: int) ->
 def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repeats: int) -> Extrapolated:
     """Fit every figure over the points and add the repeats that were removed."""
     any_step = next(iter(points.values()))
+    # Blocks in the order in which they ran, not in that of the module.
     used = stacks_that_ran(any_step, stacks, repeats)
     order = {interval.block: i for i, interval in reversed(list(enumerate(any_step.intervals)))}
     used.sort(key=lambda stack: order.get(truncated_paths(stack, repeats)[0], len(order)))
@@ -74,6 +75,7 @@ def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repea
         for i in range(stack.prefix + 2 * stack.period, len(profiles)):
             earlier = profiles[i - stack.period]
             profiles[i] = earlier if _renamed(profiles[i], earlier.name) == earlier else profiles[i]
+        # Each repeat that was left out costs what the repeat it stands for costs.
         sources = source_children(stack, repeats)
         blocks += [profiles[i] for i in sources]
         for i, profile in enumerate(profiles):
@@ -248,6 +250,7 @@ def _profile(points: Points, module: nn.Module, path: str, name: str) -> BlockPr
     def fit(read: Callable[[BlockMeasure], int]) -> Polynomial:
         return Polynomial.fit_each(measures, read)
 
+    # Products are compared by position: a shape that changes their number has none.
     same_products = len({len(measure.products) for measure in measures.values()}) == 1
     return BlockProfile(
         name=name,

@@ -93,11 +93,13 @@ def measure_step(
     parameters = dict(model.named_parameters())
     log = OperatorLog(model) if operators else None
     recorder = StepRecorder(parameters, assumptions=assumptions, log=log)
+    # State and inputs are there before the step, and are no activation that it saves.
     state = [*parameters.values(), *model.buffers()]
     recorder.track([*state, *tree_leaves(inputs)])
     saved_storages = _SavedStorages(recorder, frozenset(key for key in map(storage_key, state) if key is not None))
     gradients, missing = 0, tuple[str, ...]()
     with contextlib.ExitStack() as stack:
+        # The recorder is outermost: it must see what the other modes turn a call into.
         stack.enter_context(recorder)
         stack.enter_context(gpu_kernels(attention, recorder.on_attention, recorder.on_launches))
         if precision == "amp":  # also in the backward pass, which may recompute
@@ -112,6 +114,7 @@ def measure_step(
             loss = loss_of(output)
         outputs, returns_loss = _outputs(output, loss), _loss(output) is not None
         # From here on autograd alone holds the storages that it saved.
+        # The backward pass must be able to free what it used, as without the measurement.
         saved_storages.release()
         output = None
         crossing, module_saved = ({}, {}) if log is None else (log.crossing_bytes(), dict(log.saved_bytes))
@@ -119,6 +122,7 @@ def measure_step(
         if backward:
             loss.backward()  # type: ignore[no-untyped-call]
             recorder.mark("optimizer")
+            # Before the optimizer, which may set gradients to None.
             missing = tuple(name for name, p in parameters.items() if p.requires_grad and p.grad is None)
             gradients = sum(_bytes(p.grad) for p in parameters.values() if p.grad is not None)
             loss = loss.detach()

@@ -244,11 +244,13 @@ class _Tracer(TracedSteps):
                 f"The model has {self.example.longest:,} positions, fewer than the job's sequence length "
                 f"{settings.sequence:,}."
             )
+        # Counts of the module itself, then figures of its steps.
         counted = counted_profile(profiled, settings, model)
         gradient_bytes = sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
         timeline, recomputing = extrapolated.timeline, extrapolated.saved_bytes
         for block in extrapolated.blocks:
             recomputing = recomputing - block.saved_bytes + block.input_bytes
+        # Mixed precision of FSDP gathers parameters in 16 bits, which the plain module did not.
         if settings.training_precision.gathers:
             gradient_bytes = settings.training_precision.gradient_bytes * counted.trainable_parameter_count
             gathered = gathered_bytes(counted.parameter_count, extrapolated.blocks)

@@ -149,6 +149,7 @@ def failures(stage: Stage) -> Iterator[Observed]:
     """Errors and waits of a stage."""
     failure, verdict = first_error(stage), stage["verdict"]
     lost = failure is not None and _is_lost(failure[1])
+    # Arguments first: they explain each error that follows.
     refusal = _refusal(stage)
     if refusal:
         text = f"the script's parser refuses what the job passes: {refusal}"
@@ -157,6 +158,7 @@ def failures(stage: Stage) -> Iterator[Observed]:
         rank, error = failure
         failing = {r for r in ranks_of(stage) for e in events(stage, r, "error") if e["name"] == error["name"]}
         who = "every rank" if len(failing) == len(stage["ranks"]) and len(failing) > 1 else f"rank {rank}"
+        # Some errors of one rank alone have a known reason: it came before rank 0, or after another one.
         kind, is_of_some = "failure", len(failing) < len(stage["ranks"])
         if stage["nodes"] > 1:
             kind = "node"
@@ -165,6 +167,7 @@ def failures(stage: Stage) -> Iterator[Observed]:
         elif error["name"] == "FileExistsError" and is_of_some:
             kind = "written twice"
         yield Observed(kind=kind, text=f"{who}: {error['name']}: {error['text'][:200]}", site=error["site"])
+    # A rank that lost its peer is a symptom: the place where they parted is the cause.
     if verdict and verdict["code"] in ("order", "ended", "asleep") and (failure is None or lost):
         parted = f"; apart since {verdict['parted']}" if verdict.get("parted") else ""
         yield Observed(kind="order", text=verdict["text"] + parted, site=verdict["site"])
@@ -417,6 +420,7 @@ def training(stage: Stage) -> Iterator[Observed]:
     if parts := [event for event in events(stage, 0, "clip") if event["part"]]:
         text = "the gradients are clipped by the norm of each rank's own part: call model.clip_grad_norm_()"
         yield Observed(kind="clipping", text=text, site=parts[0]["site"])
+    # The rest is about updates: without one, nothing was seen.
     steps = events(stage, 0, "step")
     finals = [events(stage, rank, "parameters") for rank in ranks_of(stage)]
     if not steps:
@@ -426,6 +430,7 @@ def training(stage: Stage) -> Iterator[Observed]:
     if all(event["without"] == event["count"] for event in steps):
         yield noted(text="no parameter of the optimizer ever has a gradient")
     if all(finals):
+        # A parameter counts as unchanged only if it is so on every rank.
         unchanged = set.intersection(*(set(final[0]["unchanged"]) for final in finals))
         final, total = finals[0][0], finals[0][0]["total"]
         has_rate = any(rate for event in steps[1:] or steps for rate in event["rates"])
@@ -444,6 +449,7 @@ def training(stage: Stage) -> Iterator[Observed]:
         if final["never"]:
             text = f"{len(final['never'])} parameters never have a gradient, such as {final['never'][0]}"
             yield noted(text=text, level="note")
+    # Typical of names that no longer match, since a wrapper put a prefix before them.
     groups = first["groups"]
     decayed = sum(count for count, decay in groups if decay)
     if any(not count and decay for count, decay in groups) and not decayed:
@@ -460,6 +466,7 @@ def saves(stage: Stage, *, keeps_checkpoints: bool, names_checkpoints: bool) -> 
             text = f"rank {rank} writes {parts[0]['path']} with its own part of {parts[0]['part']}"
             yield Observed(kind="saved in part", text=text, site=parts[0]["site"])
             break
+    # Two ranks that write one file: certain for models, likely for other files.
     if len(written) > 1:
         own = [
             {e["path"]: ("warning", e["site"]) for e in events(stage, rank, "write")
@@ -471,6 +478,7 @@ def saves(stage: Stage, *, keeps_checkpoints: bool, names_checkpoints: bool) -> 
         both = own[0].keys() & own[1].keys()
         for (level, site), path in sorted((own[1][path], path) for path in both)[:1]:  # an error before a warning
             yield Observed(kind="written twice", text=f"rank 0 and rank 1 both write {path}", site=site, level=level)
+    # SageMaker keeps three folders, and removes all others with the instance.
     lost = [event for entries in written for event in entries if not event["path"].startswith(_KEPT)]
     kept_places = "only /opt/ml/model, /opt/ml/output/data and /opt/ml/checkpoints are kept"
     place = partial(Observed, kind="place", level="warning")
@@ -479,11 +487,13 @@ def saves(stage: Stage, *, keeps_checkpoints: bool, names_checkpoints: bool) -> 
     elif stage["left"]:
         text = f"{stage['left'][0]} is written to the folder of the code and lost when the job ends: {kept_places}"
         yield place(text=text)
+    # A checkpoint belongs where the next job finds it, not in the model's archive.
     checkpoints = [name for name, _ in stage["model"] if re.search(r"checkpoint-\d+/|optimizer\.(pt|bin)", name)]
     if checkpoints:
         folder = min(name.split("/")[0] for name in checkpoints)
         text = f"checkpoints are in /opt/ml/model ({folder}): they are packed into model.tar.gz"
         yield place(text=f"{text}, and nothing is there to resume from")
+    # Only a run that came to its end shows what is missing.
     ended = not stage["failed"]
     if ended and not stage["model"]:
         yield Observed(kind="place", text="/opt/ml/model is empty at the end", level="note")

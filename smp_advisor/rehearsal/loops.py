@@ -72,6 +72,7 @@ class _Marked(ast.NodeTransformer):
         outer, self._is_in_training = self._is_in_training, _calls(node.body, _OF_TRAINING)
         self.generic_visit(node)
         self._is_in_training = outer
+        # Who iterates over a generator or awaits a loop decides when it ends.
         if any(isinstance(part, ast.Yield | ast.YieldFrom | ast.Await) for part in ast.walk(node)):
             return node
         key = ast.Constant(f"{self._file}:{node.lineno}")
@@ -83,6 +84,7 @@ class _Marked(ast.NodeTransformer):
                 iterated.args[0] = self._call("__smp_sized__", key, iterated.args[0])
             else:
                 node.iter = self._call("__smp_sized__", key, iterated)
+        # Entering counts the loop; each turn begins with a look whether all ranks have done enough.
         enter = ast.Expr(self._call("__smp_enter__", key, ast.Constant(leaves)))
         stop = ast.If(self._call("__smp_stop__", key), [ast.Break()], [])
         node.body.insert(0, stop)

@@ -140,6 +140,7 @@ def _note_error(observer: Observer, error: BaseException) -> None:
     site = sites[-1] if sites else ""
     if isinstance(error, SyntaxError) and error.filename and error.filename.startswith(observer.code):
         site, last = f"{error.filename[len(observer.code) :]}:{error.lineno}", None
+    # Whose error: the last frame of the user's code, and whether the deepest frame is ours or a library's.
     user = next((f for f in reversed(frames) if last and f.filename.startswith(observer.code)), None)
     is_own = bool(last and last.filename.startswith(OWN) and not _PASSING.search(last.line or ""))
     looks = any(f.filename.startswith(OWN) and f.name in _OBSERVING for f in frames)

@@ -188,6 +188,7 @@ def _cuda(observer: Observer) -> None:
         total_memory=_MEMORY_BYTES, name="NVIDIA (rehearsed)", major=9, minor=0, multi_processor_count=132
     )
     nothing = Nothing()
+    # Libraries get true answers, so that they choose kernels that exist here.
     answers: dict[str, Any] = {
         "is_available": lambda: observer.is_asked_by_user(),
         "device_count": lambda: gpus if observer.is_asked_by_user() else 0,
@@ -202,6 +203,7 @@ def _cuda(observer: Observer) -> None:
         "Stream": Nothing, "Event": Nothing, "CUDAGraph": Nothing, "device": Nothing,
         **dict.fromkeys(("stream", "current_stream", "default_stream"), lambda *_, **__: nothing),
     }  # fmt: skip
+    # All counters are zero and all waits nothing, whatever the release calls them.
     for pattern, answer in ((_ZERO, 0), (_QUIET, None)):
         functions = [name for module in (cuda, cuda.memory) for name in vars(module) if re.search(pattern, name)]
         answers = {name: lambda *_, _answer=answer, **__: _answer for name in functions} | answers
@@ -209,6 +211,7 @@ def _cuda(observer: Observer) -> None:
     vars(cuda.memory).update({name: answer for name, answer in answers.items() if hasattr(cuda.memory, name)})
     cuda.nvtx.range_push = cuda.nvtx.range_pop = cuda.nvtx.mark = lambda *_, **__: None
     cuda.nvtx.range = Nothing
+    # Newer code calls torch.accelerator instead.
     accelerator: Any = getattr(torch, "accelerator", None)
     if accelerator is not None:
         is_user = observer.is_asked_by_user
@@ -234,6 +237,7 @@ def _precision(observer: Observer, *, keeps_half: bool) -> None:
     cuda_amp.autocast = lambda enabled=True, dtype=None, **_: autocast("cuda", dtype, enabled)
     scaler: Any = torch.amp.GradScaler
 
+    # Gradients are "scaled" between these calls: what clips or reads them there is wrong.
     class Scaler(scaler):  # type: ignore[misc]
         def __init__(self, device: Any = "cuda", init_scale: float = 1024.0, **options: Any) -> None:
             del device

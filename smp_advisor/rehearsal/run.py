@@ -147,6 +147,7 @@ def _judged(code: prepare.Code, job: Job, processes: int, recorded: dict[str, An
     findings += judge.arguments(
         first, job.hyperparameters, job.words(), reads_otherwise=bool(_READS_OTHERWISE.search(code.text))
     )
+    # An error of ours, of a missing package or another release is no error of the script.
     why = judge.not_rehearsed(first) or ("" if job.hyperparameters or job.has_command else judge.unstated(first))
     why = why or judge.of_other_version(first, recorded["differing"])
     if why:
@@ -158,6 +159,7 @@ def _judged(code: prepare.Code, job: Job, processes: int, recorded: dict[str, An
     findings += judge.saves(first, keeps_checkpoints=job.keeps_checkpoints, names_checkpoints=names)
     findings += judge.loaded(first)
     findings += _of_further(stages, job, recorded["differing"], skipped)
+    # Consequences of a finding are not findings.
     if any(entry.kind in ("same batches", "no group") for entry in findings):
         findings = [entry for entry in findings if entry.kind != "scale"]
     if any(entry.kind == "no group" for entry in findings):

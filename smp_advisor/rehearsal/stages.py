@@ -255,6 +255,7 @@ class _Rehearsed:
         print(f"rehearsal: {name}", flush=True)  # noqa: T201 - the live log
         self._fresh(nodes, keeps=keeps)
         per_node = world // nodes
+        # Settings of every rank of this stage; the stage's own options win.
         settings = {
             **self.request, "local_world": per_node, "nodes": nodes, "keeps": keeps,
             "differing": [*self.differing],
@@ -263,11 +264,13 @@ class _Rehearsed:
             "empty": {str(self.base / "input/data" / name): name for name, p in self.channels.items() if not p},
             **options,
         }  # fmt: skip
+        # A free port: two rehearsals may run at once.
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         shared = mmap.mmap(-1, max(world, 1))
         ranks = []
+        # Each rank gets its own environment, as on its own GPU of its own node.
         for rank in range(world):
             is_shorter = options.get("provokes") == "uneven" and rank == world - 1
             values = {
@@ -324,6 +327,7 @@ class _Rehearsed:
         begun, used, verdict = time.monotonic(), 0.0, None
         still, meetings = Stillness(), _Meetings(ranks)
         while any(rank.end is None for rank in ranks):
+            # Reports from before the end of a rank are still in the pipes.
             for rank in ranks:
                 if rank.end is None:
                     pid, status, usage = os.wait4(rank.pid, os.WNOHANG)
@@ -331,6 +335,7 @@ class _Rehearsed:
                         rank.end, rank.has_ended = os.waitstatus_to_exitcode(status), True
                         used += usage.ru_utime + usage.ru_stime
                         still = Stillness()
+            # Ranks report over pipes: read all, or a full pipe would stop a rank.
             moved = [rank.read() for rank in ranks]
             for number, rank in enumerate(ranks if shows else ()):
                 rank.show(f"[rank{number}]: " if number else "")
@@ -338,7 +343,9 @@ class _Rehearsed:
             if not alive:
                 used += _end([rank for rank in ranks if rank.end is None])
                 break
+            # A mismatch, an ended peer, too much work: certain at once, without waiting.
             verdict = meetings.mismatch() or _waits_for_ended(ranks) or _heavy(ranks)
+            # No report and no processor time of any rank: they wait for each other.
             if verdict is None and not any(moved) and still.observe([rank.pid for rank in alive]) >= _STILL:
                 if any(event["kind"] == "killed" for rank in ranks for event in rank.events):
                     used += _end([rank for rank in ranks if rank.end is None])

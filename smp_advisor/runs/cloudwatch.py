@@ -134,6 +134,7 @@ def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[st
         if following or waited <= _NEXT_POLLS:
             end = job.get("TrainingEndTime", job["CreationTime"]).timestamp()
             status, transitions = "InProgress", [*transitions, ["WaitingForNextJob", end, None]]
+    # The use of the GPUs costs a request of its own.
     elif state.get("metrics") and job.get("TrainingStartTime") and requests < _MOST_REQUESTS:
         requests += 1
         end = job.get("TrainingEndTime", datetime.now(UTC))

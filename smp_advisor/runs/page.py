@@ -245,6 +245,7 @@ def _step_times(run: Run) -> str:
     usual, expected, total = run.typical, run.estimate, run.total_steps
     places = [sample.step if sample.step is not None else index + 1 for index, sample in enumerate(samples)]
     used = set() if usual is None else set(usual.usual)
+    # A browser draws a few hundred points as well as all of them.
     every = math.ceil(len(samples) / _MOST_POINTS)
     shown = list(zip(places, samples, strict=True))[::every]
     last = max(places[-1], total or 0)
@@ -257,6 +258,7 @@ def _step_times(run: Run) -> str:
     )
     width, height = 1080.0, 260.0
     x, y = linear(min(places[0], 1), last, _LEFT, width - _RIGHT), linear(0, most, height - _MARGIN, _TOP)
+    # From the back to the front: grid, band of the prediction, series, points, median.
     end, parts, labels = width - _RIGHT, list[str](), list[tuple[float, str, str]]()
     for tick in ticks(0, most, 5):
         parts.append(line("smp-grid", _LEFT, y(tick), end, y(tick)))
@@ -285,6 +287,7 @@ def _step_times(run: Run) -> str:
     if total and not run.done:
         parts.append(line("smp-nowline", x(places[-1]), _TOP - 14, x(places[-1]), height - _MARGIN))
         parts.append(label("smp-quiet", x(places[-1]) + 6, _TOP - 6, "now"))
+    # Texts at the right edge move apart where their lines meet.
     labels.sort()
     for index, (at, style, text) in enumerate(labels):
         crowded = index > 0 and at - labels[index - 1][0] < 16

@@ -273,6 +273,7 @@ def order(scores: Scores, objective: Objective, resolution: Resolution | None = 
         merit = -scores.headroom if objective == "headroom" else scores.techniques.astype(np.float64)
         best = merit[eligible].min()
         eligible &= merit <= best + (NEAR_BEST * abs(best) if objective == "headroom" else 0)
+    # Plans equal to the best within the error: preferences decide between them.
     rows, near = np.flatnonzero(eligible), np.zeros(len(value), dtype=np.bool_)
     near[rows] = _equal(value[rows], scores.take(rows), None if resolution is None else resolution.take(rows))
     few = scores.pipelined & np.isin(scores.microbatches, policy().first_microbatches)
@@ -281,6 +282,7 @@ def order(scores: Scores, objective: Objective, resolution: Resolution | None = 
     preferences = (scores.span, scores.doublings_missing, scores.tokens_per_step, microbatches, headroom)
     of_equals = [np.where(near, preference, 0) for preference in preferences]
     slow = value < kept_share(objective) * value.max()
+    # The last key of lexsort decides first.
     return np.lexsort((-value, np.where(near, 0, merit), *reversed(of_equals), ~near, ~eligible, slow))
 
 

@@ -269,6 +269,7 @@ def nothing_fits(question: Question, results: Sequence[SearchResult]) -> NoPlanF
     request = question.request
     cluster, model = request.cluster, request.model
     place = f"{cluster.nodes} x {cluster.instance.name}"
+    # No plan at all is another problem than no plan that fits.
     if not result.plans_enumerated:
         is_limited = request.job.global_batch_size is None and not request.pins  # no other cluster is a remedy
         ways = WaysOut(request=request, nearest_gib=None, ways=()) if is_limited else ways_out(question, None)
@@ -276,6 +277,7 @@ def nothing_fits(question: Question, results: Sequence[SearchResult]) -> NoPlanF
     row = int(result.needed_gib.argmin())
     nearest, usable = float(result.needed_gib[row]), cluster.instance.usable_gpu_memory_gib
     ways, chance = ways_out(question, nearest), fit_probability(float(result.margin[row]))
+    # Too big, too close, or too much in host memory: three reasons with three remedies.
     if nearest > usable:
         shortfall = f"needs {gib(nearest)} and the GPU has {gib(usable)}"
     elif chance < request.min_fit_probability:
@@ -291,6 +293,7 @@ def nothing_fits(question: Question, results: Sequence[SearchResult]) -> NoPlanF
     problem = sentence("search", "nothing_fits", **values)
     enough, phrases = ways.enough, ways.phrases
     enough += f"; your own script (script=) fits with {' or '.join(own)}" if own else ""
+    # One sentence: the last changes go first, which are the most expensive.
     while phrases and len(problem) + len(", ".join(phrases)) + len(enough) > _LONGEST:
         phrases.pop()
     changes = ", ".join(phrases)

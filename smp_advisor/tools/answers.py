@@ -258,6 +258,7 @@ def advised(advice: Advice) -> Answer:
     alternatives = _alternatives(advice, 2)
     because = library[:1].upper() + library[1:]
     clusters = "" if advice.sizes is None else " ".join(advice.sizes.lines())
+    # The short answer, as few tokens as a decision needs.
     rows = [
         ("", f"{model.name} on {where} ({advice.cluster.gpus:,} GPUs) {fit(value, least)}: {memory_words(value)}."),
         ("Plan", ", ".join([plan_words(advice.plan), *(f"{name}={of}" for name, of in job_settings.items())])),
@@ -274,6 +275,7 @@ def advised(advice: Advice) -> Answer:
         *(("Heed", text) for text in warnings[:2]),
         ("More", "--full: the report; --json: data; --output FILE: to keep, show and export it"),
     ]
+    # The same as data, in the names that the other tools take.
     data = {
         "answer": f"{model.name} on {where} {fit(value, least)}.",
         "model": model.name,
@@ -293,6 +295,7 @@ def advised(advice: Advice) -> Answer:
         "assumed": "; ".join(advice.defaults),
         "warnings": warnings[:3],
     }
+    # Computed only if requested.
     details: dict[str, Callable[[], Any]] = {
         "ladder": lambda: str(advice.ladder()).splitlines(),
         "alternatives": lambda: _alternatives(advice, 8),

@@ -230,6 +230,7 @@ class _Measured:
         blocks = [kinds[place] for place in self.order]
         in_blocks = sum(block.parameters for block in blocks)
         verdicts: tuple[str, ...] = ()
+        # Blocks that share parameters hold their part of them each.
         if in_blocks > values["parameter_count"]:
             verdicts = (sentence("workload", "shared_parameters", name=values["name"]),)
             share = Fraction(values["parameter_count"], in_blocks)
@@ -239,6 +240,7 @@ class _Measured:
         vocab, outputs = values["vocab"], values["outputs"]
         head, embedding, table = Head(kind="none", outputs=0, parameters=0, tied=False), 0, 0
         width, elements = self._width(kinds), 0.0
+        # A language model has known ends; of other modules the order of execution shows what is where.
         if blocks and vocab and self.power and outputs in {0, vocab}:
             table = min(vocab * width, outside)
             tied = bool(values["tied"]) or outside < 2 * table
@@ -249,6 +251,7 @@ class _Measured:
         else:
             blocks, embedding = self._in_order(blocks, outside)
             table = embedding
+        # The shape that is shown is that of the blocks with most of the parameters.
         main = max(blocks, key=lambda block: blocks.count(block) * block.parameters)
         attention = next((block.attentions[0] for block in (main, *blocks) if block.attentions), None)
         return Model(

@@ -118,6 +118,7 @@ def _stepped(profiled: ProfiledModel, sized: _Sized, settings: Settings) -> Scal
     batch = cast_inputs(filled(example.make(*size), sized.vocab), sized.dtype)
     trainer = _Trainer(model, precision, settings.optimizer)
     torch.manual_seed(0)  # of dropout: otherwise the kernel's state would make every run a different one
+    # Only the first step is measured: the second shows that the update took place.
     losses: list[float] = []
 
     def record(loss: Tensor) -> None:
@@ -135,6 +136,7 @@ def _stepped(profiled: ProfiledModel, sized: _Sized, settings: Settings) -> Scal
     loss.backward()  # type: ignore[no-untyped-call]
     record(loss)
     trained |= trainer.update()  # a step may drop layers at random
+    # The trace predicted this step: where they differ, the trace is not to be trusted.
     comparisons, comparison_notes = _compared(sized, real)
     missing = tuple(name for name, p in model.named_parameters() if p.requires_grad and name not in trained)
     return ScaledRun(

@@ -46,6 +46,7 @@ def install(observer: Observer, compiled: Callable[[str, str], CodeType]) -> Non
         is_inside = False
 
         def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+            # The other finders may import while they look.
             if self.is_inside:
                 return None
             self.is_inside = True
@@ -56,6 +57,7 @@ def install(observer: Observer, compiled: Callable[[str, str], CodeType]) -> Non
                 self.is_inside = False
             loader: Any = getattr(spec, "loader", None)
             origin = (spec and spec.origin) or ""
+            # The user's modules are compiled as the script; the libraries' are changed after their own code ran.
             if spec is not None and origin.startswith(observer.code):
                 spec.loader = Loader(fullname, origin) if origin.endswith(".py") else loader
             elif fullname.startswith(tuple(_HOOKS)) and hasattr(loader, "exec_module"):

@@ -67,6 +67,7 @@ def _accelerator(observer: Observer, module: Any) -> None:
         if options.get("mixed_precision") in ("fp16", "bf16", "fp8") and not observer.options.get("keep_half"):
             observer.stand_in("16-bit numbers: fp32")
             options["mixed_precision"] = "no"
+        # A script that requests the processor is to find the GPU of its job.
         options.pop("cpu", None)
         options["log_with"] = None
         times = options.get("gradient_accumulation_steps", 1) or 1

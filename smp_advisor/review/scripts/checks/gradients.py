@@ -236,12 +236,14 @@ _INPUTS = re.compile(
 
 @check("SMP327")
 def _shards_of_every_rank(context: Context) -> Iterator[Hit]:
+    # Whose state is in parts: FSDP's, that of an optimizer in parts, that of DeepSpeed's third stage.
     wraps = _fsdp2(context)
     flat = [wrap for wrap in _fsdp1(context) if not is_whole(wrap.argument("sharding_strategy", 2))]
     first, second = PROCESSES[:2]
     divided = [call for call in context.trace.calls if call.called == "ZeroRedundancyOptimizer"]
     divided = [] if context.trace.methods("consolidate_state_dict") else divided
     third = [call for call in context.trace.named("deepspeed.initialize") if _third_stage(call)]
+    # A save on rank 0 alone that nobody gathered for.
     for call in context.trace.named("torch.save") if wraps or flat or divided or third else ():
         if not call.reached or not first.runs(call) or second.runs(call):
             continue

@@ -259,11 +259,13 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
     """Return whether a value certainly is what a condition of a rule describes."""
     if value is None:
         return False
+    # A condition may be about one entry of a mapping, also an inner one.
     for key in filter(None, need.get("entry", "").split(".")):
         entries = (option.get(key) for option in options(value) if isinstance(option, Mapping))
         value = next(entries, None)
         if value is None:
             return False
+    # All forms in which the conditions below read the value.
     literals = [Conditions(context.settings, defaults=True).known(option) for option in options(value)]
     items = [Conditions(context.settings).known(item) for o in options(value) for item in getattr(o, "items", ())]
     parted = ("from", "not_from", "undivided", "derives", "streams", "output_of", "parameters_of", "module")
@@ -275,6 +277,7 @@ def _is(context: Context, value: Value | None, need: _Rule, earlier: tuple[_Plac
     classes = [origin.cls for origin in origins(value) if isinstance(origin, Instance)]
     peer = {name: earlier[need[name]] for name in _PEERS if name in need}
     numbers = [number for number in literals if isinstance(number, (int, float)) and not isinstance(number, bool)]
+    # Each holds only if it holds for every value that may arrive: what is unknown matches nothing.
     checks: dict[str, Callable[[Any], bool]] = {
         "made_by": lambda _: peer["made_by"].call in sources or peer["made_by"].cls in classes,
         "derives": lambda _: peer["derives"].call in parts,

@@ -225,8 +225,10 @@ def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
         for call in context.trace.methods("prepare", "prepare_scheduler")
         if owner_kind(call.receiver) == "accelerate" and call.reached
     ]
+    # Without `prepare`, or with arguments that are not known, the schedule counts as written.
     if not prepares or any(call.unpacks for call in prepares) or _steps_with_batches(context):
         return
+    # The prepared objects, their owners, and the accumulation of these.
     inputs = [maker for prepare in prepares for value in prepare.arguments for maker in makers(value)]
     owners = [maker for prepare in prepares for maker in makers(prepare.receiver)]
     accumulated = [owner.argument("gradient_accumulation_steps", 4) or Constant(None) for owner in owners]
@@ -234,6 +236,7 @@ def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
     innermost = {call.loops[-1:] for call in context.trace.methods("backward")}
     innermost |= {call.loops[-1:] for call, _ in updates(context.trace) if call.loops[1:]}
     steps = [call for call in context.trace.methods("step") if call.reached and trained & {*call.loops}]
+    # Each schedule that counts updates, whose count did not come from the number of processes.
     for schedule in context.trace.calls:
         at = 3 if schedule.called == "get_scheduler" else 1 if schedule.called.startswith("Cosine") else 2
         counted = is_scheduler(schedule.name) or schedule.called == "get_scheduler"
@@ -253,6 +256,7 @@ def _steps_of_the_schedule(context: Context) -> Iterator[Hit]:
             continue
         warmup = schedule.argument("num_warmup_steps", at - 1 if schedule.called.startswith("get_") else None)
         updates_of_warmup = constant(warmup.default if isinstance(warmup, Argument) else warmup)
+        # A prepared schedule takes one step per process: was its count that of the prepared loader?
         parts = [part.call for part in derivation(count) if isinstance(part, Result)]
         lengths = {_is_prepared(part, prepares, inputs) for part in parts if part.name == "len"}
         each_batch = all(call.loops[-1:] in innermost for call in stepped)
