@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.review.reading.values import External
-from smp_advisor.review.scripts.queries import is_wrapped_model
+from smp_advisor.review.scripts.queries import is_wrapped_model, known_names
 
 if TYPE_CHECKING:
     import ast
@@ -148,14 +148,8 @@ def _code_of(words: re.Match[str]) -> str:
     return words[0] if words["text"] else "\n".join(line if _STARTS.search(line) else "" for line in lines)
 
 
-_WORDS = re.compile(
-    r"""^[ \t]*[rR]?(?P<quotes>\"{3}|'{3})[\s\S]*?(?P=quotes)(?=[ \t]*(?:\#.*)?$)|[ \t]*\#.*"""
-    r"""|(?P<text>(?P<long>\"{3}|'{3})(?:\\[\s\S]|[^\\])*?(?P=long)|"(?:\\[\s\S]|[^"\\\n])*"|'(?:\\[\s\S]|[^'\\\n])*')""",
-    re.MULTILINE,
-)
-"""Docstrings and comments, or other text."""
-_STARTS = re.compile(r"\b(?:launch|torchrun|deepspeed|mpirun|srun)\b.*(?:--|\.py)")
-"""The command that starts the script, which decides as much as code does."""
+_WORDS = re.compile(known_names("words")[0], re.MULTILINE)
+_STARTS = re.compile(known_names("words")[1])
 
 Check = Callable[[Context], Iterator[Hit]]
 

@@ -314,21 +314,6 @@ _REDUCING = ("reduce", "gather", "broadcast", "metric", "world_size", "sync")
 _ROWS = re.compile(r"len\([\w.]+\.dataset\)")
 
 
-@check("TRN725")
-def _work_of_fabric(context: Context) -> Iterator[Hit]:
-    setups = [call for call in context.trace.methods("setup", "setup_module") if owner_kind(call.receiver) == "fabric"]
-    ready = {part.call for call in context.trace.methods("setup_dataloaders") for value in call.arguments
-             for part in derivation(value) if isinstance(part, Result)}  # fmt: skip
-    backwards = [
-        call for call in context.trace.methods("backward") if call.reached and owner_kind(call.receiver) == "fabric"
-    ]
-    trained = {loop for call in backwards for loop in call.loops}
-    for loader in loaders(context) if setups else ():
-        trains = any(iteration.node in trained for iteration in iterations_over(context, loader))
-        if loader.reached and trains and loader not in ready and loader.argument("sampler", 3) is None:
-            yield Hit(loader.module, loader.node, variant="loader")
-
-
 _OF_WRAPPER = re.compile(known_names("of_wrapper")[0])
 """Methods that a DistributedDataParallel has."""
 

@@ -397,20 +397,25 @@ def _collectives_in_the_loss(context: Context) -> Iterator[Hit]:
     backs = [back for back in context.trace.methods("backward") if back.reached]
     losses = [{id(part) for part in derivation(back.receiver)} for back in backs]
     hooks = [function for function in context.trace.functions if function.name == "training_step" and function.home]
-    losses += [{id(part) for part in derivation(end)} for f in hooks for end in context.trace.results.get(f.node, ())]
+    ends = [end for function in hooks for end in context.trace.results.get(function.node, ())]
+    parts = [derivation(end.get("loss") if isinstance(end, Mapping) else end) for end in ends]
+    losses += [set(map(id, part)) for part in parts]
     calls = context.trace.named("torch.distributed.all_gather", "torch.distributed.all_gather_into_tensor")
     for call in calls if (wraps or hooks) and not _KEEPS_GRADIENTS.search(text) else ():
         sources = [part.call for part in derivation(call.argument("tensor", 1)) if isinstance(part, Result)]
         of_hook = any(function.node in {hook.node for hook in hooks} for function in call.functions)
-        of_model = any(
-            (wrapped_by(source.receiver, wraps) or (of_hook and isinstance(source.receiver, Instance)))
+        of_model = not any(source.called in ("detach", "argmax") for source in sources) and any(
+            (wrapped_by(source.receiver, wraps) or (of_hook and _is_module(source.receiver)))
             and not without_gradients(source)
             for source in sources
         )
         target = call.argument("tensor_list", 0) or call.argument("output_tensor", 0)
+        name = re.escape(ast.unparse(call.node.args[0])) if call.node.args else r"\w+"
+        changed = re.search(rf"\b{name}(?:\[[^]\n]+\] *=(?!=)|\.(?:insert|append|pop)\()", text)
         if (
             (call.reached or of_hook)
             and of_model
+            and not changed
             and not without_gradients(call)
             and any(id(target) in parts for parts in losses)
         ):
@@ -426,7 +431,10 @@ def _collectives_in_the_loss(context: Context) -> Iterator[Hit]:
                 yield Hit(call.module, call.node, variant="reduced")
 
 
-_KEEPS_GRADIENTS = re.compile(
-    r"\[[\w.]*(?:rank\w*|get_rank\(\))\] *=(?!=)|distributed\.nn|autograd\.Function|requires_grad"
-    r"|cat\(\[\w+(?:\] *\+|, *\*)"  # the tensor of the rank itself, next to those of the others
-)
+def _is_module(value: Value | None) -> bool:
+    """Return whether a value is a module of the script, or a layer of torch."""
+    return isinstance(value, Instance) or any(maker.name.startswith("torch.nn.") for maker in makers(value))
+
+
+# The last: the tensor of the rank itself, next to those of the others.
+_KEEPS_GRADIENTS = re.compile(r"distributed\.nn|autograd\.Function|requires_grad|cat\(\[\w+(?:\] *\+|, *\*)")

@@ -33,11 +33,11 @@ _MOST_CONFIGS = 50
 
 def trainer_arguments(context: Context) -> Iterator[Call]:
     """Reached constructions of the arguments of Trainer, of its subclasses in any package, and of TRL's trainers."""
-    for call in context.trace.calls:
-        name = call.name.rpartition(".")[2]
-        of_trl = call.name.startswith("trl.") and name.endswith("Config") and name not in _OTHER_CONFIGS
-        if call.reached and (of_trl or name.endswith("TrainingArguments")):
-            yield call
+    for path, calls in context.trace.by_name.items():
+        name = path.rpartition(".")[2]
+        of_trl = path.startswith("trl.") and name.endswith("Config") and name not in _OTHER_CONFIGS
+        if of_trl or name.endswith("TrainingArguments"):
+            yield from (call for call in calls if call.reached)
     for instance in context.trace.instances:
         if instance.call.reached and any(path.endswith("TrainingArguments") for path in instance.cls.ancestors()):
             yield instance.call

@@ -19,6 +19,7 @@ from smp_advisor.review.reading.values import (
     Result,
     options,
 )
+from smp_advisor.review.scripts.checks.data import comes_from, iterations_over
 from smp_advisor.review.scripts.checks.loops import updated_models
 from smp_advisor.review.scripts.checks.parallel import (
     by_framework,
@@ -153,12 +154,10 @@ def _places(context: Context, need: _Rule) -> Iterator[_Place]:
     for called, calls in _by_name(context).items() if exact else ():
         if called in exact or called.endswith(classes):
             prefixes, names = tuple(need.get("of", ("",))), need.get("names", "")
-            for call in calls:
-                if (
-                    call.name.startswith(prefixes)
-                    and re.search(names, call.name)
-                    and (call.reached or "anywhere" in need)
-                ):
+            anywhere, drops = "anywhere" in need, "drops" in need
+            candidates = [call for call in calls if call.name.startswith(prefixes) and (call.reached or anywhere)]
+            for call in [call for call in candidates if not drops or _drops(call)]:
+                if not names or re.search(names, call.name):
                     yield _Place(call.module, call.node, call)
     models = updated_models(context) if need.get("trained") else []
     for wrap in parallel_wraps(context) if need.get("trained") else ():
@@ -231,7 +230,6 @@ def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]
         "untrained": lambda: bool(call.loops) and not facts["trained"](),
         "updated": lambda: any(step.loops[-1:] == call.loops[-1:] for step in context.trace.methods("step")),
         "unordered": lambda: not _in_order(context, call),
-        "drops": lambda: not call.method and _drops(call),
         "on_all": lambda: all(process.runs(call) for process in PROCESSES),
     }
     if not all(holds() for name, holds in facts.items() if name in need):
@@ -239,6 +237,12 @@ def _fits(context: Context, call: Call, need: _Rule, earlier: tuple[_Place, ...]
     for name, sign in (("before", 1), ("after", -1)):
         peer = earlier[need[name]].call if name in need else None
         if peer is not None and (peer.order - call.order) * sign <= 0:
+            return False
+    if "feeds" in need:
+        loops = getattr(earlier[need["feeds"]].call, "loops", ())
+        handed = [value for setup in context.trace.methods("setup_dataloaders") for value in setup.arguments]
+        is_handed = any(comes_from(part, call) for value in handed for part in derivation(value))
+        if is_handed or not any(loop.node in loops for loop in iterations_over(context, call)):
             return False
     if "within" in need and earlier[need["within"]].call not in within:
         return False
@@ -355,7 +359,7 @@ _GATHERED = ("sorted", "natsorted", "len", "any", "all", "set", "max", "min", "s
 
 def _drops(call: Call) -> bool:
     """Return whether the code keeps one of several results: ``model(x)[0]``, ``loss, _ = model(x)``."""
-    outer = call.module.parent(call.node)
+    outer = None if call.method else call.module.parent(call.node)
     if isinstance(outer, ast.Subscript):
         return isinstance(outer.slice, ast.Constant) and outer.slice.value == 0
     targets = outer.targets[0] if isinstance(outer, ast.Assign) else None
