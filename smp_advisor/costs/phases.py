@@ -15,7 +15,7 @@ from smp_advisor.core.files import sentence
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.effective_time import checkpoint_bytes, writing_nodes
 from smp_advisor.costs.estimate import Phase
-from smp_advisor.libraries.library import supports_tensor_parallelism
+from smp_advisor.libraries.library import loads_with_smp_v2
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -59,8 +59,7 @@ def copied_bytes(model: Model, cluster: Cluster, job: Job, phase: PhaseName) -> 
 
 
 def _loaded_copies(model: Model, cluster: Cluster, processes: str) -> int:
-    # The script of SMP v2 starts a family without weights if the library builds its layers.
-    if not processes or (processes == "unsupported" and supports_tensor_parallelism(model.family, "smp-v2")):
+    if not processes or (processes == "unsupported" and loads_with_smp_v2(model.family)):
         return 0
     return cluster.instance.gpus if processes == "each" else 1
 

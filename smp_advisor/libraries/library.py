@@ -239,6 +239,11 @@ def supported_families(technique: str, library: str, *, adapter: bool = False) -
     return tuple(families.get(technique, ()))
 
 
+def loads_with_smp_v2(family: str) -> bool:
+    """Return whether the script of SMP v2 starts this family without weights, since the library divides its layers."""
+    return supports_tensor_parallelism(family, "smp-v2")
+
+
 def supports(family: str, technique: str, library: str, *, adapter: bool = False) -> bool:
     """Return whether a library applies a technique to a family without extra code."""
     return family in supported_families(technique, library, adapter=adapter)

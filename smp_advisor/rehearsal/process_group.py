@@ -76,11 +76,12 @@ class ObservedGroup(dist.ProcessGroup):
         observer = self.observer
         self._count += 1
         number = self._count
-        elements = sum(tensor.numel() for tensor in tensors_in(arguments, math.inf))
+        tensors = list(tensors_in(arguments, math.inf))
+        elements, kind = sum(tensor.numel() for tensor in tensors), str(tensors[0].dtype)[6:] if tensors else ""
         is_message, is_first = name in POINT_TO_POINT, observer.is_called_by(_FIRST)
         observer.put(
             "message" if is_message else "collective", group=self._label, number=number, operation=name,
-            elements=elements, site=observer.site(), passes=observer.passes, ranks=self._size,
+            elements=elements, type=kind, site=observer.site(), passes=observer.passes, ranks=self._size,
             rows=0 if is_first or observer.is_after_first else observer.rows,
         )  # fmt: skip
         observer.passes, observer.rows, observer.is_after_first = 0, 0, is_first

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import tokenize
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +14,6 @@ from smp_advisor.review.reading.values import External
 from smp_advisor.review.scripts.queries import is_wrapped_model, known_names
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Set as AbstractSet
 
     from smp_advisor.review.findings.finding import Severity
@@ -95,7 +97,7 @@ class Context:
         """Return the text of a file without comments and docstrings; its lines keep their numbers."""
         codes: dict[Module, str] = self.memo.setdefault("codes", {})
         if module not in codes:
-            codes[module] = _WORDS.sub(_code_of, module.source.text)
+            codes[module] = _code_of(module)
         return codes[module]
 
     @property
@@ -143,13 +145,21 @@ class Context:
             self.unresolved.append(note)
 
 
-def _code_of(words: re.Match[str]) -> str:
-    lines = words[0].split("\n")
-    return words[0] if words["text"] else "\n".join(line if _STARTS.search(line) else "" for line in lines)
+def _code_of(module: Module) -> str:
+    """Return the lines of a module without comments and texts that no code reads, but those with a start command."""
+    lines = list(module.source.lines)
+    with suppress(tokenize.TokenError, SyntaxError):  # a part of a script, which is read with its gaps filled
+        for token in tokenize.generate_tokens(iter([f"{line}\n" for line in lines]).__next__):
+            if token.type == tokenize.COMMENT and not _STARTS.search(token.string):
+                lines[token.start[0] - 1] = lines[token.start[0] - 1][: token.start[1]]
+    for node in module.all(ast.Expr):
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            for number in range(node.lineno - 1, min(node.end_lineno or node.lineno, len(lines))):
+                lines[number] = lines[number] if _STARTS.search(lines[number]) else ""
+    return "\n".join(lines)
 
 
-_WORDS = re.compile(known_names("words")[0], re.MULTILINE)
-_STARTS = re.compile(known_names("words")[1])
+_STARTS = re.compile(known_names("start_commands")[0])
 
 Check = Callable[[Context], Iterator[Hit]]
 

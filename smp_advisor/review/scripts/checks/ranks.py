@@ -173,15 +173,18 @@ def _sends_buffers(wrap: Call) -> bool:
     """Return whether DDP certainly broadcasts the buffers of a model in each forward pass, in evaluation too."""
     names = [part.call.name for part in derivation(wrap.argument("module", 0)) if isinstance(part, Result)]
     nodes = [cls.node for model in parts_of_model(wrap.argument("module", 0)) for cls in model.cls.lineage]
-    calls = [ast.unparse(part) for node in nodes for part in ast.walk(node) if isinstance(part, ast.Call)]
-    has_buffers = any(map(_BUFFER.match, calls))
+    has_buffers = any(_keeps_buffer(part) for node in nodes for part in ast.walk(node) if isinstance(part, ast.Call))
     has_buffers |= any(re.search(r"BatchNorm|models\.(?:\w+\.)?(?:wide_)?resne", name) for name in names)
     return has_buffers and not wrap.gives("broadcast_buffers", 4)
 
 
-_BUFFER = re.compile(
-    r"[\w.]*BatchNorm\w*\((?!.*track_running_stats=False)|self\.register_buffer\((?!.*(?:, None\)|tensor=None))"
-)
+def _keeps_buffer(call: ast.Call) -> bool:
+    """Return whether a call of a model's class makes a buffer with values."""
+    name, keywords = ast.unparse(call.func), {word.arg: ast.unparse(word.value) for word in call.keywords}
+    if "BatchNorm" in name.rpartition(".")[2]:
+        return keywords.get("track_running_stats") != "False"
+    value = keywords.get("tensor") or ast.unparse(call.args[1] if call.args[1:] else ast.Constant(None))
+    return name == "self.register_buffer" and value != "None"
 
 
 @check("DDP653")
