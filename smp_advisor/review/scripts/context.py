@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
-import tokenize
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -147,11 +146,20 @@ class Context:
 
 def _code_of(module: Module) -> str:
     """Return the lines of a module without comments and texts that no code reads, but those with a start command."""
-    lines = list(module.source.lines)
-    with suppress(tokenize.TokenError, SyntaxError):  # a part of a script, which is read with its gaps filled
-        for token in tokenize.generate_tokens(iter([f"{line}\n" for line in lines]).__next__):
-            if token.type == tokenize.COMMENT and not _STARTS.search(token.string):
-                lines[token.start[0] - 1] = lines[token.start[0] - 1][: token.start[1]]
+    source, lines = module.source, list(module.source.lines)
+    texts: dict[int, list[tuple[int, float]]] = {number: [] for number, line in enumerate(lines, 1) if "#" in line}
+    for text in (*module.all(ast.Constant), *module.all(ast.JoinedStr)) if texts else ():
+        if isinstance(text, ast.JoinedStr) or isinstance(text.value, (str, bytes)):
+            for number in range(text.lineno, (text.end_lineno or text.lineno) + 1):
+                if number in texts:
+                    start = source.column(number, text.col_offset) if number == text.lineno else 0
+                    is_end, end = number == text.end_lineno, text.end_col_offset or 0
+                    texts[number].append((start, source.column(number, end) if is_end else math.inf))
+    for number, spans in texts.items():
+        line = lines[number - 1]
+        marks = (mark.start() for mark in re.finditer("#", line))
+        comment = next((mark for mark in marks if not any(start <= mark < end for start, end in spans)), len(line))
+        lines[number - 1] = line if _STARTS.search(line[comment:]) else line[:comment]
     for node in module.all(ast.Expr):
         if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             for number in range(node.lineno - 1, min(node.end_lineno or node.lineno, len(lines))):
