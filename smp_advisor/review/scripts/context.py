@@ -148,7 +148,8 @@ def _code_of(module: Module) -> str:
     """Return the lines of a module without comments and texts that no code reads, but those with a start command."""
     source, lines = module.source, list(module.source.lines)
     texts: dict[int, list[tuple[int, float]]] = {number: [] for number, line in enumerate(lines, 1) if "#" in line}
-    for text in (*module.all(ast.Constant), *module.all(ast.JoinedStr)) if texts else ():
+    strings: list[ast.Constant | ast.JoinedStr] = [*module.all(ast.Constant), *module.all(ast.JoinedStr)]
+    for text in strings if texts else ():
         if isinstance(text, ast.JoinedStr) or isinstance(text.value, (str, bytes)):
             for number in range(text.lineno, (text.end_lineno or text.lineno) + 1):
                 if number in texts:
