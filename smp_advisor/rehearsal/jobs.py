@@ -91,7 +91,7 @@ def _of_command(text: str) -> dict[str, Any]:
     launches, is_module = bool(entry) and starts_processes(before), bool(entry) and not entry.endswith(".py")
     return {
         "command": tuple(after if entry else words), "has_command": True, "launches": launches, "is_module": is_module,
-        "launcher": "mpirun" if any("mpi" in word for word in before) else "torchrun",
+        "launcher": "mpirun" if {Path(word).name for word in before} & {"mpirun", "mpiexec"} else "torchrun",
     }  # fmt: skip
 
 
@@ -139,9 +139,8 @@ def _of_cell(calls: list[Call], call: Call, folder: Path) -> tuple[Job, dict[str
     if call.called != "ModelTrainer":
         is_kept = "checkpoint_s3_uri" in options.entries
         table = options.get("distribution")
-        kind = (
-            " ".join(_known(table)) if isinstance(table, Table) else ""
-        )  # others start by mpirun, with both variables
+        kind = " ".join(_known(table)) if isinstance(table, Table) else ""
+        # Others start by mpirun, with the variables of both.
         settings["launcher"] = {"torch_distributed": "torchrun", "mpi": "mpirun"}.get(kind, "")
         return Job(**settings, launches="distribution" in options.entries, keeps_checkpoints=is_kept), extra
     settings["launches"] = "distributed" in options.entries

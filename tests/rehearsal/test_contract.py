@@ -86,6 +86,7 @@ estimator.fit({"train": TrainingInput("s3://bucket/rows", input_mode="FastFile")
         ('PyTorch(entry_point="a.py", distribution={"smdistributed": {"dataparallel": {}}})', "OMPI MASTER RANK"),
         ('PyTorch(entry_point="a.py", distribution=[1])', "OMPI MASTER RANK"),
         ("mpirun -np 8 python train.py", "OMPI MASTER"),
+        ("torchrun --nproc_per_node 8 --log_dir compiled train.py", "MASTER RANK"),
         ('ModelTrainer(source_code=SourceCode(entry_script="a.py"), distributed=Torchrun())', "MASTER RANK"),
     ],
 )

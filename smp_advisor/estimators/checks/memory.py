@@ -110,23 +110,22 @@ def fit(case: Case) -> Iterator[Hit]:
     now, cluster = estimate_of(case), case.back.cluster
     if now is None or cluster is None or now.fits:
         return
-    checkpointed, otherwise = "", checkpointed_estimate(case)
-    if otherwise is not None and otherwise.fits:
+    checkpointed, with_it = "", checkpointed_estimate(case)
+    if with_it is not None and with_it.fits:
         checkpointed = ", without activation checkpointing, which the text does not set"
-    elif otherwise is not None:
-        now, checkpointed = otherwise, ", even with activation checkpointing"
+    elif with_it is not None:
+        now, checkpointed = with_it, ", even with activation checkpointing"
     least = case.min_fit_probability
     results = [(variant, there) for variant, there in _estimates(case, larger(now.plan, cluster)) if there.fits]
     smallest = next((result for result in results if fits(result[1], least)), None)
-    remedy = "No single change makes the plan fit"
-    if smallest is None and results:
-        smallest = max(results, key=lambda result: result[1].fit_probability)
-        remedy += " with the required probability. The nearest is"
-    elif smallest is not None:
-        remedy = "The smallest change that fits is"
-    remedy += "" if smallest is None else f" {smallest[0].saying}: it {fit_words(smallest[1], least)}"
-    if not remedy.startswith("The"):
-        remedy = f"{remedy}. Get a plan from smp_advisor.advise, or use more or larger GPUs"
+    otherwise = "Get a plan from smp_advisor.advise, or use more or larger GPUs"
+    remedy = f"No single change makes the plan fit. {otherwise}"
+    if smallest is not None:
+        remedy = f"The smallest change that fits is {smallest[0].saying}: it {fit_words(smallest[1], least)}"
+    elif results:
+        nearest, there = max(results, key=lambda result: result[1].fit_probability)
+        remedy = "No single change makes the plan fit with the required probability. The nearest is"
+        remedy += f" {nearest.saying}: it {fit_words(there, least)}. {otherwise}"
     values: dict[str, Any] = {"checkpointed": checkpointed, "remedy": remedy}
     if not now.host_memory_fits and now.headroom_gib >= 0:
         variant = "host memory"

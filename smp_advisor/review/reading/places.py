@@ -39,9 +39,8 @@ if TYPE_CHECKING:
 
 _PARSES = ("parse_args", "parse_known_args")
 _INTO_DATACLASSES = (
-    *("parse_args_into_dataclasses", "parse_args_and_config"),
-    *("parse_json_file", "parse_yaml_file", "parse_dict"),
-)
+    "parse_args_into_dataclasses", "parse_args_and_config", "parse_json_file", "parse_yaml_file", "parse_dict",
+)  # fmt: skip
 
 
 def declare(run: Run, event: Call) -> None:

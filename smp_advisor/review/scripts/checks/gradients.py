@@ -307,12 +307,8 @@ def _kept_until_the_update(context: Context) -> Iterator[Hit]:
         for reset in context.trace.methods("zero_grad") if _runs(step) and (undelayed or not delays) else ():
             text = ast.unparse(reset.node.func.value) if isinstance(reset.node.func, ast.Attribute) else ""
             own = not set(makers(reset.receiver)).isdisjoint(makers(optimizer)) or text in _names_in(step.node)
-            own = (
-                own
-                and _runs(reset)
-                and reset.loops[-1:] == step.loops[-1:]
-                and reset.functions[: len(step.functions)] == step.functions
-            )
+            own = own and _runs(reset) and reset.loops[-1:] == step.loops[-1:]
+            own = own and reset.functions[: len(step.functions)] == step.functions
             between = [back.order for back in backs]
             if delays:
                 inner = set(ast.walk(_unit(step) or step.node))
@@ -341,12 +337,9 @@ def _runs(call: Call) -> bool:
 def _rebound(unit: ast.AST | None, first: ast.Call, step: Call) -> bool:
     """Return whether a line between two calls binds a name of the last one's conditions."""
     names = {name for guard in step.guards for name in _names_in(guard.test)}
-    between = (
-        (node for node in ast.walk(unit) if first.lineno < getattr(node, "lineno", 0) < step.node.lineno)
-        if unit
-        else ()
-    )
-    return any(isinstance(getattr(node, "ctx", None), ast.Store) and ast.unparse(node) in names for node in between)
+    places = (node for node in ast.walk(unit) if isinstance(node, (ast.Name, ast.Attribute))) if unit else ()
+    stores = (node for node in places if isinstance(node.ctx, ast.Store))
+    return any(first.lineno < node.lineno < step.node.lineno and ast.unparse(node) in names for node in stores)
 
 
 def _names_in(node: ast.AST) -> set[str]:

@@ -214,9 +214,8 @@ def _bound_on_some_ranks(context: Context) -> Iterator[Hit]:
         targets = [*map(ast.unparse, getattr(call.module.statement(call.node), "targets", ()))]
         block = call.module.parent(alone[0].test) if targets and len(alone) == 1 and alone[0].holds else None
         values = call.module.scope.names.values() if block and not call.functions else ()
-        earlier = any(
-            isinstance(value, Unknown) and str(value.why).endswith(ELSEWHERE) for value in values
-        )  # by a cell
+        # An earlier cell may bind it.
+        earlier = any(isinstance(value, Unknown) and str(value.why).endswith(ELSEWHERE) for value in values)
         if isinstance(block, ast.If) and not block.orelse and not earlier:  # the other branch may end the ranks
             times = Counter(bindings(ast.walk(unit)))
             once = [name for name in targets if times[name] == 1]
