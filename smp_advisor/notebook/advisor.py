@@ -20,6 +20,7 @@ from smp_advisor.notebook.panels import PanelRequests, perform, session_steps
 from smp_advisor.notebook.view_state import control_dicts, look_ahead, recommendation, snapshot_of
 from smp_advisor.notebook.workload_fields import Searching
 from smp_advisor.session import Advice, control_state
+from smp_advisor.session.repairs import repairs_of
 from smp_advisor.session.settings import require_name, require_settings, with_labels
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class Advisor(anywidget.AnyWidget):
             "snapshot": snapshot_of(state),
             "moved": state.moved,
             "problem": with_labels(state.advice.plan.library, state.problem),
-            "repairs": control_state.repairs_of(state),
+            "repairs": repairs_of(state),
             "pins": list(self._advice.pins),
             "summary": state.summary,
             "rehearsed": self._advice.rehearsed,

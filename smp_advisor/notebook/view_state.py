@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +20,13 @@ from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.figures import decisive, fit, headlines, likelihood, memory, preferred
 from smp_advisor.notebook.workload_fields import workload_fields
 from smp_advisor.session.cells import call_of_inputs
-from smp_advisor.session.controls import controls, estimates_of
+from smp_advisor.session.control_state import tried
+from smp_advisor.session.controls import controls
 from smp_advisor.session.settings import (
     configuration,
     moved_settings,
-    plan_of,
     rows_of,
     settings_of,
-    with_job,
     with_labels,
 )
 
@@ -104,7 +102,7 @@ def snapshot(advice: Recommendation, settings: Settings, plan: Plan, estimate: E
     return {
         "settings": settings,
         "costs": glances(advice, [(advice.job, plan, estimate)])[0],
-        "configuration": configuration(advice, plan),
+        "configuration": list(configuration(advice, plan).values()),
         "preferred": preferred(advice, estimate),
         "likely": likelihood(estimate, advice.min_fit_probability),
         "headline": [(*figure,) for figure in headlines(model, estimate)],
@@ -183,40 +181,25 @@ Moves = dict[str, list[tuple[Settings, Data | str]]]
 def look_ahead(advice: Recommendation, base: Settings) -> Moves:
     """Return all moves from `base`."""
     table: Moves = {}
-    candidates: list[tuple[str, int, Settings, Recommendation, Plan]] = []
+    plans: list[tuple[str, int, ControlState]] = []
     for control in controls(advice, base):
         if len(control.values) < 2 or control.name in _LATER:
             continue
-        entries: list[tuple[Settings, Data | str]] = []
+        table[control.name] = []
         for position, value in enumerate(control.values):
-            settings = moved_settings(advice, base, control.name, value)
-            problem = ""
+            settings, problem = moved_settings(advice, base, control.name, value), ""
             try:
-                moved = with_job(advice, settings)
-                plan = plan_of(moved, settings)
+                state = tried(advice, settings)
             except AdvisorError as error:
                 problem = with_labels(advice.plan.library, str(error))
             else:
                 # The plan decides the effective settings: without a pipeline, its schedule has no effect.
-                candidates.append((control.name, position, {**settings, **settings_of(plan, moved.job)}, moved, plan))
-            entries.append((_changes(base, settings, control.name), problem))
-        table[control.name] = entries
-    results: list[Estimate | AdvisorError] = []
-    for _, group in groupby(candidates, key=lambda candidate: id(candidate[3])):
-        same_job = list(group)
-        results += estimates_of(same_job[0][3], [candidate[-1] for candidate in same_job])
-    fine = [
-        (*candidate, result)
-        for candidate, result in zip(candidates, results, strict=True)
-        if not isinstance(result, AdvisorError)
-    ]
-    glance_values = iter(glances(advice, [(moved.job, plan, result) for *_, moved, plan, result in fine]))
-    for (name, position, settings, _, _), result in zip(candidates, results, strict=True):
-        if isinstance(result, AdvisorError):
-            entry: Data | str = with_labels(advice.plan.library, str(result))
-        else:
-            entry = next(glance_values)
-        table[name][position] = (_changes(base, settings, name), entry)
+                settings |= state.settings
+                plans.append((control.name, position, state))
+            table[control.name].append((_changes(base, settings, control.name), problem))
+    costs = glances(advice, [(state.advice.job, state.plan, state.estimate) for *_, state in plans])
+    for (name, position, _), glance in zip(plans, costs, strict=True):
+        table[name][position] = table[name][position][0], glance
     return table
 
 

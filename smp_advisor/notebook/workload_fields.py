@@ -6,6 +6,7 @@ import math
 import re
 import time
 from contextlib import suppress
+from functools import partial
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.ways_out import WayOut, WaysOut
     from smp_advisor.session import Advice
-    from smp_advisor.session.control_state import ControlState, SearchAgain
+    from smp_advisor.session.control_state import ControlState
 
 
 def workload_fields(advice: Recommendation) -> list[dict[str, Any]]:
@@ -279,9 +280,10 @@ class Searching:
             if not changes and not content.get("again"):
                 self._answer(identity, None)
                 return
-            search = self._advice.search(changes, pins)
+            with self._advice.turn:
+                search = partial(changed, self._advice.recommended, changes, kept := {**self._advice.pins, **pins})
             self._send(_progress(identity, 0, 0, "", None))
-            task = (self._number, identity, search, plan)
+            task = (self._number, identity, search, kept, plan)
             self._thread = Thread(target=self._run, args=task, name="smp-advisor-search", daemon=True)
             self._thread.start()
 
@@ -301,7 +303,9 @@ class Searching:
             raise AdvisorError("The settings have changed: choose again.")
         return changes | offers[fit]["changes"], offers[fit]["plan"]
 
-    def _run(self, number: int, identity: str, search: SearchAgain, plan: Plan | None) -> None:
+    def _run(
+        self, number: int, identity: str, search: Callable[..., Recommendation], pins: Settings, plan: Plan | None
+    ) -> None:
         started, reported = time.monotonic(), 0.0
 
         def report(done: float, total: float, text: str) -> None:
@@ -316,7 +320,7 @@ class Searching:
 
         result: Recommendation | AdvisorError
         try:
-            result = search.run(on_progress=report)
+            result = search(on_progress=report)
         except _CanceledError:
             return
         except AdvisorError as error:
@@ -333,8 +337,7 @@ class Searching:
             if plan is not None and plan.library == result.plan.library:
                 with suppress(AdvisorError):  # the new recommendation has no such plan
                     state = control_state.adopt(control_state.recommended(result), plan)
-            summary = search.summary(result if state is None else state.advice)
-            self._advice.renew(result, summary, state=state, pins=search.pins)
+            self._advice.renew(result, state=state, pins=pins)
             self._answer(identity, None)
 
     def cancel(self, content: Mapping[str, Any] | None = None) -> None:

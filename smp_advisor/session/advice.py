@@ -17,17 +17,17 @@ from smp_advisor.arguments import brief, require_whole
 from smp_advisor.arguments.signatures import checked_class
 from smp_advisor.core.words import Sentence
 from smp_advisor.costs import estimate as estimate_plan
-from smp_advisor.costs.wording import fit
+from smp_advisor.costs.wording import fit, listed
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.session import cells, control_state, jobs
 from smp_advisor.session.comparison import Comparison, compare
-from smp_advisor.session.control_state import ControlState, Entry, History, SearchAgain, pins_of
-from smp_advisor.session.settings import require_name, with_labels
+from smp_advisor.session.control_state import ControlState, Entry, History, changed, pins_of
+from smp_advisor.session.settings import label_of, require_name, value_text, with_labels
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
     import pandas as pd
 
@@ -275,14 +275,30 @@ class Advice:
             self._show(state)
 
     def renew(
-        self, value: Recommendation, summary: str, *, state: ControlState | None = None, pins: Iterable[str] = ()
-    ) -> None:
-        """Show another recommendation in place, its controls at `state`, with further `pins`; `undo` leads back."""
+        self,
+        value: Recommendation,
+        summary: str = "",
+        *,
+        state: ControlState | None = None,
+        pins: Settings | None = None,
+    ) -> str:
+        """Show another recommendation in place, its controls at `state`, with `pins` kept; `undo` leads back.
+
+        Returns the summary: by default the comparison with the recommendation before it.
+        """
         with self.turn:
+            new, library, pins = state or control_state.recommended(value), value.plan.library, pins or {}
+            texts = {name: value_text(name, pin) for name, pin in pins.items() if name in new.settings}
+            fixed = [f"{label_of(library, name).lower()} {text}" for name, text in texts.items()]
+            if not summary:
+                before = control_state.recommended(self.recommended)
+                summary = compare(before, new, (RECOMMENDED, ON_SCREEN)).summary
+                summary = f"{summary.removesuffix('.')}; {listed(fixed)} pinned." if fixed else summary
             self._pins = tuple(dict.fromkeys((*self._pins, *pins)))
-            new = replace(state or control_state.recommended(value), summary=summary)
+            new = replace(new, summary=summary)
             self._history = self._history.entered(Entry(recommended=value, state=new, summary=summary))
             self._show(new)
+            return Sentence(summary)
 
     def _show(self, state: ControlState) -> None:
         self._controls = state
@@ -318,11 +334,6 @@ class Advice:
             self._pins = tuple(name for name in self._pins if names and name not in names)
             self._show(self._controls)
 
-    def search(self, changes: Mapping[str, Any], pins: Settings | None = None) -> SearchAgain:
-        """A search of the changed request with the present pins and further ones, which does not change this advice."""
-        with self.turn:
-            return SearchAgain(advice=self.recommended, changes=changes, pins={**self.pins, **(pins or {})})
-
     def change(self, *, on_progress: Progress | None = None, **changes: Any) -> str:
         """Search again in place for a changed request, and return a summary of the change. `undo` leads back.
 
@@ -336,11 +347,9 @@ class Advice:
             Keywords of `advise` with new values: ``instance_count=8``, ``sequence_length=4096``, ``library="fsdp"``.
             None removes a setting. Without any, the settings that are not pinned are searched again.
         """
-        search = self.search(changes)
-        after = search.run(on_progress=on_progress)
-        summary = search.summary(after)
-        self.renew(after, summary)
-        return Sentence(summary)
+        with self.turn:
+            before, pins = self.recommended, self.pins
+        return self.renew(changed(before, changes, pins, on_progress=on_progress), pins=pins)
 
     @property
     def history(self) -> tuple[Entry, ...]:
@@ -390,23 +399,18 @@ class Advice:
                 return self.compare_at(self._controls)
             if len(plans) > 2:
                 raise AdvisorError(f"Two plans can be compared, not {len(plans)}.")
-            on_screen = replace(self._history.current, state=self._controls), ON_SCREEN
-            (left, left_name), (right, right_name) = [*map(self._end, plans), on_screen][:2]
+            ends = []
+            for plan in plans:
+                if not isinstance(plan, Plan | int):
+                    raise AdvisorError(f"compare() requires a plan or the row of an alternative, not {plan!r:.60}.")
+                state = control_state.adopt(self._controls, plan_of(self.recommended, plan))
+                ends.append((state, f"Alternative {plan}" if isinstance(plan, int) else "Your plan"))
+            (left, left_name), (right, right_name) = [*ends, (self._controls, ON_SCREEN)][:2]
             return compare(left, right, (left_name, right_name))
 
     def compare_at(self, state: ControlState) -> Comparison:
         """Compare the recommended plan with that of a state of the controls."""
-        with self.turn:
-            start = Entry(recommended=self.recommended, state=control_state.recommended(self.recommended), summary="")
-            return compare(start, replace(self._history.current, state=state), (RECOMMENDED, ON_SCREEN))
-
-    def _end(self, plan: Plan | int) -> tuple[Entry, str]:
-        """Return a plan of a comparison with its name."""
-        if not isinstance(plan, Plan | int):
-            raise AdvisorError(f"compare() requires a plan or the row of an alternative, not {plan!r:.60}.")
-        state = control_state.adopt(self._controls, plan_of(self.recommended, plan))
-        name = f"Alternative {plan}" if isinstance(plan, int) else "Your plan"
-        return Entry(recommended=self.recommended, state=state, summary=""), name
+        return compare(control_state.recommended(self.recommended), state, (RECOMMENDED, ON_SCREEN))
 
     def observe(self, callback: Observer) -> None:
         """Call a function with the `Change` after every change of the plan on screen."""
@@ -422,7 +426,7 @@ class Advice:
 
     def diff(self, advice: Advice) -> Comparison:
         """Settings and figures of another advice's plan next to those of this one, and the price of the difference."""
-        return compare(_entry(advice), _entry(self), ("Other advice", "This advice"))
+        return compare(advice.controls, self.controls, ("Other advice", "This advice"))
 
     @property
     def rehearsed(self) -> str:
@@ -591,7 +595,3 @@ class Advice:
     def __repr__(self) -> str:
         place = f"{self.cluster.nodes} x {self.cluster.instance.name}"
         return brief("Advice", [repr(self.model.name), place, repr(self.plan)])
-
-
-def _entry(advice: Advice) -> Entry:
-    return Entry(recommended=advice.recommended, state=advice.controls, summary="")

@@ -10,6 +10,7 @@ from smp_advisor.core.tables import Shown, Table, number
 from smp_advisor.core.words import escape
 from smp_advisor.costs.wording import (
     SAME,
+    adapter_text,
     fit,
     gib,
     percent,
@@ -21,12 +22,13 @@ from smp_advisor.costs.wording import (
 )
 from smp_advisor.libraries import get_library, schema
 from smp_advisor.libraries.controls import fields_of
-from smp_advisor.session.control_state import Entry, summarized
-from smp_advisor.session.settings import configuration, dollars, rows_of, settings_of, sign
+from smp_advisor.session.control_state import ControlState, summarized
+from smp_advisor.session.settings import configuration, dollars, settings_of, sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from smp_advisor.advice.recommendation import Recommendation
     from smp_advisor.costs.estimate import Estimate
 
 
@@ -70,52 +72,50 @@ class Comparison(Shown):
         return f"<div><p>{escape(self.summary)}</p>{self.table().html()}</div>"
 
 
-def compare(first: Entry, second: Entry, names: tuple[str, str]) -> Comparison:
+def compare(first: ControlState, second: ControlState, names: tuple[str, str]) -> Comparison:
     """Compare two plans, which may be of different workloads, clusters or libraries."""
-    before, after = first.state.estimate, second.state.estimate
-    # Settings, memory and throughput as in the summary of a move, then days and dollars.
-    both = before.fits and after.fits
-    price = ", ".join(filter(None, (_days(before, after), _dollars(before, after)))) if both else ""
-    if first.state.plan.library == second.state.plan.library:
-        text = summarized(first.state, second.state).summary.removesuffix(".")
+    before, after = first.estimate, second.estimate
+    both = before.fits and after.fits  # a plan that cannot run has no speed and no price
+    workload, settings = list(_workload(first.advice, second.advice)), list(_settings(first, second))
+    speed = _relative(before.tokens_per_second, after.tokens_per_second)
+    # The request, then settings, memory and throughput as in the summary of a move, then days and dollars.
+    left, right = (f"{of.advice.cluster.nodes} x {of.advice.cluster.instance.name}" for of in (first, second))
+    changes = [f"{left} → {right}"] if left != right else []
+    changes += [f"{row.label} {row.first} → {row.second}" for row in workload if row.differs and row.label != "Cluster"]
+    if first.plan.library == second.plan.library:
+        text = summarized(first, second).summary.removesuffix(".")
     else:
-        speed = _relative(before.samples_per_second, after.samples_per_second) or "no change"
-        memory = _memory(before, after) or "no change"
-        text = f"Another library: memory per GPU {memory}{f', throughput {speed}' if both else ''}"
-    left, right = first.state.advice.cluster, second.state.advice.cluster
-    place = f"{left.nodes} x {left.instance.name} → {right.nodes}"
-    place += "" if left.instance.name == right.instance.name else f" x {right.instance.name}"
-    text = "; ".join(filter(None, ("" if left == right else place, text))) or "The same settings"
+        text = f"memory per GPU {_memory(before, after) or 'no change'}"
+        text += f", throughput {speed or 'no change'}" if both else ""
+    price = ", ".join(filter(None, (_days(before, after), _dollars(before, after)))) if both else ""
+    texts = filter(None, (*changes, text, price and f"{price} for the full run"))
     return Comparison(
         names=names,
-        settings=tuple(row for row in (*_workload(first, second), *_settings(first, second)) if row.differs),
-        figures=tuple(_figures(first, second)),
-        summary=f"{text}; {price} for the full run." if price else f"{text}.",
+        settings=tuple(row for row in (*workload, *settings) if row.differs),
+        figures=tuple(_figures(first, second, speed)),
+        summary=f"{'; '.join(texts) or 'The same settings'}.",
     )
 
 
-def _workload(first: Entry, second: Entry) -> Iterator[Row]:
+def _workload(first: Recommendation, second: Recommendation) -> Iterator[Row]:
     for label, text in (
         ("Model", lambda a: f"{a.model.name}, {a.model.parameter_count / 1e9:,.3g} B parameters"),
         ("Cluster", lambda a: a.cluster.summary),
         ("Library", lambda a: f"{schema(a.plan.library).name} {a.plan.version}"),
         ("Tokens per sample", lambda a: f"{a.job.sequence_length:,}"),
-        ("Precision", lambda a: a.job.precision),
+        ("Adapter", lambda a: adapter_text(a.job.adapter) if a.job.adapter else "none"),
         ("Optimizer", lambda a: a.job.optimizer),
         ("Tokens in total", lambda a: f"{a.job.tokens:,.4g}" if a.job.tokens else "not set"),
     ):
-        yield Row(label=label, first=text(first.state.advice), second=text(second.state.advice))
+        yield Row(label=label, first=text(first), second=text(second))
 
 
-def _settings(first: Entry, second: Entry) -> Iterator[Row]:
+def _settings(first: ControlState, second: ControlState) -> Iterator[Row]:
     """Yield settings with a control, then the other fields of the plans."""
-    left, right = (
-        dict(zip(rows_of(of.plan.library).values(), configuration(of.advice, of.plan), strict=True))
-        for of in (first.state, second.state)
-    )
+    left, right = (configuration(of.advice, of.plan) for of in (first, second))
     for label in dict.fromkeys((*left, *right)):
         yield Row(label=label, first=left.get(label) or "–", second=right.get(label) or "–")
-    plans = (first.state.plan, second.state.plan)
+    plans = (first.plan, second.plan)
     if plans[0].library != plans[1].library:
         return
     fields, record, controls = [fields_of(plan) for plan in plans], get_library(plans[0].library), settings_of(plans[0])
@@ -126,30 +126,26 @@ def _settings(first: Entry, second: Entry) -> Iterator[Row]:
         yield Row(label=title.title if title else name, first=shown(fields[0][name]), second=shown(fields[1][name]))
 
 
-def _figures(first: Entry, second: Entry) -> Iterator[Row]:
-    before, after = first.state.estimate, second.state.estimate
-    model = first.state.advice.model
+def _figures(first: ControlState, second: ControlState, speed: str) -> Iterator[Row]:
+    before, after = first.estimate, second.estimate
+    model = first.advice.model
 
     def price(estimate: Estimate) -> str:
         return "" if estimate.usd_per_hour is None else dollars(estimate.usd_per_hour)
 
-    both = before.fits and after.fits  # a plan that cannot run has no speed and no price
+    both = before.fits and after.fits
     rows: tuple[tuple[str, Callable[[Estimate], str], str], ...] = (
         ("Memory needed per GPU", lambda estimate: gib(estimate.needed_gib), _memory(before, after)),
         ("Price per hour", price, ""),
-        (
-            "Throughput",
-            lambda estimate: rate(model, estimate),
-            _relative(before.samples_per_second, after.samples_per_second),
-        ),
+        ("Throughput", lambda estimate: rate(model, estimate), speed),
         ("Step time", step_time, _relative(before.step_seconds, after.step_seconds)),
         ("Full run", run_time, _days(before, after)),
         ("Cost of the run", run_cost, _dollars(before, after)),
     )
     fits = []
     for of in (first, second):
-        chance = probability(of.state.estimate.fit_probability)
-        fits.append(f"{fit(of.state.estimate, of.recommended.min_fit_probability)}; {chance} likely")
+        chance = probability(of.estimate.fit_probability)
+        fits.append(f"{fit(of.estimate, of.advice.min_fit_probability)}; {chance} likely")
     yield Row(label="Fit", first=fits[0], second=fits[1])
     for position, (label, text, change) in enumerate(rows):
         of_run = position > 1

@@ -1,46 +1,37 @@
-"""Changes of the plan on screen: moves of controls in one sentence, their history, and searches of changed requests."""
+"""Changes of the plan on screen: moves of controls in one sentence, their history, and changed requests."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.recommendation import Recommendation, recommend
 from smp_advisor.advice.request import JOB_FIELDS
-from smp_advisor.core.files import data_file
 from smp_advisor.costs import Estimate, estimate
-from smp_advisor.costs.wording import adapter_text, listed
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries.library import Setting, Settings, get_library, plan_fields
 from smp_advisor.libraries.validation import check_against
 from smp_advisor.session.cells import scripted
-from smp_advisor.session.controls import effect_of, repairs
 from smp_advisor.session.settings import (
     configuration,
     job_labels,
-    label_of,
     labels_of,
     moved_settings,
-    names_of,
     plan_of,
     require_name,
-    rows_of,
     settings_of,
     sign,
     throughput_change,
-    value_text,
     with_job,
 )
-from smp_advisor.workload import Adapter, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from smp_advisor.libraries.plan import Plan
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ControlState:
     """Values of the controls, with the plan that they make and its estimate."""
 
@@ -80,12 +71,17 @@ def move(state: ControlState, name: str, value: Setting) -> ControlState:
 def apply(state: ControlState, settings: Settings, *, moved: str = "") -> ControlState:
     """Set all controls at once."""
     try:
-        advice = with_job(state.advice, settings)
-        plan = plan_of(advice, settings)
-        value = advice.estimate if plan == advice.plan else _estimate(advice, plan)
+        after = tried(state.advice, settings)
     except AdvisorError as error:
-        return dataclasses.replace(state, settings=settings, moved=moved, problem=str(error), summary="")
-    return summarized(state, _at(advice, plan, value), moved)
+        return replace(state, settings=settings, moved=moved, problem=str(error), summary="")
+    return summarized(state, after, moved)
+
+
+def tried(advice: Recommendation, settings: Settings) -> ControlState:
+    """Return the controls at some settings; raises an error if they cannot be combined."""
+    advice = with_job(advice, settings)
+    plan = plan_of(advice, settings)
+    return _at(advice, plan, advice.estimate if plan == advice.plan else _estimate(advice, plan))
 
 
 def adopt(state: ControlState, plan: Plan) -> ControlState:
@@ -98,25 +94,22 @@ def adopt(state: ControlState, plan: Plan) -> ControlState:
         )
     check_against(plan, advice.cluster, advice.model, advice.job)
     value = _estimate(advice, plan)
-    return summarized(state, _at(dataclasses.replace(advice, plan=plan, estimate=value, steps=()), plan, value))
+    return summarized(state, _at(replace(advice, plan=plan, estimate=value, steps=()), plan, value))
 
 
 def summarized(before: ControlState, after: ControlState, moved: str = "") -> ControlState:
     """Return the state after a change, with its summary."""
-    library = after.advice.plan.library
-    rows, label = list(rows_of(library).values()), labels_of(library).get(moved, "")
-    texts = [configuration(state.advice, state.plan) for state in (before, after)]
-    summary = describe(rows, texts, before.estimate, after.estimate, moved=label)
-    return dataclasses.replace(after, moved=moved, summary=summary)
+    was, now = (configuration(state.advice, state.plan) for state in (before, after))
+    label = labels_of(after.advice.plan.library).get(moved, "")
+    summary = describe(was, now, before.estimate, after.estimate, moved=label)
+    return replace(after, moved=moved, summary=summary)
 
 
 def describe(
-    rows: Sequence[str], texts: Sequence[Sequence[str]], before: Estimate, after: Estimate, *, moved: str
+    was: Mapping[str, str], now: Mapping[str, str], before: Estimate, after: Estimate, *, moved: str = ""
 ) -> str:
     """Return a change in a sentence: the moved setting, those that follow, memory, speed and fit; empty without one."""
-    changes = {
-        row: f"{was or 'none'} → {now or 'none'}" for row, was, now in zip(rows, *texts, strict=True) if was != now
-    }
+    changes = {row: f"{was[row] or 'none'} → {now[row] or 'none'}" for row in now if was[row] != now[row]}
     if not changes:
         return ""
     first = f"{moved} {changes.pop(moved)}" if moved in changes else ""
@@ -128,7 +121,7 @@ def describe(
     memory = "no change in memory" if abs(change) < 0.05 else f"memory {sign(change)}{abs(change):.1f} GiB per GPU"
     memory += f" ({needed:.1f} of {after.usable_gpu_memory_gib:.1f} GiB)"
     # A plan that cannot run has no speed.
-    rates = [float(f"{value.samples_per_second:.6g}") for value in (before, after)]
+    rates = [float(f"{value.tokens_per_second:.6g}") for value in (before, after)]
     speed = f", {throughput_change(*rates)}" if before.fits and after.fits else ""
     fit = "now fits" if after.fits else "no longer fits" if before.fits else "still does not fit"
     return f"{subject}: {memory}{speed}{'' if before.fits and after.fits else f'; {fit}'}."
@@ -136,17 +129,6 @@ def describe(
 
 def _at(advice: Recommendation, plan: Plan, value: Estimate) -> ControlState:
     return ControlState(advice=advice, settings=settings_of(plan, advice.job), plan=plan, estimate=value)
-
-
-def repairs_of(state: ControlState) -> list[dict[str, Any]]:
-    """Ways to combine the setting that moved last with the plan, for a view; none if the settings can be combined."""
-    if not state.problem or not state.moved:
-        return []
-    base, value = settings_of(state.plan, state.advice.job), state.settings[state.moved]
-    return [
-        {"text": repair.text, "settings": repair.settings, "effect": effect_of(repair, state.estimate)}
-        for repair in repairs(state.advice, base, state.moved, value)
-    ]
 
 
 def require(state: ControlState) -> ControlState:
@@ -225,7 +207,7 @@ def changed(
         fixed = {name: value for name, value in fields_of_pins(library, pins).items() if name in possible}
         free = {name: value for name, value in request.pins.items() if name not in own}
         request = replace(request, pins=free).changed(**fixed)
-    return recommend(request.changed(**changes), **progress)
+    return scripted(recommend(request.changed(**changes), **progress))
 
 
 def pins_of(advice: Recommendation) -> tuple[str, ...]:
@@ -241,65 +223,3 @@ def fields_of_pins(library: str, pins: Mapping[str, Any]) -> dict[str, Any]:
     codec, controls = get_library(library).control_codec, get_library(library).controls
     of_plan = codec.fields({name: value for name, value in pins.items() if name in controls})
     return {**of_plan, **{name: value for name, value in pins.items() if name in job_labels(library)}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchAgain:
-    """A changed request: prepared at once, searched in any thread."""
-
-    advice: Recommendation
-    """The present recommendation."""
-    changes: Mapping[str, Any]
-    """Keywords of `advise` with their new values; None removes a setting."""
-    pins: Settings
-    """Values of the pinned settings."""
-
-    def run(self, **progress: Any) -> Recommendation:
-        """Return the new recommendation. ``on_progress`` is that of `advise`."""
-        return scripted(changed(self.advice, self.changes, self.pins, **progress))
-
-    def summary(self, after: Recommendation) -> str:
-        """Return the change with its effect: "Instance count 16 → 8: 26.1 of 39.4 GiB per GPU, throughput −48 %"."""
-        words = data_file("session", "words")["request"]
-        texts = [
-            f"{words.get(name, name.replace('_', ' '))} {_text(self._before(name))} → {_text(value)}"
-            for name, value in self.changes.items()
-        ]
-        lost = [name for name in self.pins if name not in names_of(after.plan.library)]
-        pinned = [
-            f"{label_of(after.plan.library, name).lower()} {value_text(name, value)}"
-            for name, value in self.pins.items()
-            if name not in lost
-        ]
-        texts += [f"searched with {listed(pinned)} pinned"] if pinned else ([] if texts else ["Searched again"])
-        labels = [label_of(self.advice.plan.library, name).lower() for name in lost]
-        texts += [f"no longer pinned: {listed(labels)}, which {after.plan.library} does not have"] if lost else []
-        text = ", ".join(texts)
-        now, before = after.estimate, self.advice.estimate
-        memory = f"{now.needed_gib:.1f} of {now.usable_gpu_memory_gib:.1f} GiB per GPU"
-        speed = throughput_change(before.samples_per_second, now.samples_per_second)
-        if after.model.reads_tokens and self.advice.model.reads_tokens:
-            speed = throughput_change(before.tokens_per_second, now.tokens_per_second)
-        return f"{text[:1].upper()}{text[1:]}: {memory}, {speed}."
-
-    def _before(self, name: str) -> Any:
-        if name == "instance_count":
-            return self.advice.cluster.nodes
-        if name == "cluster":
-            return self.advice.cluster.instance.name
-        request = self.advice.request
-        parts: tuple[Any, ...] = (request.pins, request.shape, vars(request))
-        value = next((part[name] for part in parts if part.get(name) is not None), None)
-        return getattr(self.advice.job, name, None) if value is None else value
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return "not set"
-    if isinstance(value, Adapter):
-        return adapter_text(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(getattr(value, "name", value))
-    if value >= 1e6:
-        return format_count(value).replace(" ", "")
-    return f"{value:,}" if isinstance(value, int) else f"{value:,g}"

@@ -1,13 +1,12 @@
-"""The controls of the form, and repairs of settings that exclude each other."""
+"""The controls of the form."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import TYPE_CHECKING, Literal, cast
 
 from smp_advisor.costs import Estimate, estimate
-from smp_advisor.costs.wording import fits, listed
+from smp_advisor.costs.wording import fits
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.controls import SCHEDULE, Situation, positions
 from smp_advisor.libraries.library import Setting, Settings, get_library
@@ -17,104 +16,56 @@ from smp_advisor.session.settings import (
     STACK,
     job_labels,
     label_of,
-    labels_of,
     moved_settings,
     plan_fields_of,
     plan_of,
     precisions_for,
-    settings_of,
     stack_help,
     stack_text,
     stacks_for,
-    throughput_change,
     value_text,
-    with_job,
 )
 from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from smp_advisor.advice.recommendation import Recommendation
-    from smp_advisor.libraries.plan import Plan
-
-    _Candidate = tuple[tuple[str, ...], Settings]  # names of the changed settings, and all settings
 
 
 _DOUBLINGS = 12
 """Beyond them, memory does not depend on the batch."""
-_PARTS = 16
-"""Parts of an interval that are tried at once for the largest batch that fits."""
 _BEYOND = 2
 """Batch sizes that do not fit and have a position."""
 
 
-def sizes_beyond(advice: Recommendation, settings: Settings, sizes: Sequence[int]) -> list[int]:
-    """Batch sizes above `sizes`, in halves of a doubling, up to the second that does not fit."""
+def batch_sizes(advice: Recommendation, settings: Settings, sizes: Sequence[int]) -> list[int]:
+    """Return sizes of the batch with the largest that fits, and larger ones up to the second that does not."""
     if not sizes or advice.job.global_batch_size is not None:
-        return []
-    unit, largest = int(settings.get("microbatches", 1)), sizes[-1]
+        return list(sizes)
+    unit, least = int(settings.get("microbatches", 1)), advice.min_fit_probability
     try:
         plan = plan_of(advice, settings)
-        missing = _BEYOND - _fitting(advice, plan, sizes[-_BEYOND:]).count(False)
-        larger: list[int] = []
-        for power in range(_DOUBLINGS):
-            if missing <= 0:
-                break
-            block = [size for part in (3, 4) if (size := part * largest * 2**power // 2) % unit == 0]
-            for size, is_fitting in zip(block, _fitting(advice, plan, block), strict=True):
-                if missing > 0:
-                    larger.append(size)
-                missing -= not is_fitting
+
+        def estimated(size: int) -> Estimate:
+            return estimate(advice.model, advice.cluster, advice.job, replace(plan, batch_size=size))
+
+        estimates = {size: estimated(size) for size in sizes}
+        missing = _BEYOND - sum(not estimates[size].fits for size in sizes[-_BEYOND:])
+        # In halves of a doubling.
+        for larger in (part * sizes[-1] * 2**power // 2 for power in range(_DOUBLINGS) for part in (3, 4)):
+            if missing > 0 and larger % unit == 0:
+                estimates[larger] = estimated(larger)
+                missing -= not estimates[larger].fits
+        # Between the last that fits with the required probability and the next one, by bisection.
+        low = max((size for size, value in estimates.items() if fits(value, least)), default=0)
+        high = min((size for size in estimates if size > low), default=low) if low else 0
+        while high - low >= 2 * unit:
+            middle = low + (high - low) // (2 * unit) * unit
+            low, high = (middle, high) if fits(estimated(middle), least) else (low, middle)
     except AdvisorError:
-        return []
-    return larger
-
-
-def largest_that_fits(advice: Recommendation, settings: Settings, sizes: Sequence[int]) -> list[int]:
-    """The largest batch size between two of `sizes` that fits with the required probability, if it is none of them."""
-    if not sizes or advice.job.global_batch_size is not None:
-        return []
-    unit = int(settings.get("microbatches", 1))
-    try:
-        plan = plan_of(advice, settings)
-        fitting = _fitting(advice, plan, sizes, advice.min_fit_probability)
-        if all(fitting) or not any(fitting):
-            return []
-        last = len(fitting) - 1 - fitting[::-1].index(True)
-        if last == len(sizes) - 1:
-            return []
-        # In units. A few at a time: the interval of a doubling is small or large.
-        low, high = sizes[last] // unit, sizes[last + 1] // unit
-        while high - low > 1:
-            between = sorted({low + (high - low) * part // _PARTS for part in range(1, _PARTS)} - {low})
-            fits_there = _fitting(advice, plan, [unit * size for size in between], advice.min_fit_probability)
-            for size, is_fitting in zip(between, fits_there, strict=True):
-                if not is_fitting:
-                    high = size
-                    break
-                low = size
-    except AdvisorError:
-        return []
-    return [] if low * unit == sizes[last] else [low * unit]
-
-
-def estimates_of(advice: Recommendation, plans: Sequence[Plan]) -> list[Estimate | AdvisorError]:
-    """Return the estimate of each plan, or why it does not suit cluster, model or job."""
-    results: list[Estimate | AdvisorError] = []
-    for plan in plans:
-        try:
-            results.append(estimate(advice.model, advice.cluster, advice.job, plan))
-        except AdvisorError as error:
-            results.append(error)
-    return results
-
-
-def _fitting(advice: Recommendation, plan: Plan, sizes: Sequence[int], least: float | None = None) -> list[bool]:
-    """Return whether each of some batch sizes fits, with a probability if one is required."""
-    plans = (replace(plan, batch_size=size) for size in sizes)
-    estimates = [estimate(advice.model, advice.cluster, advice.job, changed) for changed in plans]
-    return [value.fits if least is None else fits(value, least) for value in estimates]
+        return list(sizes)
+    return sorted({*estimates, low} - {0})
 
 
 BATCH = "batch_size"
@@ -209,9 +160,7 @@ def _of_job(advice: Recommendation, name: str, label: str, current: Setting) -> 
 def _of_plan(advice: Recommendation, settings: Settings, name: str, values: Sequence[Setting]) -> Control:
     """Return a control of the plan. The batch also has sizes that do not fit; a single value has its reason."""
     if name == BATCH:
-        sizes = cast("Sequence[int]", values)
-        sizes = [*sizes, *sizes_beyond(advice, settings, sizes)]
-        values = sorted([*sizes, *largest_that_fits(advice, settings, sizes)])
+        values = batch_sizes(advice, settings, cast("Sequence[int]", values))
     control = _control(advice.plan.library, name, values, settings[name])
     if len(control.values) > 1:
         return control
@@ -234,129 +183,3 @@ def _control(library: str, name: str, values: Iterable[Setting], current: Settin
         texts=tuple(value_text(name, value) for value in listed),
         help=" ".join([*(parameter.doc for parameter in described if parameter), names]),
     )
-
-
-_MOST = 3
-_FOLLOWERS = frozenset({"active_microbatches", "pipeline"})
-"""Settings of the pipeline's schedule, which no repair names."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Repair:
-    """Settings with the requested value that can be combined, and their plan."""
-
-    text: str
-    """The changes as an instruction: "Turn sharding off and use pipeline parallel degree 2"."""
-    changed: tuple[str, ...]
-    """Names of the settings that change besides the requested one. Others may follow from them."""
-    settings: Settings
-    advice: Recommendation
-    """The advice with the job of the settings."""
-    plan: Plan
-    estimate: Estimate
-
-
-def repairs(advice: Recommendation, base: Settings, name: str, value: Setting) -> list[Repair]:
-    """Ways in which a setting can have a value that the others exclude, best first; none if there is no such plan."""
-    target = moved_settings(advice, base, name, value)
-    alone: list[_Candidate] = [((), target)]
-    single, recast = _single(advice, target, name), _in_other_precision(advice, target, name)
-    for candidates in (alone, single, recast, _two_degrees(advice, target, name)):
-        if results := _evaluated(advice, base, name, value, candidates):
-            least, best = advice.min_fit_probability, dict[frozenset[str], Repair]()
-            for repair in sorted(
-                results, key=lambda of: (not fits(of.estimate, least), -of.estimate.samples_per_second)
-            ):
-                best.setdefault(frozenset(repair.changed), repair)
-            return list(best.values())[:_MOST]
-    return []
-
-
-def _single(advice: Recommendation, target: Settings, name: str) -> Iterator[_Candidate]:
-    """Yield the settings with one other control at each of its positions. The kind of code is a fact, not a choice."""
-    for control in controls(advice, target):
-        if control.name not in {name, STACK}:
-            for value in control.values:
-                if value != target[control.name]:
-                    yield (control.name,), moved_settings(advice, target, control.name, value)
-
-
-def _in_other_precision(advice: Recommendation, target: Settings, name: str) -> Iterator[_Candidate]:
-    """Yield the settings in another precision and with one more change."""
-    for precision in precisions_for(advice):
-        if PRECISION in target and name != PRECISION and precision != target[PRECISION]:
-            for changed, settings in _single(advice, {**target, PRECISION: precision}, name):
-                if PRECISION not in changed:
-                    yield (*changed, PRECISION), settings
-
-
-def _two_degrees(advice: Recommendation, target: Settings, name: str) -> Iterator[_Candidate]:
-    """Yield the settings with two other degrees, one of which may be that of sharding."""
-    degrees = {control for control in target if control.endswith("_degree") or control == "sharding"}
-    for first, settings in _single(advice, target, name):
-        if degrees.issuperset(first):
-            for second, both in _single(advice, settings, name):
-                if degrees.issuperset(second) and second > first:
-                    yield (*first, *second), both
-
-
-def _evaluated(
-    advice: Recommendation, base: Settings, name: str, value: Setting, candidates: Iterable[_Candidate]
-) -> list[Repair]:
-    """Return the candidates that can be combined and keep the value, with their estimates."""
-    valid: list[tuple[Recommendation, Plan, tuple[str, ...]]] = []
-    jobs: dict[tuple[Setting, ...], Recommendation] = {}
-    for changed, settings in candidates:
-        key = tuple(settings[label] for label in job_labels(advice.plan.library))
-        try:
-            if key not in jobs:
-                jobs[key] = with_job(advice, settings)
-            valid.append((jobs[key], plan_of(jobs[key], settings), changed))
-        except AdvisorError:
-            continue
-    results: list[Repair] = []
-    for _, group in groupby(valid, key=lambda entry: id(entry[0])):
-        entries = list(group)
-        moved = entries[0][0]
-        for (_, plan, changed), figures in zip(
-            entries, estimates_of(moved, [plan for _, plan, _ in entries]), strict=True
-        ):
-            settings = settings_of(plan, moved.job)
-            if not isinstance(figures, AdvisorError) and settings[name] == value:
-                text = _text(advice.plan.library, base, settings, (*changed, name))
-                results.append(
-                    Repair(text=text, changed=changed, settings=settings, advice=moved, plan=plan, estimate=figures)
-                )
-    return results
-
-
-def _text(library: str, base: Settings, after: Settings, changed: tuple[str, ...]) -> str:
-    """The changes as an instruction that ends with the requested setting, and the settings that follow from them."""
-    labels = {name: f"{label[:1].lower()}{label[1:]}" for name, label in labels_of(library).items()}
-    values = {name: value_text(name, value) for name, value in after.items()}
-    verbs = [verb for name in changed if (verb := _verb(labels[name], name, after[name]))]
-    used = [f"{labels[name]} {values[name]}" for name in changed if not _verb(labels[name], name, after[name])]
-    text = listed([*verbs, *([f"use {listed(used)}"] if used else [])])
-    follow = [
-        name for name in after if after[name] != base.get(name) and name not in _FOLLOWERS and name not in changed
-    ]
-    aside = f" ({', '.join(f'{labels[name]} {values[name]}' for name in follow)})" if follow else ""
-    return f"{text[:1].upper()}{text[1:]}{aside}"
-
-
-def _verb(label: str, name: str, value: Setting) -> str:
-    """Instruction for a switch or a precision; empty for a setting with values."""
-    if name == PRECISION:
-        return f"train in {value}"
-    if isinstance(value, bool) or value == "none":
-        return f"turn {label} {'on' if value is True else 'off'}"
-    return ""
-
-
-def effect_of(repair: Repair, present: Estimate) -> str:
-    """Memory, fit and throughput of a repair: "26.1 of 38.7 GiB per GPU, fits; throughput −12 %"."""
-    after = repair.estimate
-    speed = throughput_change(present.samples_per_second, after.samples_per_second)
-    likely = fits(after, repair.advice.min_fit_probability)
-    fit = "fits" if likely else "at risk" if after.fits else "does not fit"
-    return f"{after.needed_gib:.1f} of {after.usable_gpu_memory_gib:.1f} GiB per GPU, {fit}; {speed}"

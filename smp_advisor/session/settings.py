@@ -126,8 +126,8 @@ def with_labels(library: str, text: str) -> str:
     return re.sub(r"\b([a-z]+(?:_[a-z]+)+)\b(=?)", labeled, text)
 
 
-def configuration(advice: Recommendation, plan: Plan) -> list[str]:
-    """Return texts of a plan's configuration, in the order of `rows_of`; empty if a row does not apply."""
+def configuration(advice: Recommendation, plan: Plan) -> dict[str, str]:
+    """Return texts of a plan's configuration by their labels, as `rows_of`; empty if a row does not apply."""
     texts = {
         name: stack_text(str(value), plan.library) if name == STACK else value_text(name, value)
         for name, value in settings_of(plan, advice.job).items()
@@ -135,7 +135,7 @@ def configuration(advice: Recommendation, plan: Plan) -> list[str]:
     if plan.pipeline_parallel_degree == 1:
         texts |= {name: "" for name in ("active_microbatches", "pipeline") if name in texts}
     texts["global_batch"] = f"{global_batch_size(plan, advice.cluster):,}"
-    return [texts[name] for name in rows_of(plan.library)]
+    return {label: texts[name] for name, label in rows_of(plan.library).items()}
 
 
 def dollars(amount: float) -> str:

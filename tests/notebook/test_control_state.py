@@ -16,7 +16,8 @@ from smp_advisor.libraries import Plan
 from smp_advisor.notebook.view_state import glances, look_ahead, snapshot_of
 from smp_advisor.session import control_state
 from smp_advisor.session.control_state import describe
-from smp_advisor.session.controls import controls, repairs
+from smp_advisor.session.controls import controls
+from smp_advisor.session.repairs import repairs, repairs_of
 from smp_advisor.session.settings import plan_of, require_settings, settings_of, with_labels
 
 from .advice import PIPELINE, make_advice
@@ -57,10 +58,11 @@ FITS, LESS, OVER = (33.1, 100.0, True), (39.9, 130.0, False), (41.0, 130.0, Fals
 )
 def test_a_change_is_summarized(moved, before, after, summary):
     rows = ["Tensor parallel degree", "Batch size", "Pipeline schedule", "Global batch"]
-    names = ("needed_gib", "samples_per_second", "fits", "usable_gpu_memory_gib")
+    names = ("needed_gib", "tokens_per_second", "fits", "usable_gpu_memory_gib")
     plans = [SimpleNamespace(**dict(zip(names, (*figures, 39.4), strict=True))) for _, figures in (before, after)]
     expected = summary.format(" GiB per GPU", " of 39.4 GiB")
-    assert describe(rows, [before[0].split("|"), after[0].split("|")], *plans, moved=moved) == expected
+    was, now = (dict(zip(rows, texts.split("|"), strict=True)) for texts, _ in (before, after))
+    assert describe(was, now, *plans, moved=moved) == expected
 
 
 def test_another_kind_of_code_moves_the_estimate_and_comes_back(advice):
@@ -254,30 +256,31 @@ def test_every_position_leads_to_a_plan_or_has_a_reason_with_repairs_that_lead_t
             offers = repairs(advice, base, name, value)
             assert offers, (name, value)
             for offer in offers:
-                assert offer.settings[name] == value
-                assert plan_of(offer.advice, offer.settings) == offer.plan
-                state = control_state.apply(control_state.recommended(advice), offer.settings)
-                assert (state.problem, state.plan, state.estimate) == ("", offer.plan, offer.estimate)
+                after = offer.state
+                assert after.settings[name] == value
+                assert plan_of(after.advice, after.settings) == after.plan
+                state = control_state.apply(control_state.recommended(advice), after.settings)
+                assert (state.problem, state.plan, state.estimate) == ("", after.plan, after.estimate)
 
 
 def test_a_pipeline_without_sharding_is_offered_as_an_instruction_with_its_effect(sharded):
     refused = control_state.move(control_state.recommended(sharded), "pipeline_parallel_degree", 8)
     assert "exclude each other" in refused.problem
-    first = control_state.repairs_of(refused)[0]
+    first = repairs_of(refused)[0]
     assert first["text"] == "Turn sharding off, train in fp16 and use pipeline parallel degree 8"
     assert first["effect"].endswith(" %")
     assert " of 39.4 GiB per GPU, fits; throughput \N{MINUS SIGN}" in first["effect"]
-    assert control_state.repairs_of(control_state.recommended(sharded)) == []
+    assert repairs_of(control_state.recommended(sharded)) == []
     still = control_state.move(refused, "tensor_parallel_degree", 2)  # valid, and its own repair
     assert still.problem
-    assert control_state.repairs_of(still)[0]["text"] == "Use tensor parallel degree 2"
+    assert repairs_of(still)[0]["text"] == "Use tensor parallel degree 2"
 
 
 def test_a_precision_that_excludes_the_pipeline_is_repaired_with_two_degrees(pipeline_advice):
     base = settings_of(pipeline_advice.plan, pipeline_advice.job)
     best = repairs(pipeline_advice, base, "precision", "bf16")[0]
     assert set(best.changed) == {"pipeline_parallel_degree", "sharding"}
-    assert (best.plan.precision, best.plan.pipeline_parallel_degree) == ("bf16", 1)
+    assert (best.state.plan.precision, best.state.plan.pipeline_parallel_degree) == ("bf16", 1)
 
 
 def test_a_step_in_the_backward_pass_is_possible_once_nothing_accumulates():
@@ -334,7 +337,7 @@ def test_the_precision_moves_plan_and_job_and_comes_back(sharded, advice):
     assert control_state.move(half, "precision", "bf16").plan == start.plan
     refused = control_state.move(control_state.recommended(advice), "precision", "bf16")
     assert "bf16 works with sharded data parallelism only" in refused.problem
-    assert control_state.repairs_of(refused)[0]["settings"]["sharding"].startswith("sharded_")
+    assert repairs_of(refused)[0]["settings"]["sharding"].startswith("sharded_")
     first_sharded = control_state.move(control_state.recommended(advice), "sharding", "sharded_8")
     assert control_state.move(first_sharded, "precision", "bf16").plan.precision == "bf16"
     old = advise("350M", "ml.p3.16xlarge", library="ddp", sequence_length=512)

@@ -49,7 +49,8 @@ def test_a_changed_workload_is_searched_in_place_and_undone(advisor):
     assert (answer["id"], answer["problem"]) == ("v-search-1", "")
     assert (advisor.advice.cluster.nodes, advisor.advice.job.sequence_length) == (4, 1024)
     assert advisor.recommendation["title"].endswith("4 × ml.p4d.24xlarge")
-    assert advisor.state["summary"].startswith("Sequence length 512 → 1,024, instance count 2 → 4: ")
+    summary = advisor.state["summary"]
+    assert summary.startswith("2 x ml.p4d.24xlarge → 4 x ml.p4d.24xlarge; Tokens per sample 512 → 1,024; ")
     advisor.advice.undo()
     assert (advisor.advice.cluster.nodes, advisor.advice.job.sequence_length) == (2, 512)
     assert {f["name"]: f["value"] for f in advisor.recommendation["workload"]}["instance_count"] == "2"
@@ -133,7 +134,7 @@ def test_a_text_that_cannot_be_read_is_refused_in_a_sentence(advisor):
 def test_a_search_reports_the_time_left_and_ends_without_a_result_once_canceled(advisor, monkeypatch):
     reached, go = Event(), Event()
 
-    def run(_, *, on_progress):
+    def run(*_, on_progress):
         on_progress(0, 4, "0 nodes")
         on_progress(4, 4, "4 nodes")
         reached.set()
@@ -141,7 +142,7 @@ def test_a_search_reports_the_time_left_and_ends_without_a_result_once_canceled(
         on_progress(4, 4, "never")
 
     before = advisor.plan
-    monkeypatch.setattr(type(advisor.advice.search({}, {})), "run", run)
+    monkeypatch.setattr("smp_advisor.notebook.workload_fields.changed", run)
     content = {"kind": "search", "id": "v-search-1", "workload": {}, "again": True}
     advisor._on_message(advisor, content, [])
     reached.wait()

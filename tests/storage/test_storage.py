@@ -257,7 +257,7 @@ def test_two_advices_are_compared(tmp_path):
     later = smpa.advise("350M", P4D, instance_count=2, library="ddp", sequence_length=512, tokens="1B")
     difference = later.diff(load(tmp_path / "before.json"))
     assert any(row.label == "Cluster" and row.differs for row in difference.settings)
-    assert difference.summary.startswith("1 x ml.p4d.24xlarge → 2; Global batch")
+    assert difference.summary.startswith("1 x ml.p4d.24xlarge → 2 x ml.p4d.24xlarge; Global batch")
     assert "hours" in difference.summary
     with pytest.raises(smpa.errors.AdvisorError, match="requires for advice an Advice"):
         later.diff(later.plan)
